@@ -1,0 +1,96 @@
+"""Cluster Autoscaler: machines come when jobs wait for them, and go when nothing runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+from pulumi_aws import eks, iam
+
+from infra import policies
+from infra.charts import ON_SYSTEM_NODES, Installation, image_values, release
+from infra.inside import Inside
+from infra.sources import Chart
+
+_NAMESPACE = "kube-system"
+_ACCOUNT = "cluster-autoscaler"
+
+
+@dataclass(frozen=True)
+class AutoscalerArgs:
+    """The cluster, and its node groups in the order in which they are tried."""
+
+    cluster_name: pulumi.Input[str]
+    environment: str
+    region: str
+    groups: Sequence[str]
+    chart: Chart
+    tags: Mapping[str, str]
+
+
+def priorities(environment: str, groups: Sequence[str]) -> str:
+    """The priority expander's table: EKS names a group's Auto Scaling group after it, the first group counts most."""
+    lines = [
+        f"{100 - place}:\n  - ^eks-{environment}-{group}(-[0-9]+)?-[0-9a-f]{{7}}-.*"
+        for place, group in enumerate(groups)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def values(args: AutoscalerArgs) -> dict[str, Any]:
+    """The chart's values."""
+    return {
+        "image": image_values(args.chart),
+        "cloudProvider": "aws",
+        "awsRegion": args.region,
+        "autoDiscovery": {"clusterName": args.environment},
+        "fullnameOverride": _ACCOUNT,
+        "rbac": {"serviceAccount": {"create": True, "name": _ACCOUNT}},
+        "nodeSelector": dict(ON_SYSTEM_NODES),
+        "priorityClassName": "system-cluster-critical",
+        "expanderPriorities": priorities(args.environment, args.groups),
+        "extraArgs": {
+            "expander": "priority,least-waste",
+            "max-node-provision-time": "10m",
+            "node-info-cache-expire-time": "10m",
+            "scale-down-unneeded-time": "5m",
+            "scale-down-delay-after-add": "5m",
+            "skip-nodes-with-system-pods": False,
+            "skip-nodes-with-local-storage": False,
+            "balance-similar-node-groups": False,
+        },
+    }
+
+
+class Autoscaler(Inside):
+    """The autoscaler with a role that resizes this cluster's groups only."""
+
+    def __init__(self, name: str, args: AutoscalerArgs, opts: pulumi.ResourceOptions):
+        super().__init__("Autoscaler", name, opts)
+        outside = pulumi.ResourceOptions(parent=self)
+        role = iam.Role(
+            f"{name}-autoscaler",
+            assume_role_policy=json.dumps(policies.trust_pod_identity()),
+            tags=dict(args.tags),
+            opts=outside,
+        )
+        policy = iam.RolePolicy(
+            f"{name}-autoscaler",
+            role=role.name,
+            policy=json.dumps(policies.cluster_autoscaler(args.environment)),
+            opts=outside,
+        )
+        identity = eks.PodIdentityAssociation(
+            f"{name}-autoscaler",
+            cluster_name=args.cluster_name,
+            namespace=_NAMESPACE,
+            service_account=_ACCOUNT,
+            role_arn=role.arn,
+            tags=dict(args.tags),
+            opts=outside,
+        )
+        # A pod gets the role only if the association is there before it starts.
+        installation = Installation(_ACCOUNT, args.chart, _NAMESPACE, values(args))
+        release(name, installation, self.child(policy, identity))
+        self.register_outputs({})

@@ -1,0 +1,198 @@
+"""Checks across settings: what can't be built, or would surprise whoever builds it."""
+
+from collections.abc import Iterator
+from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
+
+from infra import addresses, names
+from infra.instance_types import InstanceType, known
+from infra.problems import Problem
+from infra.quotas import units
+from infra.settings import Group, Settings
+from infra.sources import CHARTS, Chart
+
+# EKS quota, not adjustable: address ranges of the public endpoint.
+ACCESS_RANGES = 40
+# AWS takes 50 tags; two are ours, one is a name, one tells of on-demand GPUs, the rest is room for EKS's own.
+OWN_TAGS = 40
+OLDEST_MINOR = 31
+TAKEN_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "jobset-system", "kueue-system")
+_GPU_AMI = "P3 and newer, G4dn and newer"
+
+
+def problems_of(settings: Settings) -> list[Problem]:
+    """Every problem of settings that are well formed one by one."""
+    found = [*_zones(settings), *_names(settings), *_tags(settings), *_storage(settings), *_sources(settings)]
+    if settings.kind == "compute":
+        found += [*_access(settings), *_network(settings), *_cluster(settings)]
+        found += [*_groups(settings), *_room(settings), *_queues(settings)]
+    return found
+
+
+def _zones(settings: Settings) -> Iterator[Problem]:
+    for key, zone in (("zone", settings.zone), ("second_zone", settings.other_zone)):
+        if zone[:-1] != settings.region or not zone[-1:].isalpha():
+            remedy = f"name a zone of region {settings.region}, for example {settings.region}a, or change aws:region"
+            yield Problem(f"spotmpi:{key}", zone, remedy)
+    if settings.second_zone == settings.zone:
+        yield Problem("spotmpi:second_zone", settings.second_zone, "name another zone than `zone`: EKS asks for two")
+
+
+def _names(settings: Settings) -> Iterator[Problem]:
+    for name, limit, what in names.too_long(settings):
+        remedy = f"shorten the stack or group name by {len(name) - limit}: {what} {name!r} may have {limit} characters"
+        yield Problem("stack", settings.stack, remedy)
+    if not names.is_label(settings.name):
+        yield Problem("stack", settings.stack, "use lower-case letters, digits and single hyphens in the stack name")
+
+
+def _access(settings: Settings) -> Iterator[Problem]:
+    own = "pulumi config set --path 'access[0]' \"$(curl -s https://checkip.amazonaws.com)/32\""
+    if not settings.access:
+        yield Problem("spotmpi:access", [], f"say who may reach the Kubernetes API: {own}")
+    if len(settings.access) > ACCESS_RANGES:
+        yield Problem("spotmpi:access", len(settings.access), f"join ranges: EKS takes {ACCESS_RANGES} at most")
+    for index, cidr in enumerate(settings.access):
+        network = _network_of(cidr)
+        if network is None:
+            yield Problem(f"spotmpi:access.{index}", cidr, "write it as the first address of a range: 198.51.100.0/24")
+        elif network.prefixlen < 8:
+            yield Problem(f"spotmpi:access.{index}", cidr, f"name your own addresses, not half the world: {own}")
+
+
+def _cluster(settings: Settings) -> Iterator[Problem]:
+    version = settings.cluster.version
+    if int(version.partition(".")[2]) < OLDEST_MINOR:
+        yield Problem("spotmpi:cluster.version", version, f"use 1.{OLDEST_MINOR} or newer, in EKS standard support")
+    if settings.namespace in TAKEN_NAMESPACES:
+        yield Problem("spotmpi:namespace", settings.namespace, "choose one of the runs' own, for example training")
+    for index, image in enumerate(settings.images):
+        if image in settings.images[:index]:
+            yield Problem(f"spotmpi:images.{index}", image, "remove it: it stands there already")
+
+
+def _tags(settings: Settings) -> Iterator[Problem]:
+    for key, value in settings.tags.items():
+        if key.startswith(("aws:", f"{settings.project}:")) or not 1 <= len(key) <= 128:
+            yield Problem(f"spotmpi:tags.{key}", value, "choose a key of 1 to 128 characters without aws: or spotmpi:")
+        if len(value) > 256:
+            yield Problem(f"spotmpi:tags.{key}", value, f"shorten it by {len(value) - 256}: a tag holds 256 characters")
+    if len(settings.tags) > OWN_TAGS:
+        yield Problem("spotmpi:tags", len(settings.tags), f"keep it to {OWN_TAGS}: AWS takes 50, and some are ours")
+
+
+def _network_of(cidr: str) -> IPv4Network | None:
+    try:
+        return IPv4Network(cidr)
+    except (AddressValueError, NetmaskValueError, ValueError):
+        return None
+
+
+def _network(settings: Settings) -> Iterator[Problem]:
+    cidr = settings.network.cidr
+    network = _network_of(cidr)
+    if network is None or not addresses.LARGEST_VPC <= network.prefixlen <= addresses.SMALLEST_VPC:
+        yield Problem("spotmpi:network.cidr", cidr, "name a range of prefix 16 to 24, for example 10.0.0.0/16")
+    elif not network.is_private:
+        yield Problem("spotmpi:network.cidr", cidr, "use private addresses, for example 10.0.0.0/16")
+
+
+def _room(settings: Settings) -> Iterator[Problem]:
+    """Subnet addresses against all nodes that there may be at once, and EKS's quotas."""
+    nodes = sum(group.max for group in settings.groups) + settings.cluster.system.nodes
+    network = _network_of(settings.network.cidr)
+    if network is not None and addresses.LARGEST_VPC <= network.prefixlen <= addresses.SMALLEST_VPC:
+        fit = addresses.nodes_that_fit(addresses.plan(settings.network.cidr).nodes)
+        if nodes > fit:
+            prefix = addresses.prefix_for(nodes)
+            remedy = f"{nodes} nodes take {addresses.ADDRESSES_PER_NODE} addresses each and {fit} fit: "
+            remedy += f"use a /{prefix} in a new stack" if prefix else "lower the groups' max; no VPC is larger"
+            yield Problem("spotmpi:network.cidr", settings.network.cidr, remedy)
+    pieces = 1 + sum(len(names.pieces(group)) for group in settings.groups)
+    quota = settings.cluster.max_node_groups
+    if pieces > quota:
+        remedy = f"keep it to {quota} EKS node groups with the system group (each holds {names.NODES_PER_PIECE} nodes):"
+        remedy += " fewer groups, a lower max, a second stack, or a higher quota and cluster.max_node_groups"
+        yield Problem("spotmpi:groups", pieces, remedy)
+
+
+def _groups(settings: Settings) -> Iterator[Problem]:
+    if not settings.groups:
+        yield Problem("spotmpi:groups", [], "name at least one group with name, type and max")
+    seen: set[str] = {"system"}
+    for index, group in enumerate(settings.groups):
+        key = f"spotmpi:groups.{index}"
+        if seen & set(names.pieces(group)):
+            yield Problem(f"{key}.name", group.name, "choose a name that no other group has (`system` is taken)")
+        seen |= set(names.pieces(group))
+        if group.min > group.max:
+            yield Problem(f"{key}.min", group.min, f"make it at most max, which is {group.max}")
+        yield from _type(f"{key}.type", group.type)
+        if (kind := known().get(group.type)) is not None:
+            yield from _features(key, group, kind, settings)
+    yield from _type("spotmpi:cluster.system.type", settings.cluster.system.type, gpus=False)
+
+
+def _type(key: str, name: str, gpus: bool = True) -> Iterator[Problem]:
+    kind = known().get(name)
+    if kind is None:
+        family = name.split(".")[0]
+        near = sorted(other for other in known() if other.split(".")[0] == family)
+        remedy = f"use one of {', '.join(near)}" if near else "use a type of infra/instance_types.json"
+        yield Problem(key, name, f"{remedy}, or add it there with scripts/instance-types")
+    elif kind.gpus and not gpus:
+        yield Problem(key, name, "use a type without GPUs: system pods never need one")
+    elif kind.gpus and not kind.gpu_ami:
+        remedy = f"no current EKS GPU image supports {kind.gpu_model}: choose {_GPU_AMI}, for example g4dn.xlarge"
+        yield Problem(key, name, remedy)
+
+
+def _features(key: str, group: Group, kind: InstanceType, settings: Settings) -> Iterator[Problem]:
+    if group.placement_group and not kind.cluster_placement:
+        remedy = f"set it to false: {group.type} can't join a cluster placement group"
+        yield Problem(f"{key}.placement_group", True, remedy)
+    if group.market == "on-demand" and kind.gpus and not settings.accelerators.on_demand:
+        remedy = "set it to spot, or say so a second time with accelerators.on_demand: true"
+        yield Problem(f"{key}.market", group.market, remedy)
+    if group.efa and not kind.efa_interfaces:
+        yield Problem(f"{key}.efa", True, f"set it to false: {group.type} has no Elastic Fabric Adapter")
+    if group.efa and not settings.network.private:
+        remedy = "set network.private: true; nodes with several network cards get no public address"
+        yield Problem(f"{key}.efa", True, remedy)
+
+
+def _storage(settings: Settings) -> Iterator[Problem]:
+    storage = settings.storage
+    if (storage.file_system_id is None) != (storage.access_point_id is None):
+        given = storage.file_system_id or storage.access_point_id
+        yield Problem("spotmpi:storage", given, "set both file_system_id and access_point_id, or neither")
+    if settings.kind == "data" and storage.file_system_id:
+        yield Problem("spotmpi:storage.file_system_id", storage.file_system_id, "remove it: this stack makes it")
+
+
+def _sources(settings: Settings) -> Iterator[Problem]:
+    for name, fields in settings.sources.items():
+        if name not in CHARTS:
+            yield Problem(f"spotmpi:sources.{name}", fields, f"use one of {', '.join(sorted(CHARTS))}")
+        for field in sorted(set(fields) - set(Chart.model_fields)):
+            remedy = f"use one of {', '.join(Chart.model_fields)}"
+            yield Problem(f"spotmpi:sources.{name}.{field}", fields[field], remedy)
+
+
+def _units(settings: Settings) -> int:
+    return units([group for group in settings.groups if group.type in known()])
+
+
+def _queues(settings: Settings) -> Iterator[Problem]:
+    queueing = settings.queueing
+    if queueing.enabled and not queueing.teams:
+        yield Problem("spotmpi:queueing.teams", [], "name at least one team with its number of GPUs")
+    if queueing.teams and not queueing.enabled:
+        yield Problem("spotmpi:queueing.enabled", False, "set it to true, or remove the teams")
+    wanted, there = sum(team.gpus for team in queueing.teams), _units(settings)
+    if wanted > there:
+        remedy = f"share out at most the {there} that there can be, else jobs are let in that never find room"
+        yield Problem("spotmpi:queueing.teams", wanted, remedy)
+    team_names = [team.name for team in queueing.teams]
+    for index, name in enumerate(team_names):
+        if name in team_names[:index]:
+            yield Problem(f"spotmpi:queueing.teams.{index}.name", name, "choose a name that no other team has")

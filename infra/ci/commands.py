@@ -1,0 +1,104 @@
+"""The CI commands: preview, build and destroy a stack; each checks the account before anything else."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from infra.ci import account, leftovers, pulumi_cli, stack_file
+from infra.ci.errors import CiError, NotBuilt
+from infra.ci.pulumi_cli import Pulumi
+from infra.ci.stack_file import StackFile
+from infra.settings import PROJECT
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ACCESS_VARIABLE = "SPOTMPI_ACCESS"
+_GUARDRAILS = ("--policy-pack", "infra/guardrails")
+
+Command = Callable[[StackFile, Pulumi, argparse.Namespace], int]
+
+
+def main(name: str, arguments: Sequence[str], project: Path = REPOSITORY) -> int:
+    """Exit status of the command of that name: 2 for wrong usage, 1 for what went wrong, else Pulumi's own."""
+    command, parser = _COMMANDS[name]()
+    parser.add_argument("stack", help="the stack, for example lab")
+    options = parser.parse_args(arguments)
+    try:
+        file = stack_file.read(options.stack, project / "stacks")
+        pulumi = pulumi_cli.of(file, project)
+        print(f"account {file.account}, as {account.check(file)}", file=sys.stderr)
+        return command(file, pulumi, options)
+    except CiError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _preview(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
+    return pulumi.run("preview", "--diff", *_GUARDRAILS)
+
+
+def _up(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
+    """Make the stack's state where there is none, let the given addresses in as well, and build."""
+    more = [*options.access, *os.environ.get(ACCESS_VARIABLE, "").replace(",", " ").split()]
+    new = [cidr for cidr in dict.fromkeys(more) if cidr not in file.access]
+    steps: list[tuple[str, ...]] = [("stack", "select", "--create")]
+    for place, cidr in enumerate(new, start=len(file.access)):
+        steps.append(("config", "set", "--path", f"{PROJECT}:access[{place}]", cidr))
+    steps.append(("up", "--yes", *_GUARDRAILS))
+    for step in steps:
+        if status := pulumi.run(*step):
+            return status
+    return 0
+
+
+def _destroy(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
+    """Take a stack down and forget it; what still carries its tag is listed, and makes the command fail."""
+    if file.kind == "data":
+        raise CiError(f"stack {file.stack!r} holds kept storage: unprotect and destroy it by hand")
+    try:
+        status = _destroy_twice(file, pulumi)
+    except NotBuilt as error:
+        if not options.if_built:
+            raise
+        print(f"nothing to destroy: {error}", file=sys.stderr)
+        return 0
+    if status:
+        return status
+    if left := leftovers.still_there(file):
+        listed = "\n  ".join(left)
+        print(f"destroyed, and this still carries the environment's tag:\n  {listed}", file=sys.stderr)
+        return 1
+    return pulumi.run("stack", "rm", "--yes", "--preserve-config")
+
+
+def _destroy_twice(file: StackFile, pulumi: Pulumi) -> int:
+    """Status of a destroy, tried a second time without the interfaces that the CNI may have left in the subnets."""
+    if not (status := pulumi.run("destroy", "--yes")):
+        return status
+    swept = leftovers.sweep_interfaces(file)
+    print(f"swept {len(swept)} interfaces that the CNI had left, trying once more", file=sys.stderr)
+    return pulumi.run("destroy", "--yes")
+
+
+def _previewing() -> tuple[Command, argparse.ArgumentParser]:
+    about = "Show what `up` would change, judged by the guardrails; nothing is built."
+    return _preview, argparse.ArgumentParser("ci-preview", description=about)
+
+
+def _building() -> tuple[Command, argparse.ArgumentParser]:
+    parser = argparse.ArgumentParser("ci-up", description="Build a stack, or change it to what its file says.")
+    parser.add_argument(
+        "--access", action="append", default=[], metavar="CIDR", help=f"also let these in (and ${ACCESS_VARIABLE})"
+    )
+    return _up, parser
+
+
+def _destroying() -> tuple[Command, argparse.ArgumentParser]:
+    about = "Destroy a stack, list whatever is left of it, and forget it when nothing is."
+    parser = argparse.ArgumentParser("ci-destroy", description=about)
+    parser.add_argument("--if-built", action="store_true", help="a stack that was never built is no failure")
+    return _destroy, parser
+
+
+_COMMANDS = {"preview": _previewing, "up": _building, "destroy": _destroying}

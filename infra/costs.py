@@ -1,0 +1,63 @@
+"""What an environment costs while nothing runs, and what a GPU costs beside its own price."""
+
+from collections.abc import Mapping
+
+from infra.instance_types import known
+from infra.settings import Settings
+
+SOURCE = (
+    "AWS list prices for us-east-1, on demand, as published in 2025 and not confirmed since; other regions differ: "
+    "ask the Price List API before you rely on one"
+)
+_HOURS_PER_MONTH = 730
+CONTROL_PLANE = 0.10
+NAT_GATEWAY = 0.045
+PUBLIC_ADDRESS = 0.005
+GP3_GIB_MONTH = 0.08
+EFS_GIB_MONTH: Mapping[bool, float] = {True: 0.16, False: 0.30}
+# On demand, per hour: the system nodes' price, and the most that a GPU node of a ready stack can cost.
+MACHINES: Mapping[str, float] = {
+    "t3.medium": 0.0416,
+    "c6i.xlarge": 0.17,
+    "g4dn.xlarge": 0.526,
+    "g5.xlarge": 1.006,
+    "g6.xlarge": 0.8048,
+    "p3.2xlarge": 3.06,
+}
+
+
+def idle(settings: Settings) -> dict[str, float]:
+    """US dollars per hour by item while no job runs, without storage; empty for a data stack.
+
+    KeyError for system nodes whose price is not in MACHINES.
+    """
+    if settings.kind == "data":
+        return {}
+    system, private = settings.cluster.system, settings.network.private
+    addresses = 1 if private else system.nodes
+    disks = system.nodes * _disk(system.disk_gib)
+    items = {
+        "EKS control plane": CONTROL_PLANE,
+        f"{system.nodes} x {system.type}": system.nodes * MACHINES[system.type],
+        f"{system.nodes} x {system.disk_gib} GiB disk": disks,
+        f"{addresses} public IPv4": addresses * PUBLIC_ADDRESS,
+    }
+    if private:
+        items["NAT gateway (+ $0.045 per GB)"] = NAT_GATEWAY
+    return items
+
+
+def gpu_hour_ceiling(settings: Settings) -> dict[str, float]:
+    """US dollars per GPU-hour (node-hour without GPUs) by group: all nodes at work, on demand, idle costs included."""
+    overhead = sum(idle(settings).values())
+    address = 0 if settings.network.private else PUBLIC_ADDRESS
+    made = {}
+    for group in settings.groups:
+        units = group.max * max(1, known()[group.type].gpus)
+        node = MACHINES[group.type] + _disk(group.disk_gib) + address
+        made[group.name] = (group.max * node + overhead) / units
+    return made
+
+
+def _disk(gib: int) -> float:
+    return gib * GP3_GIB_MONTH / _HOURS_PER_MONTH

@@ -1,0 +1,71 @@
+"""What a stack exports: all that `jobs` needs to know of an environment, and nothing secret."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+
+from infra import gpu_nodes, names
+from infra.ci_access import CiAccess
+from infra.instance_types import known
+from infra.settings import Group, Settings
+from infra.storage import FileSystemIds
+
+# jobs/environment.py reads this shape; a change that an older reader can't take raises the number.
+CONTRACT = 1
+
+
+def environment(settings: Settings, repositories: Mapping[str, pulumi.Output[str]], storage: FileSystemIds) -> None:
+    """Export a whole environment."""
+    queues = {team.name: team.gpus for team in settings.queueing.teams}
+    values: dict[str, Any] = {
+        "contract": CONTRACT,
+        "name": settings.name,
+        "region": settings.region,
+        "zone": settings.zone,
+        "cluster": settings.name,
+        "namespace": settings.namespace,
+        "service_account": names.SERVICE_ACCOUNT,
+        "volume_claim": names.VOLUME_CLAIM,
+        "ssh_secret": names.SSH_SECRET,
+        "uid": names.UID,
+        "gid": names.GID,
+        "repositories": dict(repositories),
+        "node_groups": [node_group(group) for group in settings.groups],
+        "queues": queues,
+        "file_system_id": storage.file_system_id,
+        "access_point_id": storage.access_point_id,
+    }
+    for key, value in values.items():
+        pulumi.export(key, value)
+
+
+def data(settings: Settings, storage: FileSystemIds) -> None:
+    """Export kept storage for the stack that uses it."""
+    pulumi.export("zone", settings.zone if settings.storage.one_zone else None)
+    pulumi.export("file_system_id", storage.file_system_id)
+    pulumi.export("access_point_id", storage.access_point_id)
+
+
+def node_group(group: Group) -> dict[str, Any]:
+    """A node group as jobs see it: what a node has, how many there may be, and how to get onto one."""
+    kind = known()[group.type]
+    return {
+        "name": group.name,
+        "type": group.type,
+        "market": group.market,
+        "gpus": kind.gpus,
+        "vcpus": kind.vcpus,
+        "memory_mib": kind.memory_mib,
+        "min": group.min,
+        "max": group.max,
+        "placement_group": group.placement_group,
+        "efa_interfaces": kind.efa_interfaces if group.efa else 0,
+        "labels": gpu_nodes.labels(group, kind),
+        "taint": {"key": gpu_nodes.taint_key(kind), "value": names.TAINT_VALUE, "effect": "NoSchedule"},
+    }
+
+
+def roles(made: CiAccess) -> None:
+    """Export the roles that workflows take."""
+    pulumi.export("ci_roles", {"preview": made.preview_role_arn, "deploy": made.deploy_role_arn})

@@ -1,0 +1,167 @@
+"""A group of like machines in one zone: placement group, launch template, managed node group, autoscaler tags."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_aws import autoscaling, ec2, eks, vpc
+
+from infra import names
+from infra.instance_types import InstanceType
+from infra.launch import Machine, launch_template
+from infra.settings import Group
+
+_TEMPLATE_TAG = "k8s.io/cluster-autoscaler/node-template"
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a group's nodes go: `after` has to exist before the first node can join."""
+
+    cluster_name: pulumi.Input[str]
+    node_role_arn: pulumi.Input[str]
+    vpc_id: pulumi.Input[str]
+    subnet_id: pulumi.Input[str]
+    security_group_id: pulumi.Input[str]
+    after: Sequence[pulumi.Resource]
+
+
+@dataclass(frozen=True)
+class NodeGroupArgs:
+    """A group as set, what its instance type has, and where it goes."""
+
+    group: Group
+    kind: InstanceType
+    host: Host
+    tags: Mapping[str, str]
+
+
+def labels(group: Group, kind: InstanceType) -> dict[str, str]:
+    """The labels of a group's nodes.
+
+    The autoscaler knows GPU nodes by the accelerator label, NVIDIA's charts know them by `nvidia.com/gpu.present`.
+    """
+    made = {names.LABEL_ROLE: "gpu" if kind.gpus else "work", names.LABEL_GROUP: group.name}
+    if kind.gpus:
+        made[names.LABEL_GPU_PRESENT] = "true"
+        made[names.LABEL_ACCELERATOR] = (kind.gpu_model or "gpu").lower()
+    return made
+
+
+def taint_key(kind: InstanceType) -> str:
+    """The taint that keeps everything else off a group's nodes."""
+    return names.TAINT_GPU if kind.gpus else names.TAINT_WORK
+
+
+def template_tags(group: Group, kind: InstanceType) -> dict[str, str]:
+    """What the autoscaler must know of a group that has no node yet, as tags of its Auto Scaling group."""
+    made = {f"{_TEMPLATE_TAG}/label/{key}": value for key, value in labels(group, kind).items()}
+    made[f"{_TEMPLATE_TAG}/taint/{taint_key(kind)}"] = f"{names.TAINT_VALUE}:NoSchedule"
+    if kind.gpus:
+        made[f"{_TEMPLATE_TAG}/resources/{names.GPU_RESOURCE}"] = str(kind.gpus)
+    if group.efa:
+        made[f"{_TEMPLATE_TAG}/resources/{names.EFA_RESOURCE}"] = str(kind.efa_interfaces)
+    return made
+
+
+class NodeGroup(pulumi.ComponentResource):
+    """A group that starts with no node, one managed node group for each piece of it; gives `node_groups`."""
+
+    def __init__(self, name: str, args: NodeGroupArgs, opts: pulumi.ResourceOptions | None = None):
+        super().__init__("spotmpi:nodes:NodeGroup", name, None, opts)
+        self._name, self._args, self._child = name, args, pulumi.ResourceOptions(parent=self)
+        template = launch_template(name, self._machine(), args.tags, self._child)
+        stem = name.removesuffix(args.group.name)
+        self.node_groups: list[eks.NodeGroup] = []
+        for piece, (low, high) in names.pieces(args.group).items():
+            made = self._node_group(stem + piece, template, low, high)
+            self._tag_scaling_group(stem + piece, made)
+            self.node_groups.append(made)
+        self.register_outputs({})
+
+    def _machine(self) -> Machine:
+        group = self._args.group
+        placement = None
+        if group.placement_group:
+            placement = ec2.PlacementGroup(
+                self._name, strategy="cluster", tags=dict(self._args.tags), opts=self._child
+            ).name
+        interfaces = self._efa_interfaces() if group.efa else None
+        return Machine(group.disk_gib, placement, interfaces)
+
+    def _efa_interfaces(self) -> list[ec2.LaunchTemplateNetworkInterfaceArgs]:
+        """One EFA for each network card, in the cluster's group and in one that lets EFA peers talk."""
+        groups = [self._args.host.security_group_id, self._efa_peers()]
+        return [
+            ec2.LaunchTemplateNetworkInterfaceArgs(
+                device_index=min(card, 1),
+                network_card_index=card,
+                interface_type="efa",
+                delete_on_termination="true",
+                security_groups=groups,
+            )
+            for card in range(self._args.kind.efa_interfaces)
+        ]
+
+    def _efa_peers(self) -> pulumi.Output[str]:
+        """A security group whose members reach each other on every protocol, which EFA asks for both ways."""
+        name, tags = f"{self._name}-efa", dict(self._args.tags)
+        group = ec2.SecurityGroup(
+            name,
+            vpc_id=self._args.host.vpc_id,
+            description="EFA between nodes of one group",
+            tags=tags,
+            opts=self._child,
+        )
+        for rule in (vpc.SecurityGroupIngressRule, vpc.SecurityGroupEgressRule):
+            rule(
+                name,
+                security_group_id=group.id,
+                referenced_security_group_id=group.id,
+                ip_protocol="-1",
+                description="EFA peers",
+                tags=tags,
+                opts=self._child,
+            )
+        return group.id
+
+    def _node_group(self, name: str, template: ec2.LaunchTemplate, low: int, high: int) -> eks.NodeGroup:
+        group, kind, host = self._args.group, self._args.kind, self._args.host
+        return eks.NodeGroup(
+            name,
+            cluster_name=host.cluster_name,
+            node_role_arn=host.node_role_arn,
+            subnet_ids=[host.subnet_id],
+            instance_types=[group.type],
+            ami_type="AL2023_x86_64_NVIDIA" if kind.gpus else "AL2023_x86_64_STANDARD",
+            capacity_type="SPOT" if group.market == "spot" else "ON_DEMAND",
+            launch_template=eks.NodeGroupLaunchTemplateArgs(id=template.id, version=template.latest_version.apply(str)),
+            scaling_config=eks.NodeGroupScalingConfigArgs(desired_size=low, min_size=low, max_size=high),
+            update_config=eks.NodeGroupUpdateConfigArgs(max_unavailable_percentage=100),
+            labels=labels(group, kind),
+            taints=[eks.NodeGroupTaintArgs(key=taint_key(kind), value=names.TAINT_VALUE, effect="NO_SCHEDULE")],
+            node_repair_config=eks.NodeGroupNodeRepairConfigArgs(enabled=True),
+            tags=dict(self._args.tags),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=list(host.after),
+                # The autoscaler moves it; EKS refuses to create a group whose spot capacity is missing at min > 0.
+                ignore_changes=["scalingConfig.desiredSize"],
+                custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
+            ),
+        )
+
+    def _tag_scaling_group(self, name: str, made: eks.NodeGroup) -> None:
+        """Tags of a managed node group don't reach its Auto Scaling group, so each is set there."""
+        scaling_group = made.resources.apply(lambda resources: _scaling_group(resources))
+        for key, value in template_tags(self._args.group, self._args.kind).items():
+            autoscaling.Tag(
+                f"{name}-{key.removeprefix(_TEMPLATE_TAG + '/')}",
+                autoscaling_group_name=scaling_group,
+                tag=autoscaling.TagTagArgs(key=key, value=value, propagate_at_launch=False),
+                opts=self._child,
+            )
+
+
+def _scaling_group(resources: Sequence[eks.outputs.NodeGroupResource]) -> str:
+    return str((resources[0].autoscaling_groups or [])[0].name)

@@ -1,0 +1,38 @@
+"""What is known of each EC2 instance type: instance_types.json as values."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+_TABLE = Path(__file__).with_name("instance_types.json")
+
+
+class InstanceType(BaseModel):
+    """One instance type; memory in MiB, addresses are IPv4 addresses of one network interface."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vcpus: int
+    memory_mib: int
+    gpus: int
+    gpu_model: str | None
+    gpu_ami: bool
+    efa_interfaces: int
+    cluster_placement: bool
+    interfaces: int
+    addresses_per_interface: int
+
+    @property
+    def pods(self) -> int:
+        """How many pods EKS allows on one node: the CNI's addresses, and 110 or 250 at most by vCPU."""
+        by_address = self.interfaces * (self.addresses_per_interface - 1) + 2
+        return min(by_address, 110 if self.vcpus <= 30 else 250)
+
+
+@cache
+def known() -> dict[str, InstanceType]:
+    """Every instance type in the table by name."""
+    rows = json.loads(_TABLE.read_text(encoding="utf-8"))["types"]
+    return {name: InstanceType(**row) for name, row in rows.items()}

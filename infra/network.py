@@ -1,0 +1,122 @@
+"""The VPC: the zone that holds the nodes, the second zone that EKS asks for, and the ways out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_aws import ec2
+
+from infra.addresses import SubnetPlan
+
+
+@dataclass(frozen=True)
+class NetworkArgs:
+    """What a network is made from; `private` puts nodes behind one NAT gateway."""
+
+    vpc_cidr: str
+    subnets: SubnetPlan
+    region: str
+    zone: str
+    second_zone: str
+    private: bool
+    tags: Mapping[str, str]
+
+
+class Network(pulumi.ComponentResource):
+    """A VPC with closed default security group; gives `vpc_id`, `node_subnet_id` and `subnet_ids` (for EKS)."""
+
+    def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None):
+        super().__init__("spotmpi:network:Network", name, None, opts)
+        self._name, self._args, self._child = name, args, pulumi.ResourceOptions(parent=self)
+        self._way_out: list[pulumi.Resource] = []
+        vpc = ec2.Vpc(
+            name,
+            cidr_block=args.vpc_cidr,
+            enable_dns_support=True,
+            enable_dns_hostnames=True,
+            tags=self._tags(name),
+            opts=self._child,
+        )
+        self.vpc_id = vpc.id
+        # Without rules of its own the default group would let its members talk, and anything could join it.
+        ec2.DefaultSecurityGroup(
+            name, vpc_id=vpc.id, ingress=[], egress=[], tags=self._tags(f"{name}-closed"), opts=self._child
+        )
+        gateway = ec2.InternetGateway(name, vpc_id=vpc.id, tags=self._tags(name), opts=self._child)
+        public = self._table("public")
+        self._route("public", public, gateway_id=gateway.id)
+        tables = [public]
+        if args.private:
+            nodes = self._table("private")
+            tables.append(nodes)
+            self._route("private", nodes, nat_gateway_id=self._nat(public, gateway).id)
+        else:
+            nodes = public
+        self._s3(tables)
+        first = self._subnet("nodes", args.zone, str(args.subnets.nodes), nodes)
+        second = self._subnet("second", args.second_zone, str(args.subnets.second), nodes)
+        self.subnet_ids: list[pulumi.Output[str]] = [first.id, second.id]
+        # With the way out behind it: nodes can't join before it is there, and must be gone before it goes.
+        reachable = pulumi.Output.all(first.id, *[step.urn for step in self._way_out])
+        self.node_subnet_id: pulumi.Output[str] = reachable.apply(lambda values: str(values[0]))
+        self.register_outputs({"vpc_id": self.vpc_id, "node_subnet_id": self.node_subnet_id})
+
+    def _tags(self, name: str) -> dict[str, str]:
+        return {**self._args.tags, "Name": name}
+
+    def _table(self, kind: str) -> ec2.RouteTable:
+        name = f"{self._name}-{kind}"
+        return ec2.RouteTable(name, vpc_id=self.vpc_id, tags=self._tags(name), opts=self._child)
+
+    def _route(
+        self,
+        kind: str,
+        table: ec2.RouteTable,
+        gateway_id: pulumi.Input[str] | None = None,
+        nat_gateway_id: pulumi.Input[str] | None = None,
+    ) -> None:
+        route = ec2.Route(
+            f"{self._name}-{kind}",
+            route_table_id=table.id,
+            destination_cidr_block="0.0.0.0/0",
+            gateway_id=gateway_id,
+            nat_gateway_id=nat_gateway_id,
+            opts=self._child,
+        )
+        self._way_out.append(route)
+
+    def _subnet(self, kind: str, zone: str, cidr: str, table: ec2.RouteTable, public: bool | None = None) -> ec2.Subnet:
+        name = f"{self._name}-{kind}"
+        subnet = ec2.Subnet(
+            name,
+            vpc_id=self.vpc_id,
+            availability_zone=zone,
+            cidr_block=cidr,
+            map_public_ip_on_launch=not self._args.private if public is None else public,
+            tags=self._tags(name),
+            opts=self._child,
+        )
+        joined = ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=table.id, opts=self._child)
+        self._way_out.append(joined)
+        return subnet
+
+    def _nat(self, public: ec2.RouteTable, gateway: ec2.InternetGateway) -> ec2.NatGateway:
+        """One NAT gateway in the nodes' zone, so that no traffic pays for crossing zones."""
+        name = f"{self._name}-nat"
+        subnet = self._subnet("gateway", self._args.zone, str(self._args.subnets.gateway), public, public=False)
+        address = ec2.Eip(name, domain="vpc", tags=self._tags(name), opts=self._child)
+        after = pulumi.ResourceOptions(parent=self, depends_on=[gateway])
+        return ec2.NatGateway(name, subnet_id=subnet.id, allocation_id=address.id, tags=self._tags(name), opts=after)
+
+    def _s3(self, tables: list[ec2.RouteTable]) -> None:
+        """S3 without NAT or internet: free, and image layers come from S3."""
+        name = f"{self._name}-s3"
+        ec2.VpcEndpoint(
+            name,
+            vpc_id=self.vpc_id,
+            service_name=f"com.amazonaws.{self._args.region}.s3",
+            vpc_endpoint_type="Gateway",
+            route_table_ids=[table.id for table in tables],
+            tags=self._tags(name),
+            opts=self._child,
+        )

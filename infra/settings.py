@@ -1,0 +1,154 @@
+"""The settings of an environment: one frozen model that holds every default."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PROJECT = "spotmpi"
+Names = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
+Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
+Arn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Network(_Part):
+    """Addresses and the way out."""
+
+    cidr: Cidr = Field("10.0.0.0/16", description="addresses of the VPC, prefix 16 to 24; half of them are for nodes")
+    private: bool = Field(False, description="nodes in private subnets behind one NAT gateway (billed by the hour)")
+    https_out: bool = Field(True, description="runs may reach HTTPS hosts outside; DNS is always allowed")
+
+
+class SystemNodes(_Part):
+    """The small on-demand group for everything that is no training."""
+
+    type: str = Field("t3.medium", description="instance type of the system nodes")
+    nodes: int = Field(2, ge=1, le=10, description="how many system nodes there are")
+    disk_gib: int = Field(30, ge=20, le=16384, description="root disk of a system node in GiB")
+
+
+class Cluster(_Part):
+    """The EKS control plane and who may use it."""
+
+    version: str = Field("1.35", pattern=r"^1\.\d\d$", description="Kubernetes version, one in EKS standard support")
+    logs: tuple[Literal["api", "audit", "authenticator", "controllerManager", "scheduler"], ...] = Field(
+        ("api", "audit", "authenticator"), description="control-plane logs that go to CloudWatch (billed by the GB)"
+    )
+    encrypt_secrets: bool = Field(False, description="encrypt Kubernetes Secrets with a KMS key of their own")
+    admins: tuple[Arn, ...] = Field((), description="IAM roles or users that administer the cluster")
+    users: tuple[Arn, ...] = Field((), description="IAM roles or users that may run jobs, and nothing else")
+    max_node_groups: int = Field(
+        30, ge=1, le=500, description="EKS quota of managed node groups; say when AWS raised it"
+    )
+    addon_versions: dict[str, str] = Field({}, description="EKS add-on versions by name; the rest get EKS's default")
+    system: SystemNodes = Field(default_factory=SystemNodes, description="the system node group")
+
+
+class Group(_Part):
+    """One group of machines of a kind in the environment's zone."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")] = Field(description="name of the group")
+    type: str = Field(description="EC2 instance type")
+    max: int = Field(ge=1, description="how many nodes there may be at once")
+    min: int = Field(0, ge=0, description="how many nodes stay when nothing runs (each is billed)")
+    market: Literal["spot", "on-demand"] = Field("spot", description="how the machines are bought")
+    placement_group: bool = Field(True, description="keep the nodes close together in a cluster placement group")
+    efa: bool = Field(False, description="Elastic Fabric Adapter, where the type has it (needs `network.private`)")
+    disk_gib: int = Field(100, ge=30, le=16384, description="root disk of a node in GiB")
+
+
+class Accelerators(_Part):
+    """What runs beside GPUs."""
+
+    on_demand: bool = Field(False, description="allow GPU groups at the on-demand price, a multiple of the spot price")
+    dcgm: bool = Field(False, description="export GPU metrics with NVIDIA's DCGM exporter")
+
+
+class Storage(_Part):
+    """The shared file system."""
+
+    keep: bool = Field(False, description="the file system lives in the stack `<stack>-data` and outlives this one")
+    one_zone: bool = Field(True, description="One Zone storage in the environment's zone (cheaper, one copy)")
+    backup: bool = Field(False, description="daily AWS Backup of the file system (billed by the GB)")
+    size_gib: int = Field(1024, ge=1, description="size that the volume claims; EFS itself has no limit")
+    mount_options: tuple[str, ...] = Field(("noresvport",), description="NFS mount options of the volume")
+    file_system_id: Annotated[str, Field(pattern=r"^fs-[0-9a-f]{8,40}$")] | None = Field(
+        None, description="an existing file system to use instead, with `access_point_id`"
+    )
+    access_point_id: Annotated[str, Field(pattern=r"^fsap-[0-9a-f]{8,40}$")] | None = Field(
+        None, description="the access point of `file_system_id`, with owner 1000:1000"
+    )
+
+
+class Team(_Part):
+    """Who shares the GPUs."""
+
+    name: Names = Field(description="name of the team and of its queue")
+    gpus: int = Field(ge=0, description="how many GPUs (CPU environments: nodes) the team may use at once")
+
+
+class Queueing(_Part):
+    """Kueue: whole jobs are admitted, within quotas."""
+
+    enabled: bool = Field(False, description="install Kueue")
+    teams: tuple[Team, ...] = Field((), description="the teams, each with a queue and a quota")
+
+
+class Budget(_Part):
+    """An alarm on the money spent."""
+
+    monthly_usd: float = Field(gt=0, description="mails at 80 % of this sum spent, and when it is forecast")
+    email: str = Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", description="who gets the mail")
+
+
+class Ci(_Part):
+    """Roles for GitHub workflows."""
+
+    repository: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="GitHub repository that may use the roles")
+    state_bucket: str = Field(pattern=r"^[a-z0-9.-]{3,63}$", description="S3 bucket that holds the Pulumi state")
+    provider_arn: str | None = Field(None, description="GitHub's OIDC provider, where the account already has one")
+
+
+class Settings(_Part):
+    """Everything that may differ between two environments."""
+
+    project: str = PROJECT
+    stack: str
+    region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="AWS region (key `aws:region`)")
+    kind: Literal["compute", "data"] = Field("compute", description="a whole environment, or only its kept storage")
+    account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = Field(
+        None, description="the AWS account that this stack belongs to; any other is refused"
+    )
+    zone: str = Field(description="Availability Zone of the GPUs and the storage, for example us-east-1a")
+    second_zone: str | None = Field(None, description="the zone that EKS asks for besides; default: another letter")
+    access: tuple[Cidr, ...] = Field((), description="addresses that may reach the Kubernetes API, never all")
+    namespace: Names = Field("training", description="Kubernetes namespace of the runs")
+    images: tuple[Names, ...] = Field(("chainermn", "pytorch"), description="images that get an ECR repository")
+    tags: dict[str, str] = Field({}, description="more tags on everything that AWS can tag")
+    groups: tuple[Group, ...] = Field((), description="the node groups; where several fit, the first is tried first")
+    network: Network = Field(default_factory=Network, description="the VPC")
+    cluster: Cluster = Field(default_factory=Cluster, description="the EKS cluster")
+    accelerators: Accelerators = Field(default_factory=Accelerators, description="GPU extras")
+    storage: Storage = Field(default_factory=Storage, description="the shared file system")
+    queueing: Queueing = Field(default_factory=Queueing, description="Kueue")
+    sources: dict[str, dict[str, str]] = Field({}, description="mirrors: what infra/sources.py names, by name")
+    budget: Budget | None = Field(None, description="budget alarm; none unless set")
+    ci: Ci | None = Field(None, description="OIDC roles for GitHub workflows; none unless set")
+
+    @property
+    def name(self) -> str:
+        """The environment's name, the stem of every other name."""
+        return f"{self.project}-{self.stack}"
+
+    @property
+    def other_zone(self) -> str:
+        """The second zone: as set, or zone a, or b where the GPUs are in a."""
+        return self.second_zone or self.region + ("b" if self.zone.endswith("a") else "a")
+
+    @property
+    def all_tags(self) -> dict[str, str]:
+        """The tags that everything carries."""
+        return {**self.tags, "spotmpi:environment": self.name, "spotmpi:stack": self.stack}

@@ -1,0 +1,263 @@
+"""The commands as functions: what `spotmpi` does, for notebooks and scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs import names, runs, spec_template
+from jobs import spec as specs
+from jobs.backends import choose
+from jobs.backends.base import Backend, Say
+from jobs.backends.choose import Place, Where
+from jobs.errors import SpotmpiError, UnknownRun, wrong
+from jobs.events import Event
+from jobs.follow import follow, interrupts
+from jobs.plan.launch import Plan
+from jobs.pod import record
+from jobs.runs import RunState
+from jobs.spec import JobSpec
+from jobs.sweep import Design, Factors, Sweep
+from jobs.sweep import design as sweep_design
+from jobs.validate import require_valid
+
+if TYPE_CHECKING:
+    from jobs.drill import Recovery
+    from jobs.report.report import Report
+
+Source = JobSpec | Path | str | dict[str, Any]  # a spec, a TOML file's path, or the values of one
+
+
+def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
+    """The spec in *source* with ``key.path=value`` *overrides* applied; InputError with every problem."""
+    if isinstance(source, JobSpec):
+        source = source.canonical()
+    if isinstance(source, dict):
+        return specs.from_values(source, overrides)
+    return specs.load(Path(source), overrides)
+
+
+def init(path: Path | str = "job.toml") -> Path:
+    """Write a commented spec to start from to *path*; InputError when there is something already."""
+    spec_template.write(Path(path))
+    return Path(path)
+
+
+def plan(source: Source, overrides: Iterable[str] = (), where: Place = None) -> Plan:
+    """What `run` would start, as plain JSON values; nothing is started or written."""
+    return _planned(read_spec(source, overrides), where)[1]
+
+
+def run(
+    source: Source,
+    overrides: Iterable[str] = (),
+    where: Place = None,
+    detach: bool = False,
+    watch: Callable[[Event], None] = lambda event: None,
+    say: Say = lambda text: None,
+) -> RunState:
+    """Run a job to its end, or with *detach* until it is under way, and give what it came to.
+
+    *watch* sees every event; *say* hears what is worth knowing besides. Ctrl-C stops the run after a checkpoint, a
+    second one at once; the state then is ``stopped``.
+
+    Raises:
+        InputError: everything that is wrong with the spec.
+        SpotmpiError: it could not be started.
+    """
+    spec = read_spec(source, overrides)
+    backend, made = _planned(spec, where)
+    return _started(backend, spec, made, detach, watch, say)
+
+
+def resume(
+    run: str,
+    overrides: Iterable[str] = (),
+    where: Place = None,
+    detach: bool = False,
+    watch: Callable[[Event], None] = lambda event: None,
+    say: Say = lambda text: None,
+) -> RunState:
+    """Continue a run that has ended, from its newest whole checkpoint, with *overrides* applied to its spec."""
+    paths, backend = runs.find(run, choose.where(where).folder), choose.backend_of(run, where)
+    state = backend.state(paths.id)
+    if state.state == record.SUCCEEDED:
+        raise wrong("--resume", paths.id, "has succeeded; there is nothing left to continue")
+    if not state.over:
+        raise wrong("--resume", paths.id, f"is still going on; `spotmpi logs -f {paths.id}` follows it")
+    spec = specs.load(paths.spec, overrides)
+    require_valid(spec, backend.survey(spec))
+    return _started(backend, spec, backend.plan(spec, paths.id), detach, _from_now_on(watch), say)
+
+
+def plan_resume(run: str, overrides: Iterable[str] = (), where: Place = None) -> Plan:
+    """What `resume` would start, as plain JSON values; nothing is started or written."""
+    paths, backend = runs.find(run, choose.where(where).folder), choose.backend_of(run, where)
+    spec = specs.load(paths.spec, overrides)
+    require_valid(spec, backend.survey(spec))
+    return backend.plan(spec, paths.id)
+
+
+def bench(
+    source: Source,
+    factors: Factors,
+    overrides: Iterable[str] = (),
+    where: Place = None,
+    watch: Callable[[Event], None] = lambda event: None,
+    say: Say = lambda text: None,
+) -> Sweep:
+    """Measure a job over node counts and variants, one trial after the other, and give the sweep with its outcomes.
+
+    A sweep of the same design and work that was broken off goes on where it was, unless *factors* ask for a fresh one.
+
+    Raises:
+        InputError: everything that is wrong with the spec, the factors or any trial, before the first one starts.
+        Stopped: Ctrl-C; the same call goes on later.
+    """
+    from jobs import bench as benching
+    from jobs.trials import BackendRunner
+
+    here = choose.where(where)
+    design = sweep_design(read_spec(source, overrides), factors)
+    runner = BackendRunner(_backend_for(design.spec, where), watch, say)
+    benching.require_valid(design, runner)
+    recording = benching.Recording(here.folder, runner.new_id(design.spec), here.place)
+    it = benching.open_sweep(design, recording, factors.fresh, say)
+    benching.carry_out(it, runner, say)
+    return it
+
+
+def plan_bench(source: Source, factors: Factors, overrides: Iterable[str] = (), where: Place = None) -> Design:
+    """What `bench` would measure; its `trials` are in the order in which they would run. Nothing is started."""
+    from jobs import bench as benching
+    from jobs.trials import BackendRunner
+
+    design = sweep_design(read_spec(source, overrides), factors)
+    runner = BackendRunner(_backend_for(design.spec, where), lambda event: None, lambda text: None)
+    benching.require_valid(design, runner)
+    return design
+
+
+def report(wanted: Sequence[str] = (), where: Place = None, force: bool = False) -> Report:
+    """The report of one sweep or of any number of runs of the same work; by default of the newest sweep or run.
+
+    Raises:
+        UnknownRun: an id fits nothing, or several.
+        InputError: the runs are of different work; *force* shows them all the same, marked.
+    """
+    from jobs.report.gather import gather
+
+    return gather(wanted, choose.where(where).folder, datetime.now(), force)
+
+
+def list_runs(where: Place = None) -> list[RunState]:
+    """All recorded runs, oldest first."""
+    return choose.backend(where).list()
+
+
+def status(run: str, where: Place = None) -> RunState:
+    """What a run has come to so far; its id may be shortened."""
+    return choose.backend_of(run, where).state(run)
+
+
+def logs(run: str, follow: bool = False, where: Place = None) -> Iterator[Event]:
+    """The events of a run from its submission, lines included; with *follow* until it ends."""
+    return choose.backend_of(run, where).events(run, follow)
+
+
+def stop(run: str, now: bool = False, wait: bool = True, where: Place = None) -> RunState:
+    """Stop a run after a checkpoint, or *now* without one; a run that is over stays as it is."""
+    backend = choose.backend_of(run, where)
+    before = backend.state(run)
+    if before.over:
+        return before
+    backend.stop(before.id, "stopped by its user", now)
+    while wait and not backend.state(before.id).over:
+        time.sleep(0.05)
+    return backend.state(before.id)
+
+
+def drill(
+    run: str,
+    node: int = 0,
+    how: str = "evict",
+    where: Place = None,
+    watch: Callable[[Event], None] = lambda event: None,
+) -> Recovery:
+    """Cause a fault (evict, delete, kill) at a node of a training run; what its recovery cost."""
+    from jobs.drill import drill
+
+    backend = choose.backend_of(run, where)
+    return drill(backend, backend.state(run).id, node, how, watch)
+
+
+def shell_command(run: str, node: int = 0, where: Place = None) -> Sequence[str]:
+    """The command that opens a shell where a node of the run is."""
+    backend = choose.backend_of(run, where)
+    return backend.shell(backend.state(run).id, node)
+
+
+def clean(older: float, delete: bool = False, where: Place = None) -> list[RunState]:
+    """The runs that ended more than *older* seconds ago; with *delete* their folders are gone afterwards."""
+    limit = time.time() - older
+    found = [
+        state
+        for state in list_runs(Where(choose.LOCAL, choose.where(where).folder))
+        if state.over and _last_touched(state) < limit
+    ]
+    if delete:
+        for state in found:
+            runs.remove(names.RunPaths(Path(state.folder)))
+    return found
+
+
+def _backend_for(spec: JobSpec, where: Place) -> Backend:
+    return choose.backend(where, spec.kubernetes.context, spec.kubernetes.namespace)
+
+
+def _planned(spec: JobSpec, where: Place) -> tuple[Backend, Plan]:
+    backend = _backend_for(spec, where)
+    require_valid(spec, backend.survey(spec))
+    run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
+    return backend, backend.plan(spec, run)
+
+
+def _from_now_on(watch: Callable[[Event], None]) -> Callable[[Event], None]:
+    """*watch* without what an earlier submission of the run has shown already."""
+    began = time.time()
+    return lambda event: watch(event) if event.time >= began else None
+
+
+def _started(
+    backend: Backend, spec: JobSpec, made: Plan, detach: bool, watch: Callable[[Event], None], say: Say
+) -> RunState:
+    for note in made["notes"]:
+        say(note)
+    run: str = made["run"]
+    try:
+        backend.submit(spec, made, say)
+    except KeyboardInterrupt:
+        with contextlib.suppress(UnknownRun):
+            backend.stop(run, "Ctrl-C", True)
+        raise
+    if detach:
+        return backend.state(run)
+
+    def on_interrupt(now: bool) -> None:
+        say("killing the run" if now else "stopping after a checkpoint; Ctrl-C again kills")
+        backend.stop(run, "Ctrl-C", now)
+
+    with interrupts(on_interrupt):
+        end = follow(backend.events(run, True), watch)
+    if end is None:
+        raise SpotmpiError(f"lost sight of run {run}; `spotmpi logs -f {run}` follows it again")
+    return backend.state(run)
+
+
+def _last_touched(state: RunState) -> float:
+    return state.ended or Path(state.folder, "events.jsonl").stat().st_mtime

@@ -1,0 +1,204 @@
+"""The way to a cluster's API: objects as plain values, and every fault said in one line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+from lightkube import ApiError, AsyncClient, KubeConfig, codecs
+from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources import core_v1
+from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
+
+from jobs.errors import SpotmpiError, wrong
+
+Object = dict[str, Any]
+
+JOBSET = "JobSet"
+POD = "Pod"
+EVENT = "Event"
+AGAIN = "AGAIN"
+_RESOURCES: dict[str, Any] = {
+    JOBSET: create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
+    POD: core_v1.Pod,
+    EVENT: core_v1.Event,
+}
+RETRY = 1.0  # seconds between tries when the API does not answer
+_REFUSED = (401, 403, 404)
+REFUSALS = 10  # in a row, after which one is believed
+
+_INSTALL = (
+    "the cluster has no JobSet, which carries our runs; install its chart with "
+    "`helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace`"
+)
+
+
+class ClusterApi:
+    """One namespace of one cluster; methods raise lightkube's errors, which `told` translates."""
+
+    def __init__(self, context: str | None, namespace: str | None) -> None:
+        self._client: Any = AsyncClient(config=_configuration(context), namespace=namespace, field_manager="spotmpi")
+        self.namespace = str(self._client.namespace)
+
+    async def create(self, values: Object) -> Object:
+        """The object made from *values*; AlreadyExists is an error."""
+        resource = _RESOURCES.get(values["kind"])
+        made = resource(values) if values["kind"] == JOBSET and resource else codecs.from_dict(values)
+        created: Object = (await self._client.create(made)).to_dict()
+        return created
+
+    async def find(self, kind: str, name: str) -> Object | None:
+        """The object of that name, or None."""
+        try:
+            found: Object = (await self._client.get(_RESOURCES[kind], name)).to_dict()
+        except ApiError as error:
+            if missing(error):
+                return None
+            raise
+        return found
+
+    async def list(self, kind: str, labels: dict[str, str] | None = None) -> list[Object]:
+        """The objects that carry *labels*."""
+        return [item.to_dict() async for item in self._client.list(_RESOURCES[kind], labels=labels)]
+
+    async def watch(
+        self, kind: str, labels: dict[str, str] | None = None, name: str | None = None
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Changes (ADDED, MODIFIED, DELETED) with the object, first those that are there, without an end.
+
+        Where changes may have been missed, AGAIN comes with all that is there now as ``items``.
+        """
+        fields = None if name is None else {"metadata.name": name}
+        version, known = None, False
+        while True:
+            watching = self._client.watch(
+                _RESOURCES[kind], labels=labels, fields=fields, resource_version=version, on_error=_patient
+            )
+            try:
+                async for change, item in watching:
+                    known = True
+                    yield change, item.to_dict()
+            except httpx2.HTTPError:
+                pass  # The client's own patience covers neither a version that is too old nor a refused connection.
+            there, version = await self._patiently_listed(kind, labels, fields, REFUSALS if known else 0)
+            yield AGAIN, {"items": there}
+            await asyncio.sleep(RETRY)
+
+    async def _patiently_listed(
+        self, kind: str, labels: dict[str, str] | None, fields: dict[str, str] | None, refusals: int
+    ) -> tuple[Sequence[Object], str | None]:
+        """All objects and their version, as soon as the API gives them; more than *refusals* in a row are believed."""
+        while True:
+            listing = self._client.list(_RESOURCES[kind], labels=labels, fields=fields)
+            try:
+                return [item.to_dict() async for item in listing], listing.resourceVersion
+            except httpx2.HTTPError as error:
+                # A server that has just started may refuse whom it knows.
+                refusals -= _code(error) in _REFUSED
+                if refusals < 0:
+                    raise
+            await asyncio.sleep(RETRY)
+
+    async def patch(self, kind: str, name: str, values: Object) -> None:
+        """Merge *values* into an object."""
+        await self._client.patch(_RESOURCES[kind], name, values, patch_type=PatchType.MERGE)
+
+    async def delete(self, kind: str, name: str, wait: bool = False, now: bool = False) -> None:
+        """Delete an object and all it owns; with *wait* it stays visible until those are gone; none is no error."""
+        cascade = CascadeType.FOREGROUND if wait else CascadeType.BACKGROUND
+        try:
+            await self._client.delete(_RESOURCES[kind], name, cascade=cascade, grace_period=0 if now else None)
+        except ApiError as error:
+            if not missing(error):
+                raise
+
+    async def evict(self, pod: str) -> None:
+        """Evict a pod as a drain does: with its grace, and marked as a disruption."""
+        eviction = core_v1.PodEviction(metadata=ObjectMeta(name=pod, namespace=self.namespace))
+        await self._client.create(eviction, pod)
+
+    async def execute(self, pod: str, command: Sequence[str]) -> str:
+        """What *command* printed in a pod's container; its exit status is its own."""
+        done = await self._client.exec(pod, command=command, stdout=True, stderr=True)
+        return str(done.stdout)
+
+    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+        """The lines of a pod's log from *since* seconds ago; with *follow* until the container ends."""
+        try:
+            async for line in self._client.log(pod, follow=follow, since=since, newlines=False):
+                yield line
+        except RuntimeError:
+            # The client cannot read the refusal of a followed log; of one that is not followed it can.
+            async for _ in self._client.log(pod, follow=False, tail_lines=1):
+                pass
+            raise httpx2.ReadError(f"the log of {pod} was refused for a moment") from None
+
+
+def _configuration(context: str | None) -> Any:
+    """The connection settings of a kubeconfig context; InputError where there are none."""
+    try:
+        return KubeConfig.from_env().get(context_name=context)
+    except ConfigError as error:
+        raise wrong("context", context, f"{error}; check KUBECONFIG and `kubectl config get-contexts`") from error
+
+
+@contextmanager
+def told(doing: str) -> Iterator[None]:
+    """Translate what the API or the way to it raises; *doing* completes "could not ..."."""
+    try:
+        yield
+    except ApiError as error:
+        raise SpotmpiError(f"could not {doing}: {_words(error)}") from error
+    except httpx2.HTTPStatusError as error:
+        code = error.response.status_code
+        # Where no object of a kind's whole API group is known, the answer is no Kubernetes status.
+        unknown = code == 404 and "/apis/jobset.x-k8s.io/" in str(error.request.url)
+        said = _INSTALL if unknown else f"the cluster answered {code}"
+        raise SpotmpiError(f"could not {doing}: {said}") from error
+    except (httpx2.HTTPError, OSError) as error:
+        said = str(error) or type(error).__name__
+        raise SpotmpiError(
+            f"could not {doing}: the cluster cannot be reached ({said}); try `kubectl version`"
+        ) from error
+
+
+def _words(error: ApiError) -> str:
+    status = error.status
+    message = str(status.message or error)
+    if status.code == 403 and "admission webhook" not in message:
+        return f"not permitted ({message})"
+    if status.code == 404 and "jobsets" in str(error.request.url if error.request else ""):
+        return _INSTALL if "could not find the requested resource" in message else message
+    if "webhook" in message and ("jobset" in message or "refused" in message):
+        return f"JobSet's webhook does not answer: check `kubectl -n jobset-system get pods` ({message})"
+    return message
+
+
+def missing(error: ApiError) -> bool:
+    """Whether the API knows the kind of object, but not this one."""
+    unknown_kind = "could not find the requested resource" in str(error.status.message)
+    return error.status.code == 404 and not unknown_kind
+
+
+def conflicts(error: ApiError) -> bool:
+    """Whether an object of that name exists already."""
+    return bool(error.status.code == 409)
+
+
+def _code(error: Exception) -> int | None:
+    """The status by which the API refused, where it answered."""
+    if isinstance(error, ApiError):
+        return error.status.code
+    return error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else None
+
+
+def _patient(error: Exception, count: int) -> OnErrorResult:
+    """Try again while the API is out of reach or busy."""
+    if _code(error) in (*_REFUSED, 410):
+        return OnErrorResult(OnErrorAction.RAISE)
+    return OnErrorResult(OnErrorAction.RETRY, min(RETRY * count, 5.0))

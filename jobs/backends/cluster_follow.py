@@ -1,0 +1,276 @@
+"""Following a run on a cluster: one watch per kind of object, one log stream per pod that reports."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightkube import ApiError
+
+from jobs import names
+from jobs.backends import cluster_api, pod_output, start_limit
+from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.backends.pod_log import PodLog, Source
+from jobs.backends.pod_output import Entry
+from jobs.backends.waiting import Seen, why_waiting
+from jobs.errors import SpotmpiError
+from jobs.events import Event
+from jobs.plan import manifests
+from jobs.pod import boot, place, record
+
+LABEL_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
+LAST_WORDS = 10.0  # seconds that logs may still take once the JobSet is over
+STREAMS = 64  # logs read at once; the client's connections are limited, and watches need theirs
+TALK = 1.0  # seconds between looks at why a run waits
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What a follower has to know of a run, from its JobSet."""
+
+    run: str
+    nodes: int
+    every_node: bool  # whether each node has output of its own
+    submitted: float  # Unix seconds
+    start_limit: float  # seconds
+
+
+def followed(jobset: Object) -> Followed:
+    """The `Followed` of a run's JobSet."""
+    spec = manifests.spec_of(jobset)
+    submitted = float(jobset["metadata"]["annotations"][manifests.ANNOTATION_SUBMITTED])
+    return Followed(jobset["metadata"]["name"], spec.nodes, spec.launcher != "mpirun", submitted, spec.limits.start)
+
+
+class ClusterFollower:
+    """Gathers what happens to one run into one stream of entries."""
+
+    def __init__(self, client: ClusterApi, jobset: Object) -> None:
+        self._client = client
+        self._it = followed(jobset)
+        self._jobset: Object = jobset
+        self._entries: asyncio.Queue[Entry | Exception | None] = asyncio.Queue(1000)
+        self._seen = Seen()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._logs: dict[str, asyncio.Task[None]] = {}
+        self._strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry: an agent's last words
+        self._over: Event | None = None  # what the JobSet itself says of its end
+        self._ended = asyncio.Event()
+        self._streams = asyncio.Semaphore(STREAMS)
+        self._began = time.time()
+        self._said: frozenset[str] = frozenset()
+
+    async def follow(self) -> AsyncIterator[Entry]:
+        """Everything from the first pod that is still there until the run has ended."""
+        for work in (self._watch_jobset(), self._watch_pods(), self._watch_events(), self._talk(), self._finish()):
+            self._tasks.append(self._started(work))
+        ended = None
+        try:
+            while (entry := await self._entries.get()) is not None:
+                if isinstance(entry, Exception):
+                    raise entry
+                if entry.event and entry.event.terminal:
+                    ended = entry
+                    self._ended.set()
+                    continue
+                yield entry
+            yield ended or self._verdict()
+        finally:
+            for task in [*self._tasks, *self._logs.values()]:
+                task.cancel()
+
+    async def so_far(self) -> AsyncIterator[Entry]:
+        """What there is at this moment; a run that has waited too long is ended by it."""
+        self._take_jobset(self._jobset)
+        pods = await self._client.list(cluster_api.POD, {names.LABEL_RUN: self._it.run})
+        pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        self._seen.pods = {_name(pod): pod for pod in pods}
+        ended = None
+        for pod in filter(self._reports, pods):
+            async for entry in self._log(pod).entries(follow=False):
+                if entry.event and entry.event.terminal:
+                    ended = entry
+                else:
+                    yield entry
+        if ended or self._over:
+            yield ended or self._verdict()
+            return
+        await self._read_events()
+        for event in await self._look():
+            yield Entry(0, event=event)
+
+    def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """The task of *work*; what it raises ends the stream."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                await self._entries.put(error)
+
+        return asyncio.create_task(guarded())
+
+    async def _finish(self) -> None:
+        """End the stream when the JobSet is over and its logs are read."""
+        await self._ended.wait()
+        if self._logs:
+            await asyncio.wait(self._logs.values(), timeout=LAST_WORDS)
+        await self._entries.put(None)
+
+    async def _watch_jobset(self) -> None:
+        async for change, jobset in self._client.watch(cluster_api.JOBSET, name=self._it.run):
+            if change == cluster_api.AGAIN:
+                change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._jobset)
+            self._take_jobset(jobset)
+            if change == "DELETED":
+                notes = self._jobset["metadata"].get("annotations", {})
+                reason = notes.get(manifests.ANNOTATION_STOPPED, "its JobSet was deleted")
+                self._over = self._over or Event(time.time(), record.STOPPED, values={"reason": reason})
+            if self._over:
+                self._ended.set()
+
+    def _take_jobset(self, jobset: Object) -> None:
+        self._jobset = jobset
+        given_up = jobset["metadata"].get("annotations", {}).get(manifests.ANNOTATION_GIVEN_UP)
+        if given_up:
+            self._over = Event(time.time(), record.FAILED, values={"reason": given_up})
+        stopped = jobset["metadata"].get("annotations", {}).get(manifests.ANNOTATION_STOPPED)
+        if stopped and jobset["metadata"].get("deletionTimestamp"):
+            # Its pods may take minutes to go, and have said all that they had to say.
+            self._over = self._over or Event(time.time(), record.STOPPED, values={"reason": stopped})
+        for condition in jobset.get("status", {}).get("conditions") or []:
+            if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
+                self._over = self._over or _said_by(condition)
+
+    def _verdict(self) -> Entry:
+        """The end as the JobSet tells it, with the last words of an agent that could not record it."""
+        assert self._over is not None
+        if self._over.kind == record.FAILED and self._strays:
+            words = f"{self._over.reason}; {self._strays[-1]}"
+            return Entry(0, event=Event(self._over.time, record.FAILED, values={"reason": words}))
+        return Entry(0, event=self._over)
+
+    async def _watch_pods(self) -> None:
+        async for change, pod in self._client.watch(cluster_api.POD, labels={names.LABEL_RUN: self._it.run}):
+            if change == "DELETED":
+                self._seen.pods.pop(_name(pod), None)
+            elif change == cluster_api.AGAIN:
+                self._seen.pods.clear()
+                for there in pod["items"]:
+                    self._take_pod(there)
+            else:
+                self._take_pod(pod)
+
+    def _take_pod(self, pod: Object) -> None:
+        name = _name(pod)
+        self._seen.pods[name] = pod
+        if name not in self._logs and self._reports(pod):
+            self._logs[name] = self._started(self._read_log(pod))
+
+    async def _watch_events(self) -> None:
+        try:
+            async for change, event in self._client.watch(cluster_api.EVENT):
+                if change != cluster_api.AGAIN:
+                    self._take_event(event)
+        except ApiError:
+            return  # Reading events may not be permitted; the pods' own conditions remain.
+
+    async def _read_events(self) -> None:
+        try:
+            for event in await self._client.list(cluster_api.EVENT):
+                self._take_event(event)
+        except ApiError:
+            return
+
+    def _take_event(self, event: Object) -> None:
+        # Kueue's workload of a JobSet has its own name around the JobSet's.
+        if self._it.run in str(event["involvedObject"].get("name", "")):
+            self._seen.take_event(event)
+
+    async def _talk(self) -> None:
+        """Say why the run waits, whenever that changes."""
+        while not self._ended.is_set():
+            await asyncio.sleep(TALK)
+            for event in [] if self._ended.is_set() else await self._look():
+                await self._entries.put(Entry(0, event=event))
+
+    async def _look(self) -> list[Event]:
+        """Why the run waits, where that is news; its end, where it has waited too long."""
+        reason = why_waiting(self._seen, self._it.run, self._it.nodes)
+        wait = start_limit.wait_of(self._jobset, self._it.submitted, self._seen.pods.values(), self._began)
+        if reason and wait:
+            left = wait.since + self._it.start_limit - time.time()
+            if left > 0:
+                reason = start_limit.counted_down(reason, left)
+            elif not wait.led:
+                reason = f"limits.start ({self._it.start_limit:g}s) is over: {reason}"
+                if await self._give_up(reason):
+                    return [Event(time.time(), record.FAILED, values={"reason": reason})]
+        told_already, self._said = self._said, start_limit.gist(reason or "")
+        fresh = self._said != told_already
+        return [Event(time.time(), record.WAITING, values={"reason": reason})] if reason and fresh else []
+
+    async def _give_up(self, reason: str) -> bool:
+        """Delete a run whose first node never came, for it would wait for ever; False where that is not possible."""
+        try:
+            with told("end the run"):
+                note = {"metadata": {"annotations": {manifests.ANNOTATION_GIVEN_UP: reason}}}
+                await self._client.patch(cluster_api.JOBSET, self._it.run, note)
+                await self._client.delete(cluster_api.JOBSET, self._it.run)
+        except SpotmpiError:
+            return False  # Whoever follows without the right to delete goes on waiting.
+        return True
+
+    def _reports(self, pod: Object) -> bool:
+        """Whether the pod has output that belongs to the run."""
+        return _phase(pod) in ("Running", "Succeeded", "Failed") and (self._it.every_node or _node(pod) == 0)
+
+    async def _read_log(self, pod: Object) -> None:
+        async with self._streams:
+            async for entry in self._log(pod).entries(follow=True):
+                await self._entries.put(entry)
+
+    def _log(self, pod: Object) -> PodLog:
+        name = _name(pod)
+        earlier = pod["metadata"].get("labels", {}).get(LABEL_RESTARTS, "0") != "0"
+        began = self._it.submitted if earlier else start_limit.unix(pod["metadata"]["creationTimestamp"])
+        source = Source(name, _node(pod), began, earlier, lambda: self._finished(name), self._replay)
+        return PodLog(self._client, source, self._strays)
+
+    async def _replay(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
+        """What the run folder holds, by way of the pod itself or, once that has ended, of node 0's."""
+        living = [each for each in self._seen.pods.values() if _phase(each) == "Running"]
+        asked = next((each for each in living if _name(each) == pod or _node(each) == 0), None)
+        if asked is None:
+            raise SpotmpiError("no pod of the run lives that could read its folder")
+        folder = f"{place.RUNS}/{self._it.run}"
+        words = f"cd {boot.CODE} && python3 -m jobs.pod.replay {folder} {node} {since!r} {until!r}"
+        with told("read the run folder"):
+            said = await self._client.execute(_name(asked), ["sh", "-c", words])
+        return [entry for line in said.splitlines() if (entry := pod_output.parse(line))]
+
+    def _finished(self, pod: str) -> bool:
+        values = self._seen.pods.get(pod)
+        return values is None or _phase(values) in ("Succeeded", "Failed")
+
+
+def _said_by(condition: Mapping[str, Any]) -> Event:
+    if condition["type"] == "Completed":
+        return Event(time.time(), record.SUCCEEDED)
+    return Event(time.time(), record.FAILED, values={"reason": condition.get("message", "failed")})
+
+
+def _name(pod: Mapping[str, Any]) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _node(pod: Mapping[str, Any]) -> int:
+    return int(pod["metadata"].get("labels", {}).get(manifests.LABEL_INDEX, 0))
+
+
+def _phase(pod: Mapping[str, Any]) -> str:
+    return str(pod.get("status", {}).get("phase"))

@@ -1,0 +1,250 @@
+"""Runs on a Kubernetes cluster: one JobSet per run, recorded by the agent of its first node."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lightkube import ApiError
+
+from jobs import names, runs, work
+from jobs.backends import cluster_api, faults, local_machine, run_cache, stopping
+from jobs.backends.base import Say
+from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.backends.cluster_follow import ClusterFollower
+from jobs.backends.loop_thread import LoopThread, call
+from jobs.backends.pod_output import Entry
+from jobs.backends.run_cache import Given, RunCache
+from jobs.backends.run_folder import folder_events
+from jobs.backends.run_keys import make_keys
+from jobs.environment import Environment
+from jobs.errors import Problem, RunInUse, UnknownRun, wrong
+from jobs.events import Event
+from jobs.images import Build
+from jobs.plan import manifests, ship
+from jobs.plan.launch import Plan
+from jobs.plan.site import Site
+from jobs.pod import record
+from jobs.spec import JobSpec
+from jobs.validate import Surroundings
+
+_MADE_LATER = "<made at submission>"
+
+
+class KubernetesBackend:
+    """Runs in one namespace of one cluster; *runs_folder* holds this terminal's copies of them."""
+
+    def __init__(
+        self,
+        runs_folder: Path,
+        context: str | None = None,
+        namespace: str | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self.runs_folder = runs_folder
+        self._context = context
+        self._namespace = namespace or (environment.namespace if environment else None)
+        self._environment = environment
+
+    def survey(self, spec: JobSpec) -> Surroundings:
+        """What `jobs.validate` has to know; the GPUs are the scheduler's business."""
+        here = local_machine.survey(spec)
+        return Surroundings(
+            programs=here.programs,
+            data_is_folder=True,
+            tools=frozenset({"none", "mpirun", "torchrun"}),
+            gpus=spec.resources.gpu * spec.world_size,
+        )
+
+    def plan(self, spec: JobSpec, run: str) -> Plan:
+        """The run's objects in the order of creation, without its keys."""
+        submitted = round(time.time(), 3)
+        submission = manifests.Submission(
+            run=run,
+            owner=getpass.getuser(),
+            time=submitted,
+            keys=dict.fromkeys(make_keys(), _MADE_LATER),
+            code={"pod.tar.gz": ship.pod_side(names.PROJECT)},
+            work=work.identify(spec, here=False),
+        )
+        site = self._site(spec)
+        return {
+            "run": run,
+            "name": spec.title,
+            "backend": run_cache.CACHED,
+            "submitted": submitted,
+            "context": self._context,
+            "namespace": site.namespace,
+            "notes": _notes(site),
+            "objects": manifests.kubernetes_plan(spec, site, submission),
+        }
+
+    def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
+        """Create the JobSet suspended, then what it owns, then let it go."""
+        call(self._create(plan))
+        paths = names.RunPaths(self.runs_folder / plan["run"])
+        run_cache.create(paths, spec.to_toml(), plan, plan["submitted"])
+
+    def events(self, run: str, follow: bool) -> Iterator[Event]:
+        """All events that the cluster still has, kept in this terminal's copy as they come."""
+        paths = names.RunPaths(self.runs_folder / run)
+        cached = self._cached(run)
+        jobset = None if cached and cached.state in record.TERMINAL else call(self._find(run))
+        if jobset is None:
+            return folder_events(runs.find(run, self.runs_folder), follow=False, alive=lambda: False)
+        return self._live_events(paths, jobset, follow)
+
+    def state(self, run: str) -> runs.RunState:
+        """What the run has come to: from this terminal's copy once that holds its end, else from the cluster."""
+        cached = self._cached(run)
+        if cached and cached.state in record.TERMINAL:
+            return cached
+        jobset = call(self._find(run))
+        if jobset is None and cached is None:
+            raise UnknownRun(
+                [Problem("run", run, "no such run in the namespace; `spotmpi list` shows those there are")]
+            )
+        return self._looked_at(run, jobset) if jobset else runs.state(runs.find(run, self.runs_folder))
+
+    def _looked_at(self, run: str, jobset: Object) -> runs.RunState:
+        """The state of a run that the cluster has; its copy alone cannot know that somebody carries it on."""
+        paths = names.RunPaths(self.runs_folder / run)
+        last = None
+        for event in self._live_events(paths, jobset, follow=False):
+            last = event
+        found = runs.state(paths)
+        if found.state in record.TERMINAL:
+            return found
+        if last and last.kind == record.WAITING:
+            return replace(found, state=record.WAITING, reason=last.reason)
+        return replace(found, state=runs.RUNNING)
+
+    def list(self) -> list[runs.RunState]:
+        """The runs of the namespace and those that this terminal has copies of, oldest first."""
+        there = call(self._jobsets())
+        for jobset in there:
+            self._ensure_copy(jobset)
+        here = self._api().namespace
+        targets = [(paths.id, run_cache.target(paths)) for paths in runs.every(self.runs_folder)]
+        return [self.state(run) for run, target in targets if target and target.namespace == here]
+
+    def stop(self, run: str, reason: str, now: bool) -> None:
+        """Ask node 0's agent to stop, wait for it as long as a checkpoint may take, and delete all of the run."""
+        if not now:
+            call(stopping.ask(self._api(), run, reason))
+        state = self.state(run)  # what the agents have said to the end is in the copy from now on
+        call(stopping.delete(self._api(), run, reason, now))
+        if state.state not in record.TERMINAL:
+            with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
+                cache.take(Entry(0, event=Event(time.time(), record.STOPPED, values={"reason": reason})))
+
+    def strike(self, run: str, node: int, how: str) -> None:
+        """Evict or delete a node's pod, or kill the ranks in it."""
+        call(faults.strike(self._api(), run, node, how))
+
+    def shell(self, run: str, node: int) -> Sequence[str]:
+        """Kubectl exec into a node's pod."""
+        pod = call(faults.pod_of(self._api(), run, node))["metadata"]["name"]
+        context = ["--context", self._context] if self._context else []
+        there = ["--namespace", self._api().namespace, "--stdin", "--tty", pod]
+        return ["kubectl", *context, "exec", *there, "--", "/bin/sh"]
+
+    def _site(self, spec: JobSpec) -> Site:
+        wanted, environment = spec.kubernetes, self._environment
+        image = wanted.image
+        if image is None and environment and spec.image and spec.image in environment.repositories:
+            image = Build(spec.image).reference(environment.repositories[spec.image])
+        if image is None:
+            remedy = "name the image to pull, such as --set kubernetes.image=REGISTRY/chainermn:TAG"
+            raise wrong("kubernetes.image", None, remedy)
+        return Site(
+            namespace=self._api().namespace,
+            image=image,
+            volume=wanted.volume or (environment.volume_claim if environment else None),
+            node_selector={},
+            tolerations=(),
+            spread=wanted.spread or ("node" if environment else "any"),
+        )
+
+    def _api(self) -> ClusterApi:
+        return ClusterApi(self._context, self._namespace)
+
+    async def _create(self, plan: Plan) -> None:
+        api, run = self._api(), plan["run"]
+        jobset, *parts = plan["objects"]
+        with told("submit the run"):
+            try:
+                await stopping.make_room(api, run)
+                made = await api.create(jobset)
+            except ApiError as error:
+                if cluster_api.conflicts(error):
+                    raise RunInUse(f"run {run} exists in {plan['namespace']} already") from error
+                raise
+            try:
+                for part in parts:
+                    await api.create(_filled(part, made["metadata"]["uid"]))
+                if manifests.LABEL_QUEUE not in jobset["metadata"]["labels"]:
+                    await api.patch(cluster_api.JOBSET, run, {"spec": {"suspend": False}})
+            except BaseException:
+                await api.delete(cluster_api.JOBSET, run)
+                raise
+
+    async def _find(self, run: str) -> Object | None:
+        with told(f"look up run {run}"):
+            return await self._api().find(cluster_api.JOBSET, run)
+
+    async def _jobsets(self) -> Sequence[Object]:
+        with told("list runs"):
+            return await self._api().list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"})
+
+    def _live_events(self, paths: names.RunPaths, jobset: Object, follow: bool) -> Iterator[Event]:
+        """What this terminal's copy holds, then what is new."""
+        self._ensure_copy(jobset)
+        given = Given()
+        for event in folder_events(paths, follow=False, alive=lambda: True):
+            if given.is_new(event):
+                yield event
+        with told(f"follow run {paths.id}"), LoopThread() as loop, RunCache(paths) as cache:
+            for entry in loop.iterate(self._entries(jobset, follow)):
+                cache.take(entry)
+                if entry.event and given.is_new(entry.event):
+                    yield entry.event
+
+    async def _entries(self, jobset: Object, follow: bool) -> AsyncIterator[Entry]:
+        follower = ClusterFollower(self._api(), jobset)
+        async for entry in follower.follow() if follow else follower.so_far():
+            yield entry
+
+    def _ensure_copy(self, jobset: Object) -> None:
+        paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])
+        if not paths.folder.exists():
+            spec = manifests.spec_of(jobset)
+            plan: Plan = {"run": paths.id, "name": spec.title, "backend": run_cache.CACHED}
+            plan |= {"context": self._context, "namespace": jobset["metadata"]["namespace"]}
+            run_cache.create(paths, spec.to_toml(), plan, _submitted(jobset).time)
+
+    def _cached(self, run: str) -> runs.RunState | None:
+        paths = names.RunPaths(self.runs_folder / run)
+        return runs.state(paths) if paths.events.is_file() else None
+
+
+def _filled(part: Object, uid: str) -> Object:
+    """A part of the plan with its owner's uid, and keys where it is the Secret."""
+    owners = [{**owner, "uid": uid} for owner in part["metadata"]["ownerReferences"]]
+    keys = {"stringData": make_keys()} if part["kind"] == "Secret" else {}
+    return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}, **keys}
+
+
+def _submitted(jobset: Object) -> Event:
+    annotations = jobset["metadata"]["annotations"]
+    values = {"name": manifests.spec_of(jobset).title, "owner": annotations[manifests.ANNOTATION_OWNER]}
+    return Event(float(annotations[manifests.ANNOTATION_SUBMITTED]), record.SUBMITTED, values=values)
+
+
+def _notes(site: Site) -> list[str]:
+    if site.volume is not None:
+        return []
+    return ["no run volume: an interruption starts from zero, and logs last a day (set kubernetes.volume to a claim)"]

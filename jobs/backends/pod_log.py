@@ -1,0 +1,112 @@
+"""One pod's output, in order and each entry once, however often the way to it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import httpx2
+from lightkube import ApiError
+
+from jobs.backends import cluster_api, pod_output
+from jobs.backends.cluster_api import RETRY, ClusterApi
+from jobs.backends.pod_output import Entry
+from jobs.errors import SpotmpiError
+from jobs.events import Event
+from jobs.pod import record
+
+OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
+
+Replay = Callable[[str, int, float, float], Awaitable[list[Entry]]]  # pod, node, since, until -> entries
+
+
+class _Torn(Exception):
+    """A resumed stream began too late."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The pod that is read, and who knows more of it."""
+
+    pod: str
+    node: int
+    began: float  # no entry is older, Unix seconds
+    earlier: bool  # whether it had forerunners, whose output came with them and went
+    finished: Callable[[], bool]  # whether nothing more will be printed
+    replay: Replay  # what the run folder holds of a span of time; SpotmpiError where it cannot be had
+
+
+class PodLog:
+    """Reads one pod; *strays* gets what is no entry, such as an agent's last words."""
+
+    def __init__(self, client: ClusterApi, source: Source, strays: deque[str]) -> None:
+        self._client = client
+        self._source = source
+        self._strays = strays
+        self._last = 0  # the number of the newest entry
+        self._time = source.began  # of the newest entry
+        self._lines: dict[tuple[int, int], int] = {}  # the newest line of each attempt and node
+
+    async def entries(self, follow: bool) -> AsyncIterator[Entry]:
+        """Every entry once; with *follow* until the pod has ended, over any number of broken connections."""
+        whole = True
+        while True:
+            over = not follow or self._source.finished()
+            since = None if whole else max(int(time.time() - self._time), 0) + OVERLAP
+            whole = False
+            try:
+                async for line in self._client.log(self._source.pod, since, follow):
+                    for entry in await self._take(line, resumed=since is not None):
+                        yield entry
+            except _Torn:
+                whole, over = True, False
+                continue
+            except ApiError as error:
+                if cluster_api.missing(error) or not follow:
+                    return
+            except httpx2.HTTPError:
+                over = not follow  # A dead node's log cannot be had at this moment, and a look does not wait for it.
+            if over:
+                return
+            await asyncio.sleep(0 if self._source.finished() else RETRY)
+
+    async def _take(self, line: str, resumed: bool) -> list[Entry]:
+        entry = pod_output.parse(line)
+        if entry is None:
+            self._strays.append(line)
+            return []
+        if entry.number <= self._last:
+            return []
+        missing = entry.number - self._last - 1
+        if missing and resumed:
+            raise _Torn
+        sought = missing or (self._source.earlier and not self._last)
+        found = await self._recovered(missing, entry.time or time.time()) if sought else []
+        self._last = entry.number
+        return [kept for kept in [*found, entry] if self._is_new(kept)]
+
+    async def _recovered(self, missing: int, until: float) -> list[Entry]:
+        """What the run folder holds of *missing* entries, and an event that tells what it does not hold."""
+        try:
+            found = await self._source.replay(self._source.pod, self._source.node, self._time, until)
+        except SpotmpiError:
+            found = []
+        if len(found) >= missing:
+            return found
+        lost = missing - len(found)
+        reason = f"{lost} entries of node {self._source.node} can no longer be had"
+        return [*found, Entry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
+
+    def _is_new(self, entry: Entry) -> bool:
+        self._time = max(self._time, entry.time or 0)
+        event = entry.event
+        if event is None or event.kind != record.LINE:
+            return True
+        where = (event.attempt, event.node)
+        if event.number <= self._lines.get(where, 0):
+            return False
+        self._lines[where] = event.number
+        return True

@@ -1,0 +1,150 @@
+"""A terminal's copy of a run that goes on elsewhere: the same folder as a local run's, filled while following."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self
+
+from jobs import runs
+from jobs.backends.pod_output import Entry
+from jobs.events import Event
+from jobs.names import RunPaths
+from jobs.pod import record
+from jobs.pod.lines import Line
+from jobs.pod.supervisor import LOCK
+
+CACHED = "kubernetes"  # the backend that a cached plan names
+MISSING = "(this line could no longer be had)"
+
+
+class Given:
+    """What of a run somebody has been given: the newest of each kind, since every kind comes in order."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, int], int] = {}
+        self._times = {record.METRIC: 0.0, "": 0.0}
+
+    def is_new(self, event: Event) -> bool:
+        """Whether *event* has not been given before; from now on it has. What only followers see is always new."""
+        if event.kind in (record.WAITING, record.GAP):
+            return True
+        if event.kind == record.LINE:
+            where = (event.attempt, event.node)
+            new = event.number > self._lines.get(where, 0)
+            self._lines[where] = max(event.number, self._lines.get(where, 0))
+            return new
+        kind = record.METRIC if event.kind == record.METRIC else ""
+        new = event.time > self._times[kind]
+        self._times[kind] = max(event.time, self._times[kind])
+        return new
+
+
+class RunCache:
+    """Writes what is new to a run's copy; where another process is writing it already, does nothing."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._lock: IO[str] | None = None
+        self._record: record.Record | None = None
+        self._newest: dict[str, float] = {}
+        self._moment = 0.0
+        self._lines: dict[tuple[int, int], int] = {}
+
+    def __enter__(self) -> Self:
+        if self._paths.folder.is_dir():
+            self._lock = (self._paths.folder / LOCK).open("a")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return self
+            self._newest = {name: _newest(self._paths.folder / name) for name in ("events.jsonl", "metrics.jsonl")}
+            self._lines = {where: _count(path) for where, path in _log_files(self._paths)}
+            self._record = record.Record(str(self._paths.folder), clock=lambda: self._moment)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._record:
+            self._record.close()
+        if self._lock:
+            self._lock.close()
+
+    def take(self, entry: Entry) -> None:
+        """Write *entry* unless it is there already."""
+        if self._record is None:
+            return
+        if entry.summary is not None:
+            self._record.summary(entry.summary)
+        elif entry.attempt is not None:
+            self._record.attempt(*entry.attempt)
+        elif entry.event is not None:
+            self._take_event(entry)
+
+    def _take_event(self, entry: Entry) -> None:
+        event, kept = entry.event, self._record
+        assert event is not None and kept is not None
+        self._moment = event.time
+        if event.kind == record.LINE:
+            self._take_line(event, kept)
+        elif event.kind == record.METRIC:
+            if self._is_new("metrics.jsonl", event.time):
+                values = {key: value for key, value in event.values.items() if key != "kind"}
+                kept.metric(event.attempt, event.node, event.values["kind"], values)
+        elif event.kind not in (record.WAITING, record.GAP) and self._is_new("events.jsonl", event.time):
+            kept.event(event.kind, attempt=event.attempt or None, **event.values)
+
+    def _take_line(self, event: Event, kept: record.Record) -> None:
+        """Write a line at its number; what could not be had before it is told in its place."""
+        where = (event.attempt, event.node)
+        if event.number <= self._lines.get(where, 0):
+            return
+        for _ in range(self._lines.get(where, 0) + 1, event.number):
+            kept.line(event.attempt, event.node, Line(None, "e", MISSING))
+        self._lines[where] = event.number
+        line = Line(event.values["rank"], event.values["stream"], event.values["text"])
+        kept.line(event.attempt, event.node, line)
+
+    def _is_new(self, name: str, moment: float) -> bool:
+        """Whether *moment* is after all that an earlier follower has written."""
+        return moment > self._newest[name]
+
+
+def create(paths: RunPaths, spec: str, plan: dict[str, Any], submitted: float) -> None:
+    """Lay down the copy of a run that was just submitted, or continued; what is secret is no part of *plan*."""
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    paths.spec.write_text(spec)
+    paths.plan.write_text(json.dumps(plan, indent=1) + "\n")
+    paths.summary.unlink(missing_ok=True)
+    continued = paths.events.exists()
+    event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
+    with paths.events.open("a") as file:
+        file.write(json.dumps(event) + "\n")
+
+
+class Target(NamedTuple):
+    """Where a copied run really is."""
+
+    context: str | None
+    namespace: str
+
+
+def target(paths: RunPaths) -> Target | None:
+    """Where the run is whose copy the folder holds; None where the folder is no copy."""
+    plan = runs.plan(paths) if paths.plan.is_file() else {}
+    return Target(plan.get("context"), plan["namespace"]) if plan.get("backend") == CACHED else None
+
+
+def _newest(path: Path) -> float:
+    return max((float(values["t"]) for values in runs.lines(path)), default=0.0)
+
+
+def _count(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def _log_files(paths: RunPaths) -> list[tuple[tuple[int, int], Path]]:
+    files = paths.logs.glob("*/node-*.log")
+    return [((int(path.parent.name), int(path.stem.removeprefix("node-"))), path) for path in files]

@@ -1,0 +1,60 @@
+"""The end of a run on a cluster that somebody asks for, and room for its continuation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from jobs import names
+from jobs.backends import cluster_api
+from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.plan import manifests
+from jobs.pod import place
+
+_ROOM = 150.0  # seconds that the pods of a deleted run may take to go; the longest grace is less
+
+
+async def ask(api: ClusterApi, run: str, reason: str) -> None:
+    """Tell node 0's agent to stop, and wait until its pod has ended or its grace is over."""
+    with told(f"stop run {run}"):
+        for pod in await api.list(cluster_api.POD, {names.LABEL_RUN: run, manifests.LABEL_INDEX: "0"}):
+            if pod["status"]["phase"] == "Running":
+                await _ask_agent(api, pod, reason)
+
+
+async def delete(api: ClusterApi, run: str, reason: str, now: bool) -> None:
+    """Delete the JobSet and all it owns, with a word to those who follow it; *now* leaves its pods no time."""
+    with told(f"stop run {run}"):
+        if await api.find(cluster_api.JOBSET, run):
+            note = {"metadata": {"annotations": {manifests.ANNOTATION_STOPPED: reason}}}
+            await api.patch(cluster_api.JOBSET, run, note)
+        await api.delete(cluster_api.JOBSET, run, wait=True, now=now)
+
+
+async def make_room(api: ClusterApi, run: str) -> None:
+    """Delete what is left of a run that is over, for it is to be continued; one that goes on stays."""
+    found = await api.find(cluster_api.JOBSET, run)
+    if found is None or not (_is_over(found) or found["metadata"].get("deletionTimestamp")):
+        return
+    await api.delete(cluster_api.JOBSET, run, wait=True)
+    limit = time.monotonic() + _ROOM
+    while time.monotonic() < limit and await api.find(cluster_api.JOBSET, run):
+        await asyncio.sleep(0.2)
+
+
+async def _ask_agent(api: ClusterApi, pod: Object, reason: str) -> None:
+    name = pod["metadata"]["name"]
+    await api.patch(cluster_api.POD, name, {"metadata": {"annotations": {place.STOP_ANNOTATION: reason}}})
+    limit = time.monotonic() + pod["spec"].get("terminationGracePeriodSeconds", 30) + 10
+    while time.monotonic() < limit and await _running(api, name):
+        await asyncio.sleep(0.2)
+
+
+async def _running(api: ClusterApi, pod: str) -> bool:
+    found = await api.find(cluster_api.POD, pod)
+    return found is not None and found["status"]["phase"] == "Running"
+
+
+def _is_over(jobset: Object) -> bool:
+    conditions = jobset.get("status", {}).get("conditions") or []
+    return any(each["type"] in ("Completed", "Failed") and each["status"] == "True" for each in conditions)

@@ -1,0 +1,44 @@
+"""`spotmpi bench`: measure a job over node counts and variants."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.cli.options import Json, On, RunsFolder, Set, Slots, overrides, where
+
+
+def command(
+    spec: Annotated[Path, typer.Argument(help="The job spec, a TOML file.")],
+    nodes: Annotated[str, typer.Option("--nodes", "-n", help="Node counts, such as 1,2,4.", metavar="N,N,...")] = "1",
+    repeats: Annotated[int | None, typer.Option("--repeats", help="Trials per combination (default 3).")] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--variant",
+            help="A changed spec to measure beside the given one; args+=TEXT adds arguments. Repeatable.",
+            metavar="NAME:KEY=VALUE,...",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Decides the order of trials (default 1).")] = None,
+    retries: Annotated[int | None, typer.Option("--retries", help="New tries of a failed trial (default 2).")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Start over instead of continuing a broken-off sweep.")] = False,
+    slots: Slots = None,
+    assignments: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials in order and start nothing.")] = False,
+    on: On = None,
+    runs: RunsFolder = None,
+    json: Json = False,
+) -> None:
+    """Measure a job over node counts and variants, report it, and exit 1 if any trial is missing.
+
+    The same command goes on with a sweep that was broken off.
+    """
+    from jobs.cli import measure
+
+    given = {"variants": variant, "repeats": repeats, "seed": seed, "retries": retries}
+    wanted = measure.Wanted(spec, nodes, given, tuple(overrides(None, slots, assignments)), where(on, runs), new)
+    if dry_run:
+        measure.show_trials(wanted, json)
+    else:
+        measure.bench(wanted, json)

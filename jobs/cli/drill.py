@@ -1,0 +1,22 @@
+"""`spotmpi drill`: cause a fault on purpose and see what it costs."""
+
+from typing import Annotated
+
+import typer
+
+from jobs.cli.options import Json, On, RunId, RunsFolder, where
+
+
+def command(
+    run: RunId,
+    node: Annotated[int, typer.Option("--node", help="The node to strike.")] = 0,
+    how: Annotated[str, typer.Option("--how", help="evict, delete or kill.")] = "evict",
+    on: On = None,
+    runs: RunsFolder = None,
+    json: Json = False,
+) -> None:
+    """Strike a node of a training run and print what its recovery cost."""
+    from jobs import api
+    from jobs.cli.printing import print_recovery
+
+    print_recovery(api.drill(run, node, how, where(on, runs)), json)

@@ -1,0 +1,40 @@
+"""`spotmpi image`: build an image from its folder, and push it where a cluster can pull it."""
+
+from typing import Annotated
+
+import typer
+
+from jobs.cli.options import On, where
+
+app = typer.Typer(help="Build and push images.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="A folder under images/.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option("--build-arg", help="As the Dockerfile tells, such as BASE_IMAGE=...; repeatable.", metavar="A=V"),
+]
+Tool = Annotated[str | None, typer.Option("--tool", help="buildah, podman or docker (default: the first there is).")]
+
+
+@app.command("build")
+def build(name: Name, build_arg: Arguments = None, tool: Tool = None) -> None:
+    """Build an image, unless this very build exists, and print its reference."""
+    from jobs.cli.view import say
+    from jobs.image_commands import build_image
+
+    print(build_image(name, build_arg or (), tool, say))
+
+
+@app.command("push")
+def push(
+    name: Name,
+    to: Annotated[str | None, typer.Option("--to", help="Repository; by default the environment's.")] = None,
+    on: On = None,
+    build_arg: Arguments = None,
+    tool: Tool = None,
+) -> None:
+    """Build an image where needed, push it, and print the reference to run, by digest."""
+    from jobs.cli.view import say
+    from jobs.image_commands import push_image
+
+    print(push_image(name, to, where(on, None), build_arg or (), tool, say))

@@ -1,0 +1,23 @@
+"""`spotmpi logs`: the output of a run."""
+
+from typing import Annotated
+
+import typer
+
+from jobs.cli.options import Json, On, RunId, RunsFolder, where
+
+
+def command(
+    run: RunId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    node: Annotated[int | None, typer.Option("--node", help="Only this node's lines.")] = None,
+    grep: Annotated[str | None, typer.Option("--grep", help="Only lines that match this regular expression.")] = None,
+    on: On = None,
+    runs: RunsFolder = None,
+    json: Json = False,
+) -> None:
+    """Print a run's lines, from the first one on; --json prints every event."""
+    from jobs import api
+    from jobs.cli.printing import print_events
+
+    print_events(api.logs(run, follow, where(on, runs)), node, grep, json)

@@ -1,0 +1,46 @@
+"""Options that several commands share, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from jobs.backends.choose import Where
+
+RunId = Annotated[str, typer.Argument(help="The run's id, or its beginning.", metavar="ID")]
+RunsFolder = Annotated[
+    Path | None,
+    typer.Option("--runs", help="Folder of the run records (default: $SPOTMPI_RUNS, else ./runs).", metavar="FOLDER"),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        help="Where: local, kubernetes, kubernetes/NAMESPACE, a stack's name or a file of its outputs "
+        "(default: $SPOTMPI_ON, else local).",
+        metavar="PLACE",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a key of the spec, such as limits.failures=3; repeatable.", metavar="A.B=V"),
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Override the spec's nodes.")]
+Slots = Annotated[int | None, typer.Option("--slots", help="Override the spec's processes per node.")]
+
+
+def where(on: str | None, runs: Path | None) -> Where:
+    """The place that --on and --runs name."""
+    from jobs.backends.choose import Where
+
+    return Where(on, runs)
+
+
+def overrides(nodes: int | None, slots: int | None, assignments: list[str] | None) -> list[str]:
+    """The ``key=value`` overrides that the options stand for; --set comes last and wins."""
+    counts = [f"{key}={value}" for key, value in (("nodes", nodes), ("slots", slots)) if value is not None]
+    return counts + (assignments or [])

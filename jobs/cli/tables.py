@@ -1,0 +1,57 @@
+"""Runs as tables on stdout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from jobs.runs import RunState
+
+
+def show_runs(states: Sequence[RunState], as_json: bool) -> None:
+    """Print one row per run, or a JSON list."""
+    if as_json:
+        print(json.dumps([vars(state) for state in states]))
+        return
+    rows = [("ID", "STATE", "ATTEMPT", "ITERATION", "SUBMITTED", "REASON")]
+    rows += [
+        (state.id, state.state, str(state.attempt), _iterations(state), _moment(state.submitted), state.reason or "")
+        for state in states
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        front = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        print(f"{front}  {row[-1]}".rstrip())
+
+
+def show_status(state: RunState, as_json: bool) -> None:
+    """Print what one run has come to, a line per fact, or a JSON object."""
+    if as_json:
+        print(json.dumps(vars(state)))
+        return
+    facts = {
+        "run": state.id,
+        "state": state.state + (f": {state.reason}" if state.reason else ""),
+        "submitted": _moment(state.submitted),
+        "ended": _moment(state.ended),
+        "attempts": f"{state.attempt} ({state.failures} failures, {state.interruptions} interruptions)",
+        "iteration": _iterations(state),
+        "loss": state.scalars.get("loss"),
+        "folder": state.folder,
+    }
+    for name, value in facts.items():
+        if value not in (None, ""):
+            print(f"{name:<10} {value}")
+    if state.over and state.state != "succeeded":
+        print(f"continue   spotmpi run --resume {state.id}")
+
+
+def _iterations(state: RunState) -> str:
+    if state.iteration is None:
+        return ""
+    return f"{state.iteration}/{state.total_iterations}" if state.total_iterations else str(state.iteration)
+
+
+def _moment(time: float | None) -> str:
+    return "" if time is None else f"{datetime.fromtimestamp(time):%Y-%m-%d %H:%M:%S}"

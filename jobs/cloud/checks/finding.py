@@ -1,0 +1,44 @@
+"""What a check finds, and what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jobs.cloud.aws import Aws
+from jobs.cloud.stack_file import StackFile
+
+Level = Literal["ok", "warning", "error"]
+# What a command said, or None where there is no such command; a test gives its own.
+Tell = Callable[[Sequence[str]], str | None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor: what is so, and for a warning or an error the remedy and a command that helps."""
+
+    check: str
+    level: Level
+    message: str
+    remedy: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is examined: an account in one region, the machine we are on, and a stack where one is named."""
+
+    aws: Aws
+    region: str
+    stack: StackFile | None
+    tell: Tell
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question with a name; `account` marks those that can't be asked without credentials."""
+
+    name: str
+    find: Callable[[Subject], Iterable[Finding]]
+    account: bool = True

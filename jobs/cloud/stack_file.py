@@ -1,0 +1,170 @@
+"""A stack's file: read with tolerance, changed in a few keys with its comments kept."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs import names
+from jobs.cloud.ranking import usable
+from jobs.cloud.rows import Row
+from jobs.errors import InputError, Problem, SpotmpiError, wrong
+
+_PREFIX = "spotmpi:"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class StackGroup:
+    """One node group as the stack file has it; None where it isn't said or isn't what it should be."""
+
+    name: str | None
+    type: str | None
+    max: int | None
+    market: str
+    placement_group: bool
+
+
+@dataclass(frozen=True)
+class StackFile:
+    """What we read of a stack's settings, without judging the rest."""
+
+    stack: str
+    path: Path
+    region: str | None
+    zone: str | None
+    groups: tuple[StackGroup, ...]
+    keep: bool
+    one_zone: bool
+    kind: str
+    account: str | None
+
+    @property
+    def environment(self) -> str:
+        """The environment's name, which its tags and its cluster carry."""
+        return f"spotmpi-{self.stack}"
+
+
+def stack_path(stack: str, folder: Path | None = None) -> Path:
+    """The file of *stack*; InputError where there is none."""
+    folder = folder or (Path("stacks") if Path("stacks").is_dir() else names.PROJECT / "stacks")
+    path = folder / f"Pulumi.{stack}.yaml"
+    if not _NAME.fullmatch(stack) or not path.is_file():
+        known = sorted(each.name[7:-5] for each in folder.glob("Pulumi.*.yaml"))
+        raise wrong(
+            "stack", stack, f"no file Pulumi.<stack>.yaml in {folder}/; there are: {', '.join(known) or 'none'}"
+        )
+    return path
+
+
+def read_stack(stack: str, folder: Path | None = None) -> StackFile:
+    """The settings of *stack* that concern an account; InputError where there is no such file or it isn't YAML."""
+    path = stack_path(stack, folder)
+    config = _config(_load(path), path)
+    storage = config.get(_PREFIX + "storage")
+    return StackFile(
+        stack=stack,
+        path=path,
+        region=_text(config.get("aws:region")),
+        zone=_text(config.get(_PREFIX + "zone")),
+        groups=tuple(_group(each) for each in _groups(config) if isinstance(each, Mapping)),
+        keep=isinstance(storage, Mapping) and storage.get("keep") is True,
+        one_zone=not isinstance(storage, Mapping) or storage.get("one_zone") is not False,
+        kind=_text(config.get(_PREFIX + "kind")) or "compute",
+        account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
+    )
+
+
+def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | None = None) -> Path:
+    """Puts region, zone and the type of *group* into a stack's file and keeps all else, comments included.
+
+    *group* may be left out where there is only one, or one that has the type already. InputError with the remedy.
+    """
+    if not usable(row):
+        raise wrong("zone", row.zone, f"{row.type} is not offered there; take another row")
+    path = stack_path(stack, folder)
+    document = _load(path)
+    config = _config(document, path)
+    second = config.get(_PREFIX + "second_zone")
+    if second is not None and (second == row.zone or not str(second).startswith(row.region)):
+        raise wrong(_PREFIX + "second_zone", second, f"must be another zone of {row.region}: change or remove it first")
+    target = _chosen_group(_groups(config), row.type, group, path)
+    config["aws:region"], config[_PREFIX + "zone"], target["type"] = row.region, row.zone, row.type
+    _save(path, document)
+    return path
+
+
+def _chosen_group(groups: list[Any], machine: str, name: str | None, path: Path) -> Any:
+    named = [each for each in groups if isinstance(each, Mapping)]
+    if name is not None:
+        fitting = [each for each in named if each.get("name") == name]
+    else:
+        fitting = named if len(named) == 1 else [each for each in named if each.get("type") == machine]
+    if len(fitting) != 1:
+        known = ", ".join(str(each.get("name")) for each in named) or "none"
+        raise InputError([Problem("--group", name, f"say which group of {path} gets {machine}; there are: {known}")])
+    return fitting[0]
+
+
+def _yaml() -> Any:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 10_000  # a long value, such as an encrypted one, stays on its line
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
+
+
+def _load(path: Path) -> Any:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return _yaml().load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, YAMLError) as error:
+        reason = " ".join(str(error).partition("To suppress")[0].split())
+        raise wrong(str(path), None, f"can't be read as YAML: {reason}") from error
+
+
+def _save(path: Path, document: Any) -> None:
+    out = io.StringIO()
+    _yaml().dump(document, out)
+    aside = path.with_suffix(".yaml.new")
+    try:
+        aside.write_text(out.getvalue(), encoding="utf-8")
+        shutil.copymode(path, aside)
+        aside.replace(path)
+    except OSError as error:
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _config(document: Any, path: Path) -> Any:
+    config = document.get("config") if isinstance(document, Mapping) else None
+    if not isinstance(config, Mapping):
+        raise wrong(str(path), None, "has no `config:`; copy one of the ready stacks")
+    return config
+
+
+def _groups(config: Any) -> list[Any]:
+    groups = config.get(_PREFIX + "groups")
+    return groups if isinstance(groups, list) else []
+
+
+def _group(values: Mapping[str, Any]) -> StackGroup:
+    most = values.get("max")
+    return StackGroup(
+        name=_text(values.get("name")),
+        type=_text(values.get("type")),
+        max=most if isinstance(most, int) and not isinstance(most, bool) else None,
+        market=_text(values.get("market")) or "spot",
+        placement_group=values.get("placement_group") is not False,
+    )
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if isinstance(value, str) else None

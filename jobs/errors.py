@@ -1,0 +1,59 @@
+"""What can go wrong in a way that a user can mend: one base error and few children."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXIT_FAILURE = 1
+EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+class SpotmpiError(Exception):
+    """Something failed; the message says what, with which value, and what to do."""
+
+    exit_code = EXIT_FAILURE
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the input: its field path, the value found there and the remedy."""
+
+    field: str
+    value: object
+    remedy: str
+
+    def __str__(self) -> str:
+        shown = "" if self.value is None else f" = {_short(self.value)}"
+        field = self.field if self.field.isprintable() else _short(self.field)
+        return f"{field}{shown}: {self.remedy}"
+
+
+class InputError(SpotmpiError):
+    """The input is wrong; ``problems`` holds all that was found, at least one."""
+
+    exit_code = EXIT_WRONG_INPUT
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        assert problems
+        self.problems = tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+class UnknownRun(InputError):
+    """No run of that id is recorded where we looked."""
+
+
+class RunInUse(SpotmpiError):
+    """Another supervisor holds the run folder."""
+
+
+def wrong(field: str, value: object, remedy: str) -> InputError:
+    """An InputError of a single problem."""
+    return InputError([Problem(field, value, remedy)])
+
+
+def _short(value: object, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

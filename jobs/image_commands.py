@@ -1,0 +1,60 @@
+"""`spotmpi image` as functions, for notebooks and scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jobs.backends import choose, image_builder
+from jobs.backends.base import Say
+from jobs.backends.choose import Place
+from jobs.errors import wrong
+from jobs.images import Build, require_known
+
+
+def build_image(
+    image: str, arguments: Iterable[str] = (), tool: str | None = None, say: Say = lambda text: None
+) -> str:
+    """Build *image* with ``NAME=VALUE`` build *arguments*, unless this very build is there; its local reference."""
+    return image_builder.build(image_builder.find_tool(tool), _build(image, arguments), say)
+
+
+def push_image(
+    image: str,
+    repository: str | None = None,
+    where: Place = None,
+    arguments: Iterable[str] = (),
+    tool: str | None = None,
+    say: Say = lambda text: None,
+) -> str:
+    """Build *image* where needed and push it to *repository*, by default the environment's; the reference to run.
+
+    Raises:
+        InputError: no such image, or no repository is named and the place has none for it.
+        SpotmpiError: the builder, the login or the push failed.
+    """
+    wanted = _build(image, arguments)
+    target = repository or _repository(image, where)
+    builder = image_builder.find_tool(tool)
+    image_builder.build(builder, wanted, say)
+    return image_builder.push(builder, wanted, target, say)
+
+
+def _build(image: str, arguments: Iterable[str]) -> Build:
+    require_known(image)
+    pairs = []
+    for text in arguments:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise wrong("--build-arg", text, "write it as NAME=VALUE")
+        pairs.append((name, value))
+    return Build(image, tuple(pairs))
+
+
+def _repository(image: str, where: Place) -> str:
+    environment = choose.environment_of(where)
+    if environment is None:
+        raise wrong("--to", None, "name a repository, or an environment by --on that has one")
+    if image not in environment.repositories:
+        known = ", ".join(sorted(environment.repositories)) or "none"
+        raise wrong("image", image, f"environment {environment.name} has repositories for: {known}")
+    return environment.repositories[image]

@@ -1,0 +1,82 @@
+"""Images from their folders: the tag that names a build, and the commands that build and push one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs import names
+from jobs.errors import wrong
+from jobs.plan import ship
+
+TOOLS = ("buildah", "podman", "docker")  # in the order of choice
+LOCAL = "localhost/spotmpi"  # what images are called before they are pushed
+
+_ECR = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build of an image: its name and the build arguments that differ from the Dockerfile's defaults."""
+
+    image: str
+    arguments: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def dockerfile(self) -> Path:
+        """The image's Dockerfile; its context is the folder of all images."""
+        return names.IMAGES / self.image / "Dockerfile"
+
+    @property
+    def tag(self) -> str:
+        """Sixteen hex digits that change with everything the image is built from."""
+        files = [*self.dockerfile.parent.rglob("*"), *names.IMAGES.glob("*")]
+        content = [(str(path.relative_to(names.IMAGES)), path.read_bytes()) for path in files if path.is_file()]
+        return ship.digest(ship.archive(content) + repr(sorted(self.arguments)).encode())
+
+    @property
+    def local_reference(self) -> str:
+        """What the image is called on the machine that built it."""
+        return f"{LOCAL}-{self.image}:{self.tag}"
+
+    def reference(self, repository: str) -> str:
+        """What the image is called in a repository."""
+        return f"{repository}:{self.tag}"
+
+
+def require_known(image: str) -> None:
+    """Raise InputError unless a folder of images/ has a Dockerfile for *image*."""
+    known = sorted(path.parent.name for path in names.IMAGES.glob("*/Dockerfile"))
+    if image not in known:
+        raise wrong("image", image, f"use one of: {', '.join(known)}")
+
+
+def build_command(tool: str, build: Build) -> list[str]:
+    """The arguments that build an image with *tool*."""
+    given = [part for name, value in build.arguments for part in ("--build-arg", f"{name}={value}")]
+    where = ["--file", str(build.dockerfile), "--tag", build.local_reference]
+    return [tool, "build", *given, *where, str(names.IMAGES)]
+
+
+def push_commands(tool: str, build: Build, repository: str) -> list[list[str]]:
+    """The commands that give a built image its name in *repository* and push it."""
+    reference = build.reference(repository)
+    return [[tool, "tag", build.local_reference, reference], [tool, "push", reference]]
+
+
+def login_command(tool: str, host: str, user: str) -> list[str]:
+    """The arguments that log *tool* in at a registry; the password goes to its standard input."""
+    return [tool, "login", "--username", user, "--password-stdin", host]
+
+
+def ecr_region(repository: str) -> str | None:
+    """The region of an ECR repository, or None where the repository is somewhere else."""
+    match = _ECR.match(repository)
+    return match["region"] if match else None
+
+
+def pushed_digest(said: str) -> str | None:
+    """The manifest's digest in what a push printed, where it tells."""
+    found = re.findall(r"sha256:[0-9a-f]{64}", said)
+    return found[-1] if found else None

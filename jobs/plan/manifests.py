@@ -1,0 +1,175 @@
+"""The Kubernetes objects of a run. Pure and deterministic: keys, times and code come in as arguments."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from jobs import names
+from jobs.plan import pods
+from jobs.plan.pod_plan import pod_plan
+from jobs.plan.ship import digest
+from jobs.plan.site import Site
+from jobs.pod import protocol
+from jobs.spec import JobSpec
+
+Object = dict[str, Any]
+
+OWNER_UID = "<uid of the JobSet>"  # filled in once the JobSet exists
+TTL_SECONDS = 24 * 3600
+ANNOTATION_SPEC = "spotmpi.dev/spec"
+ANNOTATION_PLAN = "spotmpi.dev/plan"
+ANNOTATION_OWNER = "spotmpi.dev/owner"
+ANNOTATION_FOLDER = "spotmpi.dev/folder"
+ANNOTATION_SUBMITTED = "spotmpi.dev/submitted"
+ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why somebody deletes it
+ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that nobody led
+LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
+JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What differs from one submission of the same spec to the next."""
+
+    run: str
+    owner: str
+    time: float  # Unix seconds
+    keys: dict[str, str]  # of the run's Secret
+    code: dict[str, bytes]  # archives by file name
+    work: dict[str, Any]
+
+
+def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[Object]:
+    """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
+    agents = pod_plan(spec, submission.run, submission.time, submission.work)
+    parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission)]
+    for part in parts:
+        part["metadata"]["namespace"] = site.namespace
+    return [_jobset(spec, site, submission, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
+
+
+def spec_of(jobset: Object) -> JobSpec:
+    """The spec that a run's JobSet carries in its annotations."""
+    return JobSpec.model_validate(json.loads(jobset["metadata"]["annotations"][ANNOTATION_SPEC]))
+
+
+def _jobset(spec: JobSpec, site: Site, submission: Submission, plan_hash: str) -> Object:
+    run = submission.run
+    labels = names.run_labels(run) | spec.kubernetes.labels
+    if spec.kubernetes.queue:
+        labels[LABEL_QUEUE] = spec.kubernetes.queue
+    return {
+        "apiVersion": JOBSET_API,
+        "kind": "JobSet",
+        "metadata": {
+            "name": run,
+            "namespace": site.namespace,
+            "labels": labels,
+            "annotations": {
+                ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True),
+                ANNOTATION_PLAN: plan_hash,
+                ANNOTATION_OWNER: submission.owner,
+                ANNOTATION_SUBMITTED: f"{submission.time:.3f}",
+                ANNOTATION_FOLDER: f"runs/{run}" if site.volume else "",
+            },
+        },
+        "spec": {
+            "suspend": True,
+            "ttlSecondsAfterFinished": TTL_SECONDS,
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": _failure_policy(spec),
+            "replicatedJobs": [{"name": "node", "replicas": 1, "template": _job(spec, site, submission)}],
+        },
+    }
+
+
+def _failure_policy(spec: JobSpec) -> Object:
+    """The first rule that fits decides: an end for good, an interruption, else a failure that counts."""
+    return {
+        "maxRestarts": spec.limits.failures,
+        "rules": [
+            {
+                "name": "notRetryable",
+                "action": "FailJobSet",
+                "onJobFailureReasons": ["PodFailurePolicy"],
+                "onJobFailureMessagePatterns": [f".* exit code {protocol.NOT_RETRYABLE} .*"],
+            },
+            {
+                "name": "interrupted",
+                "action": "RestartJobSetAndIgnoreMaxRestarts",
+                "onJobFailureReasons": ["PodFailurePolicy"],
+            },
+        ],
+    }
+
+
+def _job(spec: JobSpec, site: Site, submission: Submission) -> Object:
+    job: Object = {
+        "parallelism": spec.nodes,
+        "completions": spec.nodes,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": pods.CONTAINER,
+                        "operator": "In",
+                        "values": [protocol.INTERRUPTED, protocol.NOT_RETRYABLE],
+                    },
+                },
+                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
+        "template": pods.template(spec, site, submission.run),
+    }
+    if spec.limits.run is not None:
+        # Starts anew with each attempt: the agents hold the real deadline, this one only backs them up.
+        job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)
+    if not (spec.launcher == "none" and spec.where == "every"):
+        job["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+    return {"metadata": {"labels": names.run_labels(submission.run)}, "spec": job}
+
+
+def _part(kind: str, version: str, submission: Submission) -> Object:
+    owner = {"apiVersion": JOBSET_API, "kind": "JobSet", "name": submission.run, "uid": OWNER_UID}
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {
+            "name": names.parts_name(submission.run),
+            "labels": names.run_labels(submission.run),
+            "ownerReferences": [owner],
+        },
+    }
+
+
+def _config_map(submission: Submission, agents: dict[str, Any]) -> Object:
+    return {
+        **_part("ConfigMap", "v1", submission),
+        "data": {"plan.json": json.dumps(agents, indent=1, sort_keys=True), **pods.config_files()},
+        "binaryData": {name: base64.b64encode(data).decode() for name, data in sorted(submission.code.items())},
+    }
+
+
+def _secret(submission: Submission) -> Object:
+    return {**_part("Secret", "v1", submission), "type": "Opaque", "stringData": dict(submission.keys)}
+
+
+def _network_policy(submission: Submission) -> Object:
+    """Pods of one run talk to each other on all ports; what else they may do, the environment says."""
+    peers = {"podSelector": {"matchLabels": {names.LABEL_RUN: submission.run}}}
+    return {
+        **_part("NetworkPolicy", "networking.k8s.io/v1", submission),
+        "spec": {
+            "podSelector": {"matchLabels": {names.LABEL_RUN: submission.run}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [peers]}],
+        },
+    }

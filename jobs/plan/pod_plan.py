@@ -1,0 +1,65 @@
+"""What the agents of a run are told: the plan that every pod finds in its ConfigMap. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs import names
+from jobs.pod import boot, place, protocol
+from jobs.spec import JobSpec
+
+VOLUME = "/spotmpi/volume"  # where the run volume is mounted
+
+
+def pod_plan(spec: JobSpec, run: str, submitted: float, work: dict[str, Any]) -> dict[str, Any]:
+    """The agents' plan of *spec* as plain JSON values; *submitted* is in Unix seconds."""
+    return {
+        "run": run,
+        "name": spec.title,
+        "launcher": spec.launcher,
+        "where": spec.where,
+        "slots": spec.slots,
+        "hosts": [names.pod_host(run, node) for node in range(spec.nodes)],
+        "rank": _rank(spec),
+        "mpi_args": list(spec.mpi.args),
+        "environment": _environment(spec, run),
+        "folder": boot.CODE,
+        "limits": dict(spec.limits),
+        "grace": spec.checkpoint.grace,
+        "metrics_pattern": spec.metrics.pattern,
+        "oversubscribed": False,
+        "submitted": submitted,
+        "work": work,
+    }
+
+
+def _rank(spec: JobSpec) -> list[str]:
+    if spec.program:
+        assert spec.image is not None
+        return ["python3", "-m", names.program_module(spec.image, spec.program), *spec.args]
+    assert spec.command is not None
+    return [*spec.command, *spec.args]
+
+
+def _environment(spec: JobSpec, run: str) -> dict[str, str]:
+    threads = str(spec.resources.cpu)
+    folder = f"{place.RUNS}/{run}"
+    environment = {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": boot.CODE,
+        "HOME": place.WORK,
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        protocol.ENV_RUN: run,
+        protocol.ENV_WORLD_SIZE: str(spec.world_size),
+        protocol.ENV_HOSTS: str(spec.nodes),
+        protocol.ENV_CHECKPOINT_PATH: spec.checkpoint.path or f"{folder}/checkpoints",
+        protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
+        protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
+        protocol.ENV_TENSORBOARD: f"{folder}/tensorboard",
+    }
+    if spec.data is not None:
+        environment[protocol.ENV_DATA] = spec.data if spec.data.startswith("/") else f"{VOLUME}/{spec.data}"
+    nccl = {f"NCCL_{name}": value for name, value in spec.nccl.items()}
+    return {**environment, **nccl, **spec.env}

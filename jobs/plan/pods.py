@@ -1,0 +1,154 @@
+"""The pod template of a run: restricted, non-root, with the agent as its only process. Pure."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from jobs import names
+from jobs.plan.pod_plan import VOLUME
+from jobs.plan.site import Site
+from jobs.pod import boot, place
+from jobs.spec import JobSpec
+
+CONTAINER = "node"
+USER = 1000
+UNREACHABLE_SECONDS = 30
+GPU = "nvidia.com/gpu"
+
+
+def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
+    """The pod template of every node of *run*."""
+    return {
+        "metadata": {
+            "labels": names.run_labels(run) | spec.kubernetes.labels,
+            "annotations": {
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                "karpenter.sh/do-not-disrupt": "true",
+            },
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": math.ceil(spec.checkpoint.grace),
+            "securityContext": pod_security(),
+            "dnsConfig": {"searches": [f"{run}.{site.namespace}.svc.cluster.local"]},
+            "nodeSelector": {**site.node_selector, **spec.kubernetes.node_selector},
+            "tolerations": _tolerations(spec, site),
+            "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
+            "containers": [_container(spec, site)],
+            "volumes": _volumes(spec, site, run),
+            **_spreading(site, run),
+        },
+    }
+
+
+def pod_security() -> dict[str, Any]:
+    """The pod's security context under the restricted Pod Security Standard."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> dict[str, Any]:
+    """The container's security context under the restricted Pod Security Standard."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def config_files() -> dict[str, str]:
+    """What the ConfigMap holds besides plan and code: the boot script and an account for the user."""
+    return {
+        "boot.py": Path(boot.__file__).read_text(),
+        "passwd": f"root:x:0:0:root:/root:/bin/sh\nspotmpi:x:{USER}:{USER}::{place.WORK}:/bin/sh\n",
+        "group": f"root:x:0:\nspotmpi:x:{USER}:\n",
+    }
+
+
+def _container(spec: JobSpec, site: Site) -> dict[str, Any]:
+    generation = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}
+    return {
+        "name": CONTAINER,
+        "image": site.image,
+        "command": ["python3", f"{place.CONFIG}/boot.py"],
+        "env": [{"name": place.ENV_GENERATION, "valueFrom": generation}],
+        "envFrom": [{"secretRef": {"name": name}} for name in spec.kubernetes.secrets],
+        "resources": _resources(spec),
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": "config", "mountPath": place.CONFIG, "readOnly": True},
+            {"name": "secret", "mountPath": place.SECRET, "readOnly": True},
+            {"name": "work", "mountPath": place.WORK},
+            {"name": "pod", "mountPath": place.POD_INFO, "readOnly": True},
+            {"name": "volume", "mountPath": VOLUME},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "config", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True},
+            {"name": "config", "mountPath": "/etc/group", "subPath": "group", "readOnly": True},
+        ],
+    }
+
+
+def _resources(spec: JobSpec) -> dict[str, Any]:
+    """A node's share: what one slot gets, times the slots of a node."""
+    requests = {"cpu": str(spec.resources.cpu * spec.slots)}
+    limits: dict[str, str] = {}
+    if spec.resources.memory is not None:
+        amount, unit = spec.resources.memory[:-2], spec.resources.memory[-2:]
+        requests["memory"] = limits["memory"] = f"{float(amount) * spec.slots:g}{unit}"
+    if spec.resources.gpu:
+        requests[GPU] = limits[GPU] = str(spec.resources.gpu * spec.slots)
+    return {"requests": requests, "limits": limits}
+
+
+def _tolerations(spec: JobSpec, site: Site) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {
+            "key": f"node.kubernetes.io/{trouble}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": UNREACHABLE_SECONDS,
+        }
+        for trouble in ("not-ready", "unreachable")
+    ]
+    if spec.resources.gpu:
+        found.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
+    found += [dict(toleration) for toleration in site.tolerations]
+    for wanted in spec.kubernetes.tolerations:
+        values = wanted.model_dump(exclude_none=True)
+        found.append({**values, "operator": "Equal" if wanted.value is not None else "Exists"})
+    return found
+
+
+def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
+    parts = names.parts_name(run)
+    annotations = {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}
+    kept: dict[str, Any] = {"emptyDir": {}}
+    if site.volume is not None:
+        kept = {"persistentVolumeClaim": {"claimName": site.volume}}
+    return [
+        {"name": "config", "configMap": {"name": parts}},
+        {"name": "secret", "secret": {"secretName": parts, "defaultMode": 0o440}},
+        {"name": "work", "emptyDir": {}},
+        {"name": "pod", "downwardAPI": {"items": [annotations]}},
+        {"name": "volume", **kept},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.kubernetes.shm}},
+    ]
+
+
+def _spreading(site: Site, run: str) -> dict[str, Any]:
+    """One pod per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
+    if site.spread != "node":
+        return {}
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {names.LABEL_RUN: run}},
+    }
+    return {"topologySpreadConstraints": [constraint]}

@@ -1,0 +1,190 @@
+"""The accounts of a run: what each attempt came to, what counts against which limit, and the final summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import protocol, record
+from .attempt import Attempt
+from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
+from .progress import Progress
+
+_FINAL_STATE = {SUCCEEDED: record.SUCCEEDED, STOPPED: record.STOPPED}
+
+
+class Accounts:
+    """Keeps the attempts of one run folder.
+
+    *since* is when the run was last submitted: earlier attempts stay in the summary, and count against no limit.
+    """
+
+    def __init__(
+        self,
+        written: record.Record,
+        plan: dict[str, Any],
+        since: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.record = written
+        self.plan = plan
+        self.since = since
+        self.clock = clock
+        self.attempts = _earlier(written.folder)
+
+    @property
+    def failures(self) -> int:
+        """Failed attempts since the submission."""
+        return self._counted(FAILURE)
+
+    @property
+    def interruptions(self) -> int:
+        """Interrupted attempts since the submission."""
+        return self._counted(INTERRUPTION)
+
+    def begin(self) -> int:
+        """Take the next attempt's number and record that it starts."""
+        number = self.record.take_attempt()
+        self.started(number)
+        return number
+
+    def started(self, number: int) -> None:
+        """Record that the launcher of attempt *number* is about to start."""
+        counts = {"failures": self.failures, "interruptions": self.interruptions}
+        self.record.event(record.STARTED, attempt=number, **counts)
+
+    def end(self, attempt: Attempt, outcome: Outcome, began: float) -> None:
+        """Write what *attempt* came to."""
+        progress = attempt.progress
+        values = {
+            "attempt": attempt.number,
+            "node": 0,
+            "started": began,
+            "ended": self.clock(),
+            "cause": outcome.cause,
+            "reason": outcome.reason,
+            "exit_code": outcome.exit_code,
+            "resumed_iteration": progress.resumed,
+            "first_iteration": progress.first_iteration,
+            "first_iteration_time": progress.first_iteration_time,
+            "last_iteration": progress.iteration,
+            "checkpoint_iteration": progress.checkpoint,
+            "lost_iterations": self._lost(progress),
+            "context": progress.context,
+            "result": progress.result,
+        }
+        self.record.attempt(attempt.number, 0, values)
+        self.attempts.append(values)
+
+    def verdict(self, outcome: Outcome) -> Outcome | None:
+        """Record an attempt that did not succeed; the run's final `Outcome` where a limit lets no other follow."""
+        if outcome.cause == INTERRUPTION:
+            self.record.event(record.INTERRUPTED, reason=outcome.reason, interruptions=self.interruptions)
+        limit = "failures" if outcome.cause == FAILURE else "interruptions"
+        return self._used_up(limit, outcome.reason)
+
+    def settle(self) -> Outcome | None:
+        """Make up for an attempt whose agent was lost before it could record anything; gives what `verdict` gives."""
+        last = self.attempts[-1] if self.attempts else None
+        if last is None or "ended" in last or last["started"] < self.since:
+            return None
+        return self.verdict(Outcome(last["cause"], last["reason"], protocol.INTERRUPTED))
+
+    def _used_up(self, limit: str, reason: str | None) -> Outcome | None:
+        allowed = self.plan["limits"][limit]
+        if getattr(self, limit) <= allowed:
+            return None
+        return Outcome(NOT_RETRYABLE, "%s; limits.%s = %d is used up" % (reason, limit, allowed), protocol.FAILED)
+
+    def again(self, outcome: Outcome) -> None:
+        """Record that another attempt follows."""
+        counts = {"failures": self.failures, "interruptions": self.interruptions}
+        self.record.event(record.RESTARTED, reason=outcome.reason, **counts)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the summary and the run's last event."""
+        state = _FINAL_STATE.get(outcome.cause, record.FAILED)
+        self.record.summary(self._summary(state, outcome))
+        self.record.event(state, reason=outcome.reason)
+
+    def _summary(self, state: str, outcome: Outcome) -> dict[str, Any]:
+        last = self.attempts[-1] if self.attempts else {}
+        contexts = [attempt["context"] for attempt in self.attempts if attempt.get("context")]
+        return {
+            "id": self.plan["run"],
+            "name": self.plan["name"],
+            "state": state,
+            "reason": outcome.reason,
+            "started": self.since,
+            "ended": self.clock(),
+            "failures": self.failures,
+            "interruptions": self.interruptions,
+            "iteration": last.get("last_iteration"),
+            "oversubscribed": self.plan["oversubscribed"],
+            "work": self.plan["work"],
+            "context": contexts[-1] if contexts else {},
+            "result": last.get("result", {}),
+            "attempts": self.attempts,
+        }
+
+    def _counted(self, cause: str) -> int:
+        return sum(attempt["cause"] == cause and attempt["started"] >= self.since for attempt in self.attempts)
+
+    def _lost(self, progress: Progress) -> int | None:
+        """Iterations of the attempt before that this one has to repeat; None for a first attempt."""
+        before = self.attempts[-1]["last_iteration"] if self.attempts else None
+        return None if before is None else max(before - (progress.resumed or 0), 0)
+
+
+def _earlier(folder: str) -> list[dict[str, Any]]:
+    """The records of all attempts so far; one without a record ended with its agent, which is an interruption."""
+    attempts = os.path.join(folder, "attempts")
+    numbers = sorted(int(name) for name in os.listdir(attempts) if name.isdigit()) if os.path.isdir(attempts) else []
+    return [
+        _read(os.path.join(attempts, str(number), "node-0.json")) or _vanished(folder, number) for number in numbers
+    ]
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path) as file:
+            values: dict[str, Any] = json.load(file)
+            return values
+    except (OSError, ValueError):
+        return None
+
+
+def _vanished(folder: str, number: int) -> dict[str, Any]:
+    place = os.path.join(folder, "attempts", str(number))
+    return {
+        "attempt": number,
+        "node": 0,
+        "started": os.path.getmtime(place),
+        "cause": INTERRUPTION,
+        "reason": "its agent was lost without a word",
+        "last_iteration": _last_iteration(folder, number),
+    }
+
+
+def _last_iteration(folder: str, number: int) -> int | None:
+    path = os.path.join(folder, "metrics.jsonl")
+    last = None
+    if os.path.exists(path):
+        with open(path) as lines:
+            for line in lines:
+                values = _values(line)
+                if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
+                    last = values.get("iteration", last)
+    return last
+
+
+def _values(line: str) -> dict[str, Any]:
+    """What a line says; nothing where its writer was cut off."""
+    try:
+        values: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {}
+    return values

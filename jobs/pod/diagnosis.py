@@ -1,0 +1,72 @@
+"""Says in words why a launcher ended, from its exit code and its last lines. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+
+from .lines import Line
+
+_SIGNALLED = re.compile(r"rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
+_EXITED = re.compile(r"(?:@\d+|\[\d+,\d+\]),(\d+)\]\s+Exit code:\s+(\d+)")  # Open MPI 5, 4
+_UNDER_TORCHRUN = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+) \(pid")
+_EXCEPTION = re.compile(r"^\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
+
+
+def describe(node: int, code: int, lines: Iterable[Line]) -> str:
+    """Why node *node*'s launcher ended with *code* (negative: killed by that signal); *lines* are its last `Line`s."""
+    said = [line for line in lines if line.stream == "e"]
+    own_words = _own_words(said)
+    worker = _UNDER_TORCHRUN.findall(own_words)
+    if worker:
+        rank, ended = worker[-1]
+        return _worker(rank, ended, said)
+    killed = _SIGNALLED.search(own_words)
+    if killed:
+        return "rank %s was killed by %s" % (killed.group(1), _name(int(killed.group(2))))
+    exited = _EXITED.search(own_words)
+    if exited:
+        rank = int(exited.group(1))
+        return "rank %d ended with exit code %s%s" % (rank, exited.group(2), _exception(said, rank))
+    if code < 0:
+        return "the launcher on node %d was killed by %s" % (node, _name(-code))
+    if code > 128 and _known_signal(code - 128):
+        return "the launcher on node %d ended with exit code %d (%s)" % (node, code, _name(code - 128))
+    return "the launcher on node %d ended with exit code %d%s" % (node, code, _exception(said, None) or _last(said))
+
+
+def exit_code(code: int, lines: Iterable[Line]) -> int:
+    """The exit code that the program meant: torchrun gives its own instead, and tells the first worker's in words."""
+    worker = _UNDER_TORCHRUN.findall(_own_words(lines)) if code else []
+    return int(worker[-1][1]) if worker else code
+
+
+def _own_words(lines: Iterable[Line]) -> str:
+    """What the launcher itself said, on one line."""
+    return " ".join(line.text.strip() for line in lines if line.stream == "e" and line.rank is None)
+
+
+def _worker(rank: str, code: str, said: list[Line]) -> str:
+    if int(code) < 0:
+        return "rank %s was killed by %s" % (rank, _name(-int(code)))
+    return "rank %s ended with exit code %s%s" % (rank, code, _exception(said, int(rank)))
+
+
+def _exception(said: list[Line], rank: int | None) -> str:
+    """The last exception that *rank* (or anybody, for None) printed, as the end of a sentence."""
+    found = [line.text for line in said if line.rank == rank and _EXCEPTION.match(line.text)]
+    return ": " + found[-1] if found else ""
+
+
+def _last(said: list[Line]) -> str:
+    found = [line.text.strip() for line in said if line.text.strip(" -")]
+    return ": " + found[-1] if found else ""
+
+
+def _known_signal(number: int) -> bool:
+    return number in {item.value for item in signal.Signals}
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name if _known_signal(number) else "signal %d" % number

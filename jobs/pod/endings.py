@@ -1,0 +1,26 @@
+"""How an attempt can end, and why somebody may want it to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SUCCEEDED = "succeeded"
+FAILURE = "failure"  # the program's own fault, or nobody's
+INTERRUPTION = "interruption"  # the machine was taken away
+NOT_RETRYABLE = "not retryable"  # starting again cannot help
+STOPPED = "stopped"  # asked for
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended: one of the causes above, why in words, and the agent's exit code."""
+
+    cause: str
+    reason: str | None
+    exit_code: int
+
+
+class Ending(NamedTuple):
+    """How an attempt shall end, and whether by way of a checkpoint."""
+
+    outcome: Outcome
+    checkpoint_first: bool

@@ -1,0 +1,206 @@
+"""Node 0's part of an attempt: wait for all hosts, launch, record, and decide how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from . import network, place, protocol, record, ssh
+from .accounts import Accounts
+from .attempt import Attempt
+from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Ending, Outcome
+from .node import Daemon, Notice, attempt_plan, write_environment
+from .peers import Hub
+from .place import Place
+from .pod_record import PodRecord
+
+RENDEZVOUS_PORT = "23456"  # torch's users know it
+ASKING = 5.0  # seconds in which every agent has to show that it lives after a launcher failed
+_EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
+
+
+class LeaderRequests:
+    """Why the attempt should end, asked at every look of `Attempt`; serves the workers meanwhile."""
+
+    def __init__(self, here: Place, hub: Hub, notice: Notice, daemon: Daemon) -> None:
+        self._here = here
+        self._hub = hub
+        self._notice = notice
+        self._daemon = daemon
+
+    def wanted(self) -> Ending | None:
+        """The `Ending` that somebody or something asks for, or None."""
+        self._hub.serve(0)
+        asked = place.stop_asked()
+        if asked is not None:
+            return Ending(Outcome(STOPPED, asked, 0), True)
+        noticed = self._noticed()
+        if noticed:
+            return Ending(Outcome(INTERRUPTION, noticed, protocol.INTERRUPTED), True)
+        gone = self._gone()
+        if gone:
+            return Ending(Outcome(INTERRUPTION, gone, protocol.INTERRUPTED), False)
+        failed = self.failed()
+        return Ending(failed, False) if failed else None
+
+    def failed(self) -> Outcome | None:
+        """How the launcher of another node failed, or None."""
+        for node, (code, reason) in self._hub.ended.items():
+            if code:
+                cause = NOT_RETRYABLE if code == protocol.NOT_RETRYABLE else FAILURE
+                return Outcome(cause, "node %d: %s" % (node, reason), code)
+        return None
+
+    def urgent(self) -> bool:
+        """Nobody asks a pod to end without a checkpoint: it is killed then. Workers hear of us also while we end."""
+        self._hub.serve(0)
+        return False
+
+    def interruption(self) -> str | None:
+        """Why an attempt that has ended counts as interrupted, as far as is known now.
+
+        Its end took all processes of this pod along, sshd too, which therefore tells nothing any more.
+        """
+        self._hub.serve(0.05)
+        return self._noticed() or self._lost()
+
+    def _noticed(self) -> str | None:
+        if self._notice.reason:
+            return "node 0: %s" % self._notice.reason
+        return next(("node %d: %s" % item for item in self._hub.notices.items()), None)
+
+    def _gone(self) -> str | None:
+        trouble = self._daemon.trouble()
+        if trouble:
+            return "node 0: %s" % trouble
+        return self._lost()
+
+    def _lost(self) -> str | None:
+        lost = self._hub.lost()
+        return "lost %s" % ", ".join(self._here.hosts[node] for node in lost) if lost else None
+
+
+def run(here: Place, notice: Notice) -> int:
+    """One attempt, led from here; the pod's exit code."""
+    os.makedirs(here.folder, exist_ok=True)
+    written = PodRecord(here.folder)
+    try:
+        return _run(here, notice, written)
+    except OSError as error:
+        if error.errno not in record.FULL:
+            raise
+        written.give_up_reserve()
+        with contextlib.suppress(OSError):
+            written.event(record.FAILED, reason=record.full(error, here.folder))
+        return protocol.NOT_RETRYABLE
+    finally:
+        written.close()
+
+
+def _run(here: Place, notice: Notice, written: PodRecord) -> int:
+    accounts = Accounts(written, here.plan, here.plan["submitted"])
+    spent = accounts.settle()
+    number = written.take_attempt()
+    hub = Hub(here.token, len(here.hosts), here.generation, {"welcome": number})
+    try:
+        outcome = _recorded(accounts, spent or _attempt(here, notice, accounts, hub, number))
+    finally:
+        hub.tell(over=1)
+        hub.close()
+    return _EXIT[outcome.cause]
+
+
+def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: int) -> Outcome:
+    try:
+        daemon = Daemon(here)
+        requests = LeaderRequests(here, hub, notice, daemon)
+        missed = _wait_for_hosts(here, accounts.record, hub, requests)
+        if missed:
+            return missed
+        environment = write_environment(here, number)
+        plan = attempt_plan(here, environment, RENDEZVOUS_PORT)
+    except (ssh.KeysWrong, OSError) as error:
+        return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+    return _launch(here, accounts, hub, requests, Attempt(number, plan, accounts.record, requests, _deadlines(here)))
+
+
+def _launch(here: Place, accounts: Accounts, hub: Hub, requests: LeaderRequests, attempt: Attempt) -> Outcome:
+    accounts.started(attempt.number)
+    hub.tell(go=1)
+    began = time.time()
+    outcome = attempt.run()
+    if outcome.cause == SUCCEEDED:
+        outcome = _others(hub, requests, here.launching - 1)
+    if outcome.cause == FAILURE:
+        outcome = _interrupted_after_all(hub, requests) or outcome
+    accounts.end(attempt, outcome, began)
+    return outcome
+
+
+def _deadlines(here: Place) -> dict[str, float | None]:
+    limits = here.plan["limits"]
+    run = limits["run"]
+    return {"start": time.time() + limits["start"], "run": run and here.plan["submitted"] + run}
+
+
+def _wait_for_hosts(here: Place, written: record.Record, hub: Hub, requests: LeaderRequests) -> Outcome | None:
+    """None once every host is ready and has a name, else the outcome of waiting; says what it waits for."""
+    limit = here.plan["limits"]["start"]
+    deadline, said = time.monotonic() + limit, ""
+    while True:
+        hub.serve(0.05)
+        missing = [here.hosts[node] for node in hub.missing()]
+        nameless = [] if missing else [host for host in here.hosts if not network.resolves(host)]
+        if not missing and not nameless:
+            return None
+        ending = requests.wanted()
+        if ending:
+            return ending.outcome
+        waited = missing or nameless
+        text = "%d of %d hosts %s: %s" % (
+            len(waited),
+            len(here.hosts),
+            "are not here yet" if missing else "have no address yet",
+            ", ".join(waited[:8]) + (" ..." if len(waited) > 8 else ""),
+        )
+        if time.monotonic() > deadline:
+            reason = "limits.start (%gs) is over: %s" % (limit, text)
+            return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+        if text != said:
+            said = text
+            written.event(record.WAITING, reason=text)
+
+
+def _others(hub: Hub, requests: LeaderRequests, count: int) -> Outcome:
+    """How the launchers of the other nodes ended, once node 0's own has succeeded."""
+    while len(hub.ended) < count:
+        ending = requests.wanted()
+        if ending:
+            return ending.outcome
+        hub.serve(0.1)
+    return requests.failed() or Outcome(SUCCEEDED, None, 0)
+
+
+def _interrupted_after_all(hub: Hub, requests: LeaderRequests) -> Outcome | None:
+    """An interruption, when the launcher failed because a host went: asks until every agent has shown that it lives."""
+    asked, deadline = time.monotonic(), time.monotonic() + ASKING
+    while time.monotonic() < deadline:
+        reason = requests.interruption()
+        if reason:
+            return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
+        if all(worker.heard > asked + 0.5 for worker in hub.workers.values()):
+            return None
+    return None
+
+
+def _recorded(accounts: Accounts, outcome: Outcome) -> Outcome:
+    """Write what *outcome* means for the run; the final outcome where a limit turned it into one."""
+    if outcome.cause in (FAILURE, INTERRUPTION):
+        last = accounts.verdict(outcome)
+        if last is None:
+            accounts.again(outcome)
+            return outcome
+        outcome = last
+    accounts.finish(outcome)
+    return outcome

@@ -1,0 +1,42 @@
+"""Which network interface leads to a peer, so that MPI, NCCL and Gloo all use the one that works."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+
+_SIOCGIFADDR = 0x8915
+
+
+def interface_towards(host: str, port: int = 9) -> str:
+    """The name of the interface whose address a packet to *host* would carry; nothing is sent.
+
+    Raises:
+        OSError: the host has no address or there is no route to it.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        mine = probe.getsockname()[0]
+    for _, name in socket.if_nameindex():
+        if _address(name) == mine:
+            return name
+    raise OSError("no interface carries the address %s, by which %s is reached" % (mine, host))
+
+
+def resolves(host: str) -> bool:
+    """Whether the host's name has an address by now."""
+    try:
+        return bool(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
+    except OSError:
+        return False
+
+
+def _address(name: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            packed = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(packed[20:24])

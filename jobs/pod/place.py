@@ -1,0 +1,88 @@
+"""Where an agent is: its node index, its folders and what was mounted for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any, NamedTuple
+
+CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
+SECRET = "/spotmpi/secret"  # the run's keys
+WORK = "/spotmpi/work"  # emptyDir, ours alone
+POD_INFO = "/spotmpi/pod"  # downward API: annotations
+RUNS = "/spotmpi/volume/runs"  # on the run volume, or in an emptyDir
+
+ENV_NODE = "JOB_COMPLETION_INDEX"
+ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
+STOP_ANNOTATION = "spotmpi.dev/stop"
+
+
+class Place(NamedTuple):
+    """One pod of a run."""
+
+    plan: dict[str, Any]
+    node: int
+    generation: int
+    token: str
+    folder: str  # the run folder
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is node 0."""
+        return self.node == 0
+
+    @property
+    def launches(self) -> bool:
+        """Whether this node starts a launcher of its own."""
+        return self.node < self.launching
+
+    @property
+    def launching(self) -> int:
+        """How many nodes start a launcher of their own."""
+        alone = self.plan["launcher"] == "mpirun" or self.plan["where"] == "first"
+        return 1 if alone else len(self.hosts)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The host name of every node, by node index."""
+        hosts: list[str] = self.plan["hosts"]
+        return hosts
+
+    @property
+    def environment_file(self) -> str:
+        """Where the environment of this pod's ranks is written."""
+        return os.path.join(WORK, "environment.json")
+
+    @property
+    def pid_file(self) -> str:
+        """Where rank 0 writes its process id, if it is here: no folder that nodes share."""
+        return os.path.join(WORK, "rank-0.pid")
+
+    @property
+    def ssh_folder(self) -> str:
+        """Where the keys are laid out."""
+        return os.path.join(WORK, "ssh")
+
+
+def find_place() -> Place:
+    """This pod, from its environment and mounts."""
+    with open(os.path.join(CONFIG, "plan.json")) as file:
+        plan = json.load(file)
+    with open(os.path.join(SECRET, "id"), "rb") as key:
+        token = hashlib.sha256(b"spotmpi agents\n" + key.read()).hexdigest()
+    node = int(os.environ[ENV_NODE])
+    return Place(plan, node, int(os.environ.get(ENV_GENERATION) or 0), token, os.path.join(RUNS, plan["run"]))
+
+
+def stop_asked() -> str | None:
+    """Why somebody wants this run to stop, from the pod's annotations, or None."""
+    try:
+        with open(os.path.join(POD_INFO, "annotations")) as file:
+            for line in file:
+                key, _, value = line.partition("=")
+                if key == STOP_ANNOTATION:
+                    return str(json.loads(value))
+    except (OSError, ValueError):
+        pass
+    return None

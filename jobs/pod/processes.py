@@ -1,0 +1,124 @@
+"""Starting a launcher so that nothing of it can outlive us, and ending all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from . import starter
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Make every process whose parent dies below us our child, so that `descendants` finds it (Linux)."""
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit code of *work*, done in a child; however that ends, nothing that it started lives on (Linux).
+
+    Who is killed cannot clean up after himself: this process stays to do it, and passes signals on until then.
+    """
+    adopt_orphans()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = work()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda taken, frame: signal_process(child, taken) and None)
+    status = os.waitpid(child, 0)[1]
+    kill_descendants()
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
+def start(arguments: list[str], environment: dict[str, str], folder: str) -> subprocess.Popen[bytes]:
+    """Start a launcher in a session of its own, with its output on two pipes; it gets SIGTERM when we die."""
+    return subprocess.Popen(
+        arguments,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: starter.die_with_parent(signal.SIGTERM),
+    )
+
+
+def descendants(root: int | None = None) -> list[int]:
+    """The process ids of all that live below *root* (default: this process), zombies left out."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    queue = [root or os.getpid()]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send *number* to the whole group of a started launcher; nothing happens when it is gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def signal_process(pid: int, number: int) -> bool:
+    """Send *number* to one process; False when it is gone."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def kill_descendants(limit: float = 5.0) -> list[int]:
+    """Kill all that lives below us and collect it, at most *limit* seconds; the ids of what is still there."""
+    deadline = time.monotonic() + limit
+    while True:
+        left = descendants()
+        for pid in left:
+            signal_process(pid, signal.SIGKILL)
+        _collect()
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.01)
+
+
+def _collect() -> None:
+    """Take the exit status of dead children that no Popen object waits for."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    if not os.path.isdir("/proc/self"):
+        listing = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], stdout=subprocess.PIPE, universal_newlines=True)
+        for line in listing.stdout.splitlines():
+            pid, parent, state = line.split()[:3]
+            if not state.startswith("Z"):
+                yield int(pid), int(parent)
+        return
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                with open("/proc/%s/stat" % name) as file:
+                    state, parent = file.read().rpartition(")")[2].split()[:2]
+                if state != "Z":
+                    yield int(name), int(parent)

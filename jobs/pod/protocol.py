@@ -1,0 +1,66 @@
+"""The lines by which a training program talks to the agent that watches it.
+
+A line is one JSON object on stdout whose key ``spotmpi`` names what it says; every other line is plain output.
+Standard library only and Python 3.8 or newer: programs and agents in any image share this file.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+KEY = "spotmpi"
+
+CONTEXT = "context"  # once at start: world_size, hosts, versions, samples_per_iteration, total_iterations, work
+RESUMED = "resumed"  # after a checkpoint was loaded: iteration, path
+METRIC = "metric"  # every reporting interval: iteration, time, epoch, seconds (one per iteration), any scalars
+EVALUATION = "evaluation"  # outside timed windows: iteration, any scalars
+CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, reason (timer, notice, end)
+RESULT = "result"  # once at the end: iteration, final scalars, parameters (checksum)
+FATAL = "fatal"  # starting again cannot help: reason
+
+KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL)
+
+# Exit codes that an agent and a program share.
+INTERRUPTED = 75  # the machine went away: start again, counted as an interruption
+FAILED = 1  # counted as a failure
+NOT_RETRYABLE = 78  # starting again cannot help
+
+# What the agent puts into the environment of every rank.
+ENV_RUN = "SPOTMPI_RUN"
+ENV_ATTEMPT = "SPOTMPI_ATTEMPT"
+ENV_WORLD_SIZE = "SPOTMPI_WORLD_SIZE"
+ENV_HOSTS = "SPOTMPI_HOSTS"  # distinct hosts to expect
+ENV_CHECKPOINT_PATH = "SPOTMPI_CHECKPOINT_PATH"
+ENV_CHECKPOINT_EVERY = "SPOTMPI_CHECKPOINT_EVERY"  # seconds
+ENV_CHECKPOINT_KEEP = "SPOTMPI_CHECKPOINT_KEEP"
+ENV_DATA = "SPOTMPI_DATA"
+ENV_PID_FILE = "SPOTMPI_PID_FILE"  # rank 0 writes its pid here once it can take SIGUSR1
+ENV_TENSORBOARD = "SPOTMPI_TENSORBOARD"
+
+
+def encode(kind: str, **values: Any) -> str:
+    """The line, without its end, that says *kind* with *values* (JSON types; NaN and infinity become null)."""
+    return json.dumps({KEY: kind, **_finite(values)}, separators=(",", ":"), allow_nan=False)
+
+
+def decode(text: str) -> tuple[str, dict[str, Any]] | None:
+    """The (kind, values) that a line says, or None when it is plain output."""
+    if not text.startswith("{") or '"%s"' % KEY not in text:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    kind = values.pop(KEY, None)
+    return (kind, values) if kind in KINDS else None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value

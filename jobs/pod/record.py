@@ -1,0 +1,163 @@
+"""The record of a run: the only writer of ``runs/<id>/`` while the run lives.
+
+Every line reaches its file by one write, so a reader never trips over half of one, save at the very end of a file
+that is being written; readers leave a last line without its newline for later.
+
+    events.jsonl              {"t": 1789.1, "event": "started", "attempt": 1, ...}
+    metrics.jsonl             {"t": 1789.2, "attempt": 1, "node": 0, "kind": "metric", "iteration": 20, ...}
+    logs/<attempt>/node-<k>.log   "2026-11-21T07:52:01.123456Z 0 o text": arrival time, rank or -, o/e, the line.
+                              The n-th line of a file is number n of that attempt and node.
+    attempts/<n>/node-<k>.json    how attempt n went on node k
+    summary.json              how the run ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from .lines import Line
+
+SUBMITTED = "submitted"
+WAITING = "waiting"
+STARTED = "started"
+LINE = "line"
+METRIC = "metric"
+INTERRUPTED = "interrupted"
+RESTARTED = "restarted"
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+STOPPED = "stopped"
+GAP = "gap"  # only followers see one: how much they missed, in ``size``
+TERMINAL = (SUCCEEDED, FAILED, STOPPED)
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a full disk says
+
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 256 * 1024
+
+
+class Record:
+    """Writes a run folder; opened once per agent.
+
+    A small reserve file is laid down first and given up when the disk is full, so that the end of the run
+    can still be written.
+    """
+
+    def __init__(self, folder: str, clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self.clock = clock
+        self._open: dict[str, int] = {}
+        self._lay_reserve()
+
+    def event(self, event: str, **values: Any) -> None:
+        """Append one event; *values* are JSON types, those that are None are left out."""
+        values = {key: value for key, value in values.items() if value is not None}
+        self._append("events.jsonl", json.dumps({"t": self.clock(), "event": event, **values}) + "\n")
+
+    def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any]) -> None:
+        """Append what the program said in a protocol line, with its arrival time."""
+        # What a program calls its scalars is its own business: ours win.
+        line = {**values, "t": self.clock(), "attempt": attempt, "node": node, "kind": kind}
+        self._append("metrics.jsonl", json.dumps(line) + "\n")
+
+    def line(self, attempt: int, node: int, line: Line) -> None:
+        """Append one line of output."""
+        stamp = datetime.fromtimestamp(self.clock(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        shown = "-" if line.rank is None else line.rank
+        name = os.path.join("logs", str(attempt), "node-%d.log" % node)
+        self._append(name, "%s %s %s %s\n" % (stamp, shown, line.stream, line.text))
+
+    def take_attempt(self) -> int:
+        """The number of a new attempt, taken by exclusive create: the highest recorded one plus 1."""
+        attempts = os.path.join(self.folder, "attempts")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(attempts)
+        while True:
+            number = 1 + max([int(name) for name in os.listdir(attempts) if name.isdigit()], default=0)
+            try:
+                os.mkdir(os.path.join(attempts, str(number)))
+            except FileExistsError:
+                continue
+            return number
+
+    def attempt(self, number: int, node: int, values: dict[str, Any]) -> None:
+        """Write how attempt *number* went on *node*."""
+        self.replace(os.path.join("attempts", str(number), "node-%d.json" % node), values)
+
+    def summary(self, values: dict[str, Any]) -> None:
+        """Write what the run came to."""
+        self.replace("summary.json", values)
+
+    def replace(self, name: str, values: dict[str, Any]) -> None:
+        """Write the JSON file *name* whole: aside first, then renamed."""
+        path = self._place(name)
+        aside = path + ".part"
+        with open(aside, "w") as file:
+            json.dump(values, file, indent=1)
+            file.write("\n")
+        os.replace(aside, path)
+
+    def give_up_reserve(self) -> None:
+        """Make room for last words on a full disk."""
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(self.folder, _RESERVE))
+
+    def close(self) -> None:
+        """Close all files and remove the reserve."""
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+        self.give_up_reserve()
+
+    def _append(self, name: str, text: str) -> None:
+        descriptor = self._open.get(name)
+        if descriptor is None:
+            path = self._place(name)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _end_torn_line(path, descriptor)
+            self._open[name] = descriptor
+        data = text.encode("utf-8", "replace")
+        before = os.fstat(descriptor).st_size
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+        except OSError as error:
+            os.ftruncate(descriptor, before)
+            raise OSError(error.errno, error.strerror, os.path.join(self.folder, name)) from error
+
+    def _place(self, name: str) -> str:
+        """The path of *name*, whose folders are made; not the run folder itself, for whoever deleted it meant it."""
+        *folders, last = name.split(os.sep)
+        place = self.folder
+        for folder in folders:
+            place = os.path.join(place, folder)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place)
+        return os.path.join(place, last)
+
+    def _lay_reserve(self) -> None:
+        path = os.path.join(self.folder, _RESERVE)
+        with open(path, "wb") as file:
+            file.write(os.urandom(_RESERVE_BYTES))
+
+
+def full(error: OSError, folder: str) -> str:
+    """The reason of a run that ended for want of space."""
+    return "%s: %s; free some space, then --resume" % (error.filename or folder, error.strerror)
+
+
+def _end_torn_line(path: str, descriptor: int) -> None:
+    """End a line that an earlier writer left without its newline."""
+    size = os.fstat(descriptor).st_size
+    if size:
+        with open(path, "rb") as file:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                os.write(descriptor, b"\n")

@@ -1,0 +1,109 @@
+"""SSH between the pods of a run: keys with right modes, an sshd that needs no root, a client that trusts one key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+PORT = 2222
+CLIENT_KEY = "id"
+HOST_KEY = "host_key"
+AUTHORIZED = "authorized_keys"
+KNOWN_HOSTS = "known_hosts"
+
+_SSHD = """\
+Port {port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+AllowTcpForwarding no
+X11Forwarding no
+PermitTunnel no
+AllowAgentForwarding no
+PrintMotd no
+MaxStartups 100:30:200
+"""
+_CLIENT = """\
+Host *
+  Port {port}
+  IdentityFile {folder}/id
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  BatchMode yes
+  ConnectTimeout 10
+  LogLevel ERROR
+"""
+
+
+class KeysWrong(Exception):
+    """The run's Secret does not hold keys that ssh can use."""
+
+
+def lay_out(secret: str, folder: str) -> str:
+    """Copy the keys of *secret* into *folder* as 0600 beside both configurations; the client configuration's path.
+
+    Raises:
+        KeysWrong: a key is missing, or ssh cannot read it.
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for name in (CLIENT_KEY, HOST_KEY, AUTHORIZED, KNOWN_HOSTS):
+        target = os.path.join(folder, name)
+        try:
+            shutil.copyfile(os.path.join(secret, name), target)
+        except FileNotFoundError:
+            raise KeysWrong("the SSH Secret holds no %s" % name) from None
+        os.chmod(target, 0o600)
+    for name in (CLIENT_KEY, HOST_KEY):
+        _check(os.path.join(folder, name))
+    _write(os.path.join(folder, "sshd_config"), _SSHD.format(port=PORT, folder=folder))
+    _write(os.path.join(folder, "ssh_config"), _CLIENT.format(port=PORT, folder=folder))
+    return os.path.join(folder, "ssh_config")
+
+
+def start_daemon(folder: str) -> subprocess.Popen[bytes]:
+    """Start sshd in the foreground of a process of its own; FileNotFoundError where the image has none."""
+    sshd = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if sshd is None:
+        raise FileNotFoundError("the image has no sshd: install openssh-server in it")
+    return subprocess.Popen(
+        [sshd, "-D", "-e", "-f", os.path.join(folder, "sshd_config")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=open(os.path.join(folder, "sshd.log"), "ab"),
+        start_new_session=True,
+    )
+
+
+def wait_until_open(limit: float = 10.0) -> bool:
+    """Whether this pod's sshd accepts connections within *limit* seconds."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(("127.0.0.1", PORT), timeout=1):
+                return True
+        except OSError:
+            time.sleep(0.02)
+    return False
+
+
+def _check(key: str) -> None:
+    done = subprocess.run(
+        ["ssh-keygen", "-y", "-P", "", "-f", key], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=10
+    )
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()
+        raise KeysWrong("the SSH Secret's %s is no usable private key: %s" % (os.path.basename(key), said))
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)

@@ -1,0 +1,126 @@
+"""The part of every node but 0: be reachable, run what this node has to run, and end when told."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from . import processes, protocol, record, ssh
+from .attempt import Attempt
+from .endings import STOPPED, SUCCEEDED, Ending, Outcome
+from .leader import RENDEZVOUS_PORT
+from .node import Daemon, Notice, attempt_plan, write_environment
+from .peers import Connection, join
+from .place import Place
+from .pod_record import PodRecord
+
+LOOK = 0.05  # seconds between looks
+_OVER = Ending(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
+
+
+class Link:
+    """The connection to node 0, and what came over it."""
+
+    def __init__(self, connection: Connection, notice: Notice, trouble: Callable[[], str | None]) -> None:
+        self.connection = connection
+        self.go = False
+        self.over = False
+        self._notice = notice
+        self._trouble = trouble
+        self._told = False
+
+    def look(self) -> None:
+        """Take messages, give signs of life, and tell node 0 when this node is about to go."""
+        for message in self.connection.receive():
+            self.go = self.go or "go" in message
+            self.over = self.over or "over" in message
+        self.connection.beat()
+        reason = self._notice.reason or self._trouble()
+        if reason and not self._told:
+            self._told = True
+            self.connection.send(notice=reason)
+
+    def wanted(self) -> Ending | None:
+        """That this node's own launcher shall end, or None (see `Attempt`)."""
+        self.look()
+        return _OVER if self.over or self.connection.lost else None
+
+    def urgent(self) -> bool:
+        """Never: node 0 decides. It hears of us also while we end."""
+        self.look()
+        return False
+
+
+def run(here: Place, notice: Notice, began: float) -> int:
+    """This node's part of one attempt; the pod's exit code."""
+    joined = _join(here, notice, began)
+    if joined is None:
+        return protocol.INTERRUPTED
+    connection, attempt = joined
+    try:
+        daemon = Daemon(here)
+        environment = write_environment(here, attempt)
+    except (ssh.KeysWrong, OSError) as error:
+        connection.send(ended=protocol.NOT_RETRYABLE, reason=str(error))
+        link = Link(connection, notice, lambda: None)
+    else:
+        link = Link(connection, notice, daemon.trouble)
+        connection.send(ready=1)
+        if here.launches:
+            _launch_told(here, link, environment, attempt)
+    while not (link.over or connection.lost):
+        link.look()
+        time.sleep(LOOK)
+    processes.kill_descendants()
+    return 0 if link.over and not notice.reason else protocol.INTERRUPTED
+
+
+def _join(here: Place, notice: Notice, began: float) -> tuple[Connection, int] | None:
+    """The connection to node 0 and the attempt's number; None when there is none within ``limits.start``, or no time.
+
+    Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
+    """
+    hello = {"hello": here.token, "node": here.node, "generation": here.generation, "host": here.hosts[here.node]}
+    said = ""
+    while time.time() < began + here.plan["limits"]["start"] and not notice.reason:
+        answer = join(here.hosts[0], hello)
+        if not isinstance(answer, str):
+            return answer[0], int(answer[1]["welcome"])
+        if answer != said:
+            said = answer
+            sys.stderr.write("waiting for node 0: %s\n" % answer)
+        time.sleep(LOOK)
+    return None
+
+
+def _launch_told(here: Place, link: Link, environment: dict[str, str], attempt: int) -> None:
+    """`_launch`; what it cannot cope with is told to node 0, which would else count a lost host."""
+    try:
+        _launch(here, link, environment, attempt)
+    except OSError as error:
+        code = protocol.NOT_RETRYABLE if error.errno in record.FULL else protocol.FAILED
+        link.connection.send(ended=code, reason=record.full(error, here.folder) if code == 78 else str(error))
+    except Exception as error:
+        traceback.print_exc()
+        link.connection.send(ended=protocol.FAILED, reason="a fault of spotmpi's own: %r" % error)
+
+
+def _launch(here: Place, link: Link, environment: dict[str, str], attempt: int) -> None:
+    """Run this node's own launcher when told to go, and tell node 0 how it ended."""
+    while not (link.go or link.over or link.connection.lost):
+        link.look()
+        time.sleep(LOOK)
+    if not link.go:
+        return
+    os.makedirs(here.folder, exist_ok=True)
+    written = PodRecord(here.folder)
+    plan = attempt_plan(here, environment, RENDEZVOUS_PORT)
+    # Only rank 0 reports; a quiet worker is no sign of anything.
+    plan["limits"] = {**plan["limits"], "no_progress": None}
+    outcome = Attempt(attempt, plan, written, link, {"start": None, "run": None}).run()
+    written.close()
+    code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
+    link.connection.send(ended=code, reason=outcome.reason)

@@ -1,0 +1,56 @@
+"""The real handwritten digits that scikit-learn ships: 1797 images of 8 x 8, split by seed."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+_TEST_SHARE = 5  # every fifth sample is for testing
+_SPLIT_STREAM = 1_000_003
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Integers = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class Digits:
+    """Images (n, 1, 8, 8) with values in 0..1, and their labels (n,) in 0..9."""
+
+    def __init__(self, images: Floats, labels: Integers) -> None:
+        self.images = images
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def sample(self, index: int, random: np.random.Generator) -> tuple[Floats, Any]:
+        """One image, moved by at most one pixel, and its label."""
+        down, right = random.integers(-1, 2, size=2)
+        padded = np.pad(self.images[index, 0], 1)
+        moved = padded[1 + down : 9 + down, 1 + right : 9 + right]
+        return moved[np.newaxis], self.labels[index]
+
+    def batch(self, samples: list[tuple[Floats, Any]]) -> tuple[Floats, Integers]:
+        """Images (b, 1, 8, 8) and labels (b,)."""
+        images, labels = zip(*samples, strict=True)
+        return np.stack(images), np.array(labels, dtype=np.int32)
+
+    def fingerprint(self) -> str:
+        """Twelve hex digits of the SHA-256 over images and labels."""
+        return hashlib.sha256(self.images.tobytes() + self.labels.tobytes()).hexdigest()[:12]
+
+
+def load_digits(seed: int) -> tuple[Digits, Digits]:
+    """The training and the test part; the same *seed* always gives the same split."""
+    # scikit-learn is in the images' environments only.
+    from sklearn.datasets import load_digits as load
+
+    data = load()
+    images = (data.images / 16).astype(np.float32)[:, np.newaxis]
+    labels = data.target.astype(np.int32)
+    order = np.random.default_rng([_SPLIT_STREAM, seed]).permutation(len(labels))
+    count = len(labels) // _TEST_SHARE
+    return _part(images, labels, order[count:]), _part(images, labels, order[:count])
+
+
+def _part(images: Floats, labels: Integers, chosen: Any) -> Digits:
+    return Digits(images[chosen], labels[chosen])

@@ -1,0 +1,1 @@
+"""Training programs for PyTorch."""

@@ -1,0 +1,30 @@
+"""Numbers as a person reads them, the same in every form of a report. Pure."""
+
+from __future__ import annotations
+
+MISSING = "-"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """*value* with that many significant digits, with an exponent only below 0.0001."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    if abs(value) >= 10**digits - 0.5:
+        return f"{value:,.0f}"
+    if abs(value) < 1e-4:
+        return f"{value:.{digits - 1}g}"
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def share(value: float | None, decimals: int = 1) -> str:
+    """*value* as a percentage."""
+    return MISSING if value is None else f"{value:.{decimals}%}".replace("%", " %")
+
+
+def tick(value: float, percent: bool = False) -> str:
+    """The name of a place on an axis, as short as it can be."""
+    if percent:
+        return share(value, 0)
+    return f"{value:,.10g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.3g}"

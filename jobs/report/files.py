@@ -1,0 +1,54 @@
+"""The files of a report: page, Markdown, JSON and picture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.errors import SpotmpiError
+from jobs.report.charts import charts
+from jobs.report.markdown import markdown
+from jobs.report.page import page
+from jobs.report.picture import draw
+from jobs.report.report import Report
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a report was written; ``picture`` is None where there was nothing to draw."""
+
+    page: Path
+    markdown: Path
+    data: Path
+    picture: Path | None
+
+
+def write(report: Report, folder: Path) -> Written:
+    """Write *report* into *folder*, which is made; each file is whole or, where something fails, as it was before.
+
+    Raises:
+        SpotmpiError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = folder / "report.png" if charts(report) else None
+        if drawn:
+            aside = folder / ".report.png.part"
+            draw(report, aside)
+            aside.replace(drawn)
+        return Written(
+            page=_put(folder / "report.html", page(report)),
+            markdown=_put(folder / "report.md", markdown(report)),
+            data=_put(folder / "report.json", json.dumps(report.to_json(), indent=1) + "\n"),
+            picture=drawn,
+        )
+    except OSError as error:
+        raise SpotmpiError(f"cannot write the report into {folder}: {error.strerror}; use --out FOLDER") from error
+
+
+def _put(path: Path, text: str) -> Path:
+    aside = path.with_name(f".{path.name}.part")
+    aside.write_text(text)
+    aside.replace(path)
+    return path

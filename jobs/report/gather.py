@@ -1,0 +1,178 @@
+"""From names of runs or of a sweep to a report; runs of different work are not put side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from jobs import bench, names, runs, sweep
+from jobs.errors import InputError, Problem, UnknownRun, wrong
+from jobs.names import RunPaths
+from jobs.report import measured, report, rows
+from jobs.report.measured import Measured
+from jobs.report.report import Report
+from jobs.sweep import Sweep, Trial
+
+DIFFERENT = "different work"
+
+
+def gather(wanted: Sequence[str], runs_folder: Path, now: datetime, force: bool = False) -> Report:
+    """The report of one sweep or of any number of runs; ids may be shortened, none means the newest sweep or run.
+
+    Raises:
+        UnknownRun: an id fits nothing, or too much.
+        InputError: the runs are of different work (with *force* they are shown all the same, and marked).
+    """
+    if not wanted:
+        wanted = [_newest(runs_folder)]
+    it = _sweep(wanted, runs_folder)
+    if it:
+        return of_sweep(it, runs_folder, now, force)
+    return of_runs([runs.find(run, runs_folder) for run in dict.fromkeys(wanted)], now, force)
+
+
+def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -> Report:
+    """The report of a sweep, finished or not."""
+    there = _finished(it, runs_folder)
+    found = [measured.read(paths, trial.variant) for trial, paths in there if paths.folder.is_dir()]
+    if not found:
+        raise wrong("sweep", it.id, "no trial of it is on record as succeeded; the same bench command goes on with it")
+    unlike = _unlike(found, {variant.name: variant.keys for variant in it.design.variants})
+    _refuse(unlike, found[0].run, force)
+    removed = [trial.number for trial, paths in there if not paths.folder.is_dir()]
+    warnings = [_of_trial(it, t) for t in it.trials if t.state != sweep.SUCCEEDED or t.number in removed]
+    design = it.design
+    factors = (
+        f"{len(it.trials)} trials: nodes {', '.join(map(str, design.nodes))}, {design.repeats} repeats, each through "
+        f"all combinations in a random order of its own (seed {design.seed}); a failed trial is tried again at most "
+        f"{design.retries} times."
+    )
+    return Report(
+        title=design.spec.title,
+        created=now.timestamp(),
+        rows=rows.rows(found, lambda run: _marks(run, unlike)),
+        conditions=[("Sweep", it.id), *report.conditions(found[0])],
+        method=[factors, *report.method(found)],
+        warnings=_warnings(found, unlike) + warnings,
+        commands=[it.command],
+        spec=design.spec.to_toml(),
+        place=f"{it.folder.relative_to(runs_folder)}/report",
+        variants=[(variant.name, ", ".join(variant.settings) or "the spec itself") for variant in design.variants],
+    )
+
+
+def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Report:
+    """The report of runs that need not come from one sweep."""
+    first = measured.read(paths[0], "")
+    title = first.spec["name"] or runs.state(paths[0]).name
+    found = [measured.read(path, title) for path in paths]
+    unlike = _unlike(found, {})
+    _refuse(unlike, found[0].run, force)
+    kinds: list[list[str]] = [[]]
+    named = []
+    for run in found:
+        differences = unlike.get(run.run, [])
+        if differences not in kinds:
+            kinds.append(differences)
+        letter = chr(ord("A") + kinds.index(differences))
+        named.append(dataclasses.replace(run, variant=f"{title} {letter}") if unlike else run)
+    return Report(
+        title=title,
+        created=now.timestamp(),
+        rows=rows.rows(named, lambda run: _marks(run, unlike)),
+        conditions=report.conditions(found[0]),
+        method=report.method(found),
+        warnings=_warnings(found, unlike),
+        commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
+        spec=paths[0].spec.read_text() if paths[0].spec.is_file() else "",
+        place=f"{paths[0].id}/report",
+    )
+
+
+def _newest(runs_folder: Path) -> str:
+    sweeps = sweep.every(runs_folder)
+    if sweeps:
+        return sweeps[-1].name
+    recorded = runs.every(runs_folder)
+    if recorded:
+        return recorded[-1].id
+    raise UnknownRun([Problem("report", None, f"nothing is recorded in {runs_folder}; run or bench something first")])
+
+
+def _sweep(wanted: Sequence[str], runs_folder: Path) -> Sweep | None:
+    """The sweep that is meant, or None where runs are; a sweep stands alone."""
+    known = [path.name for path in sweep.every(runs_folder)]
+    meant = [name for name in wanted if name and any(path.startswith(name) for path in known)]
+    meant = [name for name in meant if not (runs_folder / name / "events.jsonl").is_file()]
+    if not meant:
+        return None
+    if len(wanted) > 1:
+        raise wrong("report", meant[0], "is a sweep, which is reported alone; name its runs to mix them with others")
+    return sweep.find(meant[0], runs_folder)
+
+
+def _finished(it: Sweep, runs_folder: Path) -> list[tuple[Trial, RunPaths]]:
+    found = [(trial, bench.paths_of(trial, runs_folder)) for trial in sorted(it.trials, key=lambda t: t.number)]
+    order = [variant.name for variant in it.design.variants]
+    kept = [(trial, paths) for trial, paths in found if paths is not None]
+    return sorted(kept, key=lambda pair: order.index(pair[0].variant))
+
+
+def _unlike(found: Sequence[Measured], declared: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    """What differs from the first run, by run id; only runs that differ are there."""
+    first = found[0]
+    unlike = {}
+    for run in found[1:]:
+        on_purpose = {*declared.get(first.variant, ()), *declared.get(run.variant, ())}
+        differences = measured.differences(first, run, on_purpose)
+        if differences:
+            unlike[run.run] = differences
+    return unlike
+
+
+def _refuse(unlike: dict[str, list[str]], first: str, force: bool) -> None:
+    if unlike and not force:
+        remedy = "report them apart, or side by side and marked with --force"
+        raise InputError(
+            [Problem("runs", None, f"{_of_work(runs, what, first)}: {remedy}") for what, runs in _alike(unlike)]
+        )
+
+
+def _alike(unlike: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """(what differs, the runs of which that is true)."""
+    found: dict[str, list[str]] = {}
+    for run, differences in unlike.items():
+        found.setdefault("; ".join(differences), []).append(run)
+    return list(found.items())
+
+
+def _of_work(runs: list[str], what: str, first: str) -> str:
+    return f"{', '.join(runs)} {'is' if len(runs) == 1 else 'are'} {DIFFERENT} than {first} ({what})"
+
+
+def _marks(run: Measured, unlike: dict[str, list[str]]) -> list[str]:
+    return [DIFFERENT] if run.run in unlike else []
+
+
+def _warnings(found: Sequence[Measured], unlike: dict[str, list[str]]) -> list[str]:
+    said = [_of_work(runs, what, found[0].run) for what, runs in _alike(unlike)]
+    if any(run.oversubscribed for run in found):
+        said.append("Some runs had more threads than cores: their rates say little about machines of their own.")
+    if all(run.samples_per_iteration is None for run in found):
+        said.append(
+            "The program does not tell its samples per iteration, so there is no efficiency; "
+            "metrics.samples_per_iteration in the spec gives it."
+        )
+    return said
+
+
+def _of_trial(it: Sweep, trial: Trial) -> str:
+    what = f"Trial {trial.number} ({bench.describe(it.design, trial)})"
+    if trial.state == sweep.FAILED:
+        return f"{what} failed {trial.failures} times and is missing: {trial.reason}"
+    if trial.state == sweep.SUCCEEDED:
+        return f"{what} is missing: the folder of its run {trial.runs[-1]} has been removed."
+    return f"{what} has not been run yet."

@@ -1,0 +1,52 @@
+"""A report as Markdown, for a README or a pull request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from jobs.report.cells import table
+from jobs.report.report import Report
+
+
+def markdown(report: Report) -> str:
+    """*report* as GitHub-flavoured Markdown."""
+    made = table(report)
+    moment = datetime.fromtimestamp(report.created, UTC)
+    parts = [f"# {_text(report.title)}", f"Measured with spotmpi, reported {moment:%Y-%m-%d %H:%M} UTC."]
+    parts += [f"> **Note:** {_text(warning)}" for warning in report.warnings]
+    parts.append(_table(made.header, made.cells, made.numeric))
+    parts += [_text(made.caption)] if made.caption else []
+    if made.notes:
+        parts.append("\n".join(f"- {letter}: {_text(note)}" for letter, note in made.notes))
+    if len(report.variants) > 1:
+        parts += ["## Variants", _table(["Variant", "Changes"], [list(pair) for pair in report.variants])]
+    parts += ["## Measured on", _table(["What", "Value"], [list(pair) for pair in report.conditions])]
+    parts += ["## How it was measured", "\n\n".join(_text(said) for said in report.method)]
+    parts += ["## Once more", _fenced("\n".join(report.commands), "sh")]
+    parts += ["with the spec", _fenced(report.spec.strip(), "toml")] if report.spec.strip() else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(header: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool] = ()) -> str:
+    marks = ["---:" if right else "---" for right in numeric] or ["---"] * len(header)
+    rows = [header, marks, *([_cell(text) for text in row] for row in cells)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _text(text: str) -> str:
+    """*text* such that nothing in it is taken for markup."""
+    for letter in "\\`*_<>":
+        text = text.replace(letter, f"\\{letter}")
+    return text
+
+
+def _fenced(text: str, language: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text}\n{fence}"

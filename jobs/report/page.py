@@ -1,0 +1,102 @@
+"""A report as one HTML page that holds all it needs: no network, no scripts, light and dark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jobs.report import svg
+from jobs.report.cells import quality_name, table
+from jobs.report.charts import charts
+from jobs.report.figures import number, share
+from jobs.report.measured import Measured
+from jobs.report.report import Report, label
+from jobs.report.rows import Row, place
+
+_TEMPLATE = "page.html.j2"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number that a reader sees first."""
+
+    name: str
+    value: str
+    unit: str
+    where: str
+
+
+def page(report: Report) -> str:
+    """The page of *report*; everything in it is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    drawn = [
+        {
+            "title": chart.title,
+            "subtitle": chart.subtitle,
+            # The markup is our own; the labels in it were escaped where they were put in.
+            "svg": Markup(svg.svg(chart)),
+            "legend": [(Markup(swatch), name) for swatch, name in svg.legend(chart.curves)],
+        }
+        for chart in charts(report)
+    ]
+    facts = dict(report.conditions)
+    return environment.get_template(_TEMPLATE).render(
+        report=report,
+        kind="Bench report" if "Sweep" in facts else "Run report",
+        moment=f"{datetime.fromtimestamp(report.created, UTC):%d %B %Y, %H:%M} UTC",
+        machine=facts.get("Machine", ""),
+        tiles=tiles(report),
+        table=table(report),
+        charts=drawn,
+        runs=[_run(run) for run in report.runs],
+        tones=svg.TONES,
+    )
+
+
+def tiles(report: Report) -> list[Tile]:
+    """What matters most: the fastest row, how well it scales, and how good its model is."""
+    rated = [row for row in report.rows if row.iterations_per_second is not None]
+    if not rated:
+        return []
+    best = max(rated, key=lambda row: (row.samples_per_second or 0.0, row.iterations_per_second or 0.0))
+    where = _where(best, report)
+    found = [Tile("Fastest", number(best.iterations_per_second), "iterations/s", where)]
+    if best.samples_per_second is not None:
+        found.append(Tile("Throughput", number(best.samples_per_second), "samples/s", where))
+    alike = [row for row in rated if row.line == best.line and row.efficiency is not None]
+    widest = max(alike, key=lambda row: row.ranks, default=None)
+    if widest and not widest.is_base:
+        found.append(
+            Tile("Scaling efficiency", share(widest.efficiency), "", f"{_where(widest, report)}, against {widest.base}")
+        )
+    if best.quality:
+        found.append(Tile(quality_name(report), number(best.quality[1]), "", where))
+    elif best.loss is not None:
+        found.append(Tile("Final loss", number(best.loss), "", where))
+    return found
+
+
+def _where(row: Row, report: Report) -> str:
+    name = label(row.line, report.lines)
+    return f"{name}, {place(row.nodes, row.slots)}" if name else place(row.nodes, row.slots)
+
+
+def _run(run: Measured) -> dict[str, object]:
+    rates = run.training.rates
+    left_out = [f"{count} {why}" for why, count in rates.left_out.items() if count] if rates else []
+    return {
+        "id": run.run,
+        "state": run.state,
+        "ranks": run.ranks,
+        "rate": number(rates.per_second if rates else None),
+        "median": number(1 / rates.median if rates and rates.median else None),
+        "iqr": share(rates.iqr if rates else None),
+        "counted": rates.iterations if rates else 0,
+        "left_out": ", ".join(left_out) or "0",
+    }

@@ -1,0 +1,207 @@
+"""Rows of a report: what the trials of one combination came to, side by side. Pure."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from jobs.report.figures import share
+from jobs.report.measured import STRONG, WEAK, Measured
+
+SPREAD_LIMIT = 0.05
+EFFICIENCY_LIMIT = 1.05
+FEWEST_FOR_INTERVAL = 5
+_RESAMPLES = 4000
+
+
+@dataclass(frozen=True)
+class Line:
+    """Rows that may stand in one chart line: one variant, one kind of scaling, one batch.
+
+    ``batch`` is the global one under strong scaling and one worker's under weak scaling; both are None where the
+    program does not tell samples.
+    """
+
+    variant: str
+    scaling: str | None
+    batch: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One combination; rates are medians over its ``runs`` that have one.
+
+    ``low`` and ``high`` bound the rate as ``bounds`` says, and ``spread`` is their distance over the rate; with a
+    single trial ``spread`` is that of its iterations, and there are no bounds.
+    """
+
+    line: Line
+    nodes: int
+    slots: int
+    runs: tuple[Measured, ...]
+    iterations_per_second: float | None
+    low: float | None
+    high: float | None
+    bounds: str
+    spread: float | None
+    samples_per_second: float | None
+    efficiency: float | None
+    base: str | None
+    loss: float | None
+    quality: tuple[str, float] | None
+    interruptions: int
+    failures: int
+    flags: tuple[str, ...]
+
+    @property
+    def ranks(self) -> int:
+        """Processes in all."""
+        return self.nodes * self.slots
+
+    @property
+    def is_base(self) -> bool:
+        """Whether the efficiencies of this line are against this row."""
+        return self.efficiency is not None and self.base == place(self.nodes, self.slots)
+
+    @property
+    def typical(self) -> Measured | None:
+        """The run whose rate is nearest to the row's."""
+        rate = self.iterations_per_second
+        if rate is None:
+            return None
+        return min(self.runs, key=lambda run: abs((run.iterations_per_second or 0.0) - rate))
+
+
+def rows(runs: Iterable[Measured], marks: Callable[[Measured], Sequence[str]] = lambda run: ()) -> list[Row]:
+    """The rows of *runs*, in order of variants and ranks; *marks* gives what else a run is to be marked with."""
+    runs = list(runs)
+    lines = _lines(runs)
+    groups: dict[tuple[Line, int, int], list[Measured]] = {}
+    for run, line in zip(runs, lines, strict=True):
+        groups.setdefault((line, run.nodes, run.slots), []).append(run)
+    order = list(dict.fromkeys(lines))
+    found: list[Row] = []
+    for line in order:
+        own = {key[1:]: group for key, group in groups.items() if key[0] == line}
+        keys = sorted(own, key=lambda key: (key[0] * key[1], key[0]))
+        base = _base(line, [own[key] for key in keys])
+        found += [_row(line, own[key], base, marks) for key in keys]
+    return found
+
+
+def place(nodes: int, slots: int) -> str:
+    """Ranks and where they are, in words."""
+    ranks = nodes * slots
+    words = [f"{ranks} rank{'s' * (ranks > 1)}", f"{nodes} node{'s' * (nodes > 1)}", f"{slots} slot{'s' * (slots > 1)}"]
+    return f"{words[0]} ({words[1]} \N{MULTIPLICATION SIGN} {words[2]})"
+
+
+def _lines(runs: Sequence[Measured]) -> list[Line]:
+    """The chart line of each run; where programs do not tell the kind of scaling, their batches do."""
+    kinds = {variant: _kind([run for run in runs if run.variant == variant]) for variant in {r.variant for r in runs}}
+    return [_line(run, run.scaling or kinds[run.variant]) for run in runs]
+
+
+def _line(run: Measured, scaling: str | None) -> Line:
+    samples = run.samples_per_iteration
+    if samples is None or scaling is None:
+        return Line(run.variant, None, samples)
+    return Line(run.variant, scaling, samples if scaling == STRONG else samples // run.ranks)
+
+
+def _kind(runs: Sequence[Measured]) -> str | None:
+    batches = {(run.samples_per_iteration, run.ranks) for run in runs if run.samples_per_iteration is not None}
+    if not batches:
+        return None
+    if len({batch for batch, _ in batches}) == 1:
+        return STRONG
+    # Anything else is one line per batch and worker: never an increase of both in one line.
+    return WEAK
+
+
+_Base = tuple[float, str]  # samples/s of one rank, and where
+
+
+def _base(line: Line, groups: Sequence[Sequence[Measured]]) -> _Base | None:
+    """The smallest number of ranks with a rate, where there is another to compare with."""
+    rated = [group for group in groups if _median(run.iterations_per_second for run in group) is not None]
+    if line.batch is None or len(rated) < 2:
+        return None
+    first = rated[0][0]
+    rate = _median(run.iterations_per_second for run in rated[0])
+    assert rate is not None and first.samples_per_iteration is not None
+    return rate * first.samples_per_iteration / first.ranks, place(first.nodes, first.slots)
+
+
+def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callable[[Measured], Sequence[str]]) -> Row:
+    first = runs[0]
+    rates = [rate for run in runs if (rate := run.iterations_per_second) is not None]
+    rate = statistics.median(rates) if rates else None
+    low, high, bounds, spread = _bounds(runs, rates)
+    samples = rate * first.samples_per_iteration if rate and first.samples_per_iteration else None
+    efficiency = samples / first.ranks / base[0] if samples and base else None
+    qualities = [run.quality for run in runs if run.quality]
+    quality = _median(value for _, value in qualities)
+    return Row(
+        line=line,
+        nodes=first.nodes,
+        slots=first.slots,
+        runs=tuple(runs),
+        iterations_per_second=rate,
+        low=low,
+        high=high,
+        bounds=bounds,
+        spread=spread,
+        samples_per_second=samples,
+        efficiency=efficiency,
+        base=base[1] if base else None,
+        loss=_median(run.loss for run in runs),
+        quality=None if quality is None else (qualities[0][0], quality),
+        interruptions=sum(run.interruptions for run in runs),
+        failures=sum(run.failures for run in runs),
+        flags=(*_flags(runs, spread, efficiency), *dict.fromkeys(mark for run in runs for mark in marks(run))),
+    )
+
+
+def _bounds(runs: Sequence[Measured], rates: Sequence[float]) -> tuple[float | None, float | None, str, float | None]:
+    """Low, high, what they are, and the spread."""
+    if len(rates) >= FEWEST_FOR_INTERVAL:
+        low, high = interval(rates)
+        return low, high, "95 % interval of the median", (high - low) / statistics.median(rates)
+    if len(rates) > 1:
+        low, high = min(rates), max(rates)
+        return low, high, "range over the trials", (high - low) / statistics.median(rates)
+    only = next((run.training.rates for run in runs if run.training.rates), None)
+    return None, None, "distance of the quartiles of the iterations (IQR)", only.iqr if only else None
+
+
+def interval(rates: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median of *rates*, from resampling whole trials with a fixed seed."""
+    chance = random.Random(1)
+    medians = sorted(statistics.median(chance.choices(rates, k=len(rates))) for _ in range(_RESAMPLES))
+    return medians[round(0.025 * _RESAMPLES)], medians[round(0.975 * _RESAMPLES) - 1]
+
+
+def _flags(runs: Sequence[Measured], spread: float | None, efficiency: float | None) -> list[str]:
+    found = []
+    if any(run.oversubscribed for run in runs):
+        found.append("oversubscribed")
+    if any(run.training.rates and run.training.rates.by_arrival for run in runs):
+        found.append("timed by arrival of lines")
+    if spread is not None and spread > SPREAD_LIMIT:
+        found.append(f"spread above {share(SPREAD_LIMIT, 0)}")
+    if efficiency is not None and efficiency > EFFICIENCY_LIMIT:
+        found.append(f"efficiency above {share(EFFICIENCY_LIMIT, 0)}")
+    for run in runs:
+        if run.training.rates is None:
+            found.append(f"{run.run}: only {run.training.reported} iterations timed, no rate after the warm-up")
+        if run.state != "succeeded":
+            found.append(f"{run.run}: {run.state}")
+    return found
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,47 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING
+
+from jobs.report.cells import Table as Cells
+from jobs.report.cells import table
+from jobs.report.report import Report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+_ENDLESS = 10_000
+
+
+def show(report: Report, file: IO[str] | None = None, width: int | None = None) -> None:
+    """Print the table of *report* with its notes and warnings, by default to stdout and as wide as that is."""
+    from rich.console import Console
+
+    made = table(report)
+    console = Console(file=file, width=width, highlight=False, markup=False)
+    if width is None and not console.is_terminal:
+        # A file has no width to keep to, and a folded table is hard to read back.
+        console.width = 200
+    shown = _grid(made, made.header, roomy=True)
+    if console.measure(shown, options=console.options.update_width(_ENDLESS)).maximum > console.width:
+        shown = _grid(made, made.short, roomy=False)
+    console.print(shown)
+    for line in [made.caption, *(f"{letter}: {note}" for letter, note in made.notes)]:
+        if line:
+            console.print(line, soft_wrap=True)
+    for warning in report.warnings:
+        console.print(f"warning: {warning}", soft_wrap=True, style="yellow")
+
+
+def _grid(made: Cells, header: list[str], roomy: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if roomy else 0), header_style="bold")
+    for name, numeric in zip(header, made.numeric, strict=True):
+        shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for cells in made.cells:
+        shown.add_row(*cells)
+    return shown

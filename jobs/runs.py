@@ -1,0 +1,209 @@
+"""Reading runs back from their folders; nothing here writes to one but `remove`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import Problem, SpotmpiError, UnknownRun, wrong
+from jobs.names import RunPaths
+from jobs.pod import protocol, record
+from jobs.pod.supervisor import LOCK
+
+RUNNING = "running"
+LOST = "lost"
+_END = 1 << 17  # bytes
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run has come to so far.
+
+    ``state`` is submitted, waiting, running, succeeded, failed, stopped, or lost, when nobody is left to end it.
+    """
+
+    id: str
+    folder: str
+    name: str
+    state: str
+    reason: str | None = None
+    submitted: float | None = None
+    ended: float | None = None
+    attempt: int = 0
+    failures: int = 0
+    interruptions: int = 0
+    iteration: int | None = None
+    total_iterations: int | None = None
+    scalars: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen by itself."""
+        return self.state in record.TERMINAL or self.state == LOST
+
+
+def find(run: str, runs_folder: Path) -> RunPaths:
+    """The paths of the run of that id, or of the only one whose id starts with it.
+
+    Raises:
+        UnknownRun: no run, or several, go by that id.
+    """
+    if (runs_folder / run / "events.jsonl").is_file():
+        return RunPaths(runs_folder / run)
+    close = [paths.id for paths in every(runs_folder) if run and paths.id.startswith(run)]
+    if len(close) == 1:
+        return RunPaths(runs_folder / close[0])
+    if close:
+        raise UnknownRun([Problem("run", run, f"fits several runs: {', '.join(close)}; write more of the id")])
+    raise UnknownRun([Problem("run", run, f"no such run in {runs_folder}; `spotmpi list` shows those there are")])
+
+
+def every(runs_folder: Path) -> list[RunPaths]:
+    """All runs recorded in a folder, oldest first."""
+    if not runs_folder.is_dir():
+        return []
+    found = [RunPaths(path) for path in runs_folder.iterdir() if (path / "events.jsonl").is_file()]
+    return sorted(found, key=lambda paths: (_first_time(paths), paths.id))
+
+
+def _first_time(paths: RunPaths) -> float:
+    """When the run was submitted first, in Unix seconds; infinity where its record does not tell."""
+    return next((float(event["t"]) for event in lines(paths.events)), float("inf"))
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects with a time in a file, a line each, in order; a missing file has none.
+
+    Left out are an unfinished last line, and what a crash or a full disk left that is no entry of ours.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from _entries(file)
+    except FileNotFoundError:
+        return
+
+
+def _entries(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in file:
+        if line.endswith(b"\n"):
+            try:
+                values = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(values, dict) and isinstance(values.get("t"), int | float):
+                yield values
+
+
+def _ends(path: Path) -> Iterator[dict[str, Any]]:
+    """The first and the last entries of a file that may be long: all that a state needs of metrics."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if size <= 2 * _END:
+                yield from _entries(file)
+                return
+            yield from _entries(file.readlines(_END))
+            file.seek(size - _END)
+            file.readline()
+            yield from _entries(file)
+    except FileNotFoundError:
+        return
+
+
+def plan(paths: RunPaths) -> dict[str, Any]:
+    """The plan that the run was started with."""
+    try:
+        values: dict[str, Any] = json.loads(paths.plan.read_text())
+    except (OSError, ValueError) as error:
+        raise wrong("run", paths.id, f"its {paths.plan.name} cannot be read: {error}") from error
+    return values
+
+
+def summary(paths: RunPaths) -> dict[str, Any] | None:
+    """What the run came to, or None while it has not ended."""
+    try:
+        values: dict[str, Any] = json.loads(paths.summary.read_text())
+    except (OSError, ValueError):
+        return None
+    return values
+
+
+def attempts(paths: RunPaths) -> list[dict[str, Any]]:
+    """The records of all attempts on node 0, in order."""
+    files = sorted(paths.attempts.glob("*/node-0.json"), key=lambda path: int(path.parent.name))
+    return [json.loads(path.read_text()) for path in files]
+
+
+def alive(paths: RunPaths) -> bool:
+    """Whether a supervisor holds the run."""
+    try:
+        with (paths.folder / LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def state(paths: RunPaths) -> RunState:
+    """What the run has come to so far, from its events and metrics."""
+    values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": "submitted"}
+    for event in lines(paths.events):
+        _apply(values, event)
+    for metric in _ends(paths.metrics):
+        if metric.get("kind") == protocol.CONTEXT and "total_iterations" in metric:
+            values["total_iterations"] = metric["total_iterations"]
+        if metric.get("iteration") is not None:
+            values["iteration"] = metric["iteration"]
+            scalars = {key: value for key, value in metric.items() if isinstance(value, float | int | str)}
+            values["scalars"] = {**values.get("scalars", {}), **scalars}
+    found = RunState(**values)
+    if found.state not in record.TERMINAL and not alive(paths):
+        # The supervisor lets go of the run just after its last event: look again before calling it lost.
+        return found if _last_event(paths) in record.TERMINAL else RunState(**{**values, "state": LOST})
+    return found
+
+
+def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
+    kind = event.get("event")
+    if kind == record.SUBMITTED:
+        values.update(
+            name=event.get("name", values["name"]),
+            submitted=values.get("submitted", event["t"]),
+            ended=None,
+            reason=None,
+        )
+        values["state"] = "submitted"
+    elif kind == record.STARTED:
+        counted = {key: event[key] for key in ("failures", "interruptions") if key in event}
+        values.update(**counted, state=RUNNING, attempt=event.get("attempt", 0), reason=None)
+    elif kind == record.WAITING:
+        values.update(state=record.WAITING, reason=event.get("reason"))
+    elif kind in (record.INTERRUPTED, record.RESTARTED):
+        counted = {key: event[key] for key in ("failures", "interruptions") if key in event}
+        values.update(**counted, reason=event.get("reason", values.get("reason")))
+    elif kind in record.TERMINAL:
+        values.update(state=kind, reason=event.get("reason"), ended=event["t"])
+
+
+def _last_event(paths: RunPaths) -> str | None:
+    last = None
+    for event in lines(paths.events):
+        last = event.get("event")
+    return last
+
+
+def remove(paths: RunPaths) -> None:
+    """Delete the run's folder with all that is in it; the run must be over."""
+    try:
+        shutil.rmtree(paths.folder)
+    except OSError as error:
+        raise SpotmpiError(f"cannot delete {error.filename or paths.folder}: {error.strerror}") from error

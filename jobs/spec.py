@@ -1,0 +1,256 @@
+"""The job spec: what the user asks for. Every default lives here, and only here."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from jobs.errors import InputError, Problem, wrong
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(value: object) -> object:
+    """Seconds from ``"90s"``, ``"10m"``, ``"2h"`` or ``"1d"``; what is no string is returned for pydantic to judge."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*", value)
+        if match is None:
+            raise ValueError('write a duration such as "90s", "10m", "2h" or "1d"')
+        return float(match[1]) * _UNITS[match[2]]
+    return value
+
+
+def duration(value: float) -> str:
+    """The shortest spelling of a duration in seconds, as specs write it."""
+    for unit in ("d", "h", "m"):
+        if value and value % _UNITS[unit] == 0:
+            return f"{int(value // _UNITS[unit])}{unit}"
+    return f"{int(value) if value == int(value) else value!r}s"
+
+
+def read_duration(field: str, text: str) -> float:
+    """Seconds from *text*; InputError that names *field* where it is no duration."""
+    try:
+        return float(str(seconds(text)))
+    except ValueError:
+        raise wrong(field, text, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
+
+
+Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(seconds), PlainSerializer(duration)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Resources(_Part):
+    """What one slot gets."""
+
+    cpu: Count = Field(1, description="threads per slot")
+    memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory per slot, such as "4Gi"')
+    gpu: int = Field(0, ge=0, description="GPUs per slot")
+
+
+class Checkpoint(_Part):
+    """When and where a program that can writes its checkpoints."""
+
+    every: Duration = Field(600.0, description="time between checkpoints")
+    keep: Count = Field(3, description="how many whole checkpoints stay")
+    path: str | None = Field(None, description="folder; by default inside the run folder")
+    grace: Duration = Field(60.0, description="how long a stop waits for a checkpoint to become whole")
+
+
+class Limits(_Part):
+    """When a run gives up."""
+
+    start: Duration = Field(600.0, description="from submission to the first sign of life of the program")
+    run: Duration | None = Field(None, description="from submission to the end, whatever happens")
+    no_progress: Duration = Field(600.0, description="without a new iteration (or line, until one is reported)")
+    failures: int = Field(2, ge=0, description="failed attempts that are followed by another one")
+    interruptions: int = Field(100, ge=0, description="interrupted attempts that are followed by another one")
+
+
+class Metrics(_Part):
+    """How iterations are read from a program that does not report in our lines."""
+
+    pattern: str | None = Field(
+        None, description="regular expression with the named group iteration; further named groups are scalars"
+    )
+    samples_per_iteration: Count | None = Field(None, description="global batch of a program read by pattern")
+
+
+class Mpi(_Part):
+    """What mpirun gets besides the defaults; on a cluster only."""
+
+    args: list[str] = Field([], description="arguments put after the defaults, so that they win")
+
+
+class Toleration(_Part):
+    """A taint of nodes that the pods of a run bear."""
+
+    key: str
+    value: str | None = None
+    effect: str | None = None
+
+
+class Kubernetes(_Part):
+    """Where and how pods run; read by the kubernetes backend only."""
+
+    context: str | None = Field(None, description="of the kubeconfig; by default its current one")
+    namespace: str | None = Field(None, description="by default the environment's, else the context's")
+    image: str | None = Field(None, description="reference to pull, such as registry/chainermn@sha256:...")
+    volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data")
+    spread: Literal["node", "any"] | None = Field(None, description="node: one pod per node; any: as they fit")
+    node_selector: dict[str, str] = {}
+    tolerations: list[Toleration] = []
+    labels: dict[str, str] = {}
+    secrets: list[str] = Field([], description="Secrets whose keys become variables of every rank")
+    pull_secrets: list[str] = Field([], description="Secrets for pulling the image")
+    queue: str | None = Field(None, description="Kueue LocalQueue that admits the run")
+    shm: str = Field("1Gi", description="size of the memory-backed /dev/shm", pattern=r"^\d+(Mi|Gi)$")
+
+
+class JobSpec(_Part):
+    """What the user asks for, whole and frozen; `load` makes one from TOML."""
+
+    name: str = Field("", description="a name for people; by default the program's or the command's")
+    image: str | None = Field(None, description="a folder under images/; without one, this machine's own software")
+    program: str | None = Field(None, description="one of our training programs")
+    command: list[str] | None = Field(None, description="or any command of yours, as a list")
+    args: list[str] = Field([], description="arguments after the program or command")
+    nodes: Count = 1
+    slots: Count = Field(1, description="processes per node")
+    launcher: Literal["mpirun", "torchrun", "none"] = Field(
+        "mpirun", description="what starts the ranks: mpirun, torchrun or none"
+    )
+    where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
+    data: str | None = Field(None, description="folder of the data set")
+    env: dict[str, str] = {}
+    resources: Resources = Resources()
+    checkpoint: Checkpoint = Checkpoint()
+    limits: Limits = Limits()
+    metrics: Metrics = Metrics()
+    mpi: Mpi = Mpi()
+    nccl: dict[str, str] = Field({}, description="NCCL variables without their prefix, such as DEBUG")
+    kubernetes: Kubernetes = Kubernetes()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole run: nodes x slots."""
+        return self.nodes * self.slots
+
+    @property
+    def title(self) -> str:
+        """The name, or what stands for it."""
+        if self.name:
+            return self.name
+        parts = self.command or ["run"]
+        script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), parts[0])
+        return self.program or Path(script).stem
+
+    def to_toml(self) -> str:
+        """The spec as TOML, without what was left at its default."""
+        return tomli_w.dumps(self.model_dump(exclude_defaults=True, exclude_none=True))
+
+    def canonical(self) -> dict[str, Any]:
+        """Every field as plain JSON values."""
+        return self.model_dump(mode="json")
+
+
+def load(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
+    """The spec in the TOML file *path* with ``key.path=value`` *overrides* applied; relative data paths are the file's.
+
+    Raises:
+        InputError: no such file, malformed TOML, or any number of wrong or unknown keys, all at once.
+    """
+    return from_values(_resolve_paths(read_toml(path), path.parent), overrides)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file; InputError tells where it is malformed."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise wrong("spec", str(path), "no such file; `spotmpi init` writes one to start from") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise wrong("spec", str(path), f"cannot be read as a text file: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise wrong("spec", str(path), f"is not TOML: {error}") from error
+
+
+def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> JobSpec:
+    """The spec that *values* and ``key.path=value`` *overrides* describe; InputError with every problem."""
+    merged: dict[str, Any] = dict(values)
+    for text in overrides:
+        merged = _overridden(merged, text)
+    try:
+        return JobSpec.model_validate(_resolve_paths(merged, Path.cwd()))
+    except ValidationError as error:
+        raise InputError([_problem(dict(detail)) for detail in error.errors()]) from None
+
+
+def _overridden(values: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """*values* with one ``a.b=value`` applied; the value is TOML, or else a plain string."""
+    path, equals, raw = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise wrong("--set", text, 'write it as key=value, such as limits.failures=3 or image="pytorch"')
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    if keys[0] == "env" and not isinstance(value, str):
+        value = raw.strip()  # a variable is text, be it written like a number
+    return _with(values, keys, value, text)
+
+
+def _with(values: Mapping[str, Any], keys: list[str], value: object, text: str) -> dict[str, Any]:
+    first, rest = keys[0], keys[1:]
+    if not rest:
+        return {**values, first: value}
+    inner = values.get(first, {})
+    if not isinstance(inner, Mapping):
+        raise wrong("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
+    return {**values, first: _with(inner, rest, value, text)}
+
+
+def _resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
+    """Paths in a spec file are meant from where the file is, others from the current folder.
+
+    A relative data path that leads nowhere here stays as it is: on a cluster it is meant from the run volume.
+    """
+    if isinstance(values.get("data"), str):
+        data = (base / Path(values["data"]).expanduser()).resolve()
+        values = {**values, "data": str(data) if data.exists() else values["data"]}
+    checkpoint = values.get("checkpoint")
+    if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
+        path = str((base / Path(checkpoint["path"]).expanduser()).resolve())
+        values = {**values, "checkpoint": {**checkpoint, "path": path}}
+    return values
+
+
+def _problem(detail: dict[str, Any]) -> Problem:
+    field = ".".join(str(part) for part in detail["loc"]) or "spec"
+    if detail["type"] == "extra_forbidden":
+        return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'])}")
+    message = detail["msg"].removeprefix("Value error, ")
+    return Problem(field, detail["input"], message[0].lower() + message[1:])
+
+
+def _near(loc: tuple[Any, ...]) -> str:
+    """The known keys beside an unknown one, the likeliest first."""
+    import difflib
+
+    model: Any = JobSpec
+    for part in loc[:-1]:
+        model = model.model_fields[part].annotation
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"

@@ -1,0 +1,126 @@
+"""Runs every NCCL path of the training programs on this machine's GPUs, or says why it cannot.
+
+Exit code 0 unless a path that could run failed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs import names
+from jobs.backends import image_environment
+from jobs.errors import SpotmpiError
+from jobs.pod import protocol
+
+_TRAINING = ("--batch-per-worker", "64", "--iterations", "200")
+_IMAGES = ("--batch-per-worker", "16", "--iterations", "20", "--image-size", "128", "--classes", "10")
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Check:
+    """One program with one way of exchanging gradients; it says something on at least *ranks* GPUs."""
+
+    image: str
+    program: str
+    options: tuple[str, ...]
+    ranks: int = 1
+
+    @property
+    def title(self) -> str:
+        """What a person reads."""
+        return " ".join([self.image, self.program, *self.options])
+
+
+CHECKS = (
+    Check("chainermn", "allreduce", ("--communicator", "pure_nccl"), 2),
+    Check("chainermn", "digits", ("--communicator", "pure_nccl")),
+    Check("chainermn", "digits", ("--communicator", "pure_nccl", "--allreduce-dtype", "fp16")),
+    Check("chainermn", "digits", ("--communicator", "pure_nccl", "--double-buffering")),
+    Check("chainermn", "resnet50", ("--communicator", "pure_nccl", "--allreduce-dtype", "fp16", "--double-buffering")),
+    Check("pytorch", "allreduce", ("--backend", "nccl"), 2),
+    Check("pytorch", "digits", ("--backend", "nccl")),
+    Check("pytorch", "digits", ("--backend", "nccl", "--ddp-hook", "fp16"), 2),
+    Check("pytorch", "digits", ("--backend", "nccl", "--ddp-hook", "bf16", "--bucket-mb", "1"), 2),
+    Check("pytorch", "resnet50", ("--backend", "nccl", "--ddp-hook", "fp16"), 2),
+)
+
+
+def gpus() -> tuple[int, str]:
+    """How many NVIDIA GPUs there are, and why there are none."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0, "no NVIDIA GPU here: nvidia-smi is not on PATH"
+    listed = subprocess.run([tool, "-L"], capture_output=True, text=True)
+    count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    said = (listed.stdout + listed.stderr).strip().splitlines()
+    return count, "" if count else f"no NVIDIA GPU here: nvidia-smi says {said[0] if said else 'nothing'!r}"
+
+
+def command(check: Check, place: Path, ranks: int) -> list[str]:
+    """The command that runs *check* on so many GPUs in the image's environment at *place*."""
+    size = {"digits": _TRAINING, "resnet50": _IMAGES, "allreduce": ()}[check.program]
+    program = ["-m", names.program_module(check.image, check.program), *check.options, *size]
+    start = [str(place / "bin" / "mpirun"), "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
+    return [*start, str(place / "bin" / "python"), *program]
+
+
+def judge(check: Check, output: str, code: int) -> str:
+    """``ok`` with what was measured, or ``failed`` with the reason."""
+    said = [found for found in map(protocol.decode, output.splitlines()) if found]
+    results = [values for kind, values in said if kind == protocol.RESULT]
+    if code or not results:
+        reasons = [str(values.get("reason")) for kind, values in said if kind == protocol.FATAL]
+        lines = [line for line in output.splitlines() if line.strip() and not protocol.decode(line)]
+        return f"failed (exit {code}): {(reasons or lines or ['no output'])[-1]}"
+    result = results[-1]
+    if check.program == "digits" and result["accuracy"] < 0.9:
+        return f"failed: accuracy {result['accuracy']:.3f} after 200 iterations, at least 0.9 was expected"
+    shown = ("accuracy", "loss", "best_busbw")
+    return "ok: " + ", ".join(f"{name} {result[name]:.4g}" for name in shown if result.get(name) is not None)
+
+
+def main(find: Callable[[], tuple[int, str]] = gpus) -> int:
+    """Run what can be run and print a line for each check."""
+    count, reason = find()
+    failed = 0
+    for check in CHECKS:
+        if count < check.ranks:
+            verdict = f"not run: {reason or f'needs {check.ranks} GPUs, here is {count}'}"
+        else:
+            verdict = _run(check, count)
+        failed += verdict.startswith("failed")
+        print(f"{check.title}: {verdict}", flush=True)
+    return 1 if failed else 0
+
+
+def _run(check: Check, count: int) -> str:
+    lock = image_environment.GPU_LOCK
+    if not (names.IMAGES / check.image / lock).is_file():
+        lock = image_environment.LOCK
+    try:
+        place = image_environment.prepare(check.image, lambda text: print(text, file=sys.stderr), lock)
+        done = subprocess.run(
+            command(check, place, count),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=names.PROJECT,
+            env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+            timeout=_SECONDS,
+        )
+    except SpotmpiError as problem:
+        return f"failed: {problem}"
+    except subprocess.TimeoutExpired:
+        return f"failed: not done after {_SECONDS} s"
+    return judge(check, done.stdout, done.returncode)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

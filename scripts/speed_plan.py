@@ -1,0 +1,96 @@
+"""Measures `spotmpi plan` for 10 types in 3 regions where every call to AWS takes 200 ms.
+
+    scripts/speed-plan [--runs 10] [--latency 0.2] [--json]
+
+Real boto3 clients check parameters and page; signing, sending and parsing are a stub that sleeps. Each run makes its
+clients anew, as a command does; importing boto3 is measured apart, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from jobs.cloud.zone_plan import zone_plan
+from tests.jobs.scripted_account import NOW, ScriptedAccount, World
+
+TARGET = 5.0
+REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
+TYPES = tuple(
+    f"g{family}.{size}" for family in ("4dn", "5") for size in ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge")
+)
+
+
+def main() -> None:
+    """Measure, and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10, help="how often each is measured")
+    parser.add_argument("--latency", type=float, default=0.2, help="seconds that each call takes")
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout")
+    options = parser.parse_args()
+    plans, imports, calls = [], [], 0
+    for _ in range(options.runs):
+        seconds, calls = _plan(options.latency)
+        plans.append(seconds)
+        imports.append(_import())
+    total = statistics.median(plans) + statistics.median(imports)
+    figures = {
+        "plan_seconds": {"median": statistics.median(plans), "least": min(plans), "most": max(plans)},
+        "import_seconds": {"median": statistics.median(imports)},
+        "calls": calls,
+        "one_after_another_seconds": calls * options.latency,
+        "target_seconds": TARGET,
+        "met": total < TARGET,
+    }
+    if options.json:
+        print(json.dumps(figures))
+        return
+    print(f"{len(TYPES)} types x {len(REGIONS)} regions, {calls} calls of {options.latency} s, {options.runs} runs")
+    print(f"plan    median {statistics.median(plans):.2f} s ({min(plans):.2f} to {max(plans):.2f})")
+    print(f"import  median {statistics.median(imports):.2f} s (boto3 and ours, in a new process)")
+    verdict = "met" if total < TARGET else "MISSED"
+    print(
+        f"both    {total:.2f} s, target under {TARGET:.0f} s: {verdict}; "
+        f"one call after another: {calls * options.latency:.1f} s"
+    )
+
+
+def _plan(latency: float) -> tuple[float, int]:
+    account = ScriptedAccount()
+    _world().script(account)
+    account.delay = latency
+    begin = time.perf_counter()
+    plan = zone_plan(TYPES, 8, REGIONS, account.aws, NOW)
+    seconds = time.perf_counter() - begin
+    assert len(plan.rows) == len(TYPES) * 12 and not plan.unknown
+    return seconds, len(account.asked)
+
+
+def _world() -> World:
+    world = World()
+    world.enabled = dict.fromkeys(REGIONS, True)
+    world.zones = {
+        region: {f"{region}{letter}": f"{region}-az{number}" for number, letter in enumerate("abcd", 1)}
+        for region in REGIONS
+    }
+    world.types = dict.fromkeys(TYPES, (4, 1, True, False))
+    world.spot = dict.fromkeys(TYPES, 0.4)
+    world.on_demand |= dict.fromkeys(TYPES, 1.0)
+    return world
+
+
+def _import() -> float:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import boto3, jobs.cloud.zone_plan, jobs.cli.zone_table"], check=True)
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Runs on the test cluster, followed as a user's terminal follows them, with what tests need to strike and judge."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jobs import names
+from jobs.backends.kubernetes import KubernetesBackend
+from jobs.events import Event
+from jobs.plan import manifests
+from jobs.pod import record
+from jobs.spec import from_values
+from jobs.validate import require_valid
+from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.kubernetes import Object
+
+LIMIT = 90.0  # seconds in which anything that a test waits for has happened
+PARTS = "pods,jobsets,jobs,secrets,configmaps,networkpolicies,services"
+
+
+class Followed:
+    """One run with every event that its follower has given so far, each with its arrival time."""
+
+    def __init__(self, runs: Runs, run: str) -> None:
+        self.id = run
+        self.runs = runs
+        self.events: list[Event] = []
+        self.error: Exception | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._follow, name=f"follow {run}", daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        try:
+            for event in self.runs.backend.events(self.id, follow=True):
+                with self._changed:
+                    self.events.append(event)
+                    self._changed.notify_all()
+        except Exception as error:
+            self.error = error
+        with self._changed:
+            self._changed.notify_all()
+
+    def until(self, what: str, fits: Callable[[Event], object], after: int = 0, limit: float = LIMIT) -> Event:
+        """Give the first event from the *after*-th on that fits; fails with all events where it does not come."""
+        deadline, looked = time.monotonic() + limit, after
+        while True:
+            with self._changed:
+                fresh = self.events[looked:]
+                if not fresh:
+                    over = not self._thread.is_alive()
+                    assert not over and time.monotonic() < deadline, f"{what} did not come: {self.told()}"
+                    self._changed.wait(0.5)
+            for event in fresh:
+                looked += 1
+                if fits(event):
+                    return event
+
+    def until_kind(self, kind: str, after: int = 0, limit: float = LIMIT) -> Event:
+        """Give the first event of that kind from the *after*-th on."""
+        return self.until(f"{kind!r}", lambda event: event.kind == kind, after, limit)
+
+    def until_iteration(self, number: int, attempt: int = 1) -> Event:
+        """Give the first metric of an attempt at or beyond that iteration."""
+        return self.until(
+            f"iteration {number} of attempt {attempt}",
+            lambda event: event.attempt == attempt and (event.values.get("iteration") or 0) >= number,
+        )
+
+    def end(self, limit: float = LIMIT) -> Event:
+        """Give the terminal event, once the stream is over."""
+        self._thread.join(limit)
+        assert not self._thread.is_alive(), f"the run does not end: {self.told()}"
+        if self.error:
+            raise self.error
+        assert self.events and self.events[-1].terminal, f"the stream ended without an end: {self.told()}"
+        return self.events[-1]
+
+    def kinds(self) -> list[str]:
+        """Give the kinds of all events but output and waiting, in order."""
+        return [event.kind for event in self.events if event.kind not in (record.LINE, record.METRIC, record.WAITING)]
+
+    def lines(self) -> list[str]:
+        """Give the text of every line of output."""
+        return [event.values["text"] for event in self.events if event.kind == record.LINE]
+
+    def reasons(self) -> list[str]:
+        """Give every reason for which the run waited."""
+        return [event.reason or "" for event in self.events if event.kind == record.WAITING]
+
+    def told(self) -> str:
+        """Give the last events in short, for failures."""
+        shown = [f"{event.kind} {event.attempt} {str(event.values)[:200]}" for event in self.events[-15:]]
+        return "\n  ".join([f"{len(self.events)} events, error {self.error!r}", *shown])
+
+    @property
+    def folder(self) -> Path:
+        """Give the run folder on the run volume, as this machine sees it."""
+        assert self.runs.volume is not None
+        return self.runs.volume / "runs" / self.id
+
+    def pod(self, node: int) -> Object:
+        """Give a node's newest pod."""
+        index = f"{names.LABEL_RUN}={self.id},{manifests.LABEL_INDEX}={node}"
+        found = self.runs.testbed.get("pods", "-n", self.runs.namespace, "-l", index)["items"]
+        assert found, f"node {node} has no pod"
+        newest: Object = max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        return newest
+
+    def processes(self, node: int) -> dict[int, str]:
+        """Give the command line of every process in a node's pod, by process id on this machine."""
+        pod = self.pod(node)
+        return self.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
+
+    def wait_until_gone(self, limit: float = 60.0) -> None:
+        """Wait until no object of the run is left."""
+        deadline = time.monotonic() + limit
+        while left := self.left():
+            assert time.monotonic() < deadline, f"still there after {limit:g} s: {left}"
+            time.sleep(0.2)
+
+    def left(self) -> list[str]:
+        """Give every object that carries the run's label."""
+        label = f"{names.LABEL_RUN}={self.id}"
+        return self.runs.testbed.kubectl("get", PARTS, "-n", self.runs.namespace, "-l", label, "-o", "name").split()
+
+
+class Runs:
+    """Submits runs into one namespace of the test cluster; *volume* is the folder of its run volume, if it has one."""
+
+    def __init__(self, testbed: Cluster, namespace: str, folder: Path, volume: Path | None) -> None:
+        self.testbed = testbed
+        self.namespace = namespace
+        self.volume = volume
+        self.backend = KubernetesBackend(folder, namespace=namespace)
+        self._numbers = itertools.count(1)
+
+    def submit(self, values: Mapping[str, Any], image: str = "chainermn") -> str:
+        """Start a run of the spec with *values* on an image of the cluster, and give its id."""
+        own = dict(values.get("kubernetes", {}))
+        kubernetes = {"image": self.testbed.images.get(image, image), **own}
+        if self.volume is not None:
+            kubernetes["volume"] = "shared"
+        spec = from_values({**values, "kubernetes": kubernetes})
+        require_valid(spec, self.backend.survey(spec))
+        run = f"{names.slug(spec.title)}-{next(self._numbers)}"
+        self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
+        return run
+
+    def start(self, values: Mapping[str, Any], image: str = "chainermn") -> Followed:
+        """Start a run and follow it."""
+        return Followed(self, self.submit(values, image))
+
+    def elsewhere(self, folder: Path) -> Runs:
+        """Give the same runs as another terminal sees them, which keeps its copies in *folder*."""
+        return Runs(self.testbed, self.namespace, folder, self.volume)
+
+    def stop_all(self) -> None:
+        """Delete every run at once."""
+        self.testbed.try_kubectl("delete", "jobsets", "-n", self.namespace, "--all", "--wait=false")
+
+
+@contextmanager
+def runs_in(testbed: Cluster, namespace: str, folder: Path, volume: bool = True) -> Iterator[Runs]:
+    """Give the `Runs` of a namespace; everything of them is deleted at the end of the block."""
+    before = os.environ.get("KUBECONFIG")
+    os.environ["KUBECONFIG"] = str(testbed.kubeconfig)
+    shared = testbed.shared_volume(namespace) if volume else None
+    runs = Runs(testbed, namespace, folder, shared)
+    try:
+        yield runs
+    finally:
+        runs.stop_all()
+        if before is None:
+            del os.environ["KUBECONFIG"]
+        else:
+            os.environ["KUBECONFIG"] = before
+
+
+def digits(epochs: int = 20, **more: Any) -> dict[str, Any]:
+    """Give the values of a spec that trains digits on two nodes, 22 iterations an epoch."""
+    return {
+        "name": "digits",
+        "image": "chainermn",
+        "program": "digits",
+        "args": ["--global-batch", "64", "--epochs", str(epochs)],
+        "nodes": 2,
+        **more,
+    }
+
+
+def plain(*command: str, **more: Any) -> dict[str, Any]:
+    """Give the values of a spec that runs a plain command."""
+    return {"name": "plain", "command": list(command), "launcher": "none", **more}
+
+
+def parameters(events: list[Event]) -> str:
+    """Give the checksum of the final parameters that a run reported."""
+    (result,) = [event for event in events if event.values.get("kind") == "result"]
+    return str(result.values["parameters"])

@@ -1,0 +1,39 @@
+"""The contract of every backend, held by the Kubernetes backend over real pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.backends.kubernetes import KubernetesBackend
+from jobs.events import Event
+from jobs.pod import record
+from tests.cluster.followed import runs_in
+from tests.cluster.testbed.cluster import Cluster
+from tests.contract.conftest import Somewhere
+from tests.contract.test_backend_contract import *  # noqa: F403
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+# Deadlines shorter than a pod's way to its node, and a command line that finds its runs by the current context.
+del test_a_run_beyond_its_time_ends_with_a_checkpoint_and_for_good  # noqa: F821
+del test_a_run_is_read_by_another_process_while_it_goes_on  # noqa: F821
+
+
+class Unhurried(KubernetesBackend):
+    """The backend without what it says of waiting, which may come at any time."""
+
+    def events(self, run: str, follow: bool) -> Iterator[Event]:
+        return (event for event in super().events(run, follow) if event.kind != record.WAITING)
+
+
+@pytest.fixture
+def place(testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Somewhere]:
+    """A namespace of the test cluster, with a run volume."""
+    monkeypatch.chdir(tmp_path)
+    with runs_in(testbed, namespace, tmp_path / "runs"):
+        kubernetes = {"image": testbed.images["base"], "volume": "shared"}
+        backend = Unhurried(tmp_path / "runs", namespace=namespace)
+        yield Somewhere(backend, {"kubernetes": kubernetes}, patience=90.0)

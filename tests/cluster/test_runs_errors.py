@@ -1,0 +1,178 @@
+"""What cannot work ends with a clear state and one line that says why, within its deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.backends import run_keys
+from jobs.backends.kubernetes import KubernetesBackend
+from jobs.errors import SpotmpiError
+from jobs.spec import from_values
+from tests.cluster.followed import Followed, Runs, digits, plain, runs_in
+from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.kubernetes import Kubernetes
+from tests.cluster.testbed.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+        yield runs
+
+
+def impatient(run: dict[str, Any], start: str = "6s") -> dict[str, Any]:
+    """Give the spec with a short start limit."""
+    return {**run, "limits": {"start": start}}
+
+
+def assert_given_up(run: Followed, *words: str) -> None:
+    """Hold a run that could not start to its end: failed with these words, after a countdown, and all of it gone."""
+    end = run.end(60)
+    assert end.kind == "failed"
+    assert str(end.reason).startswith("limits.start"), end.reason
+    for word in words:
+        assert word in str(end.reason)
+    assert any("gives up in" in reason for reason in run.reasons())
+    assert run.runs.backend.state(run.id).state == "failed"
+    run.wait_until_gone()
+
+
+def test_an_image_that_cannot_be_pulled_is_named_until_the_start_limit_ends_the_run(runs: Runs) -> None:
+    run = runs.start(impatient(plain("true", nodes=2)), image="registry.invalid/none:1")
+    assert_given_up(run, "2/2 nodes", "registry.invalid/none:1")
+
+
+def test_a_request_that_fits_no_node_is_told_in_the_schedulers_words(runs: Runs) -> None:
+    run = runs.start(impatient({**plain("true"), "resources": {"gpu": 1}}), image="base")
+    assert_given_up(run, "1/1 nodes", "Insufficient nvidia.com/gpu")
+
+
+def test_a_detached_run_that_waited_too_long_is_ended_by_the_next_look_at_it(runs: Runs) -> None:
+    run = runs.submit(impatient({**plain("true"), "resources": {"gpu": 1}}, "2s"), image="base")
+    wait_for("the run is over", lambda: runs.backend.state(run).over, 30)
+    state = runs.backend.state(run)
+    assert state.state == "failed" and "limits.start (2s) is over: 1/1 nodes: 0/2 nodes" in str(state.reason)
+
+
+def test_a_missing_secret_of_the_users_is_named(runs: Runs) -> None:
+    run = runs.start(impatient(plain("true", kubernetes={"secrets": ["absent"]})), image="base")
+    assert_given_up(run, 'secret "absent" not found')
+
+
+def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, namespace: str, tmp_path: Path) -> None:
+    with runs_in(testbed, namespace, tmp_path / "copies", volume=False) as runs:
+        run = runs.start(impatient(plain("true", kubernetes={"volume": "absent"})), image="base")
+        assert_given_up(run, 'persistentvolumeclaim "absent" not found')
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("id", "no key at all\n", "the SSH Secret's id is no usable private key"),
+        ("host_key", "no key at all\n", "the SSH Secret's host_key is no usable private key"),
+    ],
+)
+def test_a_secret_with_wrong_keys_ends_the_run_at_once(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, key: str, text: str, words: str
+) -> None:
+    real = run_keys.make_keys
+    monkeypatch.setattr("jobs.backends.kubernetes.make_keys", lambda: {**real(), key: text})
+    run = runs.start({**plain("true", nodes=2), "launcher": "mpirun"}, image="base")
+
+    end = run.end(60)
+    assert end.kind == "failed" and words in str(end.reason), end
+    assert "started" not in run.kinds() and "restarted" not in run.kinds()
+
+
+def test_an_image_without_mpirun_is_told_so_at_once(runs: Runs) -> None:
+    run = runs.start({**plain("true", nodes=2), "launcher": "mpirun"}, image="base")
+    end = run.end(60)
+    assert end.kind == "failed" and "the image has no mpirun on PATH" in str(end.reason)
+
+
+def test_a_command_that_the_image_does_not_have_is_named(runs: Runs) -> None:
+    run = runs.start({**plain("trane"), "limits": {"failures": 0}}, image="base")
+    end = run.end(60)
+    assert end.kind == "failed" and "trane: no such command on PATH" in str(end.reason)
+
+
+@pytest.mark.pod_images("chainermn")
+def test_a_world_of_the_wrong_size_is_found_before_training_and_never_tried_again(runs: Runs) -> None:
+    run = runs.start(digits(epochs=1, launcher="none"))  # nobody joins the two ranks: each is a world of its own
+    end = run.end()
+    assert end.kind == "failed"
+    assert "world" in str(end.reason), end.reason
+    assert "restarted" not in run.kinds(), run.told()
+    assert not any(event.values.get("kind") == "metric" for event in run.events)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_full_volume_ends_the_run_with_its_remedy(
+    testbed: Cluster, namespace: str, tmp_path: Path, node: int
+) -> None:
+    testbed.shared_volume(namespace, "small", megabytes=2)
+    fill = (
+        f'if [ "$RANK" = {node} ]; then dd if=/dev/zero of=/spotmpi/volume/fill bs=1M count=9; seq 100000; fi; sleep 60'
+    )
+    with runs_in(testbed, namespace, tmp_path / "copies", volume=False) as runs:
+        run = runs.start(plain("sh", "-c", fill, nodes=2, kubernetes={"volume": "small"}), image="base")
+        end = run.end(60)
+    assert end.kind == "failed"
+    assert "No space left on device; free some space" in str(end.reason), end.reason
+
+
+def test_whoever_may_not_submit_is_told_in_one_line(
+    testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("nobody")))
+    with pytest.raises(
+        SpotmpiError, match=r'not permitted .*User "nobody" cannot create resource "jobsets"'
+    ) as refused:
+        submit(tmp_path, namespace)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_cluster_whose_jobset_webhook_is_down_is_told_apart(
+    testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
+    testbed.jobset.stop()
+    try:
+        with pytest.raises(SpotmpiError, match="JobSet's webhook does not answer: check `kubectl -n jobset-system"):
+            submit(tmp_path, namespace)
+    finally:
+        testbed.jobset.start()
+        testbed.jobset.wait_until_ready()
+    assert testbed.kubectl("get", "jobsets,secrets,configmaps", "-n", namespace, "-l", "spotmpi.dev/run") == ""
+
+
+def test_a_cluster_without_jobset_tells_how_to_install_it(
+    api_server: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
+    with pytest.raises(SpotmpiError, match=r"the cluster has no JobSet.*helm install jobset"):
+        submit(tmp_path, "default")
+
+
+def test_a_cluster_that_is_not_there_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, testbed: Cluster
+) -> None:
+    nowhere = tmp_path / "kubeconfig"
+    address = testbed.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
+    nowhere.write_text(testbed.kubeconfig.read_text().replace(address, "https://127.0.0.1:1"))
+    monkeypatch.setenv("KUBECONFIG", str(nowhere))
+    with pytest.raises(SpotmpiError, match=r"the cluster cannot be reached .*try `kubectl version`"):
+        submit(tmp_path, "default")
+
+
+def submit(folder: Path, namespace: str) -> None:
+    """Submit any run."""
+    backend = KubernetesBackend(folder / "copies", namespace=namespace)
+    spec = from_values(plain("true", kubernetes={"image": "any"}))
+    backend.submit(spec, backend.plan(spec, "any-1"), lambda text: None)

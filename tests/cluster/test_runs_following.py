@@ -1,0 +1,66 @@
+"""Following over rotated logs: no line lost, none twice, also for whoever comes late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.pod import record
+from tests.cluster.followed import Followed, Runs, plain, runs_in
+from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+LINES = 100_000  # at 120 bytes and more each beyond the 10 MiB at which a kubelet rotates
+PROGRAM = f"""
+import sys, time
+for number in range({LINES}):
+    sys.stdout.write(f"{{number:06d}} {"x" * 100}\\n")
+sys.stdout.flush()
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+        yield runs
+
+
+def assert_whole(run: Followed) -> None:
+    """Every line once and in order, and no gap told."""
+    lines = [event for event in run.events if event.kind == record.LINE]
+    assert [line.number for line in lines] == list(range(1, len(lines) + 1))
+    assert [line.values["text"][:6] for line in lines] == [f"{number:06d}" for number in range(len(lines))]
+    assert not any(event.kind == record.GAP for event in run.events)
+
+
+def rotated(run: Followed) -> bool:
+    """Whether the kubelet has begun another log file of node 0's pod."""
+    pod = run.pod(0)
+    folder = run.runs.testbed.node(pod["spec"]["nodeName"]).folder / "pod-logs"
+    return len(list(folder.glob(f"*{pod['metadata']['uid']}/node/*"))) > 1
+
+
+def test_a_hundred_thousand_lines_reach_an_early_and_a_late_follower_whole_through_rotation(
+    runs: Runs, tmp_path: Path
+) -> None:
+    early = runs.start(plain("python3", "-c", PROGRAM), image="base")
+
+    def last(event: object) -> bool:
+        return getattr(event, "number", 0) == LINES
+
+    early.until("the last line", last, limit=200)
+    assert_whole(early)
+    wait_for("the log is rotated", lambda: rotated(early), 60)
+
+    late = Followed(runs.elsewhere(tmp_path / "another terminal"), early.id)
+    late.until("the last line", last, limit=200)
+    assert_whole(late)
+    copy = tmp_path / "another terminal" / early.id / "logs" / "1" / "node-0.log"
+    wait_for("the copy is whole", lambda: copy.read_bytes().count(b"\n") == LINES)
+    runs.backend.stop(early.id, "seen", now=True)
+    assert early.end().kind == "stopped" and late.end().kind == "stopped"

@@ -1,0 +1,296 @@
+"""The reclaim matrix: whatever is taken from a run on two pods, it ends with the parameters of an undisturbed one.
+
+Phases are proved by the attempt records in the run folder. `start` is the start of the second attempt, so that there
+is something to resume from; `write` is the writing of a checkpoint, in which rank 0 is frozen until it is struck.
+In full for node 0 and node 1 during training, one representative for each of the other cells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from jobs.backends.local import LocalBackend
+from jobs.pod import record
+from jobs.spec import from_values
+from tests.cluster.followed import Followed, Runs, digits, parameters, runs_in
+from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.node import Node
+from tests.cluster.testbed.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
+
+EPOCHS = 6  # of 22 iterations
+STRUCK_AT = 20  # the iteration from which faults come
+ENOUGH = 240.0  # seconds for a run with a fault, on a busy machine
+
+
+class Fault(NamedTuple):
+    """What is done to a node, and as what it counts."""
+
+    how: str
+    node: int
+    counts: str = "interruption"
+
+
+TRAINING = [
+    *(Fault(how, node) for node in (0, 1) for how in ("evict", "delete", "sshd", "agent")),
+    Fault("rank", 0, "failure"),
+    Fault("rank", 1, "failure"),
+    Fault("launcher", 0, "failure"),
+]
+START = [Fault("evict", 1), Fault("agent", 0), Fault("launcher", 0, "failure")]
+WRITE = [Fault("rank", 0, "failure"), Fault("agent", 0), Fault("delete", 1)]
+
+
+def named(fault: Fault) -> str:
+    return f"{fault.how}-{fault.node}"
+
+
+@pytest.fixture
+def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+        yield runs
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The checksum of the final parameters of the same work without a fault, on this machine."""
+    backend = LocalBackend(tmp_path_factory.mktemp("undisturbed"))
+    spec = from_values(digits(EPOCHS))
+    backend.submit(spec, backend.plan(spec, "digits-1"), lambda text: None)
+    return parameters(list(backend.events("digits-1", follow=True)))
+
+
+def training(runs: Runs, every: str = "1s") -> Followed:
+    return runs.start(digits(EPOCHS, checkpoint={"every": every}, limits={"failures": 1}))
+
+
+def trained_with_checkpoint(run: Followed) -> int:
+    """Wait until a run is beyond the iteration of faults and has a whole checkpoint; give how many events that took."""
+    run.until_iteration(STRUCK_AT)
+    run.until("a checkpoint", lambda event: event.values.get("kind") == "checkpoint")
+    return len(run.events)
+
+
+def strike(run: Followed, fault: Fault) -> None:
+    """Cause the fault."""
+    pod = run.pod(fault.node)["metadata"]["name"]
+    if fault.how == "evict":
+        run.runs.testbed.evict(pod, run.runs.namespace)
+    elif fault.how == "delete":
+        run.runs.testbed.kubectl("delete", "pod", pod, "-n", run.runs.namespace, "--wait=false")
+    else:
+        os.kill(victim(run, fault), signal.SIGKILL)
+
+
+def is_launcher(command: str) -> bool:
+    """Whether a command line is mpirun's, which Open MPI 5 turns into prterun."""
+    return any(part.endswith(("/mpirun", "/prterun")) for part in command.split()[:2])
+
+
+COMMANDS: dict[str, Callable[[str], bool]] = {
+    "rank": lambda command: "-m jobs.programs." in command and not is_launcher(command),
+    "sshd": lambda command: "sshd" in command and " -D" in command,
+    "launcher": is_launcher,
+    "agent": lambda command: command.endswith("-m jobs.pod.agent"),
+}
+
+
+def victim(run: Followed, fault: Fault) -> int:
+    """The process id, on this machine, of the process that the fault is about; waits until there is one."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [
+            pid for pid, command in run.processes(fault.node).items() if command and COMMANDS[fault.how](command)
+        ]
+        return bool(found)
+
+    wait_for(f"{fault.how} on node {fault.node}", look)
+    return found[0]
+
+
+def attempts(run: Followed) -> list[dict[str, Any]]:
+    """The records of all attempts in the run folder, in order; an attempt whose agent was killed has none."""
+    folders = sorted((run.folder / "attempts").iterdir(), key=lambda path: int(path.name))
+    return [
+        json.loads(path.read_text()) if (path := folder / "node-0.json").exists() else {"cause": None}
+        for folder in folders
+    ]
+
+
+def judge(run: Followed, checksum: str, fault: Fault, struck: int) -> None:
+    """Hold a run with a fault in its attempt number *struck* to all that is promised."""
+    end = run.end(ENOUGH)
+    assert end.kind == "succeeded", run.told()
+    summary = json.loads((run.folder / "summary.json").read_text())
+    before, after = summary["attempts"][struck - 1], summary["attempts"][struck]
+    assert before["cause"] == fault.counts, before["reason"]
+    counted = {
+        cause: sum(each["cause"] == cause for each in summary["attempts"]) for cause in ("failure", "interruption")
+    }
+    assert (summary["failures"], summary["interruptions"]) == (counted["failure"], counted["interruption"])
+    assert len(summary["attempts"]) == struck + 1, [each["reason"] for each in summary["attempts"]]
+    assert after["resumed_iteration"] and after["resumed_iteration"] > 0
+    assert after["first_iteration"] == after["resumed_iteration"] + 1
+    assert parameters(run.events) == checksum
+    assert run.runs.backend.state(run.id).state == "succeeded"
+    run.runs.backend.stop(run.id, "seen", now=True)
+    run.wait_until_gone()
+
+
+@pytest.mark.parametrize("fault", TRAINING, ids=named)
+def test_a_run_struck_during_training_ends_as_if_nothing_had_been(runs: Runs, undisturbed: str, fault: Fault) -> None:
+    run = training(runs)
+    seen = trained_with_checkpoint(run)
+    strike(run, fault)
+
+    run.until("the next attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, seen)
+    first = attempts(run)[0]
+    if fault != Fault("agent", 0):  # nobody is left to write that record
+        assert first["first_iteration"] == 1 and STRUCK_AT <= first["last_iteration"] < EPOCHS * 22, first
+        assert not first["result"]
+    judge(run, undisturbed, fault, 1)
+
+
+@pytest.mark.parametrize("fault", [Fault("evict", 0), Fault("delete", 1)], ids=named)
+def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -> None:
+    run = training(runs, every="10m")
+    run.until_iteration(STRUCK_AT)
+    strike(run, fault)
+
+    judge(run, undisturbed, fault, 1)
+    first, second = attempts(run)
+    # Not every iteration is reported, so the checkpoint may be newer than the last report.
+    assert first["last_iteration"] <= first["checkpoint_iteration"] == second["resumed_iteration"]
+    assert second["lost_iterations"] == 0
+
+
+@pytest.mark.parametrize("fault", START, ids=named)
+def test_a_run_struck_at_the_start_of_an_attempt_starts_again(runs: Runs, undisturbed: str, fault: Fault) -> None:
+    run = training(runs)
+    seen = trained_with_checkpoint(run)
+    strike(run, Fault("evict", 0))
+    run.until("the second attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, seen)
+    strike(run, fault)
+
+    run.until("the third attempt", lambda event: event.kind == record.STARTED and event.attempt == 3, seen)
+    second = attempts(run)[1]
+    assert second.get("first_iteration") is None, second
+    judge(run, undisturbed, fault, 2)
+
+
+@contextlib.contextmanager
+def frozen_in_a_write(run: Followed) -> Iterator[int]:
+    """Freeze rank 0 while it writes a checkpoint; give the iteration of that checkpoint."""
+    rank = victim(run, Fault("rank", 0))
+    folder = run.folder / "checkpoints"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not any(folder.glob(".writing-*")):
+            continue
+        os.kill(rank, signal.SIGSTOP)
+        time.sleep(0.02)
+        caught = [path for path in folder.glob(".writing-*") if not (path / "manifest.json").exists()]
+        if caught:
+            yield int(caught[0].name.split("-")[1])
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGCONT)
+            return
+        os.kill(rank, signal.SIGCONT)
+    pytest.fail("no checkpoint was caught half written")
+
+
+@pytest.mark.parametrize("fault", WRITE, ids=named)
+def test_a_checkpoint_that_was_cut_off_is_no_checkpoint(runs: Runs, undisturbed: str, fault: Fault) -> None:
+    run = training(runs, every="0.3s")
+    trained_with_checkpoint(run)
+    with frozen_in_a_write(run) as written:
+        strike(run, fault)
+        if fault.how != "delete":
+            time.sleep(0.5)
+
+    judge(run, undisturbed, fault, 1)
+    second = attempts(run)[1]
+    if fault.how == "delete":  # with notice, the write comes to its end
+        assert second["resumed_iteration"] >= written
+    else:
+        assert second["resumed_iteration"] < written
+        assert any(f"unfinished checkpoint .writing-{written:09d}" in line for line in run.lines())
+
+
+def test_a_kubelet_that_stops_and_starts_costs_nothing(runs: Runs, undisturbed: str) -> None:
+    run = training(runs)
+    trained_with_checkpoint(run)
+    node = runs.testbed.node(run.pod(0)["spec"]["nodeName"])
+    node.stop_kubelet()
+    try:
+        time.sleep(3)
+    finally:
+        node.start_kubelet()
+
+    assert run.end(ENOUGH).kind == "succeeded", run.told()
+    assert run.kinds() == ["submitted", "started", "succeeded"]
+    assert parameters(run.events) == undisturbed
+    assert whole_and_once(run)
+
+
+def whole_and_once(run: Followed) -> bool:
+    """Whether the follower gave every metric and line of the run folder, once and in order."""
+    metrics = [json.loads(line)["t"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    lines = sum(len(path.read_text().splitlines()) for path in (run.folder / "logs").glob("*/*.log"))
+    assert [event.time for event in run.events if event.kind == record.METRIC] == metrics
+    numbers = [(event.attempt, event.node, event.number) for event in run.events if event.kind == record.LINE]
+    assert len(numbers) == lines and len(set(numbers)) == lines
+    return True
+
+
+def test_a_dead_node_costs_the_wait_until_its_object_goes(runs: Runs, undisturbed: str) -> None:
+    run = training(runs)
+    seen = trained_with_checkpoint(run)
+    node = runs.testbed.node(run.pod(1)["spec"]["nodeName"])
+    other = runs.testbed.node(run.pod(0)["spec"]["nodeName"])
+    both = [node] if node is not other else []
+    assert both, "the two pods share a node; this test needs one each"
+    node.stop_kubelet()
+    node.kill_containers()
+    struck = time.monotonic()
+    try:
+        interrupted = run.until_kind(record.INTERRUPTED, seen)
+        assert time.monotonic() - struck < 15
+        assert "lost" in str(interrupted.reason)
+        wait_for("the node is known to be gone", lambda: not ready(node, runs.testbed), 90)
+        node.delete()
+        judge(run, undisturbed, Fault("agent", 1), 1)
+    finally:
+        node.start_kubelet()
+
+
+def ready(node: Node, testbed: Cluster) -> bool:
+    conditions = testbed.get("node", node.name)["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def test_an_api_server_that_is_away_for_half_a_minute_costs_a_follower_nothing(runs: Runs, undisturbed: str) -> None:
+    run = training(runs)
+    run.until_iteration(STRUCK_AT)
+    runs.testbed.plane.api_server.kill()
+    try:
+        time.sleep(30)
+    finally:
+        runs.testbed.plane.api_server.start()
+        runs.testbed.plane.wait_for_api_server()
+
+    assert run.end(ENOUGH).kind == "succeeded", run.told()
+    assert run.kinds() == ["submitted", "started", "succeeded"]
+    assert parameters(run.events) == undisturbed
+    assert whole_and_once(run)

@@ -1,0 +1,179 @@
+"""Runs on real pods give what the same spec gives on this machine, and end as they are asked to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.backends.local import LocalBackend
+from jobs.spec import from_values
+from tests.cluster.followed import Runs, digits, parameters, plain, runs_in
+from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+        yield runs
+
+
+def test_digits_on_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(runs: Runs, tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path / "here")
+    spec = from_values(digits(epochs=3))
+    backend.submit(spec, backend.plan(spec, "digits-1"), lambda text: None)
+    here = list(backend.events("digits-1", follow=True))
+    assert here[-1].kind == "succeeded", here[-1]
+
+    there = runs.start(digits(epochs=3))
+
+    assert there.end().kind == "succeeded", there.told()
+    assert parameters(there.events) == parameters(here)
+    losses = [
+        [(event.values["iteration"], event.values["loss"]) for event in events if event.values.get("kind") == "metric"]
+        for events in (there.events, here)
+    ]
+    assert losses[0] and losses[0] == losses[1]
+
+
+RENDEZVOUS = """
+import os, socket, sys, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+there = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    with socket.create_server(("", there[1])) as listener:
+        met = {int(listener.accept()[0].recv(9)) for _ in range(size - 1)}
+else:
+    for _ in range(300):
+        try:
+            socket.create_connection(there).sendall(b"%d" % rank)
+            break
+        except OSError:
+            time.sleep(0.1)
+    met = set()
+print(rank, "of", size, "by", *there, "met", *sorted(met), flush=True)
+"""
+
+
+def test_a_plain_command_meets_its_peers_by_the_variables_that_pytorchjob_sets(runs: Runs) -> None:
+    run = runs.start(plain("python3", "-c", RENDEZVOUS, nodes=4), image="base")
+
+    assert run.end().kind == "succeeded", run.told()
+    first = f"{run.id}-node-0-0"
+    assert sorted(run.lines()) == [
+        f"0 of 4 by {first} 23456 met 1 2 3",
+        *(f"{rank} of 4 by {first} 23456 met" for rank in (1, 2, 3)),
+    ]
+    assert sorted((event.node, event.number) for event in run.events if event.kind == "line") == [
+        (node, 1) for node in range(4)
+    ]
+
+
+def test_a_command_for_the_first_node_runs_there_alone_while_the_others_wait_for_it(runs: Runs) -> None:
+    said = 'echo "node $JOB_COMPLETION_INDEX, rank $RANK of $WORLD_SIZE"'
+    run = runs.start(plain("sh", "-c", said, nodes=2, where="first"), image="base")
+
+    assert run.end().kind == "succeeded", run.told()
+    assert run.lines() == ["node 0, rank 0 of 1"]
+
+
+def test_every_node_of_a_plain_command_has_to_succeed(runs: Runs) -> None:
+    command = plain("sh", "-c", 'test "$RANK" = 0 || { echo no weights here >&2; exit 3; }', nodes=2)
+    run = runs.start({**command, "limits": {"failures": 0}}, image="base")
+
+    end = run.end()
+    assert end.kind == "failed"
+    assert "node 1" in str(end.reason) and "exit code 3: no weights here" in str(end.reason)
+
+
+CHOSEN = ("SPOTMPI_WORLD_SIZE", "SPOTMPI_HOSTS", "OMP_NUM_THREADS", "PATH", "HOME", "OWN", "TOKEN", "NCCL_DEBUG")
+SHOW = f"""
+import json, os
+print(json.dumps([os.environ["OMPI_COMM_WORLD_RANK"], [os.environ.get(name) for name in {CHOSEN!r}]]))
+"""
+
+
+def test_every_rank_on_every_node_sees_the_same_variables_of_spec_image_and_secret(runs: Runs) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tokens"}, "stringData": {"TOKEN": "s3cret"}}
+    runs.testbed.apply(secret, namespace=runs.namespace)
+    spec = plain("python3", "-c", SHOW, nodes=2, slots=2, env={"OWN": "a 'b' $c\n\u00e9"}, nccl={"DEBUG": "INFO"})
+    run = runs.start({**spec, "launcher": "mpirun", "kubernetes": {"secrets": ["tokens"]}})
+
+    assert run.end().kind == "succeeded", run.told()
+    said = [json.loads(line) for line in run.lines() if line.startswith("[")]
+    assert sorted(rank for rank, _ in said) == ["0", "1", "2", "3"]
+    (seen,) = {tuple(values) for _, values in said}
+    path = runs.testbed.kubectl("get", "jobset", run.id, "-n", runs.namespace, "-o", "jsonpath={.spec}")
+    assert "s3cret" not in path
+    assert seen[:3] == ("4", "2", "1")
+    assert "/opt/venv/bin" in seen[3].split(":")
+    assert seen[4:] == ("/spotmpi/work", "a 'b' $c\n\u00e9", "s3cret", "INFO")
+
+
+def test_a_failing_program_is_tried_as_often_as_its_limit_allows_and_then_failed_with_its_reason(runs: Runs) -> None:
+    failing = plain("sh", "-c", "echo no such file: weights >&2; exit 3", nodes=2, limits={"failures": 1})
+    run = runs.start(failing, image="base")
+
+    end = run.end()
+    assert run.kinds() == ["submitted", "started", "restarted", "started", "failed"]
+    assert "exit code 3: no such file: weights" in str(end.reason)
+    assert "limits.failures = 1 is used up" in str(end.reason)
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert (summary["state"], summary["failures"], summary["interruptions"]) == ("failed", 2, 0)
+
+
+def test_an_exit_code_that_says_never_again_ends_the_run_at_once(runs: Runs) -> None:
+    run = runs.start(plain("sh", "-c", "echo wrong key >&2; exit 78", nodes=2), image="base")
+
+    end = run.end()
+    assert run.kinds() == ["submitted", "started", "failed"]
+    assert "wrong key" in str(end.reason)
+    failed = wait_for("the JobSet fails", lambda: "Failed" in conditions(runs, run.id))
+    assert failed < 20
+
+
+def conditions(runs: Runs, run: str) -> list[str]:
+    """Give the types of a JobSet's true conditions."""
+    found = runs.testbed.get("jobset", run, "-n", runs.namespace).get("status", {}).get("conditions", [])
+    return [each["type"] for each in found if each["status"] == "True"]
+
+
+def test_a_stopped_run_has_written_a_checkpoint_and_leaves_nothing_behind(runs: Runs) -> None:
+    run = runs.start(digits(epochs=400, checkpoint={"every": "10m"}))
+    run.until_iteration(30)
+    assert len(run.left()) >= 5
+
+    runs.backend.stop(run.id, "enough for today", now=False)
+
+    end = run.end()
+    assert (end.kind, end.reason) == ("stopped", "enough for today")
+    notice = run.until("a checkpoint", lambda event: event.values.get("kind") == "checkpoint")
+    assert notice.values["reason"] == "notice" and notice.values["iteration"] >= 30
+    assert (run.folder / "checkpoints" / f"iteration-{notice.values['iteration']:09d}" / "manifest.json").is_file()
+    assert runs.backend.state(run.id).state == "stopped"
+    run.wait_until_gone()
+
+
+def test_pods_pass_the_restricted_standard_which_the_namespace_enforces(runs: Runs) -> None:
+    run = runs.start(plain("sleep", "60"), image="base")
+    run.until_kind("started")
+
+    refused = runs.testbed.try_kubectl("run", "root", "--image=any", "-n", runs.namespace)
+    assert refused.returncode == 1 and "violates PodSecurity" in refused.stderr
+    (own,) = {line.split()[0] for line in pod_users(run.processes(0))}
+    assert own == "1000"
+    runs.backend.stop(run.id, "seen", now=True)
+
+
+def pod_users(processes: dict[int, str]) -> list[str]:
+    """Give "uid command" of every process but the pause container's, whose image says its user."""
+    return [
+        f"{Path(f'/proc/{pid}').stat().st_uid} {command}"
+        for pid, command in processes.items()
+        if "pause" not in command
+    ]

@@ -1,0 +1,49 @@
+"""PyTorch on real pods: by our torchrun launcher, and by the line that users wrote for PyTorchJob."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.backends.local import LocalBackend
+from jobs.spec import from_values
+from tests.cluster.followed import Runs, parameters, plain, runs_in
+from tests.cluster.testbed.cluster import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("pytorch"), pytest.mark.timeout(600)]
+
+LINE = (
+    "python -m torch.distributed.run --nnodes $WORLD_SIZE --node_rank $RANK --nproc_per_node 1 "
+    "--master_addr $MASTER_ADDR --master_port $MASTER_PORT --no_python sh -c 'echo worker $RANK of $WORLD_SIZE'"
+)
+
+
+@pytest.fixture
+def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+        yield runs
+
+
+def test_torchrun_over_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(runs: Runs, tmp_path: Path) -> None:
+    values = {"name": "digits", "image": "pytorch", "program": "digits", "launcher": "torchrun", "nodes": 2}
+    values["args"] = ["--global-batch", "64", "--epochs", "2"]
+    backend = LocalBackend(tmp_path / "here")
+    spec = from_values(values)
+    backend.submit(spec, backend.plan(spec, "digits-1"), lambda text: None)
+    here = list(backend.events("digits-1", follow=True))
+    assert here[-1].kind == "succeeded", here[-1]
+
+    there = runs.start(values, image="pytorch")
+
+    assert there.end(300).kind == "succeeded", there.told()
+    assert parameters(there.events) == parameters(here)
+
+
+def test_a_line_written_for_pytorchjob_runs_unchanged_over_four_pods(runs: Runs) -> None:
+    run = runs.start(plain("sh", "-c", LINE, nodes=4), image="pytorch")
+
+    assert run.end(300).kind == "succeeded", run.told()
+    workers = [line for line in run.lines() if line.startswith("worker")]
+    assert sorted(workers) == [f"worker {rank} of 4" for rank in range(4)]

@@ -1,0 +1,61 @@
+"""The images run as restricted pods, and tell what they hold."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.objects import pod, pod_spec
+from tests.cluster.testbed.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+
+def said_by(testbed: Cluster, namespace: str, image: str, script: str) -> str:
+    """Give what a shell script prints in a pod of that image; the test fails where the script does."""
+    spec = pod_spec(testbed.images[image], ["bash", "-c", f"set -eu; {script}"])
+    testbed.apply(pod("asked", spec), namespace=namespace)
+    wait_for("the pod ends", lambda: testbed.phase(namespace, "asked") in ("Succeeded", "Failed"), 120)
+    said = testbed.kubectl("logs", "-n", namespace, "asked")
+    assert testbed.phase(namespace, "asked") == "Succeeded", said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("image", "framework"),
+    [
+        pytest.param("chainermn", "chainer", marks=pytest.mark.pod_images("chainermn")),
+        pytest.param("pytorch", "torch", marks=pytest.mark.pod_images("pytorch")),
+    ],
+)
+def test_an_image_holds_its_locked_framework_and_says_so(
+    testbed: Cluster, namespace: str, image: str, framework: str
+) -> None:
+    script = f"cat /opt/spotmpi/image.json; python -W ignore -c 'import {framework}; print({framework}.__version__)'"
+    record, _, version = said_by(testbed, namespace, image, script).rstrip().rpartition("\n")
+    facts = json.loads(record)
+    assert (facts["image"], facts["user"], facts["sshd_capabilities"]) == (image, [1000, 1000], False)
+    assert facts["mpi"].startswith("Open MPI v5.0.11")
+    assert facts["versions"][framework] == version.partition("+")[0]
+    # The plain base has no CUDA; the wheels of PyTorch bring their own.
+    assert facts["cuda_of_base"] is None
+    assert bool(facts["architectures"]) == (image == "pytorch")
+
+
+@pytest.mark.pod_images("chainermn")
+def test_an_image_has_no_host_key_of_its_own_and_sshd_takes_one_given(testbed: Cluster, namespace: str) -> None:
+    script = """
+      ! ls /etc/ssh/ssh_host_* 2> /dev/null
+      ssh-keygen -q -t ed25519 -N '' -f /tmp/key
+      /usr/sbin/sshd -t -f /dev/null -o HostKey=/tmp/key -o UsePAM=no && echo $(id -un) $(id -u):$(id -g)
+    """
+    assert said_by(testbed, namespace, "chainermn", script).strip() == "spotmpi 1000:1000"
+
+
+@pytest.mark.pod_images("openmpi4")
+def test_the_older_open_mpi_runs_two_ranks_in_a_pod(testbed: Cluster, namespace: str) -> None:
+    program = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1), MPI.Get_library_version().split(',')[0])"
+    said = said_by(testbed, namespace, "openmpi4", f'mpirun -np 2 --oversubscribe python3 -c "{program}"')
+    assert said.splitlines() == ["2 Open MPI v4.1.4"] * 2

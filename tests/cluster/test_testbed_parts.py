@@ -1,0 +1,111 @@
+"""The parts of the testbed that need neither root nor programs: addresses, image tags, waiting, messages."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.testbed import images, prerequisites
+from tests.cluster.testbed.daemon import Daemon, wait_until
+from tests.cluster.testbed.errors import TestbedError
+from tests.cluster.testbed.slot import Slot, every_slot, take_slot
+
+
+def test_nodes_and_their_pods_share_a_network_and_no_address() -> None:
+    for slot in every_slot():
+        network = ipaddress.ip_network(f"{slot.network}.0/24")
+        taken = {slot.gateway, slot.node_address(0), slot.node_address(1)}
+        for node in range(2):
+            first, last = (int(ipaddress.ip_address(end)) for end in slot.pod_range(node))
+            pods = {str(ipaddress.ip_address(number)) for number in range(first, last + 1)}
+            assert len(pods) == 100
+            assert taken.isdisjoint(pods)
+            taken |= pods
+        assert all(ipaddress.ip_address(address) in network.hosts() for address in taken)
+    assert len({slot.network for slot in every_slot()} | {slot.bridge for slot in every_slot()}) == 2 * len(
+        every_slot()
+    )
+
+
+def test_two_clusters_never_get_the_same_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.cluster.testbed.slot.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("tests.cluster.testbed.slot._LONGEST_FOLDER", 1000)
+    first, lock = take_slot()
+    second, other_lock = take_slot()
+    assert first != second
+    assert first.is_taken()
+    lock.close()
+    assert not first.is_taken()
+    assert take_slot()[0] == first
+    other_lock.close()
+
+
+def test_a_folder_too_long_for_sockets_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/" + "long/" * 20)
+    with pytest.raises(TestbedError, match="set XDG_CACHE_HOME to a shorter folder"):
+        take_slot()
+
+
+def test_an_image_tag_changes_with_any_file_it_is_built_from(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    dockerfile = tmp_path / "own" / "Dockerfile"
+    dockerfile.write_text("FROM base\n")
+    image = images.Image("own", dockerfile, tmp_path)
+    tags = [image.reference()]
+    for path in (tmp_path / "own" / "requirements.lock", tmp_path / "shared.py"):
+        path.write_text("1\n")
+        tags.append(image.reference())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "Dockerfile").write_text("FROM elsewhere\n")
+    assert len(set(tags)) == 3
+    assert image.reference() == tags[-1]
+
+
+def test_an_unknown_image_is_refused_by_name() -> None:
+    with pytest.raises(TestbedError, match="no image 'nonesuch'"):
+        images.find("nonesuch")
+
+
+def test_every_missing_thing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(prerequisites, "_SYSTEM_PATH", "/nowhere")
+    monkeypatch.setitem(prerequisites.PACKAGES, "containernetworking-plugins", "/nowhere/bridge")
+    with pytest.raises(TestbedError) as refused:
+        prerequisites.require()
+    assert "run the tests as root" in str(refused.value)
+    assert "containerd runc containernetworking-plugins iproute2 debootstrap buildah" in str(refused.value)
+    assert "scripts/cluster-packages" in str(refused.value)
+
+
+def test_waiting_ends_with_the_reason_and_the_end_of_the_log_when_the_program_ends(tmp_path: Path) -> None:
+    daemon = Daemon("doomed", ["sh", "-c", "echo no such flag; exit 3"], tmp_path)
+    daemon.start()
+    with pytest.raises(TestbedError) as failed:
+        daemon.wait_until_ready(lambda: "port closed", 20)
+    message = str(failed.value)
+    assert "doomed is not ready because a program ended: port closed" in message
+    assert "doomed ended with 3" in message
+    assert "no such flag" in message
+
+
+def test_waiting_ends_at_its_limit() -> None:
+    with pytest.raises(TestbedError, match=r"thing is not ready after 0\.05 s: still red"):
+        wait_until("thing", lambda: "still red", 0.05)
+
+
+def test_a_daemon_that_ignores_the_polite_signal_is_killed(tmp_path: Path) -> None:
+    daemon = Daemon("stubborn", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"], tmp_path)
+    daemon.start()
+    daemon.wait_until_ready(lambda: "" if "up" in daemon.log.read_text() else "not up", 10)
+    pid = daemon.pid
+    daemon.stop(limit=0.2)
+    assert daemon.pid is None
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_slot_names_everything_it_owns_after_its_number() -> None:
+    slot = Slot(3)
+    assert (slot.bridge, slot.cgroup, slot.folder.name) == ("spotmpi3", "spotmpi-testbed-3", "slot-3")

@@ -1,0 +1,1 @@
+"""A real Kubernetes on this machine for tests: one file per part, nothing left behind."""

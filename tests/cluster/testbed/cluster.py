@@ -1,0 +1,120 @@
+"""A whole Kubernetes cluster on this machine: control plane, nodes, names, and the controllers asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from tests.cluster.testbed import cgroups, images, leftovers, prerequisites
+from tests.cluster.testbed.control_plane import ControlPlane
+from tests.cluster.testbed.dns import Dns
+from tests.cluster.testbed.jobset import JobSet
+from tests.cluster.testbed.kubernetes import Kubernetes
+from tests.cluster.testbed.network import create_bridge
+from tests.cluster.testbed.node import Node
+from tests.cluster.testbed.objects import shared_claim
+from tests.cluster.testbed.slot import Slot, take_slot
+from tests.cluster.testbed.store import Store
+
+NODES = 2
+
+
+class Cluster(Kubernetes):
+    """A running test cluster; its parts are handles that tests may stop, start and break."""
+
+    def __init__(self, slot: Slot, plane: ControlPlane, nodes: int) -> None:
+        super().__init__(plane.kubeconfig)
+        self.slot = slot
+        self.plane = plane
+        self.nodes = [Node(slot, index, plane) for index in range(nodes)]
+        self.dns = Dns(slot, plane)
+        self.jobset = JobSet(plane)
+        self.images: dict[str, str] = {}
+        self._lock: IO[str] | None = None
+
+    def start(self) -> None:
+        """Start every part and wait until pods can run; TestbedError tells which part did not come up, and why."""
+        self.plane.start()
+        cgroups.create(self.slot.cgroup)
+        create_bridge(self.slot, len(self.nodes))
+        self.dns.start()
+        self.jobset.start()
+        for node in self.nodes:
+            Store().lend_to(node.folder)
+            node.start()
+        self.dns.wait_until_ready()
+        for node in self.nodes:
+            node.wait_until_ready()
+        self.jobset.wait_until_ready()
+
+    def stop(self) -> None:
+        """End every part and remove all that it left on this machine."""
+        for node in self.nodes:
+            node.stop()
+        self.jobset.stop()
+        self.dns.stop()
+        self.plane.stop()
+        leftovers.clean(self.slot)
+        if self._lock:
+            # Not before all is gone, or the next cluster in this slot would lose its parts to the clean-up.
+            self._lock.close()
+
+    def shared_volume(self, namespace: str, name: str = "shared", megabytes: int | None = None) -> Path:
+        """Make a claim that pods of all nodes may mount at once, as user 1000; give its folder on this machine.
+
+        With `megabytes` the volume is no bigger, for tests that fill it.
+        """
+        folder = self.slot.folder / "volumes" / f"{namespace}-{name}"
+        folder.mkdir(parents=True)
+        if megabytes:
+            size = f"size={megabytes}m,uid=1000,gid=1000"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=True)
+        os.chown(folder, 1000, 1000)
+        self.apply(*shared_claim(f"{namespace}-{name}", name, folder), namespace=namespace)
+        return folder
+
+    def node(self, name: str) -> Node:
+        """Give the node of that name."""
+        return next(node for node in self.nodes if node.name == name)
+
+
+def start_cluster(wanted_images: set[str], nodes: int = NODES, *, outlives_us: bool = False) -> Cluster:
+    """Give a started cluster with these images on its nodes; nothing of it stays where it fails to start."""
+    prerequisites.require()
+    references = images.provide(wanted_images)
+    slot, lock = take_slot()
+    leftovers.clean(slot)
+    try:
+        slot.folder.mkdir(parents=True)
+        # etcd holds the lock, too: as long as it runs, the slot is taken.
+        plane = ControlPlane(slot.folder, outlives_us=outlives_us, inherited_files=[lock.fileno()])
+        cluster = Cluster(slot, plane, nodes)
+        cluster.images, cluster._lock = references, lock
+        cluster.start()
+    except BaseException:
+        leftovers.clean(slot)
+        lock.close()
+        raise
+    return cluster
+
+
+def stop_cluster(slot: Slot) -> None:
+    """End a cluster that another process started, and remove all that it left on this machine."""
+    leftovers.kill_programs(slot)
+    if lock := slot.lock():
+        with lock:
+            leftovers.clean(slot)
+
+
+@contextlib.contextmanager
+def running_cluster(wanted_images: set[str], nodes: int = NODES) -> Iterator[Cluster]:
+    """Give a running cluster, gone with all its traces at the end of the block."""
+    cluster = start_cluster(wanted_images, nodes)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()

@@ -1,0 +1,84 @@
+"""containerd on a folder of its own, and the images in it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.cluster.testbed.daemon import SYSTEM_PATH, Daemon
+from tests.cluster.testbed.errors import TestbedError
+
+# The namespace that the kubelet's side of containerd uses.
+_NAMESPACE = "k8s.io"
+_CONFIGURATION = """\
+version = 2
+root = "{folder}/store"
+state = "{folder}/run"
+
+[grpc]
+  address = "{folder}/containerd.sock"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  # Without the right to lower a process's out-of-memory score every sandbox would fail.
+  restrict_oom_score_adj = true
+  # Else killed pods would leave mounts below /var/run/netns.
+  netns_mounts_under_state_dir = true
+
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{folder}/cni"
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder}/opt"
+"""
+
+
+class Containerd:
+    """A container runtime whose every file is below `folder`; `pause` is the image that holds a pod's network."""
+
+    def __init__(self, folder: Path, name: str, pause: str, *, outlives_us: bool = False) -> None:
+        self.folder = folder
+        self.socket = folder / "containerd.sock"
+        folder.mkdir(parents=True, exist_ok=True)
+        configuration = folder / "containerd.toml"
+        configuration.write_text(_CONFIGURATION.format(folder=folder, pause=pause))
+        arguments = ["containerd", "--config", configuration]
+        self.daemon = Daemon(name, arguments, folder.parent, outlives_us=outlives_us)
+
+    def start(self, limit: float = 30.0) -> None:
+        """Start it and wait until it answers."""
+        self.daemon.start()
+        self.daemon.wait_until_ready(self._health, limit)
+
+    def stop(self) -> None:
+        """End it; containers go on, as they do when the real one is restarted."""
+        self.daemon.stop()
+
+    def ctr(self, *arguments: str | Path, limit: float = 600.0) -> str:
+        """Give what containerd's own client printed; TestbedError holds what it complained about."""
+        done = self._ctr(*arguments, limit=limit)
+        if done.returncode:
+            raise TestbedError(f"ctr {' '.join(map(str, arguments))} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def images(self) -> list[str]:
+        """Give the names of all images."""
+        return self.ctr("images", "list", "--quiet").split()
+
+    def image_digests(self) -> dict[str, str]:
+        """Give the digest of every image's manifest by the image's name."""
+        rows = [line.split() for line in self.ctr("images", "list").splitlines()[1:]]
+        return {row[0]: row[2] for row in rows}
+
+    def _health(self) -> str:
+        if not self.socket.exists():
+            return f"{self.socket} is not there"
+        done = self._ctr("version", limit=5)
+        return done.stderr.strip() or "ctr version failed" if done.returncode else ""
+
+    def _ctr(self, *arguments: str | Path, limit: float) -> subprocess.CompletedProcess[str]:
+        command = ["ctr", "--address", self.socket, "--namespace", _NAMESPACE, *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=limit, check=False, env={"PATH": SYSTEM_PATH}
+        )

@@ -1,0 +1,127 @@
+"""Any Kubernetes that tests talk to, ours or one given by its kubeconfig."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightkube import Client, KubeConfig
+
+from tests.cluster.testbed.daemon import wait_until
+from tests.cluster.testbed.errors import TestbedError
+from tests.cluster.testbed.programs import program
+
+Object = dict[str, Any]
+_DEFINITION_LIMIT = 30.0
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+class Kubernetes:
+    """A cluster by its kubeconfig, with kubectl and a lightkube client on it."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Give this process's environment with KUBECONFIG and the pinned kubectl first on PATH."""
+        path = f"{program('kubectl').parent}:{os.environ.get('PATH', '')}"
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": path}
+
+    def client(self, namespace: str = "default") -> Client:
+        """Give a lightkube client of the cluster's administrator."""
+        config = KubeConfig.from_file(self.kubeconfig).get()
+        if config is None:
+            raise TestbedError(f"{self.kubeconfig} names no current context")
+        return Client(config, namespace=namespace, trust_env=False)
+
+    def kubectl(self, *arguments: str, given: str | None = None, limit: float = 60.0) -> str:
+        """Give what kubectl printed; TestbedError holds what it complained about."""
+        done = self.try_kubectl(*arguments, given=given, limit=limit)
+        if done.returncode:
+            raise TestbedError(f"kubectl {' '.join(arguments)} failed with {done.returncode}:\n{done.stderr.strip()}")
+        return done.stdout
+
+    def try_kubectl(
+        self, *arguments: str, given: str | None = None, limit: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Give how kubectl ended, whatever it said."""
+        command = [str(program("kubectl")), "--kubeconfig", str(self.kubeconfig), *arguments]
+        return subprocess.run(
+            command, input=given, capture_output=True, text=True, timeout=limit, check=False, env=_without_proxies()
+        )
+
+    def get(self, *arguments: str) -> Object:
+        """Give what `kubectl get ... -o json` holds."""
+        found: Object = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return found
+
+    def pods(self, namespace: str) -> list[Object]:
+        """Give all pods of a namespace."""
+        items: list[Object] = self.get("pods", "-n", namespace)["items"]
+        return items
+
+    def phase(self, namespace: str, pod: str) -> str:
+        """Give a pod's phase, such as Running."""
+        return self.kubectl("get", "pod", pod, "-n", namespace, "-o", "jsonpath={.status.phase}")
+
+    def apply(self, *objects: Object | Path, namespace: str = "default") -> None:
+        """Apply objects, or files and folders of them, on the server's side, so that their size does not matter."""
+        files = [item for item in objects if isinstance(item, Path)]
+        plain = [item for item in objects if not isinstance(item, Path)]
+        command = ("apply", "--server-side", "--force-conflicts", "-n", namespace)
+        if files:
+            self.kubectl(*command, *(f"--filename={path}" for path in files))
+        if plain:
+            self.kubectl(*command, "-f", "-", given=as_yaml(plain))
+
+    def define(self, resources: Path) -> None:
+        """Apply custom resource definitions, a file or a folder of them, and wait until the server serves them."""
+        self.apply(resources)
+
+        def unserved() -> str:
+            found = self.get(f"--filename={resources}")
+            missing = [each["metadata"]["name"] for each in found.get("items", [found]) if not _is_established(each)]
+            return " ".join(missing)
+
+        wait_until(f"{resources.name} in the cluster", unserved, _DEFINITION_LIMIT)
+
+    def evict(self, pod: str, namespace: str) -> None:
+        """Evict a pod as a drain does: with its grace period, and marked as a disruption."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+        self.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
+
+    @contextlib.contextmanager
+    def namespace(self, prefix: str = "test", labels: dict[str, str] | None = None) -> Iterator[str]:
+        """Give the name of a fresh namespace that is deleted, with all in it, at the end of the block."""
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        metadata = {"name": name, "labels": labels or {}}
+        self.kubectl(
+            "create", "-f", "-", given=as_yaml([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
+        )
+        try:
+            yield name
+        finally:
+            self.try_kubectl("delete", "namespace", name, "--wait=false")
+
+
+def _is_established(definition: Object) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or []
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+
+
+def as_yaml(objects: Sequence[Object]) -> str:
+    """Give the objects as one stream of YAML documents."""
+    return yaml.safe_dump_all(objects, sort_keys=False)
+
+
+def _without_proxies() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}

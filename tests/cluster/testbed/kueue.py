@@ -1,0 +1,96 @@
+"""Kueue, run beside the cluster with its webhooks: it admits JobSets by quota."""
+
+from __future__ import annotations
+
+from tests.cluster.testbed.control_plane import ControlPlane
+from tests.cluster.testbed.controller import Controller
+from tests.cluster.testbed.kubernetes import Object
+from tests.cluster.testbed.programs import module_file
+from tests.cluster.testbed.web import free_ports
+
+_NAMESPACE = "kueue-system"
+# Kueue serves only the webhooks of the frameworks that it is told to manage; the others would refuse everything.
+_SERVED = ("-jobset-x-k8s-io-", "-kueue-x-k8s-io-")
+
+
+class Kueue(Controller):
+    """The controller of queues; it looks at JobSets only, and at those only that name a queue."""
+
+    name = "kueue"
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._port, self._health = free_ports(2)
+        super().__init__(plane)
+        self.write_serving_certificate(self.folder / "serving")
+
+    def flags(self) -> list[str]:
+        """Give the program's arguments."""
+        configuration = {
+            "apiVersion": "config.kueue.x-k8s.io/v1beta1",
+            "kind": "Configuration",
+            "namespace": _NAMESPACE,
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
+            "webhook": {"port": self._port, "host": "127.0.0.1", "certDir": str(self.folder / "serving")},
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{self._health}"},
+            "metrics": {"bindAddress": "0"},
+            "integrations": {"frameworks": ["jobset.x-k8s.io/jobset"]},
+        }
+        return [
+            f"--config={self.write_configuration(configuration)}",
+            f"--kubeconfig={self.plane.kubeconfig}",
+            # Its API of waiting workloads needs certificates of its own, and an aggregated API that nobody here asks.
+            "--feature-gates=VisibilityOnDemand=false",
+        ]
+
+    def command(self) -> list[str]:
+        """Give the program in a view of /etc that holds the certificate it insists on, even with its metrics off."""
+        self.write_serving_certificate(self.folder / "etc" / "kueue" / "metrics" / "certs")
+        view = f'mount -t overlay overlay -o lowerdir={self.folder}/etc:/etc /etc && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", view, "sh", *super().command()]
+
+    def install(self) -> None:
+        """Define queues and quotas in the cluster, and the webhooks that check them and JobSets."""
+        webhooks = self.webhooks(module_file("kueue", "manifests.yaml"), self._port)
+        for configuration in webhooks:
+            configuration["webhooks"] = [
+                webhook
+                for webhook in configuration["webhooks"]
+                if any(part in webhook["clientConfig"]["url"] for part in _SERVED)
+            ]
+        namespace: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE}}
+        self.kubernetes.define(module_file("kueue", "bases"))
+        self.kubernetes.apply(namespace, *webhooks)
+
+    def refusal(self) -> str:
+        """Give "" when the cluster accepts a quota, else why not."""
+        return self.dry_run(flavor("sample"))
+
+    def queue(self, namespace: str, name: str, quota: dict[str, str]) -> None:
+        """Make a queue in the namespace with this quota, such as {"cpu": "1"}; the quota is its own."""
+        self.kubernetes.apply(flavor(name), _cluster_queue(name, quota), _local_queue(name), namespace=namespace)
+
+
+def flavor(name: str) -> Object:
+    """Give a kind of machine that any node is of."""
+    return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": name}}
+
+
+def _cluster_queue(name: str, quota: dict[str, str]) -> Object:
+    resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
+    group = {"coveredResources": list(quota), "flavors": [{"name": name, "resources": resources}]}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "ClusterQueue",
+        "metadata": {"name": name},
+        "spec": {"namespaceSelector": {}, "resourceGroups": [group]},
+    }
+
+
+def _local_queue(name: str) -> Object:
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "LocalQueue",
+        "metadata": {"name": name},
+        "spec": {"clusterQueue": name},
+    }

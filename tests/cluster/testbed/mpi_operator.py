@@ -1,0 +1,32 @@
+"""The MPI Operator, run beside the cluster; the peer that our own runs are timed against."""
+
+from __future__ import annotations
+
+from tests.cluster.testbed.controller import Controller
+from tests.cluster.testbed.kubernetes import Object
+from tests.cluster.testbed.programs import module_file
+
+_NAMESPACE = "mpi-operator"
+
+
+class MpiOperator(Controller):
+    """The controller of MPIJobs."""
+
+    name = "mpi-operator"
+
+    def flags(self) -> list[str]:
+        """Give the program's arguments."""
+        return [f"--kubeConfig={self.plane.kubeconfig}", f"--lock-namespace={_NAMESPACE}", "--logtostderr"]
+
+    def install(self) -> None:
+        """Define MPIJobs in the cluster, and the namespace that holds the operator's lock."""
+        namespace: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE}}
+        self.kubernetes.apply(namespace)
+        self.kubernetes.define(module_file("mpi-operator", "kubeflow.org_mpijobs.yaml"))
+
+    def refusal(self) -> str:
+        """Give "" when it has taken its lock, which it does just before it starts to work, else why not."""
+        done = self.kubernetes.try_kubectl(
+            "get", "lease", "mpi-operator", "-n", _NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"
+        )
+        return "" if done.stdout.strip() else done.stderr.strip() or "nobody holds its lock yet"

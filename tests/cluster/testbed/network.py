@@ -1,0 +1,48 @@
+"""The bridge that joins the pods of a test cluster, and the CNI configuration that puts them on it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.cluster.testbed.errors import TestbedError
+from tests.cluster.testbed.slot import Slot
+
+
+def create_bridge(slot: Slot, nodes: int) -> None:
+    """Make the bridge with the machine's own addresses on it: the gateway and one per node."""
+    taken = _ip("route", "show", "to", "match", slot.gateway, "table", "all")
+    if any(line and not line.startswith("default") for line in taken.splitlines()):
+        raise TestbedError(f"{slot.network}.0/24 is in use on this machine: {taken.strip()}")
+    _ip("link", "add", slot.bridge, "type", "bridge")
+    for address in (slot.gateway, *(slot.node_address(node) for node in range(nodes))):
+        _ip("address", "add", f"{address}/24", "dev", slot.bridge)
+    _ip("link", "set", slot.bridge, "up")
+
+
+def write_cni_configuration(slot: Slot, node: int, folder: Path) -> None:
+    """Write into `folder` how a node's pods get their interface; all nodes share the bridge, each has its own range."""
+    first, last = slot.pod_range(node)
+    addresses = {"subnet": f"{slot.network}.0/24", "rangeStart": first, "rangeEnd": last, "gateway": slot.gateway}
+    bridge = {
+        "type": "bridge",
+        "bridge": slot.bridge,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[addresses]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+            "dataDir": str(folder / "leases"),
+        },
+    }
+    # The network's name is how leftovers.py finds what CNI keeps in its fixed folder.
+    configuration = {"cniVersion": "0.4.0", "name": f"{slot.bridge}-node{node}", "plugins": [bridge]}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "10-testbed.conflist").write_text(json.dumps(configuration, indent=2))
+
+
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TestbedError(f"ip {' '.join(arguments)} failed: {done.stderr.strip()}")
+    return done.stdout

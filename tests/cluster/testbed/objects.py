@@ -1,0 +1,105 @@
+"""Kubernetes objects for tests of the testbed itself: small, restricted, and explicit about every field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.testbed.kubernetes import Object
+
+SECURITY: Object = {
+    "runAsNonRoot": True,
+    "runAsUser": 1000,
+    "runAsGroup": 1000,
+    "fsGroup": 1000,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_CONTAINER_SECURITY: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def container(image: str, command: Sequence[str], **more: Any) -> Object:
+    """Give a container that the restricted Pod Security Standard admits."""
+    return {
+        "name": "main",
+        "image": image,
+        "command": list(command),
+        "securityContext": dict(_CONTAINER_SECURITY),
+        **more,
+    }
+
+
+def pod_spec(image: str, command: Sequence[str], **more: Any) -> Object:
+    """Give the spec of a pod of user 1000 that ends within a second when asked to; `more` adds or replaces fields."""
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": dict(SECURITY),
+        "containers": [container(image, command)],
+        **more,
+    }
+
+
+def pod(name: str, spec: Object, labels: dict[str, str] | None = None) -> Object:
+    """Give a pod."""
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+
+
+def headless_service(name: str, labels: dict[str, str]) -> Object:
+    """Give a service that only names pods, also those that are not ready."""
+    spec = {"clusterIP": "None", "selector": labels, "publishNotReadyAddresses": True}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def indexed_job(name: str, nodes: int, spec: Object, **more: Any) -> Object:
+    """Give an Indexed Job with as many pods as nodes, and no second try."""
+    job = {
+        "completionMode": "Indexed",
+        "completions": nodes,
+        "parallelism": nodes,
+        "backoffLimit": 0,
+        "template": {"metadata": {"labels": {"app": name}}, "spec": spec},
+        **more,
+    }
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": job}
+
+
+def jobset(name: str, nodes: int, spec: Object) -> Object:
+    """Give a JobSet of one gang that starts again as a whole when a node is taken, without using up restarts."""
+    job = indexed_job(name, nodes, spec)["spec"]
+    interrupted = [{"type": "DisruptionTarget"}]
+    job["podFailurePolicy"] = {
+        "rules": [
+            {"action": "FailJob", "onPodConditions": interrupted},
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [75]}},
+        ]
+    }
+    rule = {"name": "interrupted", "action": "RestartJobSetAndIgnoreMaxRestarts"}
+    rule |= {"onJobFailureReasons": ["PodFailurePolicy"]}  # type: ignore[dict-item]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {
+            "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}],
+            "failurePolicy": {"maxRestarts": 0, "rules": [rule]},
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        },
+    }
+
+
+def shared_claim(volume: str, claim: str, folder: Path) -> list[Object]:
+    """Give a volume on a folder of the machine that all nodes share, and the claim that is bound to it."""
+    common: Object = {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeMode": "Filesystem",
+    }
+    size = {"storage": "1Gi"}
+    volume_spec = {**common, "capacity": size, "hostPath": {"path": str(folder), "type": "Directory"}}
+    claim_spec = {**common, "resources": {"requests": size}, "volumeName": volume}
+    return [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume}, "spec": volume_spec},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim}, "spec": claim_spec},
+    ]

@@ -1,0 +1,44 @@
+"""What a machine must have before containers can run on it, checked first and named all at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tests.cluster.testbed.errors import TestbedError
+
+# What each Debian package is looked up by.
+PACKAGES = {
+    "containerd": "containerd",
+    "runc": "runc",
+    "containernetworking-plugins": "/usr/lib/cni/bridge",
+    "iproute2": "ip",
+    "debootstrap": "debootstrap",
+    "buildah": "buildah",
+}
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def missing() -> list[str]:
+    """Give one line, with its remedy, for each thing that the test cluster needs and this machine lacks."""
+    packages = missing_packages()
+    lines = []
+    if os.geteuid() != 0:
+        lines.append("it needs root (containers, mounts, a network bridge): run the tests as root")
+    if packages:
+        lines.append(f"Debian packages are missing: {' '.join(packages)}; run scripts/cluster-packages")
+    if "overlay" not in Path("/proc/filesystems").read_text().split():
+        lines.append("the kernel has no overlay file system: run `modprobe overlay`")
+    return lines
+
+
+def missing_packages() -> list[str]:
+    """Give the Debian packages whose program is not here."""
+    return [name for name, probe in PACKAGES.items() if shutil.which(probe, path=_SYSTEM_PATH) is None]
+
+
+def require() -> None:
+    """Raise TestbedError with every missing thing, or do nothing."""
+    if lines := missing():
+        raise TestbedError("the test cluster can't run here: " + "; ".join(lines))

@@ -1,0 +1,41 @@
+"""The pinned programs that the testbed runs, built by scripts/tools on first use."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.testbed.errors import TestbedError
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+# etcd's module calls its program after the package that holds it.
+_PROGRAM_NAMES = {"etcd": ("etcd", "server")}
+_KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+
+
+@functools.cache
+def tool_folder(tool: str) -> Path:
+    """Give the built tool's folder, with `bin` and perhaps `files` in it; TestbedError holds why it can't be built."""
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "scripts" / "tools", tool], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise TestbedError(f"scripts/tools {tool} failed; run it by hand to see why")
+    return Path(done.stdout.strip().splitlines()[-1]).parent
+
+
+def program(name: str) -> Path:
+    """Give the path of a pinned program such as `kubelet` or `etcd`."""
+    tool, binary = ("kubernetes", name) if name in _KUBERNETES else _PROGRAM_NAMES.get(name, (name, name))
+    return tool_folder(tool) / "bin" / binary
+
+
+def module_file(tool: str, name: str) -> Path:
+    """Give a file or folder that scripts/tools copied out of the tool's Go module."""
+    path = tool_folder(tool) / "files" / name
+    if not path.exists():
+        raise TestbedError(f"{path} is missing; name it under `files` in scripts/tools.d/{tool}/tool.toml")
+    return path

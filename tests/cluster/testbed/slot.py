@@ -1,0 +1,99 @@
+"""Where one test cluster lives: a folder, an address range and a lock, so that several can run at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.cluster.testbed.errors import TestbedError
+
+_SLOTS = 8
+# Unix sockets below the folder must fit 107 bytes.
+_LONGEST_FOLDER = 60
+
+
+def cache_folder() -> Path:
+    """Give the folder of this user that holds images and running test clusters."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "spotmpi" / "testbed"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One of the places for a test cluster on this machine."""
+
+    index: int
+
+    @property
+    def folder(self) -> Path:
+        """Give the folder that holds all files, sockets, mounts and logs of the cluster."""
+        return cache_folder() / f"slot-{self.index}"
+
+    @property
+    def bridge(self) -> str:
+        """Give the name of the network interface that joins the pods."""
+        return f"spotmpi{self.index}"
+
+    @property
+    def network(self) -> str:
+        """Give the first three numbers of the pods' and nodes' /24 network."""
+        return f"10.213.{self.index}"
+
+    @property
+    def gateway(self) -> str:
+        """Give the machine's own address on the bridge; cluster DNS listens there."""
+        return f"{self.network}.1"
+
+    def node_address(self, node: int) -> str:
+        """Give the address of a node, which is one more address of the machine on the bridge."""
+        return f"{self.network}.{2 + node}"
+
+    def pod_range(self, node: int) -> tuple[str, str]:
+        """Give the first and the last address for pods of a node."""
+        first = 20 + 100 * node
+        return f"{self.network}.{first}", f"{self.network}.{first + 99}"
+
+    @property
+    def cgroup(self) -> str:
+        """Give the cgroup below which all containers run, relative to each hierarchy."""
+        return f"spotmpi-testbed-{self.index}"
+
+    def lock(self) -> IO[str] | None:
+        """Give the held lock, or None where another cluster holds it; closing it, or our end, frees it."""
+        path = cache_folder() / f"slot-{self.index}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = path.open("a")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.close()
+            return None
+        return handle
+
+    def is_taken(self) -> bool:
+        """Tell whether a cluster runs in this slot."""
+        handle = self.lock()
+        if handle:
+            handle.close()
+        return handle is None
+
+
+def every_slot() -> list[Slot]:
+    """Give all slots of this machine's user."""
+    return [Slot(index) for index in range(_SLOTS)]
+
+
+def take_slot() -> tuple[Slot, IO[str]]:
+    """Give a free slot with its held lock; TestbedError where all are taken or the folder's name is too long."""
+    longest = every_slot()[0].folder
+    if len(str(longest)) > _LONGEST_FOLDER:
+        raise TestbedError(
+            f"{longest} is longer than {_LONGEST_FOLDER} letters; set XDG_CACHE_HOME to a shorter folder"
+        )
+    for slot in every_slot():
+        if handle := slot.lock():
+            return slot, handle
+    raise TestbedError(f"all {_SLOTS} test clusters run already; end some with `scripts/cluster stop --all`")

@@ -1,0 +1,18 @@
+"""Waiting in tests: bounded, and with what was waited for in the failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+def wait_for(what: str, found: Callable[[], object], limit: float = 40.0) -> float:
+    """Give the seconds until `found` gives something true; the test fails after `limit` seconds."""
+    started = time.monotonic()
+    while not found():
+        if time.monotonic() - started > limit:
+            pytest.fail(f"{what}: not within {limit:g} s")
+        time.sleep(0.1)
+    return time.monotonic() - started

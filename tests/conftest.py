@@ -1,0 +1,55 @@
+"""What tests of every part may use: a real Kubernetes API, alone or with a cluster behind it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cluster.testbed.kubernetes import Kubernetes
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+    parser.addoption(
+        "--kubeconfig", metavar="PATH", help="run cluster tests on this cluster instead of one of their own"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the golden file of that name, which only ``--update-golden`` writes."""
+    folder = request.path.parent / "golden"
+
+    def compare(name: str, text: str) -> None:
+        if request.config.getoption("--update-golden"):
+            (folder / name).write_text(text)
+        assert text == (folder / name).read_text()
+
+    return compare
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the API server before the first test, so that its time limit need not hold for an empty cache."""
+    wanted = any("api_server" in getattr(item, "fixturenames", ()) for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        from tests.cluster.testbed.errors import TestbedError
+        from tests.cluster.testbed.programs import tool_folder
+
+        # What can't be built here is told by the fixture, as the failure of the tests that need it.
+        with contextlib.suppress(TestbedError):
+            tool_folder("etcd")
+            tool_folder("kubernetes")
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[Kubernetes]:
+    """A real API server with nothing behind it; needs the pinned programs, but neither root nor containers."""
+    # Plain tests must not pay for what only marked ones use.
+    from tests.cluster.testbed.api_server import running_api_server
+
+    with running_api_server() as kubernetes:
+        yield kubernetes

@@ -1,0 +1,48 @@
+"""Which processes of a run are alive, as the kernel tells it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def of_run(run: str) -> dict[int, str]:
+    """The command line of every process that belongs to a run, by process id: its ranks and whatever they started."""
+    mark = f"SPOTMPI_RUN={run}".encode()
+    return {pid: said for pid, said, variables in _processes() if mark in variables.split(b"\0")}
+
+
+def supervisors(folder: Path) -> list[int]:
+    """The process ids of a run folder's supervisor: the guard first, then the one that it guards."""
+    found = [pid for pid, said, _ in _processes() if said.endswith(f"jobs.pod.supervisor {folder}")]
+    return sorted(found, key=lambda pid: _parent(pid) in found)
+
+
+def wait_until(look: Callable[[], T], limit: float = 10.0) -> T:
+    """What *look* gives, once that is true; fails after *limit* seconds."""
+    deadline = time.monotonic() + limit
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"still {found!r} after {limit} s"
+        time.sleep(0.01)
+
+
+def _processes() -> Iterator[tuple[int, str, bytes]]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            said = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            if said:  # a zombie has none
+                yield int(folder.name), said, (folder / "environ").read_bytes()
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0

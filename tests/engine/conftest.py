@@ -1,0 +1,45 @@
+"""What engine tests start from: a stand-in cloud, and the real CLI on a copy of the repository's project."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.engine import Engine, repository_project, tool_folders
+from tests.engine.journey import Journey, travel
+from tests.engine.providers.cloud import Cloud
+from tests.engine.providers.server import serving
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the CLI before the first test, so that its time limit need not hold for an empty cache."""
+    wanted = any(item.get_closest_marker("engine") for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        tool_folders()
+
+
+@pytest.fixture
+def cloud() -> Cloud:
+    """A cloud in which nothing exists."""
+    return Cloud()
+
+
+@pytest.fixture
+def providers(cloud: Cloud) -> Iterator[str]:
+    """The cloud's providers, ready for an engine."""
+    with serving(cloud) as ports:
+        yield ports
+
+
+@pytest.fixture
+def engine(tmp_path: Path, providers: str) -> Engine:
+    """The CLI on the repository's program and stacks."""
+    made = Engine(tmp_path, providers)
+    repository_project(made)
+    return made
+
+
+@pytest.fixture(scope="session", params=["lab", "cpu", "p3", "g5"])
+def journey(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Journey:
+    """The life of one ready stack, from nothing to nothing."""
+    return travel(request.param, tmp_path_factory.mktemp(request.param))

@@ -1,0 +1,76 @@
+"""The `aws` stand-in."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from tests.engine.providers import aws_cluster, aws_network, aws_services
+from tests.engine.providers.cloud import Asked, Provider
+from tests.engine.providers.kinds import Kind
+from tests.engine.providers.records import Record, Refused
+
+
+@cache
+def _kinds() -> Mapping[str, Kind]:
+    return dict([*aws_network.kinds(), *aws_cluster.kinds(), *aws_services.kinds()])
+
+
+class Aws(Provider):
+    """AWS in one account and region."""
+
+    package = "aws"
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Refuse an account that the program does not want, as the real provider does before anything is made."""
+        region, accounts = settings.get("region"), settings.get("allowedAccountIds")
+        allowed = json.loads(accounts) if isinstance(accounts, str) else accounts
+        if not region:
+            raise Refused("missing required configuration key 'aws:region'")
+        if allowed and self.cloud.account not in allowed:
+            raise Refused(f"AWS account ID not allowed: {self.cloud.account}, not one of {', '.join(allowed)}")
+        self.cloud.records.region = region
+
+    def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
+        """How an AWS type behaves."""
+        return _kinds().get(token)
+
+    def more_failures(self, inputs: Mapping[str, Any]) -> list[str]:
+        """AWS's limits on tags."""
+        tags = inputs.get("tags") or {}
+        failures = [f"tags: {len(tags)}, and AWS takes 50"] if len(tags) > 50 else []
+        for key, value in tags.items():
+            if key.startswith("aws:") or len(key) > 128 or len(str(value)) > 256:
+                failures.append(f"tags.{key}: reserved, or longer than 128 (key) or 256 (value) characters")
+        return failures
+
+    def create(self, asked: Asked, inputs: dict[str, Any]) -> Record:
+        """Make it; a log group that EKS made before is refused."""
+        if asked.token == aws_cluster.LOG_GROUP and inputs["name"] in map(_log_group, self._logging_clusters()):
+            raise Refused(f"ResourceAlreadyExistsException: EKS made {inputs['name']} already")
+        return super().create(asked, inputs)
+
+    def delete(self, asked: Asked, identity: str) -> None:
+        """Take it away; the log group that EKS writes to stays unless the program has it."""
+        if asked.token == aws_cluster.LOG_GROUP and identity in map(_log_group, self._logging_clusters()):
+            self.cloud.leftovers.append(f"EKS makes log group {identity} again")
+        record = self.cloud.records.get(asked.token, identity)
+        super().delete(asked, identity)
+        if record in self._logging_clusters_of([record]):
+            assert record
+            if self.cloud.records.get(aws_cluster.LOG_GROUP, _log_group(record)) is None:
+                self.cloud.leftovers.append(f"log group {_log_group(record)}, which EKS made")
+
+    def _logging_clusters(self) -> list[Record]:
+        return self._logging_clusters_of(self.cloud.records.of(aws_network.CLUSTER))
+
+    def _logging_clusters_of(self, records: list[Record | None] | list[Record]) -> list[Record]:
+        return [
+            record
+            for record in records
+            if record and record.token == aws_network.CLUSTER and record.inputs.get("enabledClusterLogTypes")
+        ]
+
+
+def _log_group(cluster: Record) -> str:
+    return f"/aws/eks/{cluster.id}/cluster"

@@ -1,0 +1,232 @@
+"""EKS as AWS answers it: control planes, node groups, add-ons, access, and the tags of their Auto Scaling groups."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.engine.providers.aws_network import (
+    CLUSTER,
+    LAUNCH_TEMPLATE,
+    NODE_GROUP,
+    PLACEMENT_GROUP,
+    SECURITY_GROUPS,
+    SUBNET,
+    way_out,
+    zone_of,
+)
+from tests.engine.providers.kinds import Kind, Name, Target
+from tests.engine.providers.records import Record, Records, Refused, pluck
+
+ROLE = "aws:iam/role:Role"
+ATTACHMENT = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+KEY = "aws:kms/key:Key"
+ADDON = "aws:eks/addon:Addon"
+ACCESS_ENTRY = "aws:eks/accessEntry:AccessEntry"
+LOG_GROUP = "aws:cloudwatch/logGroup:LogGroup"
+SCALING_TAG = "aws:autoscaling/tag:Tag"
+# EKS's default quotas: managed node groups of a cluster, nodes of a group.
+GROUPS_PER_CLUSTER, NODES_PER_GROUP = 30, 450
+_NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy")
+_IMAGE_POLICIES = ("AmazonEC2ContainerRegistryReadOnly", "AmazonEC2ContainerRegistryPullOnly")
+_ADDONS_WITH_PODS = ("coredns", "metrics-server", "aws-efs-csi-driver")
+_ADDONS_FOR_NODES = ("vpc-cni", "kube-proxy")
+_FIXED_OF_NODE_GROUPS = (
+    *("clusterName", "nodeGroupName", "nodeRoleArn", "subnetIds", "instanceTypes"),
+    *("amiType", "capacityType", "diskSize", "launchTemplate.id"),
+)
+_OF_CLUSTER = {"clusterName": (Target(CLUSTER, "name"),)}
+
+
+def policies_of(role_name: str, records: Records) -> set[str]:
+    """The last parts of the ARNs of the policies that a role has."""
+    return {
+        made.inputs["policyArn"].rsplit("/", 1)[-1]
+        for made in records.of(ATTACHMENT)
+        if made.inputs["role"] == role_name
+    }
+
+
+def _cluster_rule(inputs: dict[str, Any], records: Records) -> None:
+    subnets = [records.get(SUBNET, identity) for identity in inputs["vpcConfig"]["subnetIds"]]
+    if len({zone_of(subnet.inputs) for subnet in subnets if subnet}) < 2:
+        raise Refused("InvalidParameterException: subnets specified must be in at least two different AZs")
+    if "AmazonEKSClusterPolicy" not in policies_of(inputs["roleArn"].rsplit("/", 1)[-1], records):
+        raise Refused(f"InvalidParameterException: {inputs['roleArn']} lacks AmazonEKSClusterPolicy")
+
+
+def _cluster_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
+    vpc = records.get(SUBNET, inputs["vpcConfig"]["subnetIds"][0])
+    assert vpc
+    group = f"sg-{records.new_hex(identity)}"
+    return {
+        "vpcConfig": {**inputs["vpcConfig"], "clusterSecurityGroupId": group, "vpcId": vpc.inputs["vpcId"]},
+        "endpoint": f"https://{records.new_hex(identity, 32).upper()}.gr7.{records.region}.eks.amazonaws.com",
+        "certificateAuthorities": [{"data": "Y2VydGlmaWNhdGU="}],
+        "certificateAuthority": {"data": "Y2VydGlmaWNhdGU="},
+        "status": "ACTIVE",
+    }
+
+
+def nodes_of(cluster: str, records: Records) -> list[Record]:
+    """The node groups of a cluster that hold machines any pod may run on."""
+    return [
+        group
+        for group in records.of(NODE_GROUP)
+        if group.inputs["clusterName"] == cluster
+        and group.inputs["scalingConfig"]["desiredSize"]
+        and not group.inputs.get("taints")
+    ]
+
+
+def _node_group_rule(inputs: dict[str, Any], records: Records) -> None:
+    size, cluster = inputs["scalingConfig"], inputs["clusterName"]
+    if not 0 <= size["minSize"] <= size["desiredSize"] <= size["maxSize"] or size["maxSize"] < 1:
+        raise Refused(f"InvalidParameterException: min <= desired <= max does not hold for {size}")
+    if size["maxSize"] > NODES_PER_GROUP:
+        raise Refused(f"ResourceLimitExceededException: {size['maxSize']} nodes, the limit is {NODES_PER_GROUP}")
+    _check_template(inputs, records)
+    if size["desiredSize"]:
+        _check_nodes_can_join(cluster, inputs, records)
+
+
+def _new_node_group_rule(inputs: dict[str, Any], records: Records) -> None:
+    peers = [group for group in records.of(NODE_GROUP) if group.inputs["clusterName"] == inputs["clusterName"]]
+    if len(peers) >= GROUPS_PER_CLUSTER:
+        raise Refused(f"ResourceLimitExceededException: {GROUPS_PER_CLUSTER} node groups is the limit")
+    _node_group_rule(inputs, records)
+
+
+def _check_template(inputs: dict[str, Any], records: Records) -> None:
+    template = records.get(LAUNCH_TEMPLATE, str(pluck(inputs, "launchTemplate.id")))
+    if template is None:
+        return
+    if inputs.get("diskSize"):
+        raise Refused("InvalidParameterException: disk size belongs into the launch template")
+    version = inputs["launchTemplate"]["version"]
+    if version not in ("$Latest", "$Default") and int(version) > template.outputs["latestVersion"]:
+        raise Refused(f"InvalidLaunchTemplateId.VersionNotFound: {template.id} has no version {version}")
+    group = pluck(template.inputs, "placement.groupName")
+    families = {kind.split(".")[0] for kind in inputs.get("instanceTypes") or []}
+    if group and (burstable := families & {"t2", "t3", "t3a", "t4g"}):
+        raise Refused(f"InvalidParameterCombination: {burstable} can't join placement group {group}")
+    zones = {zone_of(subnet.inputs) for one in inputs["subnetIds"] if (subnet := records.get(SUBNET, one))}
+    if group and len(zones) > 1 and records.get(PLACEMENT_GROUP, group):
+        raise Refused(f"InvalidParameterValue: cluster placement group {group} can't span {sorted(zones)}")
+
+
+def _check_nodes_can_join(cluster: str, inputs: dict[str, Any], records: Records) -> None:
+    """Machines that start now have to be had, and to find image registry, API and network plug-in."""
+    if gone := records.without_capacity & set(inputs.get("instanceTypes") or []):
+        raise Refused(f"InsufficientInstanceCapacity: no {', '.join(sorted(gone))} in this zone now")
+    missing = [what for what in _ADDONS_FOR_NODES if records.get(ADDON, f"{cluster}:{what}") is None]
+    policies = policies_of(inputs["nodeRoleArn"].rsplit("/", 1)[-1], records)
+    missing += [policy for policy in _NODE_POLICIES if policy not in policies]
+    missing += [] if policies & set(_IMAGE_POLICIES) else [_IMAGE_POLICIES[0]]
+    missing += [f"a way out of {subnet}" for subnet in inputs["subnetIds"] if way_out(subnet, records) is None]
+    if missing:
+        raise Refused(f"NodeCreationFailure: instances failed to join the cluster, without {', '.join(missing)}")
+
+
+def _node_group_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
+    name = f"eks-{inputs['nodeGroupName']}-{records.new_hex(identity, 32)}"
+    return {"resources": [{"autoscalingGroups": [{"name": name}]}], "status": "ACTIVE"}
+
+
+def _addon_rule(inputs: dict[str, Any], records: Records) -> None:
+    if (values := inputs.get("configurationValues")) and not isinstance(json.loads(values), dict):
+        raise Refused(f"InvalidParameterException: configuration values are an object, not {values}")
+    if inputs["addonName"] in _ADDONS_WITH_PODS and not nodes_of(inputs["clusterName"], records):
+        raise Refused(f"addon {inputs['addonName']} stays DEGRADED: no node in {inputs['clusterName']} takes its pods")
+
+
+def _tag_rule(inputs: dict[str, Any], records: Records) -> None:
+    owner = records.owner_of(inputs["autoscalingGroupName"])
+    if owner is None or owner.token != NODE_GROUP:
+        raise Refused(f"ValidationError: no Auto Scaling group {inputs['autoscalingGroupName']!r}")
+
+
+def _machines() -> Iterator[tuple[str, Kind]]:
+    yield (
+        CLUSTER,
+        Kind(
+            "{name}",
+            "arn:aws:eks:{region}:{account}:cluster/{name}",
+            name=Name("name", 100, pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*"),
+            replaces=("name", "roleArn", "encryptionConfig", "bootstrapSelfManagedAddons"),
+            refers={
+                "roleArn": (Target(ROLE, "arn"),),
+                "vpcConfig.subnetIds[]": (Target(SUBNET),),
+                "vpcConfig.securityGroupIds[]": SECURITY_GROUPS,
+                "encryptionConfig.provider.keyArn": (Target(KEY, "arn"),),
+            },
+            answers=_cluster_answers,
+            unknown=("vpcConfig", "endpoint", "certificateAuthority", "certificateAuthorities"),
+            create_rule=_cluster_rule,
+        ),
+    )
+    yield (
+        NODE_GROUP,
+        Kind(
+            "{clusterName}:{nodeGroupName}",
+            "arn:aws:eks:{region}:{account}:nodegroup/{clusterName}/{nodeGroupName}/{hex}",
+            name=Name("nodeGroupName", 63, pattern=r"[A-Za-z0-9][A-Za-z0-9_-]*"),
+            replaces=_FIXED_OF_NODE_GROUPS,
+            refers={
+                **_OF_CLUSTER,
+                "nodeRoleArn": (Target(ROLE, "arn"),),
+                "subnetIds[]": (Target(SUBNET),),
+                "launchTemplate.id": (Target(LAUNCH_TEMPLATE),),
+            },
+            answers=_node_group_answers,
+            unknown=("resources",),
+            create_rule=_new_node_group_rule,
+            change_rule=_node_group_rule,
+        ),
+    )
+
+
+def _around() -> Iterator[tuple[str, Kind]]:
+    yield (
+        ADDON,
+        Kind(
+            "{clusterName}:{addonName}",
+            "arn:aws:eks:{region}:{account}:addon/{clusterName}/{addonName}/{hex}",
+            replaces=("clusterName", "addonName"),
+            refers={**_OF_CLUSTER, "podIdentityAssociations[].roleArn": (Target(ROLE, "arn"),)},
+            create_rule=_addon_rule,
+        ),
+    )
+    yield (
+        "aws:eks/podIdentityAssociation:PodIdentityAssociation",
+        Kind(
+            "{clusterName},a-{hex}",
+            replaces=("clusterName", "namespace", "serviceAccount"),
+            refers={**_OF_CLUSTER, "roleArn": (Target(ROLE, "arn"),)},
+        ),
+    )
+    yield (
+        ACCESS_ENTRY,
+        Kind("{clusterName}:{principalArn}", replaces=("clusterName", "principalArn", "type"), refers=_OF_CLUSTER),
+    )
+    yield (
+        "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
+        Kind(
+            "{clusterName}#{principalArn}#{policyArn}",
+            replaces=("clusterName", "principalArn", "policyArn", "accessScope"),
+            refers={**_OF_CLUSTER, "principalArn": (Target(ACCESS_ENTRY, "principalArn"),)},
+        ),
+    )
+    yield (
+        SCALING_TAG,
+        Kind(
+            "{autoscalingGroupName},{tag[key]}",
+            replaces=("autoscalingGroupName", "tag.key"),
+            create_rule=_tag_rule,
+        ),
+    )
+
+
+def kinds() -> Iterator[tuple[str, Kind]]:
+    """Every type of EKS that the stand-in has."""
+    yield from _machines()
+    yield from _around()

@@ -1,0 +1,205 @@
+"""The stand-in cloud: what a provider does for the engine, on the records of what exists."""
+
+import re
+import threading
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.engine.providers import schema
+from tests.engine.providers.kinds import Kind
+from tests.engine.providers.records import (
+    ACCOUNT,
+    Record,
+    Records,
+    Refused,
+    pluck,
+    texts_in,
+    values_at,
+)
+from tests.engine.providers.schema import UNKNOWN
+from tests.engine.providers.script import Script
+
+_IDENTITY = re.compile(
+    r"(vpc|subnet|rtb|rtbassoc|r|igw|nat|eipalloc|vpce|sg|sgr|pg|lt|fs|fsap|fsmt)-[0-9a-f]{17}"
+    rf"|arn:aws:[a-z0-9-]+:[a-z0-9-]*:{ACCOUNT}:\S+"
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request of the engine about one resource: its type, its name in the program, its URN."""
+
+    token: str
+    name: str
+    urn: str
+
+
+@dataclass
+class Cloud:
+    """Everything that the stand-ins of one test share.
+
+    `given` holds ids and ARNs that were there before; `leftovers` what AWS makes by itself and nobody takes away.
+    """
+
+    records: Records = field(default_factory=Records)
+    script: Script = field(default_factory=Script)
+    given: set[str] = field(default_factory=set)
+    leftovers: list[str] = field(default_factory=list)
+    account: str = ACCOUNT
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class Provider:
+    """One package's stand-in; what differs between packages is overridden."""
+
+    package = ""
+
+    def __init__(self, cloud: Cloud):
+        self.cloud = cloud
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Take the provider's settings, or refuse them."""
+
+    def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
+        """How a type behaves; None for a type that the stand-in doesn't have."""
+        raise NotImplementedError
+
+    def inside(self) -> str | None:
+        """The cluster that this provider's objects live in, if they do."""
+        return None
+
+    def reach(self) -> None:
+        """Refuse if what the provider talks to is gone."""
+
+    def check(
+        self, asked: Asked, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The inputs with a name made up where none was given, and everything that is wrong with them."""
+        inputs = deepcopy(dict(news))
+        failures = schema.problems(asked.token, inputs)
+        kind = None if failures else self.kind(asked.token, inputs)
+        if kind is None:
+            return inputs, failures or [f"{asked.token}: add it to the kinds of tests/engine/providers"]
+        if kind.name:
+            given = inputs.get(kind.name.key)
+            if given is None and kind.name.made_up:
+                given = inputs[kind.name.key] = olds.get(kind.name.key) or f"{asked.name}-{seed.hex()[:7]}"
+            if isinstance(given, str) and given != UNKNOWN:
+                if len(given) > kind.name.longest:
+                    failures.append(f"{kind.name.key}: {given!r} is longer than {kind.name.longest}")
+                if not re.fullmatch(kind.name.pattern, given):
+                    failures.append(f"{kind.name.key}: {given!r} does not match {kind.name.pattern}")
+        return inputs, failures + self.more_failures(inputs)
+
+    def more_failures(self, inputs: Mapping[str, Any]) -> list[str]:
+        """What this package has against inputs besides."""
+        return []
+
+    def identity(self, kind: Kind, words: Mapping[str, Any]) -> str:
+        """The id of a new resource, from its inputs and fresh digits."""
+        return kind.identity.format(**words)
+
+    def more_uses(self, inputs: Mapping[str, Any]) -> frozenset[str]:
+        """The keys of records that the inputs use in ways that only this package knows."""
+        return frozenset()
+
+    def replaced_by(self, asked: Asked, olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
+        """The changed inputs that can't be changed in place."""
+        kind = self._kind(asked, news)
+        return [path for path in kind.replaces if pluck(olds, path) != pluck(news, path)]
+
+    def deletes_first(self, asked: Asked, news: Mapping[str, Any]) -> bool:
+        """Whether a replacement would take a name that is still in use: one that was given, not made up."""
+        name = self._kind(asked, news).name
+        given = str(news.get(name.key)) if name else ""
+        return bool(given) and not re.fullmatch(re.escape(asked.name) + "-[0-9a-f]{7}", given)
+
+    def planned(self, asked: Asked, inputs: Mapping[str, Any], state: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The outputs of a preview: what can't be known yet is unknown."""
+        kind = self._kind(asked, inputs)
+        if state is not None:
+            return {**state, **inputs} | ({kind.counted: UNKNOWN} if kind.counted else {})
+        unknown = (*kind.unknown, "arn") if kind.arn else kind.unknown
+        return {**inputs, **dict.fromkeys(unknown, UNKNOWN)}
+
+    def create(self, asked: Asked, inputs: dict[str, Any]) -> Record:
+        """Make what the engine asks for."""
+        kind, records = self._kind(asked, inputs), self.cloud.records
+        with self.cloud.lock:
+            self.reach()
+            uses = self._references(kind, inputs) | self.more_uses(inputs)
+            if kind.create_rule:
+                kind.create_rule(inputs, records)
+            words = {**inputs, "hex": records.new_hex(asked.urn), "region": records.region, "account": ACCOUNT}
+            identity = self.identity(kind, words)
+            arn = kind.arn.format(**words, id=identity)
+            answers = kind.answers(inputs, identity, records)
+            handed_out = frozenset({identity, arn, *texts_in(answers)} - {""})
+            outputs = {**inputs, **answers, **({"arn": arn} if arn else {})}
+            record = Record(asked.token, identity, asked.urn, inputs, outputs, uses, handed_out, self.inside())
+            records.add(record)
+            return record
+
+    def update(self, asked: Asked, identity: str, inputs: dict[str, Any]) -> Record:
+        """Change what exists in place."""
+        kind, records = self._kind(asked, inputs), self.cloud.records
+        with self.cloud.lock:
+            self.reach()
+            old = records.get(asked.token, identity, self.inside())
+            if old is None:
+                raise Refused(f"NotFound: {asked.token} {identity}")
+            uses = self._references(kind, inputs) | self.more_uses(inputs)
+            if kind.change_rule:
+                kind.change_rule(inputs, records)
+            kept = {key: value for key, value in old.outputs.items() if key not in old.inputs or key in kind.unknown}
+            if kind.counted:
+                kept[kind.counted] += 1
+            return records.change(old, inputs=inputs, outputs={**inputs, **kept}, uses=uses)
+
+    def delete(self, asked: Asked, identity: str) -> None:
+        """Take away what exists; what is gone already is no error."""
+        with self.cloud.lock:
+            self.reach()
+            record = self.cloud.records.get(asked.token, identity, self.inside())
+            if record is None:
+                return
+            kind = self._kind(asked, record.inputs)
+            if kind.delete_rule:
+                kind.delete_rule(record, self.cloud.records)
+            self.cloud.records.remove(record)
+
+    def read(self, asked: Asked, identity: str) -> Record | None:
+        """What exists under this id."""
+        with self.cloud.lock:
+            self.reach()
+            return self.cloud.records.get(asked.token, identity, self.inside())
+
+    def _kind(self, asked: Asked, inputs: Mapping[str, Any]) -> Kind:
+        kind = self.kind(asked.token, inputs)
+        if kind is None:
+            raise Refused(f"{asked.token}: add it to the kinds of tests/engine/providers")
+        return kind
+
+    def _references(self, kind: Kind, inputs: Mapping[str, Any]) -> frozenset[str]:
+        """The keys of everything that the inputs refer to; what was never made is refused."""
+        records, uses, seen = self.cloud.records, set(), set()
+        for path, targets in kind.refers.items():
+            for value in values_at(inputs, path):
+                seen.add(value)
+                found = [record for to in targets if (record := records.found(to.token, to.path, value))]
+                if found:
+                    uses.add(found[0].key)
+                elif value not in self.cloud.given:
+                    raise Refused(
+                        f"NotFound: {path} is {value!r}, and no {targets[0].token} has that {targets[0].path}"
+                    )
+        for text in texts_in(inputs):
+            if text in seen or text in self.cloud.given or not _IDENTITY.fullmatch(text):
+                continue
+            owner = records.owner_of(text)
+            if owner is None:
+                raise Refused(f"NotFound: {text!r} was never handed out")
+            uses.add(owner.key)
+        return frozenset(uses)

@@ -1,0 +1,171 @@
+"""The `kubernetes` stand-in: objects of one cluster, and Helm releases that need nodes to run on."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tests.engine.providers.aws_cluster import nodes_of
+from tests.engine.providers.aws_network import CLUSTER
+from tests.engine.providers.cloud import Asked, Cloud, Provider
+from tests.engine.providers.kinds import Kind, Target
+from tests.engine.providers.records import Record, Records, Refused, pluck, values_at
+from tests.engine.providers.schema import UNKNOWN
+
+RELEASE = "kubernetes:helm.sh/v3:Release"
+NAMESPACE = "kubernetes:core/v1:Namespace"
+# What every cluster is born with.
+_BORN_WITH = ("default", "kube-system", "kube-public", "kube-node-lease")
+_CLUSTER_WIDE = ("Namespace", "PersistentVolume", "ClusterRole", "ClusterRoleBinding", "StorageClass", "PriorityClass")
+_CLUSTER_WIDE_CUSTOM = ("ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass", "Topology", "AdmissionCheck")
+# Which chart brings the types of an API group that Kubernetes doesn't have.
+_BROUGHT_BY = {"jobset.x-k8s.io": "jobset", "kueue.x-k8s.io": "kueue"}
+# What the objects of a queueing system name without Kubernetes looking: a wrong name would only make jobs wait.
+_NAMED = {
+    "LocalQueue": ("spec.clusterQueue", "ClusterQueue"),
+    "ClusterQueue": ("spec.resourceGroups[].flavors[].name", "ResourceFlavor"),
+}
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_CORE = "kubernetes:core/v1:"
+_REFERS = {
+    "PersistentVolumeClaim": {"spec.volumeName": (Target(_CORE + "PersistentVolume", "metadata.name"),)},
+}
+
+
+def object_name(inputs: Mapping[str, Any]) -> str:
+    """`namespace/name` of an object, the name alone where there is no namespace."""
+    namespace, name = pluck(inputs, "metadata.namespace"), pluck(inputs, "metadata.name")
+    return f"{namespace}/{name}" if namespace else str(name)
+
+
+def _cluster_wide(inputs: Mapping[str, Any]) -> bool:
+    return inputs.get("kind") in (*_CLUSTER_WIDE, *_CLUSTER_WIDE_CUSTOM)
+
+
+class Kubernetes(Provider):
+    """Objects in the cluster that the last configured kubeconfig names."""
+
+    package = "kubernetes"
+
+    def __init__(self, cloud: Cloud):
+        super().__init__(cloud)
+        self._endpoint: str | None = None
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Read the kubeconfig, if it is known yet."""
+        text = settings.get("kubeconfig")
+        if not isinstance(text, str) or text == UNKNOWN:
+            return
+        try:
+            self._endpoint = json.loads(text)["clusters"][0]["cluster"]["server"]
+        except (ValueError, KeyError, IndexError) as error:
+            raise Refused(f"failed to parse kubeconfig: {error}") from error
+
+    def inside(self) -> str | None:
+        """The cluster at the kubeconfig's address."""
+        for cluster in self.cloud.records.of(CLUSTER):
+            if cluster.outputs["endpoint"] == self._endpoint:
+                return cluster.id
+        return None
+
+    def reach(self) -> None:
+        """Refuse when no cluster answers."""
+        if self.inside() is None:
+            raise Refused(f"configured Kubernetes cluster is unreachable: no cluster at {self._endpoint}")
+
+    def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
+        """Every type that the SDK has behaves alike, but for releases."""
+        if token == RELEASE:
+            return Kind(
+                "{namespace}/{name}",
+                replaces=("name", "namespace", "chart"),
+                answers=lambda given, identity, records: {"status": {"status": "deployed", "name": identity}},
+                unknown=("status",),
+                create_rule=self._release_rule,
+            )
+        where = () if _cluster_wide(inputs) else ("metadata.namespace",)
+        fixed = {"Secret": ("type", "immutable"), "RoleBinding": ("roleRef",), "ClusterRoleBinding": ("roleRef",)}
+        return Kind(
+            "",
+            replaces=("metadata.name", *where, *fixed.get(str(inputs.get("kind")), ())),
+            refers=_REFERS.get(str(inputs.get("kind")), {}),
+            create_rule=self._object_rule,
+        )
+
+    def check(
+        self, asked: Asked, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Give objects a namespace and a name, as the real provider does, and check both."""
+        inputs, failures = super().check(asked, olds, news, seed)
+        made_up = f"{asked.name.replace('/', '-')}-{seed.hex()[:8]}"
+        if asked.token == RELEASE:
+            inputs.setdefault("namespace", "default")
+            inputs.setdefault("name", olds.get("name") or made_up)
+            return inputs, failures
+        metadata = inputs["metadata"] = dict(inputs.get("metadata") or {})
+        metadata.setdefault("name", pluck(olds, "metadata.name") or made_up)
+        if not _cluster_wide(inputs):
+            metadata.setdefault("namespace", "default")
+        elif "namespace" in metadata:
+            failures.append(f"metadata.namespace: {inputs.get('kind')} is cluster-wide")
+        pattern = _LABEL if inputs.get("kind") in ("Namespace", "Service") else _SUBDOMAIN
+        is_rbac = "rbac" in asked.token
+        if metadata["name"] != UNKNOWN and not is_rbac and not pattern.fullmatch(metadata["name"]):
+            failures.append(f"metadata.name: {metadata['name']!r} is no name of Kubernetes")
+        return inputs, failures
+
+    def identity(self, kind: Kind, words: Mapping[str, Any]) -> str:
+        """An object's own name; a release's is its namespace and name."""
+        return object_name(words) if "metadata" in words else kind.identity.format(**words)
+
+    def more_uses(self, inputs: Mapping[str, Any]) -> frozenset[str]:
+        """An object uses its namespace."""
+        namespace = pluck(inputs, "metadata.namespace")
+        found = self._named("Namespace", namespace) if namespace else None
+        return frozenset({found.key}) if found else frozenset()
+
+    def _named(self, kind: str, name: str) -> Record | None:
+        for record in self.cloud.records:
+            if record.inside and record.inputs.get("kind") == kind and object_name(record.inputs) == name:
+                return record
+        return None
+
+    def _object_rule(self, inputs: dict[str, Any], records: Records) -> None:
+        group = str(inputs.get("apiVersion")).split("/", 1)[0]
+        if (chart := _BROUGHT_BY.get(group)) and not any(self._is_chart(one, chart) for one in records.of(RELEASE)):
+            raise Refused(f"no matches for kind {inputs.get('kind')!r} in {inputs['apiVersion']}: {chart} brings it")
+        self._check_namespace(pluck(inputs, "metadata.namespace"))
+        place, wanted = _NAMED.get(str(inputs.get("kind")), ("", ""))
+        for name in values_at(inputs, place) if place else []:
+            if self._named(wanted, name) is None:
+                raise Refused(f"{wanted} {name!r} not found: everything in {object_name(inputs)} would wait for ever")
+        for kind, path in (("RoleBinding", "roleRef"), ("ClusterRoleBinding", "roleRef")):
+            if inputs.get("kind") == kind:
+                self._check_role(inputs[path], pluck(inputs, "metadata.namespace"))
+
+    @staticmethod
+    def _is_chart(release: Record, chart: str) -> bool:
+        return str(release.inputs["chart"]).rstrip("/").rsplit("/", 1)[-1] == chart
+
+    def _check_namespace(self, namespace: str | None) -> None:
+        if namespace and namespace not in _BORN_WITH and self._named("Namespace", namespace) is None:
+            made_by_charts = {
+                release.inputs["namespace"]
+                for release in self.cloud.records.of(RELEASE)
+                if release.inputs.get("createNamespace")
+            }
+            if namespace not in made_by_charts:
+                raise Refused(f'namespaces "{namespace}" not found')
+
+    def _check_role(self, role: Mapping[str, Any], namespace: str | None) -> None:
+        name = role["name"] if role["kind"] == "ClusterRole" else f"{namespace}/{role['name']}"
+        born_with = role["kind"] == "ClusterRole" and (role["name"] in ("view", "edit", "admin", "cluster-admin"))
+        if not born_with and self._named(role["kind"], name) is None:
+            raise Refused(f"{role['kind']} {name!r} not found: nobody would get any right")
+
+    def _release_rule(self, inputs: dict[str, Any], records: Records) -> None:
+        if not inputs.get("createNamespace"):
+            self._check_namespace(inputs["namespace"])
+        if not inputs.get("skipAwait") and not nodes_of(str(self.inside()), records):
+            raise Refused(f"timed out waiting for release {inputs['name']}: no node takes its pods")

@@ -1,0 +1,90 @@
+"""What a test tells the stand-ins to do wrong, and the journal of what was asked of them."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+
+from tests.engine.providers.records import Refused
+
+CHANGES = ("create", "update", "delete")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: seconds since the stand-ins began, what was asked, of what, and the refusal if there was one."""
+
+    at: float
+    method: str
+    token: str
+    name: str
+    preview: bool = False
+    refused: str | None = None
+
+
+@dataclass
+class Fault:
+    """Calls that fail or take long: of type and method, from the `nth` match on, `times` times."""
+
+    token: str
+    method: str
+    name: str = "*"
+    nth: int = 1
+    times: int = 1
+    seconds: float = 0.0
+    message: str | None = None
+    done_anyway: bool = False
+    seen: int = 0
+
+    def takes(self, method: str, token: str, name: str) -> bool:
+        """Whether this call is one of those; counts it if it matches."""
+        if method != self.method or not fnmatch(token, self.token) or not fnmatch(name, self.name):
+            return False
+        self.seen += 1
+        return self.nth <= self.seen < self.nth + self.times
+
+
+@dataclass
+class Script:
+    """The faults to come and the calls that were; once it is `over` nothing is slow any more."""
+
+    faults: list[Fault] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    _began: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fail(self, method: str, token: str, **more: object) -> Fault:
+        """Let a coming call fail; `done_anyway=True` fails only after the thing was done."""
+        return self._plan(Fault(token, method, message=f"InternalError: {method} was told to fail", **more))  # type: ignore[arg-type]
+
+    def slow(self, method: str, token: str, seconds: float, **more: object) -> Fault:
+        """Let coming calls take `seconds`."""
+        return self._plan(Fault(token, method, seconds=seconds, **more))  # type: ignore[arg-type]
+
+    def _plan(self, fault: Fault) -> Fault:
+        self.faults.append(fault)
+        return fault
+
+    def before(self, method: str, token: str, name: str) -> Fault | None:
+        """Act out what was planned for this call; gives the fault that fails after the thing was done."""
+        with self._lock:
+            due = [fault for fault in self.faults if fault.takes(method, token, name)]
+        for fault in due:
+            self.over.wait(fault.seconds)
+            if fault.message and not fault.done_anyway:
+                raise Refused(fault.message)
+        return next((fault for fault in due if fault.message), None)
+
+    def record(self, method: str, token: str, name: str, preview: bool, refused: str | None) -> None:
+        """Write one call down."""
+        with self._lock:
+            self.calls.append(Call(time.monotonic() - self._began, method, token, name, preview, refused))
+
+    def changes(self) -> list[Call]:
+        """The calls that changed something, in order."""
+        return [call for call in self.calls if call.method in CHANGES and not call.preview and not call.refused]
+
+    def refusals(self) -> list[Call]:
+        """The calls that were refused, in order."""
+        return [call for call in self.calls if call.refused]

@@ -1,0 +1,166 @@
+"""The stand-ins as the engine sees them: one gRPC server for each package, all in this process."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from google.protobuf.empty_pb2 import Empty
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+
+from tests.engine.providers import eks, schema
+from tests.engine.providers.aws import Aws
+from tests.engine.providers.cloud import Asked, Cloud, Provider
+from tests.engine.providers.kubernetes import Kubernetes
+from tests.engine.providers.records import Record, Refused
+from tests.engine.providers.tls import Tls
+from tests.engine.providers.wire import from_struct, to_struct
+
+# More than the engine asks for at once, since a construction waits for the requests that it causes.
+_THREADS = 64
+
+
+class Servicer(provider_pb2_grpc.ResourceProviderServicer):
+    """The engine's protocol for one provider."""
+
+    def __init__(self, provider: Provider):
+        self._provider = provider
+        self._script = provider.cloud.script
+
+    def GetPluginInfo(self, request: Any, context: Any) -> Any:
+        return plugin_pb2.PluginInfo(version=schema.installed_version(self._provider.package))
+
+    def Handshake(self, request: Any, context: Any) -> Any:
+        # The engine falls back to the protocol without it.
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no handshake")
+
+    def Attach(self, request: Any, context: Any) -> Any:
+        return Empty()
+
+    def Cancel(self, request: Any, context: Any) -> Any:
+        return Empty()
+
+    def CheckConfig(self, request: Any, context: Any) -> Any:
+        token = f"pulumi:providers:{self._provider.package}"
+        problems = schema.problems(token, from_struct(request.news))
+        failures = [provider_pb2.CheckFailure(reason=problem) for problem in problems]
+        return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
+
+    def DiffConfig(self, request: Any, context: Any) -> Any:
+        return provider_pb2.DiffResponse()
+
+    def Configure(self, request: Any, context: Any) -> Any:
+        settings, constructs = from_struct(request.args), self._provider.package == "eks"
+        self._answer(context, "configure", Asked("", "", ""), False, lambda: self._provider.configure(settings))
+        return provider_pb2.ConfigureResponse(
+            supportsPreview=True, acceptSecrets=constructs, acceptResources=constructs, acceptOutputs=constructs
+        )
+
+    def Check(self, request: Any, context: Any) -> Any:
+        olds, news = from_struct(request.olds), from_struct(request.news)
+        inputs, problems = self._provider.check(_asked(request), olds, news, request.randomSeed)
+        failures = [provider_pb2.CheckFailure(reason=problem) for problem in problems]
+        if problems:
+            asked = _asked(request)
+            self._script.record("check", asked.token, asked.name, False, "; ".join(problems))
+        return provider_pb2.CheckResponse(inputs=to_struct(inputs), failures=failures)
+
+    def Diff(self, request: Any, context: Any) -> Any:
+        asked, olds, news = _asked(request), from_struct(request.old_inputs), from_struct(request.news)
+        changed = sorted(key for key in olds.keys() | news.keys() if olds.get(key) != news.get(key))
+        if not changed:
+            return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
+        replaced = self._provider.replaced_by(asked, olds, news)
+        return provider_pb2.DiffResponse(
+            changes=provider_pb2.DiffResponse.DIFF_SOME,
+            diffs=changed,
+            replaces=replaced,
+            deleteBeforeReplace=bool(replaced) and self._provider.deletes_first(asked, news),
+        )
+
+    def Create(self, request: Any, context: Any) -> Any:
+        asked, inputs = _asked(request), from_struct(request.properties)
+        if request.preview:
+            self._script.record("create", asked.token, asked.name, True, None)
+            return provider_pb2.CreateResponse(properties=to_struct(self._provider.planned(asked, inputs, None)))
+        made: Record = self._answer(context, "create", asked, False, lambda: self._provider.create(asked, inputs))
+        return provider_pb2.CreateResponse(id=made.id, properties=to_struct(made.outputs))
+
+    def Update(self, request: Any, context: Any) -> Any:
+        asked, inputs = _asked(request), from_struct(request.news)
+        if request.preview:
+            self._script.record("update", asked.token, asked.name, True, None)
+            planned = self._provider.planned(asked, inputs, from_struct(request.olds))
+            return provider_pb2.UpdateResponse(properties=to_struct(planned))
+        act = lambda: self._provider.update(asked, request.id, inputs)  # noqa: E731
+        changed: Record = self._answer(context, "update", asked, False, act)
+        return provider_pb2.UpdateResponse(properties=to_struct(changed.outputs))
+
+    def Delete(self, request: Any, context: Any) -> Any:
+        asked = _asked(request)
+        self._answer(context, "delete", asked, False, lambda: self._provider.delete(asked, request.id))
+        return Empty()
+
+    def Read(self, request: Any, context: Any) -> Any:
+        asked = _asked(request)
+        found = self._answer(context, "read", asked, False, lambda: self._provider.read(asked, request.id))
+        if found is None:
+            return provider_pb2.ReadResponse()
+        return provider_pb2.ReadResponse(
+            id=found.id, properties=to_struct(found.outputs), inputs=to_struct(found.inputs)
+        )
+
+    def Construct(self, request: Any, context: Any) -> Any:
+        asked = Asked(request.type, request.name, "")
+        inputs = from_struct(request.inputs)
+        if problems := schema.problems(request.type, inputs):
+            self._script.record("check", asked.token, asked.name, False, "; ".join(problems))
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
+        if request.type != eks.COMPONENT:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{request.type}: the stand-in constructs {eks.COMPONENT}")
+        urn, outputs = self._answer(context, "construct", asked, request.dryRun, lambda: eks.construct(request))
+        return provider_pb2.ConstructResponse(urn=urn, state=to_struct(outputs))
+
+    def _answer(self, context: Any, method: str, asked: Asked, preview: bool, act: Callable[[], Any]) -> Any:
+        """What `act` gives, as the script has it; a refusal becomes the call's error. Both go into the journal."""
+        refused: str | None = None
+        given: Any = None
+        try:
+            after = self._script.before(method, asked.token, asked.name)
+            if not context.is_active():
+                raise Refused("the engine is gone, so this was never sent")
+            given = act()
+            refused = after.message if after else None
+        except Refused as error:
+            refused = str(error)
+        except grpc.RpcError as error:
+            refused = str(error.details())
+        self._script.record(method, asked.token, asked.name, preview, refused)
+        if refused:
+            context.abort(grpc.StatusCode.UNKNOWN, f"{asked.name}: {refused}")
+        return given
+
+
+def _asked(request: Any) -> Asked:
+    urn = request.urn
+    return Asked(request.type or urn.split("::")[-2].split("$")[-1], request.name or urn.split("::")[-1], urn)
+
+
+@contextmanager
+def serving(cloud: Cloud) -> Iterator[str]:
+    """Serve every package while the context lasts; gives the value of PULUMI_DEBUG_PROVIDERS."""
+    servers: list[grpc.Server] = []
+    ports: list[str] = []
+    try:
+        for provider in (Aws(cloud), eks.Eks(cloud), Kubernetes(cloud), Tls(cloud)):
+            server = grpc.server(ThreadPoolExecutor(_THREADS))
+            provider_pb2_grpc.add_ResourceProviderServicer_to_server(Servicer(provider), server)
+            ports.append(f"{provider.package}:{server.add_insecure_port('127.0.0.1:0')}")
+            server.start()
+            servers.append(server)
+        yield ",".join(ports)
+    finally:
+        cloud.script.over.set()
+        for server in servers:
+            server.stop(grace=0).wait()

@@ -1,0 +1,168 @@
+"""What goes wrong around an environment, in the real engine: each ends with a clear message or a way on."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.engine.engine import Engine
+from tests.engine.journey import prepare
+from tests.engine.providers.aws_cluster import ADDON, ATTACHMENT
+from tests.engine.providers.aws_network import ASSOCIATION, CLUSTER, GATEWAY, NODE_GROUP, ROUTE, VPC
+from tests.engine.providers.aws_services import FILE_SYSTEM
+from tests.engine.providers.cloud import Cloud
+from tests.engine.providers.script import Script
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
+
+
+def _wait(until: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    while not until():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+
+
+def _made(script: Script) -> list[tuple[str, str]]:
+    return [(call.token, call.name) for call in script.changes() if call.method == "create"]
+
+
+def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "lab")
+    slow = cloud.script.slow("create", NODE_GROUP, 120, times=2)
+    process = engine.start("up", "--stack", "lab", "--yes", "--skip-preview")
+    _wait(lambda: slow.seen == 2 and engine.state_is_quiet("lab"), process)
+    slow.times = 0
+    engine.kill(process)
+    locked = engine.up("lab")
+    assert locked.status != 0
+    assert "currently locked" in locked.text
+    assert engine.run("cancel", "--yes", "--stack", "lab").status == 0
+    refreshed = engine.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "lab")
+    assert refreshed.status == 0, refreshed.text
+    finished = engine.up("lab")
+    assert finished.status == 0, finished.text
+    assert len(_made(cloud.script)) == len(set(_made(cloud.script)))
+    assert engine.destroy("lab").status == 0
+    assert len(cloud.records) == 0
+
+
+def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    assert engine.up("cpu").status == 0
+    slow = cloud.script.slow("delete", CLUSTER, 120)
+    process = engine.start("destroy", "--stack", "cpu", "--yes", "--skip-preview")
+    _wait(lambda: slow.seen > 0 and engine.state_is_quiet("cpu"), process)
+    engine.kill(process)
+    assert engine.run("cancel", "--yes", "--stack", "cpu").status == 0
+    finished = engine.destroy("cpu")
+    assert finished.status == 0, finished.text
+    assert len(cloud.records) == 0
+
+
+def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    slow = cloud.script.slow("create", VPC, 3)
+    process = engine.start("up", "--stack", "cpu", "--yes", "--skip-preview")
+    _wait(lambda: slow.seen > 0, process)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate()
+    assert process.returncode != 0, text
+    finished = engine.up("cpu")
+    assert finished.status == 0, finished.text
+    assert len(_made(cloud.script)) == len(set(_made(cloud.script)))
+
+
+def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "lab")
+    assert engine.up("lab").status == 0
+    (cluster,) = cloud.records.of(CLUSTER)
+    for record in cloud.records:
+        if record.inputs.get("clusterName") == cluster.id or record.key == cluster.key:
+            cloud.records.drop(record)
+    destroyed = engine.destroy("lab")
+    assert destroyed.status == 0, destroyed.text
+    assert len(cloud.records) == 0
+
+
+def test_no_spot_capacity_never_fails_up(engine: Engine, cloud: Cloud) -> None:
+    cloud.records.without_capacity.add("g4dn.xlarge")
+    prepare(engine, "lab")
+    made = engine.up("lab")
+    assert made.status == 0, made.text
+
+
+def _stands_on(held: list[dict[str, Any]], urn: str) -> set[str]:
+    """The URNs that a resource waits for, directly or not; a component stands for all its children."""
+    by_urn = {item["urn"]: item for item in held}
+    seen: set[str] = set()
+    waiting = [urn]
+    while waiting:
+        item = by_urn[waiting.pop()]
+        direct = {*item.get("dependencies", []), *(one["urn"] for one in held if one.get("parent") == item["urn"])}
+        waiting.extend(direct - seen)
+        seen |= direct
+    return seen
+
+
+def test_nodes_stand_on_everything_that_they_need_to_join(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "lab")
+    made = engine.up("lab")
+    assert made.status == 0, made.text
+    held = engine.held("lab")
+    groups = [item["urn"] for item in held if item["type"] == NODE_GROUP]
+    assert len(groups) == 2
+    needed = {(ROUTE, "spotmpi-lab-public"), (ASSOCIATION, "spotmpi-lab-nodes"), (GATEWAY, "spotmpi-lab")}
+    needed |= {(ADDON, f"spotmpi-lab-{addon}") for addon in ("vpc-cni", "kube-proxy")}
+    needed |= {(ATTACHMENT, f"spotmpi-lab-nodes-{policy}") for policy in ("worker", "cni", "pull")}
+    for group in groups:
+        stands_on = {(urn.split("::")[2].rsplit("$", 1)[-1], urn.split("::")[3]) for urn in _stands_on(held, group)}
+        assert needed <= stands_on
+
+
+def test_another_account_is_refused_before_anything_is_made(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    engine.configure("cpu", {"spotmpi:account": "210987654321"})
+    refused = engine.up("cpu")
+    assert refused.status != 0
+    assert "account ID not allowed: 123456789012" in refused.text
+    assert len(cloud.records) == 0
+
+
+def test_every_problem_of_the_settings_is_told_at_once_and_nothing_is_made(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    engine.configure("cpu", {"spotmpi:zone": "eu-west-1a", "spotmpi:network": {"cidr": "8.8.0.0/16"}})
+    refused = engine.up("cpu")
+    assert refused.status != 0
+    assert "eu-west-1a" in refused.text
+    assert "8.8.0.0/16" in refused.text
+    assert "Traceback" not in refused.text
+    assert _made(cloud.script) == []
+
+
+def test_an_unknown_stack_is_named(engine: Engine) -> None:
+    refused = engine.up("nowhere")
+    assert refused.status != 0
+    assert "nowhere" in refused.text
+
+
+def test_kept_storage_has_to_be_there_first(engine: Engine, cloud: Cloud) -> None:
+    engine.init("p3", {"spotmpi:access": ["198.51.100.0/24"]})
+    refused = engine.up("p3")
+    assert refused.status != 0
+    assert "p3-data" in refused.text
+
+
+def test_kept_storage_outlives_its_environment_and_is_not_destroyed_by_accident(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "p3")
+    assert engine.up("p3").status == 0
+    assert engine.destroy("p3").status == 0
+    refused = engine.destroy("p3-data")
+    assert refused.status != 0
+    assert "protect" in refused.text
+    assert len(cloud.records.of(FILE_SYSTEM)) == 1
+    assert engine.run("state", "unprotect", "--all", "--yes", "--stack", "p3-data").status == 0
+    assert engine.destroy("p3-data").status == 0
+    assert len(cloud.records) == 0

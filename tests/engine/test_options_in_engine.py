@@ -1,0 +1,65 @@
+"""Environments that differ from the ready ones, in the real engine: very large, and with everything switched on."""
+
+import pytest
+
+from tests.engine.engine import GUARDRAILS, Engine
+from tests.engine.journey import prepare
+from tests.engine.providers.aws_network import NODE_GROUP
+from tests.engine.providers.cloud import Cloud
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.timeout(600),
+]
+_ME = "arn:aws:iam::123456789012:role/me"
+_YOU = "arn:aws:iam::123456789012:role/you"
+_EVERYTHING = {
+    "spotmpi:network": {"private": True, "https_out": False},
+    "spotmpi:cluster": {"encrypt_secrets": True, "admins": [_ME], "users": [_YOU]},
+    "spotmpi:accelerators": {"dcgm": True},
+    "spotmpi:storage": {"one_zone": False, "backup": True},
+    "spotmpi:queueing": {"enabled": True, "teams": [{"name": "vision", "gpus": 8}, {"name": "speech", "gpus": 8}]},
+    "spotmpi:budget": {"monthly_usd": 500, "email": "ops@example.org"},
+    "spotmpi:ci": {"repository": "someone/spotmpi", "state_bucket": "someones-state"},
+    "spotmpi:groups": [
+        {"name": "g5", "type": "g5.48xlarge", "max": 2, "efa": True},
+        {"name": "g4dn", "type": "g4dn.xlarge", "max": 4, "placement_group": False},
+        {"name": "cpu", "type": "c6i.xlarge", "max": 4, "placement_group": False},
+    ],
+}
+
+
+def test_everything_that_can_be_switched_on_is_built_passes_the_guardrails_and_goes(
+    engine: Engine, cloud: Cloud
+) -> None:
+    cloud.given |= {_ME, _YOU}
+    prepare(engine, "lab")
+    engine.configure("lab", _EVERYTHING)
+    made = engine.up("lab", "--policy-pack", str(GUARDRAILS))
+    assert made.status == 0, made.text
+    tokens = {record.token.split(":")[-1] for record in cloud.records}
+    assert {"Key", "NatGateway", "Budget", "OpenIdConnectProvider", "LocalQueue", "PlacementGroup"} <= tokens
+    again = engine.up("lab")
+    assert again.changes == [], again.text
+    destroyed = engine.destroy("lab")
+    assert destroyed.status == 0, destroyed.text
+    assert [record.key for record in cloud.records] == []
+    assert cloud.leftovers == []
+
+
+def test_a_group_that_grows_past_the_quota_of_nodes_gets_a_piece_and_moves_none(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "lab")
+    group = engine.config("lab")["spotmpi:groups"][0]
+    engine.configure("lab", {"spotmpi:groups": [{**group, "max": 400}]})
+    made = engine.up("lab")
+    assert made.status == 0, made.text
+    cloud.script.calls.clear()
+    engine.configure("lab", {"spotmpi:groups": [{**group, "max": 512}]})
+    grown = engine.up("lab")
+    assert grown.status == 0, grown.text
+    changes = [(call.method, call.name) for call in cloud.script.changes() if call.token == NODE_GROUP]
+    assert sorted(changes) == [("create", "spotmpi-lab-g4dn-2"), ("update", "spotmpi-lab-g4dn")]
+    sizes = [record.inputs["scalingConfig"]["maxSize"] for record in cloud.records.of(NODE_GROUP)]
+    assert sorted(sizes) == [3, 62, 450]
+    assert "delete" not in {call.method for call in cloud.script.changes()}

@@ -1,0 +1,315 @@
+"""Each rule of the stand-in cloud, asked directly: what passes, and what the real service would refuse."""
+
+from typing import Any
+
+import pytest
+
+from tests.engine.providers.aws_cluster import ADDON, GROUPS_PER_CLUSTER, LOG_GROUP, ROLE, SCALING_TAG
+from tests.engine.providers.aws_network import (
+    ADDRESS,
+    CLUSTER,
+    GATEWAY,
+    LAUNCH_TEMPLATE,
+    NAT,
+    NODE_GROUP,
+    PLACEMENT_GROUP,
+    ROUTE,
+    SUBNET,
+    VPC,
+)
+from tests.engine.providers.aws_services import FILE_SYSTEM, MOUNT_TARGET
+from tests.engine.providers.cloud import Asked
+from tests.engine.providers.kubernetes import NAMESPACE, RELEASE
+from tests.engine.providers.records import Refused
+from tests.engine.providers.schema import UNKNOWN
+from tests.engine.world import World, trust
+
+# The SDK warns about its own deprecated resources when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+_RULE = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
+_GROUP = "aws:ec2/securityGroup:SecurityGroup"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_whole_cluster_can_be_made(world: World) -> None:
+    subnets = world.ready()
+    group = world.nodes(subnets)
+    scaling_group = group.outputs["resources"][0]["autoscalingGroups"][0]["name"]
+    world.make(
+        SCALING_TAG, autoscalingGroupName=scaling_group, tag={"key": "a", "value": "b", "propagateAtLaunch": False}
+    )
+    world.make(ADDON, clusterName="lab", addonName="coredns")
+    assert scaling_group.startswith("eks-work-")
+
+
+def test_subnets_lie_in_their_network_in_its_region_and_apart(world: World) -> None:
+    vpc = world.make(VPC, cidrBlock="10.0.0.0/16").id
+    world.make(SUBNET, vpcId=vpc, cidrBlock="10.0.0.0/24", availabilityZone="us-east-1a")
+    for cidr, zone, message in (
+        ("10.1.0.0/24", "us-east-1a", "outside"),
+        ("10.0.0.128/25", "us-east-1a", "Conflict"),
+        ("10.0.2.0/24", "eu-west-1a", "no zone"),
+    ):
+        with pytest.raises(Refused, match=message):
+            world.make(SUBNET, vpcId=vpc, cidrBlock=cidr, availabilityZone=zone)
+
+
+def test_a_nat_gateway_asks_for_an_internet_gateway(world: World) -> None:
+    subnets = world.network()
+    address = world.make(ADDRESS, domain="vpc").id
+    with pytest.raises(Refused, match="no internet gateway"):
+        world.make(NAT, subnetId=subnets[0], allocationId=address)
+
+
+def test_an_internet_gateway_stays_while_nodes_use_it(world: World) -> None:
+    subnets = world.ready()
+    (gateway,) = world.cloud.records.of(GATEWAY)
+    (route,) = world.cloud.records.of(ROUTE)
+    nodes = world.nodes(subnets)
+    with pytest.raises(Refused, match="public addresses"):
+        world.drop(gateway)
+    world.drop(nodes)
+    world.drop(route)
+    world.drop(gateway)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"ipProtocol": "tcp", "cidrIpv4": "10.0.0.0/8"}, "fromPort"),
+        ({"ipProtocol": "-1"}, "one source"),
+        ({"ipProtocol": "-1", "referencedSecurityGroupId": "sg-0123456789abcdef0"}, "NotFound"),
+    ],
+)
+def test_a_security_group_rule_is_whole(world: World, inputs: dict[str, Any], message: str) -> None:
+    vpc = world.make(VPC, cidrBlock="10.0.0.0/16").id
+    group = world.make(_GROUP, vpcId=vpc).id
+    with pytest.raises(Refused, match=message):
+        world.make(_RULE, securityGroupId=group, **inputs)
+
+
+def test_a_cluster_wants_two_zones_and_a_role_with_its_policy(world: World) -> None:
+    subnets = world.network()
+    with pytest.raises(Refused, match="two different AZs"):
+        world.cluster(subnets[:1])
+    weak = world.role("weak", "eks.amazonaws.com")
+    with pytest.raises(Refused, match="AmazonEKSClusterPolicy"):
+        world.make(CLUSTER, name="weak", roleArn=weak, vpcConfig={"subnetIds": subnets})
+
+
+def test_nodes_do_not_join_without_policies_addons_and_a_way_out(world: World) -> None:
+    subnets = world.network()
+    world.cluster(subnets)
+    world.role("nodes", "ec2.amazonaws.com")
+    with pytest.raises(Refused, match="failed to join") as refusal:
+        world.nodes(subnets)
+    for missing in ("vpc-cni", "kube-proxy", "AmazonEKS_CNI_Policy", "ContainerRegistry", "a way out of"):
+        assert missing in str(refusal.value)
+    world.nodes(subnets, desired=0)
+
+
+@pytest.mark.parametrize("size", [{"minSize": 3}, {"desiredSize": 3}, {"maxSize": 0}, {"maxSize": 451}])
+def test_a_node_group_keeps_to_its_sizes(world: World, size: dict[str, int]) -> None:
+    with pytest.raises(Refused):
+        world.nodes(world.ready(), size=size)
+
+
+def test_a_cluster_has_a_quota_of_node_groups(world: World) -> None:
+    subnets = world.ready()
+    for number in range(GROUPS_PER_CLUSTER):
+        world.nodes(subnets, f"g{number}", desired=0)
+    with pytest.raises(Refused, match="ResourceLimitExceeded"):
+        world.nodes(subnets, "more", desired=0)
+
+
+def test_missing_capacity_refuses_only_who_wants_machines_now(world: World) -> None:
+    subnets = world.ready()
+    world.cloud.records.without_capacity.add("p3.2xlarge")
+    world.nodes(subnets, "later", desired=0, instanceTypes=["p3.2xlarge"])
+    with pytest.raises(Refused, match="InsufficientInstanceCapacity"):
+        world.nodes(subnets, "now", desired=1, instanceTypes=["p3.2xlarge"])
+
+
+def test_a_placement_group_takes_no_burstable_machines_and_stays_while_used(world: World) -> None:
+    subnets = world.ready()
+    placement = world.make(PLACEMENT_GROUP, name="close", strategy="cluster")
+    template = world.make(LAUNCH_TEMPLATE, name="close", placement={"groupName": "close"})
+    chosen = {"id": template.id, "version": "1"}
+    with pytest.raises(Refused, match="t3"):
+        world.nodes(subnets, launchTemplate=chosen, instanceTypes=["t3.medium"])
+    world.nodes(subnets, launchTemplate=chosen, instanceTypes=["p3.2xlarge"])
+    with pytest.raises(Refused, match="in use"):
+        world.drop(placement)
+
+
+def test_a_launch_template_has_only_the_versions_that_were_made(world: World) -> None:
+    subnets = world.ready()
+    template = world.make(LAUNCH_TEMPLATE, name="plain")
+    with pytest.raises(Refused, match="no version 2"):
+        world.nodes(subnets, launchTemplate={"id": template.id, "version": "2"})
+    asked = Asked(LAUNCH_TEMPLATE, "it", template.urn)
+    changed = world.aws.update(asked, template.id, {"name": "plain", "ebsOptimized": "true"})
+    assert changed.outputs["latestVersion"] == 2
+    world.nodes(subnets, launchTemplate={"id": template.id, "version": "2"})
+
+
+def test_addons_with_pods_want_nodes_that_take_them(world: World) -> None:
+    subnets = world.ready()
+    taint = {"key": "gpu", "value": "yes", "effect": "NO_SCHEDULE"}
+    world.nodes(subnets, "tainted", taints=[taint])
+    with pytest.raises(Refused, match="DEGRADED"):
+        world.make(ADDON, clusterName="lab", addonName="coredns")
+
+
+def test_logs_of_a_cluster_stay_unless_somebody_holds_their_group_longer(world: World) -> None:
+    subnets = world.network()
+    cluster = world.cluster(subnets, enabledClusterLogTypes=["api"])
+    with pytest.raises(Refused, match="already"):
+        world.make(LOG_GROUP, name="/aws/eks/lab/cluster")
+    world.drop(cluster)
+    assert world.cloud.leftovers == ["log group /aws/eks/lab/cluster, which EKS made"]
+
+
+def test_a_one_zone_file_system_is_mounted_in_its_zone_once(world: World) -> None:
+    subnets = world.network()
+    system = world.make(FILE_SYSTEM, availabilityZoneName="us-east-1b").id
+    with pytest.raises(Refused, match="AvailabilityZonesMismatch"):
+        world.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[0])
+    world.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[1])
+    with pytest.raises(Refused, match="MountTargetConflict"):
+        world.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[1])
+
+
+@pytest.mark.parametrize(
+    "document", ["{", "{}", '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Acton": "x"}]}']
+)
+def test_a_role_wants_a_policy_that_is_one(world: World, document: str) -> None:
+    with pytest.raises(Refused, match="MalformedPolicyDocument"):
+        world.make(ROLE, name="r", assumeRolePolicy=document)
+
+
+@pytest.mark.parametrize(("token", "name"), [(ROLE, "r" * 65), (NODE_GROUP, "n" * 64), (LAUNCH_TEMPLATE, "a b")])
+def test_a_name_has_its_greatest_length_and_letters(world: World, token: str, name: str) -> None:
+    wanted: dict[str, Any] = {
+        ROLE: {"name": name, "assumeRolePolicy": trust("ec2.amazonaws.com")},
+        LAUNCH_TEMPLATE: {"name": name},
+        NODE_GROUP: {
+            "nodeGroupName": name,
+            "clusterName": UNKNOWN,
+            "nodeRoleArn": UNKNOWN,
+            "subnetIds": [UNKNOWN],
+            "scalingConfig": {"minSize": 0, "desiredSize": 0, "maxSize": 1},
+        },
+    }
+    with pytest.raises(Refused, match=r"longer than|does not match"):
+        world.make(token, **wanted[token])
+
+
+def test_a_made_up_name_that_grows_too_long_is_refused_too(world: World) -> None:
+    with pytest.raises(Refused, match="longer than 64"):
+        world.make(ROLE, "r" * 60, assumeRolePolicy=trust("ec2.amazonaws.com"))
+
+
+def test_fifty_tags_are_enough(world: World) -> None:
+    with pytest.raises(Refused, match="AWS takes 50"):
+        world.make(VPC, cidrBlock="10.0.0.0/16", tags={f"k{n}": "v" for n in range(51)})
+
+
+def test_what_is_used_is_not_deleted(world: World) -> None:
+    subnets = world.ready()
+    world.nodes(subnets)
+    for token in (VPC, CLUSTER):
+        with pytest.raises(Refused, match="DependencyViolation"):
+            world.drop(world.cloud.records.of(token)[0])
+
+
+def test_a_second_thing_of_one_name_is_refused(world: World) -> None:
+    world.make(PLACEMENT_GROUP, name="close", strategy="cluster")
+    with pytest.raises(Refused, match="already exists"):
+        world.make(PLACEMENT_GROUP, name="close", strategy="cluster")
+
+
+def _object(kind: str, name: str, namespace: str | None = None, version: str = "v1", **more: Any) -> dict[str, Any]:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
+
+
+def test_objects_want_their_namespace_and_releases_want_nodes(world: World) -> None:
+    subnets = world.ready()
+    world.reach_kubernetes()
+    secret = _object("Secret", "keys", "training", stringData={"a": "b"})
+    with pytest.raises(Refused, match="not found"):
+        world.make("kubernetes:core/v1:Secret", **secret)
+    namespace = world.make(NAMESPACE, **_object("Namespace", "training"))
+    world.make("kubernetes:core/v1:Secret", **secret)
+    with pytest.raises(Refused, match="DependencyViolation"):
+        world.kubernetes.delete(Asked(NAMESPACE, "it", ""), namespace.id)
+    with pytest.raises(Refused, match="no node"):
+        world.make(RELEASE, chart="jobset", namespace="kube-system")
+    world.nodes(subnets)
+    world.make(RELEASE, chart="jobset", namespace="kube-system")
+
+
+def test_custom_objects_want_the_chart_that_brings_their_type(world: World) -> None:
+    world.nodes(world.ready())
+    world.reach_kubernetes()
+    queue = _object("LocalQueue", "team", version="kueue.x-k8s.io/v1beta1", spec={"clusterQueue": "none"})
+    token = "kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue"
+    with pytest.raises(Refused, match="kueue brings it"):
+        world.make(token, **queue)
+    world.make(RELEASE, chart="oci://registry.k8s.io/kueue/charts/kueue", namespace="kube-system")
+    with pytest.raises(Refused, match="would wait for ever"):
+        world.make(token, **queue)
+    world.make(
+        "kubernetes:kueue.x-k8s.io/v1beta1:ClusterQueue", **_object("ClusterQueue", "none", version=queue["apiVersion"])
+    )
+    world.make(token, **queue)
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("kubernetes:core/v1:Pood", "no such resource"),
+        ("kubernetes:batch/v1:Jobs", "no such resource"),
+        ("kubernetes:kueue.x-k8s.io/v1beta2:LocalQueue", "are not those of"),
+    ],
+)
+def test_an_object_is_of_a_type_that_there_is(world: World, token: str, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        world.make(token, **_object("LocalQueue", "team", version="kueue.x-k8s.io/v1beta1"))
+
+
+def test_a_binding_wants_its_role(world: World) -> None:
+    world.ready()
+    world.reach_kubernetes()
+    binding = _object("RoleBinding", "users", "default", "rbac.authorization.k8s.io/v1")
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "users"}
+    with pytest.raises(Refused, match="nobody would get any right"):
+        world.make("kubernetes:rbac.authorization.k8s.io/v1:RoleBinding", **binding, roleRef=reference)
+
+
+def test_nothing_in_a_cluster_answers_when_it_is_gone(world: World) -> None:
+    world.ready()
+    world.reach_kubernetes()
+    namespace = world.make(NAMESPACE, **_object("Namespace", "training"))
+    world.cloud.records.drop(world.cloud.records.of(CLUSTER)[0])
+    assert world.cloud.records.of(NAMESPACE) == []
+    with pytest.raises(Refused, match="unreachable"):
+        world.kubernetes.delete(Asked(NAMESPACE, "it", ""), namespace.id)
+
+
+def test_a_fault_comes_at_the_call_that_it_was_planned_for(world: World) -> None:
+    script = world.cloud.script
+    script.fail("create", "aws:ec2/*", nth=2)
+    assert script.before("create", VPC, "a") is None
+    assert script.before("create", ROLE, "b") is None
+    with pytest.raises(Refused, match="told to fail"):
+        script.before("create", SUBNET, "c")
+    assert script.before("create", SUBNET, "c") is None
+    late = script.fail("delete", VPC, done_anyway=True)
+    assert script.before("delete", VPC, "a") is late

@@ -1,0 +1,208 @@
+"""The unit tier's one mock engine: it records every resource with its options, and fills in what AWS would."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi.runtime
+import pytest
+import yaml
+from pulumi.runtime import mocks as engine
+
+from infra import program
+from infra.settings import Settings
+from infra.stack_config import read
+
+# A run takes 0.2 s and gives the same for the same settings; nobody changes a recording.
+_RUNS: dict[str, "Recording"] = {}
+# What Pulumi calls the organization where the state is kept in a bucket of one's own.
+_DIY = "organization"
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what the control plane runs before the first test, so that its time limit need not hold for that."""
+    wanted = any("plane" in getattr(item, "fixturenames", ()) for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        # Plain tests must not pay for what only marked ones use.
+        from tests.cluster.testbed.errors import TestbedError
+        from tests.cluster.testbed.programs import tool_folder
+
+        # What can't be built here is told by the fixture, as the failure of the tests that need it.
+        with contextlib.suppress(TestbedError):
+            for tool in ("etcd", "kubernetes", "jobset", "kueue"):
+                tool_folder(tool)
+
+
+@dataclass(frozen=True)
+class Made:
+    """One registered resource: type token, logical name, inputs in the engine's spelling, options as asked for."""
+
+    kind: str
+    name: str
+    inputs: Mapping[str, Any]
+    urn: str
+    parent: str
+    depends_on: frozenset[str]
+    deleted_with: str
+    provider: str
+    protect: bool
+    ignore_changes: tuple[str, ...]
+    delete_timeout: str
+
+
+@dataclass
+class Recording:
+    """Everything that one run of a program registered, in order, what it looked up and what it exported."""
+
+    made: list[Made] = field(default_factory=list)
+    exports: dict[str, Any] = field(default_factory=dict)
+    lookups: list[str] = field(default_factory=list)
+    read: dict[str, str] = field(default_factory=dict)
+
+    def of(self, kind: str) -> list[Made]:
+        """The resources of a type, given by the last part of its token, in the order of their names."""
+        found = [made for made in self.made if made.kind == kind or made.kind.split(":")[-1] == kind]
+        return sorted(found, key=lambda made: made.urn)
+
+    def one(self, kind: str, name: str | None = None) -> Made:
+        """The only resource of a type, or of a type and name."""
+        found = [made for made in self.of(kind) if name is None or made.name == name]
+        assert len(found) == 1, f"{kind} {name}: {[made.name for made in found]}"
+        return found[0]
+
+
+class _Answers(engine.Mocks):
+    """What AWS would answer."""
+
+    def __init__(self, recording: Recording, stack_outputs: Mapping[str, Any]):
+        self._recording, self._stack_outputs = recording, stack_outputs
+
+    def new_resource(self, args: engine.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
+        computed: dict[str, dict[str, Any]] = {
+            "eks:index:Cluster": {"clusterSecurityGroupId": "sg-cluster", "kubeconfigJson": "{}"},
+            "aws:ec2/launchTemplate:LaunchTemplate": {"latestVersion": 1},
+            "aws:eks/nodeGroup:NodeGroup": {"resources": [{"autoscalingGroups": [{"name": f"eks-{args.name}-asg"}]}]},
+            "aws:ecr/repository:Repository": {"repositoryUrl": f"registry.example/{args.inputs.get('name')}"},
+            "tls:index/privateKey:PrivateKey": {"privateKeyOpenssh": "PRIVATE", "publicKeyOpenssh": "PUBLIC"},
+            "pulumi:pulumi:StackReference": {"outputs": dict(self._stack_outputs)},
+        }
+        own = {"arn": f"arn:aws:mock:::{args.name}"} if args.typ.startswith("aws:") else {}
+        return f"{args.name}-id", {"name": args.name, **args.inputs, **own, **computed.get(args.typ, {})}
+
+    def call(self, args: engine.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
+        self._recording.lookups.append(args.token)
+        return {}, None
+
+
+class _Monitor(engine.MockMonitor):
+    """Records what the SDK asks the engine for, options included, which `Mocks` never sees."""
+
+    def __init__(self, recording: Recording, stack_outputs: Mapping[str, Any]):
+        super().__init__(_Answers(recording, stack_outputs))
+        self._recording, self._lock = recording, threading.Lock()
+
+    def ReadResource(self, request: Any) -> Any:
+        with self._lock:
+            answer = super().ReadResource(request)  # type: ignore[no-untyped-call]
+            self._recording.read[request.name] = request.type
+        return answer
+
+    def RegisterResource(self, request: Any) -> Any:
+        with self._lock:
+            answer = super().RegisterResource(request)  # type: ignore[no-untyped-call]
+            if request.type != "pulumi:pulumi:Stack":
+                self._recording.made.append(_made(request, answer.urn))
+        return answer
+
+
+def _made(request: Any, urn: str) -> Made:
+    return Made(
+        kind=request.type,
+        name=request.name,
+        inputs=pulumi.runtime.rpc.deserialize_properties(request.object),
+        urn=urn,
+        parent=request.parent,
+        depends_on=frozenset(request.dependencies),
+        deleted_with=request.deletedWith,
+        provider=request.provider,
+        protect=request.protect,
+        ignore_changes=tuple(request.ignoreChanges),
+        delete_timeout=request.customTimeouts.delete,
+    )
+
+
+def recorded(
+    what: Callable[[], object], stack: str = "lab", stack_outputs: Mapping[str, Any] | None = None
+) -> Recording:
+    """Run any piece of a program against the mock engine and wait until all of it is registered."""
+    recording = Recording()
+    monitor = _Monitor(recording, stack_outputs or {})
+    pulumi.runtime.set_mocks(
+        monitor.mocks, project="spotmpi", stack=stack, preview=False, monitor=monitor, organization=_DIY
+    )
+    root = pulumi.runtime.get_root_resource()
+    assert isinstance(root, pulumi.runtime.stack.Stack)
+    root.outputs.clear()
+
+    @pulumi.runtime.test  # type: ignore[untyped-decorator]
+    def body() -> pulumi.Output[None]:
+        what()
+        return pulumi.Output.all(**root.outputs).apply(recording.exports.update)
+
+    body()
+    return recording
+
+
+def config_of(stack: str) -> dict[str, str]:
+    """The configuration of a ready stack as the engine hands it over, with somebody's address added."""
+    text = (REPOSITORY / "stacks" / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
+    values = {"spotmpi:access": ["198.51.100.7/32"], **yaml.safe_load(text)["config"]}
+    return {key: _text(value) for key, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@pytest.fixture
+def settings_of() -> Callable[..., Settings]:
+    """Makes settings from a ready stack's configuration with some values replaced."""
+
+    def make(stack: str = "lab", **values: Any) -> Settings:
+        return read(stack, {**config_of(stack), **{f"spotmpi:{key}": _text(value) for key, value in values.items()}})
+
+    return make
+
+
+@pytest.fixture
+def build_beside(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
+    """Runs the whole program for a ready stack beside a data stack that has the given outputs."""
+
+    def make(stack: str, outputs: Mapping[str, Any]) -> Recording:
+        # A refused program leaves futures that nobody will ask; their words are not for the test's reader.
+        asyncio.get_event_loop().set_exception_handler(lambda loop, context: None)
+        return recorded(lambda: program.build(settings_of(stack)), stack, outputs)
+
+    return make
+
+
+@pytest.fixture
+def run(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
+    """Runs the whole program for a ready stack with some values replaced, against the mock engine."""
+
+    def make(stack: str = "lab", **values: Any) -> Recording:
+        kept = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
+        key = json.dumps([stack, values], sort_keys=True)
+        if key not in _RUNS:
+            settings = settings_of(stack, **values)
+            _RUNS[key] = recorded(lambda: program.build(settings), stack, kept)
+        return _RUNS[key]
+
+    return make

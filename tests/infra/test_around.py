@@ -1,0 +1,155 @@
+"""What is there for people and workflows: registry, budget, CI roles, tags, exports and IAM documents."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pulumi_aws
+import pytest
+
+from infra import policies
+from jobs import environment
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recording
+
+    Run = Callable[..., Recording]
+
+CI = {"repository": "example/spotmpi", "state_bucket": "example-state"}
+COMPUTE = ["lab", "p3", "g5", "cpu"]
+
+
+@pytest.mark.parametrize("stack", COMPUTE)
+def test_what_a_stack_exports_is_all_that_jobs_ask_for(run: Run, stack: str) -> None:
+    found = environment.parse(json.loads(json.dumps(run(stack).exports)))
+    assert found.name == found.cluster == f"spotmpi-{stack}"
+    assert (found.uid, found.gid, found.namespace) == (1000, 1000, "training")
+    assert set(found.model_dump()) == set(run(stack).exports)
+
+
+def test_exported_groups_tell_what_a_node_has_and_how_to_get_onto_it(run: Run) -> None:
+    group = environment.parse(run("p3").exports).group("p3")
+    assert (group.gpus, group.vcpus, group.memory_mib, group.max, group.market) == (1, 8, 62464, 8, "spot")
+    assert group.labels["spotmpi.dev/group"] == "p3"
+    assert (group.taint.key, group.taint.effect) == ("nvidia.com/gpu", "NoSchedule")
+
+
+def test_labels_and_taint_that_jobs_read_are_those_that_nodes_carry(run: Run) -> None:
+    recording = run("cpu")
+    node = recording.one("aws:eks/nodeGroup:NodeGroup", "spotmpi-cpu-c6i").inputs
+    group = environment.parse(recording.exports).group("c6i")
+    assert group.labels == node["labels"]
+    taint = node["taints"][0]
+    assert (taint["key"], taint["value"], taint["effect"]) == (group.taint.key, group.taint.value, "NO_SCHEDULE")
+
+
+@pytest.mark.parametrize("stack", COMPUTE)
+def test_no_kubeconfig_or_key_is_exported(run: Run, stack: str) -> None:
+    text = json.dumps(run(stack).exports).lower()
+    assert not [word for word in ("kubeconfig", "private", "token", "certificate") if word in text]
+
+
+def taggable(kind: str) -> bool:
+    """Whether the installed SDK lets a resource of this type carry tags."""
+    _, module, name = kind.split(":")
+    package = getattr(pulumi_aws, module.split("/")[0])
+    return "tags" in inspect.signature(getattr(package, name)._internal_init).parameters
+
+
+@pytest.mark.parametrize("stack", [*COMPUTE, "p3-data"])
+def test_everything_that_can_be_tagged_is(run: Run, stack: str) -> None:
+    made = [made for made in run(stack, tags={"team": "vision"}).made if made.kind.startswith("aws:")]
+    tagged = [one for one in made if taggable(one.kind)]
+    assert len(tagged) >= 2
+    for one in tagged:
+        assert one.inputs["tags"]["spotmpi:environment"] == f"spotmpi-{stack}", one.name
+        assert one.inputs["tags"]["team"] == "vision", one.name
+
+
+def test_the_provider_tags_whatever_else_is_made_and_refuses_other_accounts(run: Run) -> None:
+    inputs = run("lab", account="123456789012").one("pulumi:providers:aws").inputs
+    assert json.loads(inputs["defaultTags"])["tags"]["spotmpi:environment"] == "spotmpi-lab"
+    assert json.loads(inputs["allowedAccountIds"]) == ["123456789012"]
+    assert inputs["region"] == "us-east-1"
+
+
+def test_every_aws_resource_uses_that_provider(run: Run) -> None:
+    recording = run("g5")
+    others = [
+        made.name for made in recording.made if made.kind.startswith("aws:") and "::spotmpi-g5" not in made.provider
+    ]
+    assert others == []
+
+
+def test_each_image_has_a_repository_whose_tags_never_move(run: Run) -> None:
+    recording = run("lab")
+    names = {made.inputs["name"] for made in recording.of("aws:ecr/repository:Repository")}
+    assert names == {"spotmpi-lab/chainermn", "spotmpi-lab/pytorch"}
+    for made in recording.of("aws:ecr/repository:Repository"):
+        assert made.inputs["imageTagMutability"] == "IMMUTABLE"
+        assert made.inputs["imageScanningConfiguration"] == {"scanOnPush": True}
+        assert made.inputs["forceDelete"] is True
+    assert len(recording.of("LifecyclePolicy")) == 2
+
+
+def test_no_budget_and_no_roles_unless_asked(run: Run) -> None:
+    recording = run("lab")
+    assert recording.of("Budget") == recording.of("OpenIdConnectProvider") == []
+    assert "ci_roles" not in recording.exports
+
+
+def test_a_budget_counts_this_environment_only_and_mails_twice(run: Run) -> None:
+    recording = run("lab", budget={"monthly_usd": 150, "email": "ops@example.com"})
+    inputs = recording.one("Budget").inputs
+    assert (inputs["limitAmount"], inputs["limitUnit"], inputs["timeUnit"]) == ("150.00", "USD", "MONTHLY")
+    assert inputs["costFilters"] == [{"name": "TagKeyValue", "values": ["user:spotmpi:environment$spotmpi-lab"]}]
+    assert [(mail["notificationType"], mail["threshold"]) for mail in inputs["notifications"]] == [
+        ("ACTUAL", 80),
+        ("FORECASTED", 100),
+    ]
+
+
+def trust(recording: Recording, role: str) -> dict[str, Any]:
+    document = json.loads(recording.one("aws:iam/role:Role", role).inputs["assumeRolePolicy"])
+    return dict(document["Statement"][0]["Condition"]["StringEquals"])
+
+
+def test_previews_only_read_and_only_deploy_environments_change_anything(run: Run) -> None:
+    recording = run("lab", ci=CI)
+    subject = "token.actions.githubusercontent.com:sub"
+    assert trust(recording, "spotmpi-lab-preview")[subject] == [
+        "repo:example/spotmpi:pull_request",
+        "repo:example/spotmpi:ref:refs/heads/main",
+    ]
+    deploy = trust(recording, "spotmpi-lab-deploy")[subject]
+    assert all(":environment:" in entry for entry in deploy)
+    attached = {made.name: made.inputs["policyArn"].split("/")[-1] for made in recording.of("RolePolicyAttachment")}
+    assert attached["spotmpi-lab-preview"] == "ReadOnlyAccess"
+    assert attached["spotmpi-lab-deploy"] == "AdministratorAccess"
+    assert set(recording.exports["ci_roles"]) == {"preview", "deploy"}
+
+
+def test_an_accounts_own_oidc_provider_is_used_where_there_is_one(run: Run) -> None:
+    arn = "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com"
+    recording = run("lab", ci={**CI, "provider_arn": arn})
+    assert recording.of("OpenIdConnectProvider") == []
+    document = json.loads(recording.one("aws:iam/role:Role", "spotmpi-lab-preview").inputs["assumeRolePolicy"])
+    assert document["Statement"][0]["Principal"] == {"Federated": arn}
+
+
+def test_a_preview_writes_nothing_but_the_lock_of_the_state() -> None:
+    statements = policies.preview_state("example-state")["Statement"]
+    writes = [statement for statement in statements if "s3:PutObject" in statement["Action"]]
+    assert [statement["Resource"] for statement in writes] == [["arn:aws:s3:::example-state/.pulumi/locks/*"]]
+
+
+def test_the_autoscaler_resizes_only_groups_of_its_own_cluster() -> None:
+    statements = policies.cluster_autoscaler("spotmpi-lab")["Statement"]
+    changing = [statement for statement in statements if "autoscaling:SetDesiredCapacity" in statement["Action"]]
+    owned = {"StringEquals": {"aws:ResourceTag/k8s.io/cluster-autoscaler/spotmpi-lab": "owned"}}
+    assert [statement["Condition"] for statement in changing] == [owned]
+    reading = [action for statement in statements if "Condition" not in statement for action in [statement["Action"]]]
+    assert "Set" not in json.dumps(reading)

@@ -1,0 +1,307 @@
+"""The CI scripts, run as they are: a scripted `pulumi` on PATH, and moto behind real boto3."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import NoCredentialsError
+from moto import mock_aws
+
+from infra.ci import account, commands, leftovers, stack_file
+from infra.ci.errors import CiError
+from infra.ci.stack_file import StackFile
+
+ACCOUNT = "123456789012"
+LAB = StackFile("lab", "us-east-1", ACCOUNT, "compute")
+TAGS = [{"Key": "spotmpi:environment", "Value": "spotmpi-lab"}]
+CNI = {"Key": "node.k8s.amazonaws.com/instance_id", "Value": "i-1"}
+
+
+class ScriptedPulumi:
+    """A `pulumi` on PATH that remembers its calls and answers each with the next line of a script."""
+
+    def __init__(self, folder: Path):
+        self._calls, self._answers = folder / "calls", folder / "answers"
+        self._answers.write_text("")
+        program = folder / "bin" / "pulumi"
+        program.parent.mkdir()
+        program.write_text(
+            "#!/bin/sh\n"
+            f'echo "$* [$PULUMI_BACKEND_URL] [$PULUMI_SKIP_UPDATE_CHECK] [$AWS_REGION]" >> {self._calls}\n'
+            f"answer=$(head -n 1 {self._answers}); sed -i 1d {self._answers}\n"
+            'echo "${answer#* }" >&2\n'
+            'exit "${answer%% *}"\n'
+        )
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        self.path = str(program.parent)
+
+    def answers(self, *lines: str) -> None:
+        self._answers.write_text("".join(f"{line}\n" for line in lines))
+
+    @property
+    def calls(self) -> list[str]:
+        return self._calls.read_text().splitlines() if self._calls.exists() else []
+
+
+@pytest.fixture
+def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedPulumi]:
+    scripted = ScriptedPulumi(tmp_path)
+    monkeypatch.setenv("PATH", f"{scripted.path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://example-state")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "known")
+    monkeypatch.setenv("SPOTMPI_ACCOUNT", ACCOUNT)
+    with mock_aws():
+        yield scripted
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "stacks").mkdir(parents=True)
+    (folder / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n")
+    (folder / "stacks" / "Pulumi.p3-data.yaml").write_text("config:\n  aws:region: us-east-1\n  spotmpi:kind: data\n")
+    return folder
+
+
+@pytest.fixture
+def ci(project: Path) -> Callable[..., int]:
+    """Runs one of the commands for a stack of a small project."""
+
+    def run(command: str, *arguments: str) -> int:
+        return commands.main(command, arguments, project)
+
+    return run
+
+
+def test_a_preview_checks_the_account_and_asks_the_guardrails(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pulumi.answers("0 1 to create")
+    assert ci("preview", "lab") == 0
+    asked = "preview --diff --policy-pack infra/guardrails --stack lab --non-interactive"
+    assert pulumi.calls == [f"{asked} [s3://example-state] [true] [us-east-1]"]
+    captured = capsys.readouterr()
+    assert "account 123456789012" in captured.err
+    assert "1 to create" in captured.out
+
+
+def test_another_account_is_refused_before_pulumi_is_asked_anything(
+    pulumi: ScriptedPulumi,
+    ci: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCOUNT", "999999999999")
+    assert ci("destroy", "lab") == 1
+    assert pulumi.calls == []
+    said = capsys.readouterr().err
+    assert "account 123456789012 and stack 'lab' belongs to 999999999999" in said
+    assert "nothing was touched" in said
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PULUMI_BACKEND_URL": ""}, "PULUMI_BACKEND_URL is (not set): name the bucket"),
+        ({"PULUMI_BACKEND_URL": "https://api.pulumi.com"}, "PULUMI_BACKEND_URL is https://api.pulumi.com"),
+        ({"PULUMI_CONFIG_PASSPHRASE": None}, "the state can't be read without it"),
+        ({"SPOTMPI_ACCOUNT": None}, "names no account: set spotmpi:account there, or SPOTMPI_ACCOUNT"),
+    ],
+)
+def test_what_a_run_needs_is_asked_for_by_name(
+    pulumi: ScriptedPulumi,
+    ci: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str | None],
+    said: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    assert ci("preview", "lab") == 1
+    assert said in capsys.readouterr().err
+    assert pulumi.calls == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("lab", "p3"), ("--yes",)])
+def test_wrong_usage_is_status_2(pulumi: ScriptedPulumi, ci: Callable[..., int], arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ci("destroy", *arguments)
+    assert ended.value.code == 2
+    assert pulumi.calls == []
+
+
+def test_an_unknown_stack_lists_the_known_ones(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ci("destroy", "nope") == 1
+    assert "use one of lab, p3-data, or write it" in capsys.readouterr().err
+
+
+def test_kept_storage_is_never_destroyed_by_ci(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ci("destroy", "p3-data") == 1
+    assert "holds kept storage" in capsys.readouterr().err
+    assert pulumi.calls == []
+
+
+def test_a_destroyed_stack_is_forgotten_once_nothing_is_left(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+    pulumi.answers("0 destroyed", "0 removed")
+    assert ci("destroy", "lab") == 0
+    assert [call.split(" --stack")[0] for call in pulumi.calls] == ["destroy --yes", "stack rm --yes --preserve-config"]
+
+
+def test_a_failed_destroy_sweeps_the_cnis_interfaces_and_tries_once_more(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = Vpc("spotmpi-lab")
+    left = network.interface([CNI])
+    pulumi.answers("1 DependencyViolation", "0 destroyed", "0 removed")
+    status = ci("destroy", "lab")
+    assert [call.split(" ")[0] for call in pulumi.calls][:2] == ["destroy", "destroy"]
+    assert left not in network.interfaces()
+    assert "swept 1 interfaces" in capsys.readouterr().err
+    assert status == 1, "the VPC of this test is still there"
+
+
+def test_a_destroy_that_fails_twice_keeps_the_stack(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+    pulumi.answers("1 no", "255 still no")
+    assert ci("destroy", "lab") == 255
+    assert len(pulumi.calls) == 2
+
+
+def test_what_still_bills_is_listed_and_fails_the_command(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    vpc = Vpc("spotmpi-lab").id
+    pulumi.answers("0 destroyed")
+    assert ci("destroy", "lab") == 1
+    assert vpc in capsys.readouterr().err
+    assert len(pulumi.calls) == 1, "a stack with leftovers is not forgotten"
+
+
+def test_a_lock_left_behind_names_the_way_out(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pulumi.answers("255 error: the stack is currently locked by 1 lock(s).")
+    assert ci("destroy", "lab") == 1
+    assert "pulumi cancel --yes --stack lab" in capsys.readouterr().err
+    assert len(pulumi.calls) == 1, "a locked stack is not tried again"
+
+
+def test_a_stack_that_was_never_built_is_said_to_be_so(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pulumi.answers("255 error: no stack named 'lab' found")
+    assert ci("preview", "lab") == 1
+    assert "no state of stack 'lab' in s3://example-state" in capsys.readouterr().err
+
+
+def test_a_stack_that_was_never_built_is_no_failure_at_night(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pulumi.answers("255 error: no stack named 'lab' found")
+    assert ci("destroy", "lab", "--if-built") == 0
+    assert "nothing to destroy" in capsys.readouterr().err
+    assert len(pulumi.calls) == 1
+
+
+def test_up_lets_more_addresses_in_behind_those_of_the_file(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = project / "stacks" / "Pulumi.lab.yaml"
+    path.write_text("config:\n  aws:region: us-east-1\n  spotmpi:access: [198.51.100.7/32]\n")
+    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24,198.51.100.7/32")
+    pulumi.answers(*["0 done"] * 4)
+    assert ci("up", "lab", "--access", "192.0.2.1/32") == 0
+    assert [call.split(" --stack")[0] for call in pulumi.calls] == [
+        "stack select --create",
+        "config set --path spotmpi:access[1] 192.0.2.1/32",
+        "config set --path spotmpi:access[2] 203.0.113.0/24",
+        "up --yes --policy-pack infra/guardrails",
+    ]
+
+
+def test_up_stops_at_the_first_step_that_fails(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+    pulumi.answers("0 selected", "7 quota")
+    assert ci("up", "lab") == 7
+    assert len(pulumi.calls) == 2
+
+
+def test_a_missing_pulumi_is_named(
+    pulumi: ScriptedPulumi,
+    ci: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert ci("preview", "lab") == 1
+    assert "pulumi is not on PATH" in capsys.readouterr().err
+
+
+def test_missing_credentials_tell_which_account_to_log_in_to() -> None:
+    class Sts:
+        def get_caller_identity(self) -> Any:
+            raise NoCredentialsError
+
+    with pytest.raises(CiError, match="log in, or take the role of account 123456789012"):
+        account.check(LAB, Sts())
+
+
+def test_file_and_variable_have_to_agree_on_the_account(project: Path) -> None:
+    path = project / "stacks" / "Pulumi.lab.yaml"
+    path.write_text(f'config:\n  aws:region: us-east-1\n  spotmpi:account: "{ACCOUNT}"\n')
+    assert stack_file.read("lab", path.parent, {}).account == ACCOUNT
+    with pytest.raises(CiError, match="make them agree"):
+        stack_file.read("lab", path.parent, {"SPOTMPI_ACCOUNT": "999999999999"})
+
+
+class Vpc:
+    """A VPC in moto with one subnet, tagged as an environment's."""
+
+    def __init__(self, environment: str):
+        self._ec2 = boto3.client("ec2", region_name="us-east-1")
+        self.id = self._ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        self._ec2.create_tags(Resources=[self.id], Tags=[{"Key": "spotmpi:environment", "Value": environment}])
+        self._subnet = self._ec2.create_subnet(VpcId=self.id, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
+
+    def interface(self, tags: list[Any]) -> str:
+        made = self._ec2.create_network_interface(
+            SubnetId=self._subnet,
+            TagSpecifications=[{"ResourceType": "network-interface", "Tags": tags}] if tags else [],
+        )
+        return str(made["NetworkInterface"]["NetworkInterfaceId"])
+
+    def attach(self, interface: str) -> None:
+        image = self._ec2.describe_images()["Images"][0]["ImageId"]
+        machine = self._ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, SubnetId=self._subnet)
+        self._ec2.attach_network_interface(
+            NetworkInterfaceId=interface, InstanceId=machine["Instances"][0]["InstanceId"], DeviceIndex=1
+        )
+
+    def interfaces(self) -> set[str]:
+        found = self._ec2.describe_network_interfaces(Filters=[{"Name": "vpc-id", "Values": [self.id]}])
+        return {interface["NetworkInterfaceId"] for interface in found["NetworkInterfaces"]}
+
+
+@mock_aws
+def test_only_idle_interfaces_of_the_cni_in_this_environments_vpc_are_swept() -> None:
+    ours, theirs = Vpc("spotmpi-lab"), Vpc("spotmpi-p3")
+    idle, foreign, other = ours.interface([CNI]), ours.interface([]), theirs.interface([CNI])
+    busy = ours.interface([CNI])
+    ours.attach(busy)
+    assert leftovers.sweep_interfaces(LAB) == [idle]
+    assert {foreign, busy} <= ours.interfaces()
+    assert other in theirs.interfaces()
+
+
+@mock_aws
+def test_without_a_vpc_there_is_nothing_to_sweep() -> None:
+    assert leftovers.sweep_interfaces(LAB) == []

@@ -1,0 +1,88 @@
+"""The CI commands with the real Pulumi CLI: what it says is what the scripts listen for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto import mock_aws
+
+from infra.ci import commands
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty state in a folder, with the pinned CLI on PATH and moto's account to work in."""
+    tools = [sys.executable, str(REPOSITORY / "scripts" / "tools"), "pulumi"]
+    folders = subprocess.run(tools, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    folder = tmp_path / "state"
+    folder.mkdir()
+    for name, value in {
+        "PATH": os.pathsep.join([*folders, os.environ["PATH"]]),
+        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_BACKEND_URL": f"file://{folder}",
+        "PULUMI_CONFIG_PASSPHRASE": "known",
+        "SPOTMPI_ACCOUNT": "123456789012",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with mock_aws():
+        yield folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The project's file and its stacks; destroying runs no program."""
+    folder = tmp_path / "project"
+    shutil.copytree(REPOSITORY / "stacks", folder / "stacks")
+    shutil.copy(REPOSITORY / "Pulumi.yaml", folder)
+    (folder / "infra").mkdir()
+    return folder
+
+
+def built(project: Path) -> None:
+    """Make the state of stack lab, with nothing in it."""
+    command = ["pulumi", "stack", "select", "--create", "--stack", "lab", "--non-interactive"]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+
+
+def test_a_stack_without_state_is_known_by_what_the_cli_says(
+    state: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.main("destroy", ["lab"], project) == 1
+    assert f"no state of stack 'lab' in file://{state}" in capsys.readouterr().err
+    assert commands.main("destroy", ["lab", "--if-built"], project) == 0
+
+
+def test_a_lock_left_behind_is_known_by_what_the_cli_says_and_can_be_freed_as_told(
+    state: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built(project)
+    lock = state / ".pulumi" / "locks" / "organization" / "spotmpi" / "lab" / "left-behind.json"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.write_text(json.dumps({"pid": 1, "username": "a", "hostname": "b", "timestamp": "2026-11-21T08:00:00Z"}))
+    assert commands.main("destroy", ["lab"], project) == 1
+    said = capsys.readouterr().err
+    assert "pulumi cancel --yes --stack lab" in said
+    subprocess.run(
+        ["pulumi", "cancel", "--yes", "--stack", "lab", "--non-interactive"],
+        cwd=project,
+        check=True,
+        capture_output=True,
+    )
+    assert commands.main("destroy", ["lab"], project) == 0
+
+
+def test_a_destroyed_stack_is_forgotten_and_its_file_kept(state: Path, project: Path) -> None:
+    built(project)
+    assert commands.main("destroy", ["lab"], project) == 0
+    assert not (state / ".pulumi" / "stacks" / "spotmpi" / "lab.json").exists()
+    assert (project / "stacks" / "Pulumi.lab.yaml").is_file()

@@ -1,0 +1,135 @@
+"""The control plane, the system nodes and the add-ons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recording
+
+    Run = Callable[..., Recording]
+
+ALICE = "arn:aws:iam::123456789012:user/alice"
+TRAINERS = "arn:aws:iam::123456789012:role/trainers"
+
+
+def test_the_control_plane_is_said_in_full(run: Run) -> None:
+    inputs = run("lab").one("eks:index:Cluster").inputs
+    expected = {
+        "name": "spotmpi-lab",
+        "version": "1.35",
+        "authenticationMode": "API",
+        "endpointPublicAccess": True,
+        "endpointPrivateAccess": True,
+        "publicAccessCidrs": ["198.51.100.7/32"],
+        "enabledClusterLogTypes": ["api", "audit", "authenticator"],
+        "upgradePolicy": {"supportType": "STANDARD"},
+        "skipDefaultNodeGroup": True,
+        "skipDefaultSecurityGroups": True,
+        "createOidcProvider": False,
+        "createInstanceRole": False,
+        "bootstrapSelfManagedAddons": False,
+        "useDefaultVpcCni": True,
+        "corednsAddonOptions": {"enabled": False},
+        "kubeProxyAddonOptions": {"enabled": False},
+    }
+    assert {key: inputs.get(key) for key in expected} == expected
+    assert "encryptionConfigKeyArn" not in inputs
+    assert inputs["accessEntries"] == {}
+
+
+def test_admins_administer_and_users_only_join_a_group(run: Run) -> None:
+    entries = (
+        run("lab", cluster={"admins": [ALICE], "users": [TRAINERS]}).one("eks:index:Cluster").inputs["accessEntries"]
+    )
+    assert entries["admin-0"]["principalArn"] == ALICE
+    policy = entries["admin-0"]["accessPolicies"]["admin"]
+    assert policy["policyArn"].endswith("AmazonEKSClusterAdminPolicy")
+    assert policy["accessScope"] == {"type": "cluster"}
+    assert entries["user-0"] == {"principalArn": TRAINERS, "kubernetesGroups": ["spotmpi:users"]}
+
+
+def test_secrets_are_encrypted_with_a_key_of_their_own_where_asked(run: Run) -> None:
+    plain, encrypted = run("lab"), run("lab", cluster={"encrypt_secrets": True})
+    assert plain.of("aws:kms/key:Key") == []
+    key = encrypted.one("aws:kms/key:Key")
+    assert key.inputs["enableKeyRotation"] is True
+    assert encrypted.one("eks:index:Cluster").inputs["encryptionConfigKeyArn"] == f"arn:aws:mock:::{key.name}"
+
+
+def test_control_plane_logs_go_with_the_environment(run: Run) -> None:
+    recording = run("lab")
+    logs = recording.one("LogGroup")
+    assert logs.inputs["name"] == "/aws/eks/spotmpi-lab/cluster"
+    assert logs.inputs["retentionInDays"] == 14
+    assert logs.urn in recording.one("eks:index:Cluster").depends_on
+
+
+def test_system_nodes_are_few_on_demand_and_without_taint(run: Run) -> None:
+    system = run("lab").one("aws:eks/nodeGroup:NodeGroup", "spotmpi-lab-system").inputs
+    assert system["capacityType"] == "ON_DEMAND"
+    assert system["scalingConfig"] == {"desiredSize": 2, "minSize": 2, "maxSize": 3}
+    assert system["labels"] == {"spotmpi.dev/role": "system"}
+    assert system["nodeRepairConfig"]["enabled"] is True
+    assert "taints" not in system
+
+
+def test_the_add_ons_are_those_and_no_others(run: Run) -> None:
+    assert {made.inputs["addonName"] for made in run("lab").of("Addon")} == {
+        "vpc-cni",
+        "kube-proxy",
+        "eks-pod-identity-agent",
+        "coredns",
+        "metrics-server",
+        "aws-efs-csi-driver",
+        "eks-node-monitoring-agent",
+    }
+
+
+def test_nodes_wait_for_network_add_ons_and_other_add_ons_wait_for_nodes(run: Run) -> None:
+    recording = run("lab")
+    addons = {made.inputs["addonName"]: made for made in recording.of("Addon")}
+    system = recording.one("aws:eks/nodeGroup:NodeGroup", "spotmpi-lab-system")
+    assert {addons[name].urn for name in ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")} <= system.depends_on
+    late = ("coredns", "metrics-server", "aws-efs-csi-driver", "eks-node-monitoring-agent")
+    assert all(system.urn in addons[name].depends_on for name in late)
+
+
+def test_everything_in_the_cluster_waits_for_the_control_plane(run: Run) -> None:
+    recording = run("lab")
+    control_plane = recording.one("eks:index:Cluster").urn
+    named = [made for made in recording.made if made.inputs.get("clusterName") == "spotmpi-lab"]
+    assert len(named) == 7 + 2 + 1
+    assert all(control_plane in made.depends_on for made in named)
+
+
+def test_network_policies_are_enforced_and_addresses_counted_as_planned(run: Run) -> None:
+    text = run("lab").one("Addon", "spotmpi-lab-vpc-cni").inputs["configurationValues"]
+    assert json.loads(text) == {
+        "enableNetworkPolicy": "true",
+        "env": {"MINIMUM_IP_TARGET": "8", "WARM_IP_TARGET": "1"},
+    }
+
+
+def test_an_add_on_version_is_pinned_where_set_and_left_to_eks_elsewhere(run: Run) -> None:
+    recording = run("lab", cluster={"addon_versions": {"coredns": "v1.12.4-eksbuild.1"}})
+    assert recording.one("Addon", "spotmpi-lab-coredns").inputs["addonVersion"] == "v1.12.4-eksbuild.1"
+    assert "addonVersion" not in recording.one("Addon", "spotmpi-lab-vpc-cni").inputs
+
+
+def test_the_efs_driver_has_its_role_by_pod_identity(run: Run) -> None:
+    recording = run("lab")
+    addon = recording.one("Addon", "spotmpi-lab-aws-efs-csi-driver")
+    association = {"roleArn": "arn:aws:mock:::spotmpi-lab-efs-csi", "serviceAccount": "efs-csi-controller-sa"}
+    assert addon.inputs["podIdentityAssociations"] == [association]
+    trust = json.loads(recording.one("aws:iam/role:Role", "spotmpi-lab-efs-csi").inputs["assumeRolePolicy"])
+    assert trust["Statement"][0]["Principal"] == {"Service": "pods.eks.amazonaws.com"}
+
+
+def test_node_roles_are_attached_before_any_node_is_made(run: Run) -> None:
+    recording = run("lab")
+    attached = {made.urn for made in recording.of("RolePolicyAttachment") if "-nodes-" in made.name}
+    assert len(attached) == 3
+    assert all(attached <= group.depends_on for group in recording.of("aws:eks/nodeGroup:NodeGroup"))

@@ -1,0 +1,160 @@
+"""Node groups: machines in one zone that come from zero, and what the autoscaler must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infra.names import pieces
+from infra.settings import Group
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Made, Recording
+
+    Run = Callable[..., Recording]
+
+P4D = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
+
+
+def node_group(recording: Recording, name: str) -> Made:
+    return recording.one("aws:eks/nodeGroup:NodeGroup", name)
+
+
+def test_a_group_starts_without_nodes_and_leaves_its_size_to_the_autoscaler(run: Run) -> None:
+    group = node_group(run("p3"), "spotmpi-p3-p3")
+    assert group.inputs["scalingConfig"] == {"desiredSize": 0, "minSize": 0, "maxSize": 8}
+    assert group.ignore_changes == ("scalingConfig.desiredSize",)
+    assert group.delete_timeout == "30m"
+
+
+def test_a_gpu_group_is_spot_in_one_zone_of_one_type_with_the_gpu_image(run: Run) -> None:
+    inputs = node_group(run("p3"), "spotmpi-p3-p3").inputs
+    assert inputs["capacityType"] == "SPOT"
+    assert inputs["instanceTypes"] == ["p3.2xlarge"]
+    assert inputs["amiType"] == "AL2023_x86_64_NVIDIA"
+    assert inputs["subnetIds"] == ["spotmpi-p3-nodes-id"]
+    assert inputs["taints"] == [{"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}]
+    assert inputs["nodeRepairConfig"]["enabled"] is True
+
+
+def test_cpu_groups_have_a_taint_of_their_own_and_no_gpu_label(run: Run) -> None:
+    inputs = node_group(run("cpu"), "spotmpi-cpu-c6i").inputs
+    assert inputs["amiType"] == "AL2023_x86_64_STANDARD"
+    assert inputs["taints"] == [{"key": "spotmpi.dev/work", "value": "present", "effect": "NO_SCHEDULE"}]
+    assert inputs["labels"] == {"spotmpi.dev/role": "work", "spotmpi.dev/group": "c6i"}
+
+
+def test_the_autoscaler_learns_labels_taint_and_gpus_of_an_empty_group(run: Run) -> None:
+    tags = [made.inputs for made in run("p3").of("aws:autoscaling/tag:Tag")]
+    assert {made["autoscalingGroupName"] for made in tags} == {"eks-spotmpi-p3-p3-asg"}
+    stem = "k8s.io/cluster-autoscaler/node-template/"
+    assert {made["tag"]["key"].removeprefix(stem): made["tag"]["value"] for made in tags} == {
+        "label/spotmpi.dev/role": "gpu",
+        "label/spotmpi.dev/group": "p3",
+        "label/nvidia.com/gpu.present": "true",
+        "label/k8s.amazonaws.com/accelerator": "v100",
+        "taint/nvidia.com/gpu": "present:NoSchedule",
+        "resources/nvidia.com/gpu": "1",
+    }
+
+
+def test_a_machine_is_closed_encrypted_and_tagged(run: Run) -> None:
+    inputs = run("p3").one("LaunchTemplate", "spotmpi-p3-p3").inputs
+    assert inputs["metadataOptions"] == {
+        "httpEndpoint": "enabled",
+        "httpTokens": "required",
+        "httpPutResponseHopLimit": 1,
+    }
+    assert inputs["blockDeviceMappings"][0]["ebs"]["encrypted"] == "true"
+    assert inputs["blockDeviceMappings"][0]["ebs"]["volumeType"] == "gp3"
+    kinds = {entry["resourceType"]: entry["tags"] for entry in inputs["tagSpecifications"]}
+    assert set(kinds) == {"instance", "volume", "network-interface"}
+    assert all(tags["spotmpi:environment"] == "spotmpi-p3" for tags in kinds.values())
+
+
+@pytest.mark.parametrize("unwanted", ["instanceType", "instanceMarketOptions", "iamInstanceProfile", "imageId"])
+def test_a_launch_template_says_nothing_that_a_managed_group_refuses(run: Run, unwanted: str) -> None:
+    assert all(unwanted not in made.inputs for made in run("p3").of("LaunchTemplate"))
+
+
+def test_a_placement_group_is_there_where_asked_and_nowhere_else(run: Run) -> None:
+    with_group, without = run("p3"), run("lab")
+    assert with_group.one("PlacementGroup").inputs["strategy"] == "cluster"
+    placement = with_group.one("LaunchTemplate", "spotmpi-p3-p3").inputs["placement"]
+    assert placement == {"groupName": "spotmpi-p3-p3"}
+    assert without.of("PlacementGroup") == []
+    assert all("placement" not in made.inputs for made in without.of("LaunchTemplate"))
+
+
+def test_placement_groups_are_named_by_the_engine_so_that_regions_never_clash(run: Run) -> None:
+    assert "name" not in run("p3").one("PlacementGroup").inputs
+
+
+def test_groups_of_one_environment_share_neither_template_nor_placement(run: Run) -> None:
+    recording = run("g5")
+    assert {made.name for made in recording.of("PlacementGroup")} == {"spotmpi-g5-g5", "spotmpi-g5-g6"}
+    used = {made.inputs["launchTemplate"]["id"] for made in recording.of("aws:eks/nodeGroup:NodeGroup")}
+    assert len(used) == 3
+
+
+def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers(run: Run) -> None:
+    recording = run("g5", groups=[P4D])
+    interfaces = recording.one("LaunchTemplate", "spotmpi-g5-p4d").inputs["networkInterfaces"]
+    assert [(made["networkCardIndex"], made["deviceIndex"]) for made in interfaces] == [(0, 0), (1, 1), (2, 1), (3, 1)]
+    assert all(made["interfaceType"] == "efa" for made in interfaces)
+    assert all(made["securityGroups"] == ["sg-cluster", "spotmpi-g5-p4d-efa-id"] for made in interfaces)
+    for direction in ("SecurityGroupIngressRule", "SecurityGroupEgressRule"):
+        rule = recording.one(direction, "spotmpi-g5-p4d-efa").inputs
+        assert rule["securityGroupId"] == rule["referencedSecurityGroupId"] == "spotmpi-g5-p4d-efa-id"
+
+
+def test_without_efa_there_are_no_interfaces_peers_or_plugin(run: Run) -> None:
+    recording = run("p3")
+    assert all("networkInterfaces" not in made.inputs for made in recording.of("LaunchTemplate"))
+    assert [made.name for made in recording.of("SecurityGroup")] == ["spotmpi-p3-nfs"]
+    assert not [made for made in recording.of("Release") if "efa" in made.name]
+
+
+def test_on_demand_gpus_are_said_to_the_guardrails(run: Run) -> None:
+    dear: dict[str, Any] = {"name": "g5", "type": "g5.xlarge", "max": 1, "market": "on-demand"}
+    recording = run("lab", groups=[dear], accelerators={"on_demand": True})
+    group = node_group(recording, "spotmpi-lab-g5").inputs
+    assert (group["capacityType"], group["tags"]["spotmpi:on-demand-gpus"]) == ("ON_DEMAND", "said")
+    assert "spotmpi:on-demand-gpus" not in node_group(run("lab"), "spotmpi-lab-g4dn").inputs["tags"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, {"g": (0, 1)}),
+        (0, 450, {"g": (0, 450)}),
+        (0, 512, {"g": (0, 450), "g-2": (0, 62)}),
+        (500, 1000, {"g": (450, 450), "g-2": (50, 450), "g-3": (0, 100)}),
+    ],
+)
+def test_a_group_past_the_quota_is_split_without_moving_its_first_part(
+    low: int, high: int, expected: dict[str, tuple[int, int]]
+) -> None:
+    assert pieces(Group(name="g", type="g5.xlarge", min=low, max=high)) == expected
+
+
+def test_all_parts_of_a_split_group_share_placement_label_and_template(run: Run) -> None:
+    recording = run("lab", groups=[{"name": "g5", "type": "g5.xlarge", "max": 512}])
+    parts = [made for made in recording.of("aws:eks/nodeGroup:NodeGroup") if "system" not in made.name]
+    assert [made.name for made in parts] == ["spotmpi-lab-g5", "spotmpi-lab-g5-2"]
+    assert {made.inputs["labels"]["spotmpi.dev/group"] for made in parts} == {"g5"}
+    assert len({made.inputs["launchTemplate"]["id"] for made in parts}) == len(recording.of("PlacementGroup")) == 1
+    tagged = {made.inputs["autoscalingGroupName"] for made in recording.of("aws:autoscaling/tag:Tag")}
+    assert tagged == {"eks-spotmpi-lab-g5-asg", "eks-spotmpi-lab-g5-2-asg"}
+
+
+def test_a_bigger_group_changes_nothing_but_its_own_maximum(run: Run) -> None:
+    group = {"name": "g4dn", "type": "g4dn.xlarge", "placement_group": False}
+    small, big = (run("lab", groups=[{**group, "max": size}]) for size in (2, 40))
+    before, after = ({made.urn: made.inputs for made in recording.made} for recording in (small, big))
+    assert before.keys() == after.keys()
+    changed = [urn for urn in before if before[urn] != after[urn]]
+    assert [urn.split("::")[-1] for urn in changed] == ["spotmpi-lab-g4dn"]
+    assert after[changed[0]] == {**before[changed[0]], "scalingConfig": {"desiredSize": 0, "minSize": 0, "maxSize": 40}}

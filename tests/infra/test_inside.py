@@ -1,0 +1,244 @@
+"""What lives in Kubernetes: where it comes from, whom it obeys, what it may do, and that it goes with the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from pulumi.runtime import rpc
+
+from infra.autoscaling import priorities
+from infra.quotas import quotas
+from infra.settings import Group, Settings, Team
+from infra.sources import CHARTS
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recording
+
+    Run = Callable[..., Recording]
+    SettingsOf = Callable[..., Settings]
+
+QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "speech", "gpus": 1}]}
+
+
+def releases(recording: Recording) -> dict[str, Mapping[str, Any]]:
+    return {made.inputs["name"]: made.inputs for made in recording.of("Release")}
+
+
+def kubernetes(recording: Recording) -> list[Any]:
+    return [made for made in recording.made if made.kind.startswith("kubernetes:")]
+
+
+@pytest.mark.parametrize("stack", ["lab", "g5", "cpu"])
+def test_every_object_goes_with_the_cluster_and_uses_its_provider(run: Run, stack: str) -> None:
+    recording = run(stack, queueing=QUEUES)
+    control_plane = recording.one("eks:index:Cluster").urn
+    assert len(kubernetes(recording)) > 15
+    for made in kubernetes(recording):
+        assert made.deleted_with == control_plane, made.name
+        assert "pulumi:providers:kubernetes::" in made.provider, made.name
+
+
+def test_roles_and_keys_beside_the_objects_are_deleted_one_by_one(run: Run) -> None:
+    """The engine hands a parent's `deleted_with` to its children, so no component may carry one."""
+    recording = run("lab")
+    others = [made for made in recording.made if not made.kind.startswith("kubernetes:")]
+    assert [made.name for made in others if made.deleted_with] == []
+
+
+def test_the_provider_waits_for_nodes_add_ons_and_storage(run: Run) -> None:
+    recording = run("lab")
+    provider = recording.one("pulumi:providers:kubernetes")
+    waited = ("aws:eks/nodeGroup:NodeGroup", "Addon", "MountTarget", "SecurityGroupIngressRule")
+    for kind in waited:
+        assert {made.urn for made in recording.of(kind)} <= provider.depends_on, kind
+
+
+@pytest.mark.parametrize(
+    ("stack", "expected"),
+    [
+        ("lab", {"jobset", "cluster-autoscaler", "nvidia-device-plugin"}),
+        ("cpu", {"jobset", "cluster-autoscaler"}),
+    ],
+)
+def test_a_stack_has_the_charts_it_needs_and_no_others(run: Run, stack: str, expected: set[str]) -> None:
+    assert set(releases(run(stack))) == expected
+
+
+def test_every_chart_is_pinned_and_rolls_back(run: Run) -> None:
+    p4d = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
+    found = releases(run("g5", groups=[p4d], queueing=QUEUES, accelerators={"dcgm": True}))
+    assert set(found) == set(CHARTS)
+    for name, inputs in found.items():
+        assert inputs["version"] == CHARTS[name].version
+        assert (inputs["atomic"], inputs["cleanupOnFail"]) == (True, True)
+
+
+def test_controllers_stay_on_system_nodes_and_plugins_on_gpu_nodes(run: Run) -> None:
+    found = releases(run("lab", queueing=QUEUES, accelerators={"dcgm": True}))
+    system, gpu = {"spotmpi.dev/role": "system"}, {"spotmpi.dev/role": "gpu"}
+    assert found["jobset"]["values"]["controller"]["nodeSelector"] == system
+    assert found["kueue"]["values"]["controllerManager"]["nodeSelector"] == system
+    assert found["cluster-autoscaler"]["values"]["nodeSelector"] == system
+    for name in ("nvidia-device-plugin", "dcgm-exporter"):
+        values = found[name]["values"]
+        assert values["nodeSelector"] == gpu
+        assert values["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def test_the_efa_plugin_goes_where_the_adapters_are(run: Run) -> None:
+    p4d = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
+    values = releases(run("g5", groups=[p4d]))["efa-device-plugin"]["values"]
+    assert values["supportedInstanceLabels"]["values"] == ["p4d.24xlarge"]
+
+
+def test_a_mirror_replaces_address_version_and_image(run: Run) -> None:
+    mirror = {
+        "chart": "oci://mirror.example/jobset",
+        "version": "0.11.0",
+        "image": "mirror.example/jobset",
+        "tag": "v1",
+    }
+    inputs = releases(run("lab", sources={"jobset": mirror}))["jobset"]
+    assert (inputs["chart"], inputs["version"]) == ("oci://mirror.example/jobset", "0.11.0")
+    assert inputs["values"]["image"] == {
+        "repository": "mirror.example/jobset",
+        "tag": "v1",
+        "pullPolicy": "IfNotPresent",
+    }
+
+
+def test_a_digest_pins_the_image_behind_its_tag(run: Run) -> None:
+    image = releases(run("lab"))["cluster-autoscaler"]["values"]["image"]
+    assert image["tag"].startswith("v1.35.0@sha256:")
+
+
+def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings(run: Run) -> None:
+    values = releases(run("g5"))["cluster-autoscaler"]["values"]
+    assert values["autoDiscovery"] == {"clusterName": "spotmpi-g5"}
+    assert values["extraArgs"]["expander"] == "priority,least-waste"
+    assert yaml.safe_load(values["expanderPriorities"]) == {
+        100: ["^eks-spotmpi-g5-g5(-[0-9]+)?-[0-9a-f]{7}-.*"],
+        99: ["^eks-spotmpi-g5-g6(-[0-9]+)?-[0-9a-f]{7}-.*"],
+    }
+
+
+def test_thirty_groups_have_thirty_priorities() -> None:
+    groups = [f"g{index}" for index in range(30)]
+    assert len(yaml.safe_load(priorities("spotmpi-lab", groups))) == 30
+
+
+def test_the_autoscaler_starts_after_its_role_can_be_taken(run: Run) -> None:
+    recording = run("lab")
+    release = recording.one("Release", "spotmpi-lab-cluster-autoscaler")
+    assert recording.one("PodIdentityAssociation").urn in release.depends_on
+    assert recording.one("RolePolicy").urn in release.depends_on
+
+
+def test_the_namespace_is_restricted_in_every_mode(run: Run) -> None:
+    metadata = run("lab").one("Namespace").inputs["metadata"]
+    assert metadata["name"] == "training"
+    assert metadata["labels"] == {
+        f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")
+    }
+
+
+def test_all_traffic_is_denied_but_dns_and_https_where_asked(run: Run) -> None:
+    policies = {made.inputs["metadata"]["name"]: made.inputs["spec"] for made in run("lab").of("NetworkPolicy")}
+    assert policies["deny-all"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    dns = policies["allow-dns"]["egress"]
+    assert dns[0]["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+    assert dns[0]["to"][0]["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"}
+    https = policies["allow-https"]["egress"]
+    assert https == [
+        {
+            "to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}],
+            "ports": [{"protocol": "TCP", "port": 443}],
+        }
+    ]
+    assert set(policies) == {"deny-all", "allow-dns", "allow-https"}
+
+
+def test_without_https_nothing_leaves_but_dns(run: Run) -> None:
+    policies = {
+        made.inputs["metadata"]["name"] for made in run("lab", network={"https_out": False}).of("NetworkPolicy")
+    }
+    assert policies == {"deny-all", "allow-dns"}
+
+
+def test_users_may_run_jobs_in_the_namespace_and_only_look_at_nodes(run: Run) -> None:
+    recording = run("lab")
+    role = recording.one("Role", "spotmpi-lab-users").inputs
+    assert role["metadata"]["namespace"] == "training"
+    groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
+    assert groups == {"", "batch", "jobset.x-k8s.io", "networking.k8s.io"}
+    everywhere = recording.one("ClusterRole").inputs["rules"]
+    assert {verb for rule in everywhere for verb in rule["verbs"]} == {"get", "list", "watch"}
+    subjects = recording.one("RoleBinding", "spotmpi-lab-users").inputs["subjects"]
+    assert subjects == [{"kind": "Group", "name": "spotmpi:users", "apiGroup": "rbac.authorization.k8s.io"}]
+
+
+def test_nobody_gets_a_wildcard(run: Run) -> None:
+    recording = run("lab", queueing=QUEUES)
+    roles = [made for made in kubernetes(recording) if made.kind.endswith("Role")]
+    assert len(roles) == 3
+    for made in roles:
+        for rule in made.inputs["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+
+
+def test_runs_get_no_token_for_the_api(run: Run) -> None:
+    assert run("lab").one("ServiceAccount").inputs["automountServiceAccountToken"] is False
+
+
+def test_the_ssh_secret_holds_one_ed25519_key_pair_and_is_encrypted_and_never_exported(run: Run) -> None:
+    recording = run("lab")
+    assert recording.one("PrivateKey").inputs == {"algorithm": "ED25519"}
+    secret = recording.one("kubernetes:core/v1:Secret").inputs
+    assert secret["metadata"] == {"name": "mpi-ssh", "namespace": "training"}
+    assert secret["stringData"] == {
+        rpc._special_sig_key: rpc._special_secret_sig,
+        "value": {"id": "PRIVATE", "id.pub": "PUBLIC", "authorized_keys": "PUBLIC"},
+    }
+    assert "PRIVATE" not in str(recording.exports)
+
+
+def test_without_queues_there_is_no_kueue(run: Run) -> None:
+    recording = run("lab")
+    assert not [made for made in recording.made if "kueue" in made.kind or "kueue" in made.name]
+
+
+def test_each_team_has_a_queue_with_its_gpus(run: Run) -> None:
+    recording = run("p3", queueing=QUEUES)
+    queue = recording.one("kubernetes:kueue.x-k8s.io/v1beta1:ClusterQueue", "spotmpi-p3-clusterqueue-vision").inputs
+    assert queue["spec"]["cohort"] == "spotmpi-p3"
+    group = queue["spec"]["resourceGroups"][0]
+    assert group["coveredResources"] == ["cpu", "memory", "nvidia.com/gpu"]
+    assert group["flavors"][0]["resources"][2] == {"name": "nvidia.com/gpu", "nominalQuota": "1"}
+    local = recording.one("kubernetes:kueue.x-k8s.io/v1beta1:LocalQueue", "spotmpi-p3-localqueue-vision").inputs
+    assert local["metadata"] == {"name": "vision", "namespace": "training"}
+    assert local["spec"] == {"clusterQueue": "vision"}
+    assert recording.exports["queues"] == {"vision": 1, "speech": 1}
+
+
+def test_a_queue_waits_for_kueue_and_kueue_for_jobset(run: Run) -> None:
+    recording = run("p3", queueing=QUEUES)
+    kueue = recording.one("Release", "spotmpi-p3-kueue")
+    assert recording.one("Release", "spotmpi-p3-jobset").urn in kueue.depends_on
+    assert kueue.urn in recording.one("ResourceFlavor").depends_on
+
+
+def test_a_share_of_the_gpus_brings_the_same_share_of_everything_else() -> None:
+    groups = [Group(name="p3", type="p3.2xlarge", max=8)]
+    assert quotas(Team(name="vision", gpus=6), groups) == [
+        {"name": "cpu", "nominalQuota": "48"},
+        {"name": "memory", "nominalQuota": "374784Mi"},
+        {"name": "nvidia.com/gpu", "nominalQuota": "6"},
+    ]
+
+
+def test_without_gpus_a_share_is_counted_in_nodes() -> None:
+    groups = [Group(name="c6i", type="c6i.xlarge", max=4)]
+    assert quotas(Team(name="ci", gpus=1), groups)[0] == {"name": "cpu", "nominalQuota": "4"}

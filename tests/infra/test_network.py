@@ -1,0 +1,94 @@
+"""The network: what each kind of stack has, what it must not have, and how addresses are shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING
+
+import pytest
+
+from infra import addresses
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recording
+
+    Run = Callable[..., Recording]
+
+
+@pytest.mark.parametrize("prefix", range(16, 25))
+def test_the_parts_of_a_vpc_lie_in_it_and_apart(prefix: int) -> None:
+    vpc = IPv4Network(f"10.0.0.0/{prefix}")
+    plan = addresses.plan(str(vpc))
+    parts = [plan.nodes, plan.second, plan.gateway]
+    assert all(part.subnet_of(vpc) and part.prefixlen <= 28 for part in parts)
+    assert not any(one.overlaps(other) for one in parts for other in parts if one is not other)
+
+
+def test_half_a_slash_16_holds_3274_nodes() -> None:
+    assert addresses.nodes_that_fit(addresses.plan("10.0.0.0/16").nodes) == 3274
+
+
+def test_the_prefix_for_a_number_of_nodes_is_the_smallest_vpc_that_holds_them() -> None:
+    wanted = {1: 24, 10: 24, 11: 23, 100: 21, 512: 18, 3274: 16, 3275: None}
+    assert {nodes: addresses.prefix_for(nodes) for nodes in wanted} == wanted
+
+
+def test_the_lab_has_no_nat_and_no_private_route(run: Run) -> None:
+    recording = run("lab")
+    assert recording.of("NatGateway") == recording.of("Eip") == []
+    assert [table.name for table in recording.of("RouteTable")] == ["spotmpi-lab-public"]
+    assert all(subnet.inputs["mapPublicIpOnLaunch"] for subnet in recording.of("Subnet"))
+
+
+def test_private_nodes_get_one_nat_in_their_own_zone_and_no_public_address(run: Run) -> None:
+    recording = run("g5")
+    nat = recording.one("NatGateway")
+    gateway_subnet = recording.one("Subnet", "spotmpi-g5-gateway")
+    assert nat.inputs["subnetId"] == "spotmpi-g5-gateway-id"
+    assert gateway_subnet.inputs["availabilityZone"] == "us-east-1a"
+    assert not any(subnet.inputs["mapPublicIpOnLaunch"] for subnet in recording.of("Subnet"))
+    way_out = recording.one("Route", "spotmpi-g5-private").inputs
+    assert way_out["natGatewayId"] == f"{nat.name}-id"
+    assert "gatewayId" not in way_out
+
+
+def test_eks_gets_two_zones_with_the_gpus_first(run: Run) -> None:
+    recording = run("lab")
+    cluster = recording.one("eks:index:Cluster")
+    assert cluster.inputs["subnetIds"] == ["spotmpi-lab-nodes-id", "spotmpi-lab-second-id"]
+    zones = {subnet.name: subnet.inputs["availabilityZone"] for subnet in recording.of("Subnet")}
+    assert zones == {"spotmpi-lab-nodes": "us-east-1a", "spotmpi-lab-second": "us-east-1b"}
+
+
+@pytest.mark.parametrize("stack", ["lab", "g5"])
+def test_s3_is_reached_without_nat_from_every_route_table(run: Run, stack: str) -> None:
+    recording = run(stack)
+    endpoint = recording.one("VpcEndpoint")
+    assert endpoint.inputs["serviceName"] == "com.amazonaws.us-east-1.s3"
+    assert endpoint.inputs["vpcEndpointType"] == "Gateway"
+    assert len(endpoint.inputs["routeTableIds"]) == len(recording.of("RouteTable"))
+
+
+def test_the_default_security_group_is_closed_both_ways(run: Run) -> None:
+    inputs = run("lab").one("DefaultSecurityGroup").inputs
+    assert (inputs["ingress"], inputs["egress"]) == ([], [])
+
+
+def test_no_security_group_opens_anything_by_itself(run: Run) -> None:
+    for group in run("g5").of("SecurityGroup"):
+        assert not group.inputs.get("ingress")
+        assert not group.inputs.get("egress")
+
+
+def test_nodes_wait_for_their_way_out_and_go_before_it(run: Run) -> None:
+    recording = run("g5")
+    way_out = {made.urn for made in recording.of("Route") + recording.of("RouteTableAssociation")}
+    for group in recording.of("aws:eks/nodeGroup:NodeGroup"):
+        assert way_out <= group.depends_on
+
+
+def test_a_bigger_environment_moves_no_subnet(run: Run) -> None:
+    group = {"name": "g4dn", "type": "g4dn.xlarge", "placement_group": False}
+    small, big = (run("lab", groups=[{**group, "max": size}]).of("Subnet") for size in (2, 512))
+    assert [subnet.inputs for subnet in small] == [subnet.inputs for subnet in big]

@@ -1,0 +1,178 @@
+"""Every Kubernetes object that the program makes, given to a real API server and its controllers (no nodes needed)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pulumi.runtime import rpc
+
+from tests.cluster.testbed.control_plane import ControlPlane
+from tests.cluster.testbed.daemon import wait_until
+from tests.cluster.testbed.kubernetes import Kubernetes, as_yaml
+from tests.cluster.testbed.programs import module_file
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recording
+
+    Run = Callable[..., Recording]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "speech", "gpus": 1}]}
+STACKS = ["lab", "p3", "g5", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane that knows JobSet's and Kueue's kinds."""
+    made = ControlPlane(tmp_path_factory.mktemp("plane"))
+    try:
+        made.start()
+        kubernetes = Kubernetes(made.kubeconfig)
+        kubernetes.define(module_file("jobset", "bases"))
+        kubernetes.define(module_file("kueue", "bases"))
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def kubernetes(plane: ControlPlane) -> Kubernetes:
+    """The API of that control plane, as its administrator."""
+    return Kubernetes(plane.kubeconfig)
+
+
+def objects(recording: Recording) -> list[dict[str, Any]]:
+    """The objects of a run as they reach the API server, namespaces first; charts bring their own."""
+    made = [dict(one.inputs) for one in recording.made if one.kind.startswith("kubernetes:")]
+    plain = [_unwrapped(one) for one in made if one.get("kind")]
+    assert len(plain) > 10
+    return sorted(plain, key=lambda one: one["kind"] != "Namespace")
+
+
+def _unwrapped(value: Any) -> Any:
+    """Secrets without the engine's wrapping."""
+    if isinstance(value, dict):
+        if value.get(rpc._special_sig_key) == rpc._special_secret_sig:
+            return _unwrapped(value["value"])
+        return {key: _unwrapped(inner) for key, inner in value.items()}
+    return [_unwrapped(inner) for inner in value] if isinstance(value, list) else value
+
+
+def environment(kubernetes: Kubernetes, recording: Recording) -> None:
+    """Make all objects of a run, each field checked."""
+    kubernetes.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", given=as_yaml(objects(recording)))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_strict_dry_run_takes_every_object(kubernetes: Kubernetes, run: Run, stack: str) -> None:
+    found = objects(run(stack, queueing=QUEUES))
+    kubernetes.apply(found[0])
+    strict = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
+    done = kubernetes.try_kubectl(*strict, given=as_yaml(found))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.split()) == len(found)
+
+
+def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes, run: Run) -> None:
+    volume = next(one for one in objects(run("lab")) if one["kind"] == "PersistentVolume")
+    volume = {**volume, "spec": {**volume["spec"], "accessMode": ["ReadWriteMany"]}}
+    done = kubernetes.try_kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", given=json.dumps(volume)
+    )
+    assert done.returncode != 0
+    assert "accessMode" in done.stderr
+
+
+def test_the_volume_and_its_claim_bind_to_each_other(kubernetes: Kubernetes, run: Run) -> None:
+    environment(kubernetes, run("lab"))
+
+    def unbound() -> str:
+        claim = kubernetes.get("pvc", "runs", "-n", "training")
+        return "" if claim["status"].get("phase") == "Bound" else str(claim["status"])
+
+    wait_until("the claim bound", unbound, 60)
+    assert kubernetes.get("pvc", "runs", "-n", "training")["spec"]["volumeName"] == "spotmpi-lab"
+    assert kubernetes.get("pv", "spotmpi-lab")["status"]["phase"] == "Bound"
+
+
+def test_applying_everything_again_changes_nothing(kubernetes: Kubernetes, run: Run) -> None:
+    recording = run("lab")
+    environment(kubernetes, recording)
+    kinds = ("pv", "pvc", "networkpolicy", "role", "rolebinding", "serviceaccount")
+
+    def versions() -> dict[str, str]:
+        found = [kubernetes.get(kind, "-A")["items"] for kind in kinds]
+        ours = [one for items in found for one in items if "kube-system" not in one["metadata"].get("namespace", "")]
+        return {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in ours}
+
+    before = versions()
+    environment(kubernetes, recording)
+    assert versions() == before
+
+
+MAY = [
+    ("create", "jobsets.jobset.x-k8s.io"),
+    ("delete", "jobsets.jobset.x-k8s.io"),
+    ("create", "configmaps"),
+    ("create", "secrets"),
+    ("create", "networkpolicies.networking.k8s.io"),
+    ("create", "pods"),
+    ("create", "pods/exec"),
+    ("get", "pods/log"),
+    ("watch", "events"),
+]
+MAY_NOT = [
+    ("create", "rolebindings.rbac.authorization.k8s.io"),
+    ("create", "roles.rbac.authorization.k8s.io"),
+    ("create", "serviceaccounts/token"),
+    ("delete", "persistentvolumeclaims"),
+    ("create", "daemonsets.apps"),
+]
+
+
+@pytest.fixture
+def user(plane: ControlPlane, kubernetes: Kubernetes, run: Run, tmp_path: Path) -> Kubernetes:
+    """The API as a user who is in the users' group and nothing else."""
+    environment(kubernetes, run("lab"))
+    return Kubernetes(plane.kubeconfig_of("trainer", groups=["spotmpi:users"]))
+
+
+def allowed(user: Kubernetes, verb: str, what: str, *place: str) -> bool:
+    resource, _, part = what.partition("/")
+    subresource = [f"--subresource={part}"] if part else []
+    return user.try_kubectl("auth", "can-i", verb, resource, *subresource, *place).stdout.strip() == "yes"
+
+
+def test_users_may_do_all_that_runs_need_in_the_namespace_and_nothing_elsewhere(user: Kubernetes) -> None:
+    inside = ("-n", "training")
+    assert [what for what in MAY if not allowed(user, *what, *inside)] == []
+    assert [what for what in MAY_NOT if allowed(user, *what, *inside)] == []
+    assert [what for what in MAY + MAY_NOT if allowed(user, *what, "-n", "default")] == []
+
+
+def test_users_see_nodes_and_why_the_autoscaler_waits_but_change_neither(user: Kubernetes) -> None:
+    assert allowed(user, "list", "nodes")
+    assert not allowed(user, "delete", "nodes")
+    status = ("configmaps/cluster-autoscaler-status", "-n", "kube-system")
+    assert user.try_kubectl("auth", "can-i", "get", *status).stdout.strip() == "yes"
+    assert user.try_kubectl("auth", "can-i", "update", *status).stdout.strip() == "no"
+
+
+def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes, run: Run) -> None:
+    environment(kubernetes, run("lab"))
+    container = {"name": "main", "image": "image", "securityContext": {"privileged": True}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root"}, "spec": {"containers": [container]}}
+    done = kubernetes.try_kubectl("create", "-n", "training", "--dry-run=server", "-f", "-", given=json.dumps(pod))
+    assert 'violates PodSecurity "restricted:latest"' in done.stderr
+
+
+def test_teams_get_queues_with_their_quota(kubernetes: Kubernetes, run: Run) -> None:
+    environment(kubernetes, run("lab", queueing=QUEUES))
+    queue = kubernetes.get("clusterqueues.kueue.x-k8s.io", "vision")
+    resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+    assert {one["name"]: one["nominalQuota"] for one in resources}["nvidia.com/gpu"] == "1"
+    assert kubernetes.get("localqueues.kueue.x-k8s.io", "speech", "-n", "training")["spec"]["clusterQueue"] == "speech"

@@ -1,0 +1,68 @@
+"""docs/environments.md: its generated parts are in step, and what it names exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from infra import costs, reference
+from infra.settings import Settings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / "docs" / "environments.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def test_the_generated_parts_are_in_step_with_model_and_stacks() -> None:
+    assert reference.rewritten(TEXT, REPOSITORY / "stacks") == TEXT, "run scripts/environment-reference"
+
+
+def test_every_setting_has_a_row_with_a_meaning() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| .+ \| (.+) \|$", reference.settings_table(), re.M)
+    keys = {key for key, _ in rows}
+    assert {"aws:region", "groups[].max", "cluster.system.nodes", "storage.keep", "budget", "budget.email"} <= keys
+    assert all(meaning != "None" for _, meaning in rows)
+    assert {name for name in Settings.model_fields if name not in ("project", "stack", "region")} <= {
+        key.split(".")[0].removesuffix("[]") for key in keys
+    }
+
+
+def test_a_choice_lists_what_may_be_chosen() -> None:
+    assert "(one of `spot`, `on-demand`)" in reference.settings_table()
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no <!-- settings -->"):
+        reference.inserted("nothing", "settings", "table")
+
+
+@pytest.mark.parametrize("script", sorted(set(re.findall(r"scripts/[\w-]+", TEXT))))
+def test_every_script_on_the_page_exists(script: str) -> None:
+    assert (REPOSITORY / script).is_file()
+
+
+def test_every_file_on_the_page_exists() -> None:
+    named = set(re.findall(r"`((?:infra|jobs|stacks|docs)/[\w./-]+\.\w+)`", TEXT))
+    assert named
+    assert [name for name in named if not (REPOSITORY / name).is_file()] == []
+
+
+def test_every_ready_stack_is_on_the_page() -> None:
+    stacks = {path.name.split(".")[1] for path in (REPOSITORY / "stacks").glob("Pulumi.*.yaml")}
+    assert all(f"`{stack}`" in TEXT for stack in stacks)
+
+
+def test_idle_costs_are_the_sum_of_what_runs_without_jobs() -> None:
+    lab = Settings(stack="lab", region="us-east-1", zone="us-east-1a")
+    items = costs.idle(lab)
+    assert items["EKS control plane"] == 0.10
+    assert items["2 x t3.medium"] == pytest.approx(0.0832)
+    assert not [item for item in items if "NAT" in item]
+
+
+def test_a_gpu_costs_its_share_of_what_is_always_on() -> None:
+    group = {"name": "p3", "type": "p3.2xlarge", "max": 8}
+    p3 = Settings.model_validate({"stack": "p3", "region": "us-east-1", "zone": "us-east-1a", "groups": [group]})
+    assert costs.gpu_hour_ceiling(p3)["p3"] == pytest.approx(
+        3.06 + 0.005 + 100 * 0.08 / 730 + sum(costs.idle(p3).values()) / 8
+    )

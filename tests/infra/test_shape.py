@@ -1,0 +1,60 @@
+"""The shape of the code: the two halves know nothing of each other, components stay short, nothing is looked up."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+INFRA = sorted((REPOSITORY / "infra").rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level packages that a file imports anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and number of lines of every function of a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+@pytest.mark.parametrize("path", INFRA, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_infra_imports_nothing_from_jobs(path: Path) -> None:
+    assert "jobs" not in imported(path)
+
+
+def test_the_contract_imports_neither_pulumi_nor_infra() -> None:
+    assert not {"pulumi", "infra"} & imported(REPOSITORY / "jobs" / "environment.py")
+
+
+@pytest.mark.parametrize(
+    "name", ["addresses", "names", "policies", "settings", "checks", "costs", "quotas", "guardrails/rules"]
+)
+def test_pure_files_import_no_engine_and_no_cloud(name: str) -> None:
+    assert not {"pulumi", "pulumi_aws", "boto3", "subprocess"} & imported(REPOSITORY / "infra" / f"{name}.py")
+
+
+@pytest.mark.parametrize("path", INFRA, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_no_component_constructor_is_longer_than_60_lines(path: Path) -> None:
+    assert [(name, lines) for name, lines in functions(path) if name == "__init__" and lines >= 60] == []
+
+
+def test_nothing_asks_aws_while_the_program_runs() -> None:
+    asking = [
+        f"{path.name}: {node.attr}"
+        for path in INFRA
+        if "ci" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("get_") and node.attr.endswith(("_output", "_ami"))
+    ]
+    assert asking == ["kept.py: get_output", "kept.py: get_output"], "only the data stack's own outputs are read"

@@ -1,0 +1,126 @@
+"""Shared storage: the file system, who reaches it, the volume that runs claim, and storage that outlives its stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pulumi
+import pytest
+
+if TYPE_CHECKING:
+    from tests.infra.conftest import Recording
+
+    Run = Callable[..., Recording]
+
+
+def test_the_file_system_is_encrypted_elastic_and_in_the_gpu_zone(run: Run) -> None:
+    inputs = run("lab").one("aws:efs/fileSystem:FileSystem").inputs
+    assert inputs["encrypted"] is True
+    assert inputs["throughputMode"] == "elastic"
+    assert inputs["availabilityZoneName"] == "us-east-1a"
+
+
+def test_regional_storage_names_no_zone(run: Run) -> None:
+    recording = run("lab", storage={"one_zone": False})
+    assert "availabilityZoneName" not in recording.one("aws:efs/fileSystem:FileSystem").inputs
+
+
+@pytest.mark.parametrize(("asked", "status"), [(False, "DISABLED"), (True, "ENABLED")])
+def test_backups_are_said_either_way(run: Run, asked: bool, status: str) -> None:
+    recording = run("lab", storage={"backup": asked})
+    assert recording.one("BackupPolicy").inputs["backupPolicy"] == {"status": status}
+
+
+def test_runs_see_a_folder_of_their_own_as_user_1000(run: Run) -> None:
+    inputs = run("lab").one("AccessPoint").inputs
+    assert inputs["posixUser"] == {"uid": 1000, "gid": 1000}
+    owner = {"ownerUid": 1000, "ownerGid": 1000, "permissions": "0770"}
+    assert inputs["rootDirectory"] == {"path": "/spotmpi", "creationInfo": owner}
+
+
+def test_only_the_clusters_nodes_reach_the_mount_target_and_only_by_nfs(run: Run) -> None:
+    recording = run("lab")
+    rules = recording.of("SecurityGroupIngressRule")
+    assert [rule.name for rule in rules] == ["spotmpi-lab-nfs"]
+    assert rules[0].inputs["referencedSecurityGroupId"] == "sg-cluster"
+    assert (rules[0].inputs["fromPort"], rules[0].inputs["toPort"], rules[0].inputs["ipProtocol"]) == (
+        2049,
+        2049,
+        "tcp",
+    )
+    target = recording.one("MountTarget").inputs
+    assert target["securityGroups"] == ["spotmpi-lab-nfs-id"]
+    assert target["subnetId"] == "spotmpi-lab-nodes-id"
+
+
+def test_the_volume_is_static_shared_and_kept_by_kubernetes(run: Run) -> None:
+    spec = run("lab").one("PersistentVolume").inputs["spec"]
+    assert spec == {
+        "capacity": {"storage": "1024Gi"},
+        "accessModes": ["ReadWriteMany"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        "volumeMode": "Filesystem",
+        "mountOptions": ["noresvport"],
+        "csi": {"driver": "efs.csi.aws.com", "volumeHandle": "spotmpi-lab-id::spotmpi-lab-id"},
+        "claimRef": {"namespace": "training", "name": "runs"},
+    }
+
+
+def test_the_claim_names_its_volume_so_that_both_bind(run: Run) -> None:
+    recording = run("lab", storage={"size_gib": 50, "mount_options": ["nconnect=4"]})
+    volume, claim = recording.one("PersistentVolume"), recording.one("PersistentVolumeClaim")
+    assert claim.inputs["metadata"] == {"name": "runs", "namespace": "training"}
+    assert claim.inputs["spec"]["volumeName"] == volume.inputs["metadata"]["name"]
+    assert claim.inputs["spec"]["resources"]["requests"] == volume.inputs["spec"]["capacity"] == {"storage": "50Gi"}
+    assert volume.inputs["spec"]["mountOptions"] == ["nconnect=4"]
+    assert volume.urn in claim.depends_on
+
+
+def test_a_data_stack_is_storage_alone_and_protected(run: Run) -> None:
+    recording = run("p3-data")
+    assert {made.kind for made in recording.made} == {
+        "pulumi:providers:aws",
+        "spotmpi:storage:FileSystem",
+        "aws:efs/fileSystem:FileSystem",
+        "aws:efs/backupPolicy:BackupPolicy",
+        "aws:efs/accessPoint:AccessPoint",
+    }
+    assert all(made.protect for made in recording.made if made.kind.startswith("aws:efs/"))
+    assert recording.exports == {
+        "zone": "us-east-1a",
+        "file_system_id": "spotmpi-p3-data-id",
+        "access_point_id": "spotmpi-p3-data-id",
+    }
+
+
+def test_a_stack_that_keeps_its_storage_makes_none_and_can_be_destroyed_whole(run: Run) -> None:
+    recording = run("p3")
+    assert recording.of("aws:efs/fileSystem:FileSystem") == recording.of("AccessPoint") == []
+    assert recording.one("MountTarget").inputs["fileSystemId"] == "fs-0123abcd"
+    assert recording.one("PersistentVolume").inputs["spec"]["csi"]["volumeHandle"] == "fs-0123abcd::fsap-0123abcd"
+    assert not any(made.protect for made in recording.made)
+
+
+def test_the_data_stack_is_found_by_name_in_the_same_project(run: Run) -> None:
+    assert run("p3").read == {"organization/spotmpi/p3-data": "pulumi:pulumi:StackReference"}
+
+
+def test_a_data_stack_that_was_never_built_is_named_with_the_command(build_beside: Run) -> None:
+    with pytest.raises(pulumi.RunError, match=r"'p3-data' has no output '.*': run `pulumi up --stack p3-data` first"):
+        build_beside("p3", {})
+
+
+def test_kept_storage_in_another_zone_is_refused_before_anything_mounts_it(build_beside: Run) -> None:
+    outputs = {"zone": "us-east-1f", "file_system_id": "fs-1", "access_point_id": "fsap-1"}
+    with pytest.raises(pulumi.RunError, match="is in us-east-1f: set `zone` of 'p3' to us-east-1f"):
+        build_beside("p3", outputs)
+
+
+def test_an_existing_file_system_is_used_as_it_is(run: Run) -> None:
+    own = {"file_system_id": "fs-89abcdef", "access_point_id": "fsap-89abcdef"}
+    recording = run("lab", storage=own)
+    assert recording.of("aws:efs/fileSystem:FileSystem") == []
+    assert recording.read == {}
+    assert recording.one("MountTarget").inputs["fileSystemId"] == "fs-89abcdef"

@@ -1,0 +1,28 @@
+"""One agent as a process of its own on this machine: what a pod gives it is below a folder instead of /spotmpi.
+
+python agent_process.py FOLDER PORT
+
+SILENCE in the environment is the number of seconds after which a silent peer counts as lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+from jobs.pod import agent, leader, peers, place, worker
+
+
+def main(folder: str, port: int) -> int:
+    """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its hub on *port*."""
+    place.CONFIG, place.SECRET, place.RUNS = f"{folder}/config", f"{folder}/secret", f"{folder}/runs"
+    place.WORK, place.POD_INFO = f"{folder}/work", f"{folder}/pod"
+    peers.SILENCE = float(os.environ.get("SILENCE", peers.SILENCE))
+    vars(leader)["Hub"] = functools.partial(peers.Hub, port=port)
+    vars(worker)["join"] = functools.partial(peers.join, port=port)
+    return agent.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

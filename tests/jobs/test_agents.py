@@ -1,0 +1,280 @@
+"""The agents of a run as real processes on this machine: who ends how when something goes, and what is recorded."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.backends import pod_output
+from jobs.events import Event
+from jobs.plan.pod_plan import pod_plan
+from jobs.pod import place, protocol
+from jobs.spec import from_values
+
+RUN = "plain-1"
+LIMIT = 40.0  # seconds for anything, on a busy machine
+
+
+class Gang:
+    """The agents of one run, each with its own mounts and all with the same run folder."""
+
+    def __init__(self, folder: Path, values: dict[str, Any]) -> None:
+        self.folder = folder
+        spec = from_values({"launcher": "none", "nodes": 2, **values})
+        self.plan = pod_plan(spec, RUN, time.time(), {})
+        self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
+        self.plan["folder"] = str(folder)
+        self.plan["environment"] = {**self.plan["environment"], "PYTHONPATH": "", "HOME": str(folder)}
+        self.agents: dict[int, subprocess.Popen[str]] = {}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+
+    def start(self, node: int, generation: int = 0) -> subprocess.Popen[str]:
+        """Start the agent of a node."""
+        mounts = self.folder / f"node-{node}"
+        for name in ("config", "secret", "pod", "work"):
+            (mounts / name).mkdir(parents=True, exist_ok=True)
+        if not (mounts / "runs").exists():
+            (self.folder / "runs").mkdir(exist_ok=True)
+            (mounts / "runs").symlink_to(self.folder / "runs")
+        (mounts / "config" / "plan.json").write_text(json.dumps(self.plan))
+        (mounts / "secret" / "id").write_text("key")
+        environment = {**os.environ, place.ENV_NODE: str(node), place.ENV_GENERATION: str(generation)}
+        environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+        command = [sys.executable, "-m", "tests.jobs.agent_process", str(mounts), str(self.port)]
+        log = (self.folder / f"said-{node}-{generation}").open("w")
+        self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
+        return self.agents[node]
+
+    def codes(self) -> list[int]:
+        """The exit code of every agent, by node, once all have ended."""
+        return [self.agents[node].wait(LIMIT) for node in sorted(self.agents)]
+
+    def said(self, node: int = 0, generation: int = 0) -> list[Event]:
+        """The events that an agent has printed."""
+        log = self.folder / f"said-{node}-{generation}"
+        text = log.read_text() if log.exists() else ""
+        found = [pod_output.parse(line) for line in text.splitlines()]
+        return [entry.event for entry in found if entry and entry.event]
+
+    def until(self, what: str, found: Callable[[], object]) -> None:
+        """Wait for something."""
+        deadline = time.monotonic() + LIMIT
+        while not found():
+            said = [(event.kind, event.values) for event in self.said()]
+            assert time.monotonic() < deadline, f"{what}: {said}"
+            time.sleep(0.02)
+
+    def printed(self, text: str, node: int = 0) -> None:
+        """Wait until a program on a node has printed *text*."""
+        self.until(text, lambda: any(event.values.get("text") == text for event in self.said(node)))
+
+    def attempt(self, number: int = 1) -> dict[str, Any]:
+        """The record of an attempt."""
+        path = self.folder / "runs" / RUN / "attempts" / str(number) / "node-0.json"
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
+    made: list[Gang] = []
+
+    def start(*command: str, nodes: int = 2, started: int | None = None, **values: Any) -> Gang:
+        made.append(Gang(tmp_path, {"command": list(command), "nodes": nodes, **values}))
+        for node in range(nodes if started is None else started):
+            made[-1].start(node)
+        return made[-1]
+
+    yield start
+    for each in made:
+        for agent in each.agents.values():
+            agent.kill()
+            agent.wait()
+
+
+def kinds(events: list[Event]) -> list[str]:
+    return [event.kind for event in events if event.kind not in ("line", "metric", "waiting")]
+
+
+def has_printed(run: Gang, node: int) -> bool:
+    return any(event.kind == "line" for event in run.said(node))
+
+
+SLEEP = ("sh", "-c", "echo ready; exec sleep 60")
+
+
+def test_all_end_well_when_every_launcher_has(gang: Callable[..., Gang]) -> None:
+    run = gang("sh", "-c", "echo rank $RANK of $WORLD_SIZE", nodes=3)
+    assert run.codes() == [0, 0, 0]
+    assert kinds(run.said()) == ["started", "succeeded"]
+    said = [[event.values["text"] for event in run.said(node) if event.kind == "line"] for node in range(3)]
+    assert said == [[f"rank {node} of 3"] for node in range(3)]
+    assert run.attempt()["cause"] == "succeeded"
+
+
+def test_node_0_waits_for_the_slowest(gang: Callable[..., Gang]) -> None:
+    run = gang("sh", "-c", "sleep $RANK")
+    assert run.codes() == [0, 0]
+    assert run.attempt()["ended"] - run.attempt()["started"] >= 1
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_failing_program_on_any_node_is_a_failure_of_the_attempt(gang: Callable[..., Gang], node: int) -> None:
+    run = gang("sh", "-c", f"test $RANK != {node} || {{ echo no weights >&2; exit 3; }}; sleep 60")
+    assert run.codes() == [protocol.FAILED, 0]
+    assert kinds(run.said()) == ["started", "restarted"]
+    assert "exit code 3: no weights" in run.attempt()["reason"] and f"node {node}" in run.attempt()["reason"]
+    assert run.attempt()["cause"] == "failure"
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_exit_code_78_on_any_node_ends_the_run(gang: Callable[..., Gang], node: int) -> None:
+    run = gang("sh", "-c", f"test $RANK != {node} || exit 78; sleep 60")
+    assert run.codes() == [protocol.NOT_RETRYABLE, 0]
+    assert kinds(run.said()) == ["started", "failed"]
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_notice_on_any_node_is_an_interruption(gang: Callable[..., Gang], node: int) -> None:
+    run = gang(*SLEEP)
+    run.printed("ready", 0)
+    run.printed("ready", 1)
+    run.agents[node].send_signal(signal.SIGTERM)
+    codes = run.codes()
+    assert codes[0] == protocol.INTERRUPTED and codes[1] in (0, protocol.INTERRUPTED)
+    assert kinds(run.said()) == ["started", "interrupted", "restarted"]
+    assert run.attempt()["reason"] == f"node {node}: the pod of this node got SIGTERM"
+
+
+def test_a_worker_that_is_killed_is_lost_within_seconds(gang: Callable[..., Gang]) -> None:
+    run = gang(*SLEEP)
+    run.printed("ready", 1)
+    run.agents[1].kill()
+    assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
+    assert run.attempt()["cause"] == "interruption" and run.attempt()["reason"].startswith("lost ")
+
+
+def test_a_worker_that_hangs_is_lost_after_its_silence(gang: Callable[..., Gang]) -> None:
+    run = gang(*SLEEP)
+    run.printed("ready", 1)
+    run.agents[1].send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
+    assert time.monotonic() - began > 2
+    run.agents[1].send_signal(signal.SIGCONT)
+    # What node 0 has told it meanwhile may still be read.
+    assert run.agents[1].wait(LIMIT) in (0, protocol.INTERRUPTED)
+
+
+def test_without_node_0_every_worker_ends_as_interrupted_and_nothing_of_it_lives_on(gang: Callable[..., Gang]) -> None:
+    run = gang("sh", "-c", "echo $$; exec sleep 60", nodes=3)
+    for node in (1, 2):
+        run.until("its program", functools.partial(has_printed, run, node))
+    programs = [int(event.values["text"]) for node in (1, 2) for event in run.said(node) if event.kind == "line"]
+    run.agents[0].kill()
+    assert run.codes() == [-signal.SIGKILL, protocol.INTERRUPTED, protocol.INTERRUPTED]
+    assert not [pid for pid in programs if Path(f"/proc/{pid}/cmdline").exists()]
+
+
+def test_a_launcher_that_ends_slowly_makes_nobody_lost(
+    gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SILENCE", "3")  # seconds; after SIGTERM a launcher has five
+    code = "import os, signal, time; os.environ['RANK'] == '1' and exit(3); signal.signal(15, lambda *a: None)"
+    run = gang(sys.executable, "-c", f"{code}; [time.sleep(1) for _ in range(60)]", limits={"failures": 0})
+    assert run.codes() == [protocol.NOT_RETRYABLE, 0]
+    assert "node 1" in run.attempt()["reason"] and run.attempt()["cause"] == "failure"
+
+
+def test_a_stop_that_somebody_asks_for_is_no_failure(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = gang(*SLEEP)
+    run.printed("ready", 1)
+    annotation = f'{place.STOP_ANNOTATION}="enough \\"for\\" today"\n'
+    (tmp_path / "node-0" / "pod" / "annotations").write_text(f'other="x"\n{annotation}')
+    assert run.codes() == [0, 0]
+    assert kinds(run.said()) == ["started", "stopped"]
+    assert run.said()[-1].reason == 'enough "for" today'
+
+
+CHECKPOINTING = """
+import json, os, signal, time
+def write(number, frame):
+    print(json.dumps({"spotmpi": "checkpoint", "iteration": 7, "reason": "notice"}), flush=True)
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGUSR1, write)
+    with open(os.environ["SPOTMPI_PID_FILE"], "w") as file:
+        file.write(str(os.getpid()))
+print("ready", flush=True)
+time.sleep(60)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_notice_on_any_node_becomes_a_checkpoint_of_rank_0_before_anything_ends(
+    gang: Callable[..., Gang], node: int
+) -> None:
+    run = gang(sys.executable, "-c", CHECKPOINTING)
+    run.printed("ready", 0)
+    run.printed("ready", 1)
+    run.agents[node].send_signal(signal.SIGTERM)
+    assert run.codes()[0] == protocol.INTERRUPTED
+    assert run.attempt()["checkpoint_iteration"] == 7
+
+
+def test_hosts_that_do_not_come_are_named_when_the_start_limit_is_over(gang: Callable[..., Gang]) -> None:
+    run = gang("true", nodes=3, started=2, limits={"start": "2s"})
+    assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+    end = run.said()[-1]
+    assert end.kind == "failed"
+    assert "limits.start (2s) is over: 1 of 3 hosts are not here yet: 127.0.0.1" in str(end.reason)
+
+
+def test_a_worker_without_node_0_gives_up_after_the_start_limit(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = gang("true", started=0, limits={"start": "1s"})
+    assert run.start(1).wait(LIMIT) == protocol.INTERRUPTED
+    assert "waiting for node 0" in (tmp_path / "said-1-0").read_text()
+
+
+def test_a_worker_of_before_the_restart_is_refused_and_waited_for(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = gang("true", started=0, limits={"start": "4s"})
+    run.start(1, generation=0)
+    leader = run.start(0, generation=1)
+    run.until("the refusal", lambda: "generation 0 is not 1" in (tmp_path / "said-1-0").read_text())
+    run.agents[1].kill()
+    run.start(1, generation=1)
+    assert leader.wait(LIMIT) == 0
+
+
+def test_an_attempt_whose_agent_vanished_counts_as_an_interruption_of_the_next_one(gang: Callable[..., Gang]) -> None:
+    run = gang(*SLEEP, limits={"interruptions": 1})
+    run.printed("ready", 0)
+    run.agents[0].kill()
+    run.agents[1].wait(LIMIT)
+    for node in (0, 1):
+        run.start(node, generation=1)
+    run.until("the second attempt", lambda: "started" in kinds(run.said(0, 1)))
+    assert kinds(run.said(0, 1)) == ["interrupted", "started"]
+    run.agents[0].send_signal(signal.SIGTERM)
+    assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+    assert "limits.interruptions = 1 is used up" in str(run.said(0, 1)[-1].reason)
+
+
+def test_a_command_for_the_first_node_leaves_the_others_waiting(gang: Callable[..., Gang]) -> None:
+    run = gang("sh", "-c", "echo $RANK of $WORLD_SIZE; sleep 1", where="first")
+    assert run.codes() == [0, 0]
+    assert [event.values["text"] for event in run.said() if event.kind == "line"] == ["0 of 1"]
+    assert run.said(1) == []

@@ -1,0 +1,273 @@
+"""The way to a cluster's API, over real HTTP to a server that answers as scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx2
+import pytest
+import yaml
+from lightkube import ApiError
+
+from jobs.backends import cluster_api
+from jobs.backends.cluster_api import AGAIN, POD, ClusterApi, told
+from jobs.errors import InputError, SpotmpiError
+
+Object = dict[str, Any]
+PODS = "/api/v1/namespaces/here/pods"
+
+
+def pod(name: str, version: int) -> Object:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def change(kind: str, item: Object) -> str:
+    return json.dumps({"type": kind, "object": item}) + "\n"
+
+
+def status(code: int, message: str = "no") -> Object:
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
+
+
+class Server:
+    """Answers each kind of request by its next scripted answer: (code, body); "hang" keeps a watch open."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[tuple[int, str]]] = {"watch": [], "list": [], "log": [], "other": []}
+        self.asked: list[str] = []
+        self.over = threading.Event()
+        handler = type("Handler", (_Handler,), {"server_of": self})
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.port = self.http.server_port
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self.over.set()
+        self.http.shutdown()
+        self.http.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_of: ClassVar[Server]
+
+    def do_GET(self) -> None:
+        kind = "watch" if "watch=" in self.path else "log" if "/log" in self.path else "list"
+        self._answer(kind if self.path.startswith(PODS) else "other")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer("other")
+
+    def _answer(self, kind: str) -> None:
+        own = self.server_of
+        own.asked.append(f"{kind} {self.path}")
+        if not own.answers[kind]:
+            own.over.wait(10)
+            return
+        code, body = own.answers[kind].pop(0)
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json" if body.startswith("{") else "text/plain")
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def api(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterApi:
+    monkeypatch.setattr(cluster_api, "RETRY", 0.01)
+    return api_at(server.port, tmp_path, monkeypatch)
+
+
+def api_at(port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterApi:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "test", "user": {}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "here"}}],
+    }
+    (folder / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(folder / "config"))
+    return ClusterApi(None, None)
+
+
+def taken(items: Callable[[], AsyncIterator[Any]], count: int) -> list[Any]:
+    """The first *count* items."""
+
+    async def gathered() -> list[Any]:
+        found = []
+        async for item in items():
+            found.append(item)
+            if len(found) == count:
+                break
+        return found
+
+    return asyncio.run(asyncio.wait_for(gathered(), 60))
+
+
+def names(changes: list[tuple[str, Object]]) -> list[Any]:
+    return [
+        (kind, [each["metadata"]["name"] for each in item["items"]] if kind == AGAIN else item["metadata"]["name"])
+        for kind, item in changes
+    ]
+
+
+def listing(*items: Object) -> str:
+    metadata = {"resourceVersion": "8"}
+    return json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": list(items)})
+
+
+def test_a_watch_that_ends_goes_on_from_its_version(api: ClusterApi, server: Server) -> None:
+    server.answers["watch"] = [
+        (200, change("ADDED", pod("a", 5))),
+        (200, change("ADDED", pod("b", 6)) + change("DELETED", pod("a", 7))),
+    ]
+    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    assert "resourceVersion=5" in server.asked[1]
+    assert all(asked.startswith("watch") for asked in server.asked)
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+def test_a_version_that_is_too_old_starts_again_with_all_that_is_there(
+    api: ClusterApi, server: Server, as_event: bool
+) -> None:
+    gone = (200, change("ERROR", status(410))) if as_event else (410, json.dumps(status(410)))
+    server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), gone, (200, change("ADDED", pod("c", 9)))]
+    server.answers["list"] = [(200, listing(pod("b", 8)))]
+    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (AGAIN, ["b"]), ("ADDED", "c")]
+
+
+def test_a_server_that_goes_away_and_comes_back_is_waited_for(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_api, "RETRY", 0.05)
+    server.answers["watch"] = [(200, change("ADDED", pod("a", 5)))]
+    api = api_at(server.port, tmp_path, monkeypatch)
+    back: list[Server] = []
+
+    async def watched() -> list[Any]:
+        found = []
+        async for item in api.watch(POD):
+            found.append(item)
+            if len(found) == 1:
+                server.close()
+                asyncio.get_running_loop().call_later(0.5, come_back)
+            if len(found) == 2:
+                break
+        return found
+
+    def come_back() -> None:
+        monkeypatch.setattr(ThreadingHTTPServer, "allow_reuse_address", True)
+        again = Server.__new__(Server)
+        again.answers = {"watch": [], "list": [(200, listing(pod("b", 8)))], "log": [], "other": []}
+        again.asked, again.over, again.port = [], threading.Event(), server.port
+        again.http = ThreadingHTTPServer(("127.0.0.1", server.port), type("Handler", (_Handler,), {"server_of": again}))
+        threading.Thread(target=again.http.serve_forever, args=(0.01,), daemon=True).start()
+        back.append(again)
+
+    try:
+        assert names(asyncio.run(asyncio.wait_for(watched(), 20))) == [("ADDED", "a"), (AGAIN, ["b"])]
+    finally:
+        for each in back:
+            each.close()
+
+
+def test_a_watch_that_is_refused_from_the_start_is_told_in_the_servers_words(api: ClusterApi, server: Server) -> None:
+    words = json.dumps(status(403, 'User "ann" cannot watch pods'))
+    server.answers["watch"] = [(403, words)]
+    server.answers["list"] = [(403, words)]
+    with pytest.raises(SpotmpiError, match=r'could not follow: not permitted \(User "ann" cannot'), told("follow"):
+        taken(lambda: api.watch(POD), 1)
+
+
+def test_a_refusal_after_a_restart_of_the_server_is_borne_for_a_while(api: ClusterApi, server: Server) -> None:
+    refused = (403, json.dumps(status(403)))
+    server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), refused, (200, change("ADDED", pod("b", 6)))]
+    server.answers["list"] = [refused, refused, (200, listing(pod("a", 5)))]
+    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (AGAIN, ["a"]), ("ADDED", "b")]
+
+
+def test_a_refusal_that_stays_is_believed(api: ClusterApi, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_api, "REFUSALS", 3)
+    refused = (403, json.dumps(status(403)))
+    server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), *[refused] * 4]
+    server.answers["list"] = [refused] * 4
+    with pytest.raises(ApiError):
+        taken(lambda: api.watch(POD), 2)
+
+
+def test_whoever_may_list_but_not_watch_sees_changes_all_the_same(api: ClusterApi, server: Server) -> None:
+    server.answers["watch"] = [(403, json.dumps(status(403)))] * 2
+    server.answers["list"] = [(200, listing(pod("a", 5))), (200, listing())]
+    assert names(taken(lambda: api.watch(POD), 2)) == [(AGAIN, ["a"]), (AGAIN, [])]
+
+
+def test_a_followed_log_gives_its_lines(api: ClusterApi, server: Server) -> None:
+    server.answers["log"] = [(200, "one\ntwo\n")]
+    assert taken(lambda: api.log("a", 3, True), 2) == ["one", "two"]
+    assert "sinceSeconds=3" in server.asked[0] and "follow=true" in server.asked[0].lower()
+
+
+def test_a_followed_log_of_a_pod_that_is_gone_is_missing(api: ClusterApi, server: Server) -> None:
+    server.answers["log"] = [(404, json.dumps(status(404, 'pods "a" not found')))] * 2
+    with pytest.raises(ApiError) as refused:
+        taken(lambda: api.log("a", None, True), 1)
+    assert cluster_api.missing(refused.value)
+
+
+def test_a_followed_log_that_is_refused_for_a_moment_can_be_tried_again(api: ClusterApi, server: Server) -> None:
+    server.answers["log"] = [(500, json.dumps(status(500, "kubelet away"))), (200, "one\n")]
+    with pytest.raises(httpx2.HTTPError) as refused:
+        taken(lambda: api.log("a", None, True), 1)
+    assert not isinstance(refused.value, ApiError)
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "words"),
+    [
+        (404, "404 page not found", "the cluster has no JobSet, which carries our runs; install its chart"),
+        (
+            404,
+            json.dumps(status(404, "the server could not find the requested resource")),
+            "the cluster has no JobSet, which carries our runs; install its chart",
+        ),
+        (403, json.dumps(status(403, "User cannot create")), r"not permitted \(User cannot create\)"),
+        (
+            500,
+            json.dumps(status(500, 'failed calling webhook "vjobset.kb.io": connection refused')),
+            "JobSet's webhook does not answer",
+        ),
+        (422, json.dumps(status(422, "spec.x: invalid")), "spec.x: invalid"),
+        (502, "<html>bad gateway</html>", "the cluster answered 502"),
+    ],
+)
+def test_what_the_api_says_to_a_submission_becomes_one_line(
+    api: ClusterApi, server: Server, code: int, body: str, words: str
+) -> None:
+    server.answers["other"] = [(code, body)]
+    jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"}, "spec": {}}
+    with pytest.raises(SpotmpiError, match=f"could not submit the run: {words}") as raised, told("submit the run"):
+        asyncio.run(api.create(jobset))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_kubeconfig_without_the_context_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(InputError, match="context"):
+        ClusterApi("absent", None)

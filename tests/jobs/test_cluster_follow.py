@@ -1,0 +1,293 @@
+"""Following a run, against a cluster whose every answer is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import ApiError
+
+from jobs.backends import cluster_api, cluster_follow
+from jobs.backends.cluster_follow import ClusterFollower
+from jobs.events import Event
+from jobs.plan import manifests
+from jobs.pod import record
+from jobs.spec import from_values
+
+Object = dict[str, Any]
+RUN = "digits-1"
+
+
+def stamp(seconds_ago: float = 0) -> str:
+    return datetime.fromtimestamp(time.time() - seconds_ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def jobset(age: float = 0, start: str = "10m", suspend: bool = False, status: Object | None = None) -> Object:
+    spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "limits": {"start": start}})
+    annotations = {
+        manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
+        manifests.ANNOTATION_SUBMITTED: f"{time.time() - age:.3f}",
+    }
+    metadata = {"name": RUN, "namespace": "here", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"suspend": suspend}, "status": status or {}}
+
+
+def pod(node: int, phase: str, age: float = 0, **status: Any) -> Object:
+    labels = {manifests.LABEL_INDEX: str(node)}
+    metadata = {"name": f"{RUN}-node-0-{node}-abcde", "labels": labels, "creationTimestamp": stamp(age)}
+    return {"metadata": metadata, "status": {"phase": phase, **status}}
+
+
+def unscheduled(node: int, why: str, age: float = 0) -> Object:
+    return pod(node, "Pending", age, conditions=[{"type": "PodScheduled", "status": "False", "message": why}])
+
+
+def refused(code: int) -> ApiError:
+    request = httpx2.Request("GET", "https://cluster/pods")
+    body = {"kind": "Status", "code": code, "message": "no", "reason": "Forbidden"}
+    return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
+
+
+class FakeCluster:
+    """Answers watches by what tests put into them, logs by fixed lines; keeps what was changed."""
+
+    def __init__(self, pods: list[Object]) -> None:
+        self.pods = pods
+        self.logs: dict[str, list[str]] = {}
+        self.changes: dict[str, asyncio.Queue[Any]] = {}
+        self.patched: list[Object] = []
+        self.deleted: list[str] = []
+        self.refuses: dict[str, Exception] = {}
+
+    def put(self, kind: str, change: str, values: Object) -> None:
+        self.changes.setdefault(kind, asyncio.Queue()).put_nowait((change, values))
+
+    async def watch(self, kind: str, labels: Any = None, name: str | None = None) -> AsyncIterator[tuple[str, Object]]:
+        if kind in self.refuses:
+            raise self.refuses[kind]
+        if kind == cluster_api.POD:
+            for item in self.pods:
+                yield "ADDED", item
+        queue = self.changes.setdefault(kind, asyncio.Queue())
+        while True:
+            yield await queue.get()
+
+    async def list(self, kind: str, labels: Any = None) -> list[Object]:
+        if kind in self.refuses:
+            raise self.refuses[kind]
+        return self.pods if kind == cluster_api.POD else []
+
+    async def log(self, name: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+        for line in self.logs.get(name, []):
+            yield line
+
+    async def patch(self, kind: str, name: str, values: Object) -> None:
+        if "patch" in self.refuses:
+            raise self.refuses["patch"]
+        self.patched.append(values)
+
+    async def delete(self, kind: str, name: str) -> None:
+        self.deleted.append(name)
+
+
+def follow(
+    cluster: FakeCluster, of: Object, script: Callable[[list[Event]], None] = lambda events: None, enough: int = 99
+) -> list[Event]:
+    """Give the events of a followed run; *script* is called after each, and *enough* events end the following."""
+
+    async def gathered() -> list[Event]:
+        events: list[Event] = []
+        async for entry in ClusterFollower(cluster, of).follow():  # type: ignore[arg-type]
+            if entry.event:
+                events.append(entry.event)
+                script(events)
+            if len(events) == enough:
+                break
+        return events
+
+    return asyncio.run(asyncio.wait_for(gathered(), 20))
+
+
+def look(cluster: FakeCluster, of: Object) -> list[Event]:
+    """Give the events of a run as they are now."""
+
+    async def gathered() -> list[Event]:
+        found = ClusterFollower(cluster, of).so_far()  # type: ignore[arg-type]
+        return [entry.event async for entry in found if entry.event]
+
+    return asyncio.run(asyncio.wait_for(gathered(), 20))
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_follow, "TALK", 0.02)
+    monkeypatch.setattr(cluster_follow, "LAST_WORDS", 1.0)
+
+
+def printed(number: int, kind: str, **values: Any) -> str:
+    return json.dumps({"n": number, "e": {"t": time.time(), "event": kind, **values}}, separators=(",", ":"))
+
+
+def failed(reason: str, kind: str = "Failed") -> Object:
+    return {"conditions": [{"type": kind, "status": "True", "message": reason}]}
+
+
+def test_the_reason_of_a_wait_is_told_once_and_again_when_it_changes() -> None:
+    cluster = FakeCluster([unscheduled(0, "0/2 nodes: insufficient cpu")])
+
+    def script(events: list[Event]) -> None:
+        if len(events) == 1:
+            cluster.put(cluster_api.POD, "MODIFIED", unscheduled(0, "0/3 nodes: insufficient memory"))
+
+    events = follow(cluster, jobset(), script, enough=2)
+    assert [event.kind for event in events] == [record.WAITING, record.WAITING]
+    assert "insufficient cpu (gives up in 10 min)" in str(events[0].reason)
+    assert "insufficient memory (gives up in 10 min)" in str(events[1].reason)
+
+
+def test_the_start_limit_counts_down_and_ends_a_run_whose_first_node_never_comes() -> None:
+    cluster = FakeCluster([pod(0, "Pending", 5), pod(1, "Running", 5)])
+    events = follow(cluster, jobset(age=1.5, start="4s"))
+
+    assert [event.kind for event in events[-2:]] == [record.WAITING, record.FAILED]
+    steps = [str(event.reason).rpartition("(")[2] for event in events[:-1]]
+    assert steps == ["gives up in 3 s)", "gives up in 2 s)", "gives up in 1 s)"]
+    assert "limits.start (4s) is over: 1/2 nodes: containers are being created" in str(events[-1].reason)
+    assert cluster.deleted == [RUN]
+    assert cluster.patched[0]["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] == events[-1].reason
+
+
+def test_a_single_look_ends_a_run_that_has_waited_too_long() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
+    (end,) = look(cluster, jobset(age=700))
+    assert (
+        end.kind == record.FAILED and "limits.start (600s) is over" in str(end.reason) and "no GPU" in str(end.reason)
+    )
+    assert cluster.deleted == [RUN]
+
+
+@pytest.mark.parametrize(
+    ("of", "pods"),
+    [
+        (jobset(age=700, suspend=True), []),  # a queue holds it
+        (jobset(age=700), [pod(0, "Running", 650), pod(1, "Pending", 650)]),  # node 0's agent keeps the limit itself
+        (jobset(age=700), [pod(0, "Pending", 30)]),  # started again a moment ago
+        (jobset(age=700, status={"restarts": 1}), []),  # nobody knows since when
+        (
+            jobset(
+                age=700,
+                status={"conditions": [{"type": "Suspended", "status": "False", "lastTransitionTime": stamp(5)}]},
+            ),
+            [],
+        ),
+    ],
+    ids=["queued", "led", "restarted", "restarting", "admitted"],
+)
+def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(of: Object, pods: list[Object]) -> None:
+    cluster = FakeCluster(pods)
+    events = look(cluster, of)
+    assert not any(event.terminal for event in events)
+    assert not cluster.deleted
+
+
+def test_whoever_may_not_delete_a_run_goes_on_waiting_for_it() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
+    cluster.refuses["patch"] = refused(403)
+    (event,) = follow(cluster, jobset(age=700), enough=1)
+    assert event.kind == record.WAITING and "limits.start (600s) is over" in str(event.reason)
+
+
+def test_another_terminals_end_is_told_with_its_reason() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU")])
+
+    def script(events: list[Event]) -> None:
+        given_up = jobset()
+        given_up["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] = "limits.start (600s) is over"
+        cluster.put(cluster_api.JOBSET, "MODIFIED", given_up)
+        cluster.put(cluster_api.JOBSET, "DELETED", given_up)
+
+    end = follow(cluster, jobset(), script)[-1]
+    assert (end.kind, end.reason) == (record.FAILED, "limits.start (600s) is over")
+
+
+def test_a_deleted_jobset_is_a_stopped_run() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    end = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, "DELETED", jobset()))[-1]
+    assert (end.kind, end.reason) == (record.STOPPED, "its JobSet was deleted")
+
+
+def test_a_stop_elsewhere_is_told_with_its_reason_before_the_last_pod_has_gone() -> None:
+    cluster = FakeCluster([pod(0, "Running"), pod(1, "Pending")])
+
+    def script(events: list[Event]) -> None:
+        going = jobset()
+        going["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
+        cluster.put(cluster_api.JOBSET, "MODIFIED", going)
+        cluster.put(
+            cluster_api.JOBSET, "MODIFIED", going | {"metadata": {**going["metadata"], "deletionTimestamp": "x"}}
+        )
+
+    end = follow(cluster, jobset(), script)[-1]
+    assert (end.kind, end.reason) == (record.STOPPED, "enough")
+
+
+def test_a_jobset_that_went_while_the_api_was_away_is_a_stopped_run() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    gone: Object = {"items": []}
+    end = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, cluster_api.AGAIN, gone))[-1]
+    assert end.kind == record.STOPPED
+
+
+def test_the_agents_own_words_on_the_end_come_before_the_jobsets() -> None:
+    leader = pod(0, "Running")
+    cluster = FakeCluster([leader, pod(1, "Running")])
+    cluster.logs[leader["metadata"]["name"]] = [printed(1, "started", attempt=1), printed(2, "failed", reason="why")]
+
+    def script(events: list[Event]) -> None:
+        cluster.put(cluster_api.JOBSET, "MODIFIED", jobset(status=failed("jobset failed due to exit code 78")))
+        cluster.put(cluster_api.POD, "MODIFIED", pod(0, "Failed"))
+
+    events = follow(cluster, jobset(), script)
+    assert [(event.kind, event.reason) for event in events] == [(record.STARTED, None), (record.FAILED, "why")]
+
+
+def test_an_agent_that_dies_of_a_traceback_has_its_last_line_in_the_reason() -> None:
+    leader = pod(0, "Failed")
+    cluster = FakeCluster([leader])
+    cluster.logs[leader["metadata"]["name"]] = ["Traceback", "ImportError: no such module"]
+    (end,) = look(cluster, jobset(status=failed("job failed")))
+    assert end.kind == record.FAILED
+    assert end.reason == "job failed; ImportError: no such module"
+
+
+def test_a_refused_watch_ends_the_stream_with_the_refusal() -> None:
+    cluster = FakeCluster([])
+    cluster.refuses[cluster_api.POD] = refused(403)
+    with pytest.raises(ApiError):
+        follow(cluster, jobset())
+
+
+def test_events_that_may_not_be_read_are_done_without() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    cluster.refuses[cluster_api.EVENT] = refused(403)
+    (event,) = follow(cluster, jobset(), enough=1)
+    assert "no GPU" in str(event.reason)
+    assert "no GPU" in str(look(cluster, jobset())[0].reason)
+
+
+def test_pods_that_went_while_the_api_was_away_are_forgotten() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU"), unscheduled(1, "no GPU")])
+
+    def script(events: list[Event]) -> None:
+        if len(events) == 1:
+            cluster.put(cluster_api.POD, cluster_api.AGAIN, {"items": [unscheduled(1, "no memory")]})
+
+    events = follow(cluster, jobset(), script, enough=2)
+    assert "2/2 nodes: no GPU" in str(events[0].reason)
+    assert "1/2 nodes: no memory" in str(events[1].reason)

@@ -1,0 +1,212 @@
+"""The Kubernetes objects of a run: whole plans against golden files, and what must hold for every plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs import names
+from jobs.plan import manifests, ship
+from jobs.plan.manifests import Submission, kubernetes_plan, spec_of
+from jobs.plan.site import Site
+from jobs.pod import protocol
+from jobs.spec import JobSpec, from_values
+
+Golden = Callable[[str, str], None]
+
+SMALL: dict[str, Any] = {"image": "chainermn", "program": "digits", "nodes": 2}
+PLAIN: dict[str, Any] = {"command": ["sh", "-c", "echo $RANK"], "launcher": "none", "nodes": 4}
+FULL: dict[str, Any] = {
+    "name": "SSD 300 / VOC",
+    "image": "pytorch",
+    "program": "ssd",
+    "args": ["--epochs", "2"],
+    "nodes": 8,
+    "slots": 4,
+    "launcher": "torchrun",
+    "data": "/spotmpi/volume/voc",
+    "env": {"OWN": "a 'b' $c"},
+    "nccl": {"DEBUG": "INFO"},
+    "resources": {"cpu": 4, "memory": "7.5Gi", "gpu": 1},
+    "checkpoint": {"every": "5m", "keep": 2, "path": "/spotmpi/volume/kept", "grace": "100s"},
+    "limits": {"start": "30m", "run": "2h", "no_progress": "5m", "failures": 1, "interruptions": 7},
+    "kubernetes": {
+        "node_selector": {"zone": "a"},
+        "tolerations": [{"key": "spot"}, {"key": "team", "value": "vision", "effect": "NoSchedule"}],
+        "labels": {"team": "vision"},
+        "secrets": ["tokens"],
+        "pull_secrets": ["registry"],
+        "queue": "gpus",
+        "shm": "8Gi",
+    },
+}
+SITE = Site("training", "registry/image@sha256:0", "runs", {}, (), "any")
+NODES = Site("training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), "node")
+
+
+def submission(run: str = "digits-1") -> Submission:
+    return Submission(
+        run, "ann", 1795240000.25, {"id": "<id>", "host_key": "<key>"}, {"pod.tar.gz": b"code"}, {"program": "digits"}
+    )
+
+
+def plan(values: dict[str, Any], site: Site = SITE, run: str = "digits-1") -> list[dict[str, Any]]:
+    return kubernetes_plan(from_values(values), site, submission(run))
+
+
+def found(value: Any, key: str) -> Iterator[Any]:
+    """Every value of *key*, however deep."""
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if name == key:
+            yield item
+        if isinstance(item, dict | list):
+            yield from found(item, key)
+
+
+CASES = {"small": (SMALL, SITE), "plain": (PLAIN, SITE), "full": (FULL, NODES)}
+every_plan = pytest.mark.parametrize(("values", "site"), CASES.values(), ids=CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whole_plans_are_as_agreed(name: str, golden: Golden) -> None:
+    objects = plan(*CASES[name])
+    for part in objects:
+        if part["kind"] == "ConfigMap":
+            part["data"]["boot.py"] = "<boot.py>"
+            part["data"]["plan.json"] = json.loads(part["data"]["plan.json"])
+    golden(f"plan-{name}.yaml", yaml.safe_dump_all(objects, sort_keys=True, width=120))
+
+
+@every_plan
+def test_the_same_arguments_give_the_same_plan_and_no_object_twice(values: dict[str, Any], site: Site) -> None:
+    first, second = plan(values, site), plan(values, site)
+    assert first == second
+    seen: set[int] = set()
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict | list):
+            assert id(value) not in seen, value
+            seen.add(id(value))
+            for item in value.values() if isinstance(value, dict) else value:
+                walk(item)
+
+    walk(first)
+
+
+@every_plan
+def test_all_but_the_jobset_is_owned_by_it_and_lies_in_its_namespace(values: dict[str, Any], site: Site) -> None:
+    jobset, *parts = plan(values, site)
+    assert jobset["kind"] == "JobSet" and jobset["spec"]["suspend"] is True
+    assert sorted(part["kind"] for part in parts) == ["ConfigMap", "NetworkPolicy", "Secret"]
+    for part in parts:
+        assert part["metadata"]["ownerReferences"][0]["uid"] == manifests.OWNER_UID
+        assert part["metadata"]["namespace"] == "training"
+        assert part["metadata"]["labels"][names.LABEL_RUN] == "digits-1"
+
+
+@every_plan
+def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], site: Site) -> None:
+    pod = next(found(plan(values, site)[0], "template"))["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in pod["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    kinds = {kind for volume in pod["volumes"] for kind in volume} - {"name"}
+    assert kinds <= {"configMap", "secret", "emptyDir", "downwardAPI", "persistentVolumeClaim"}
+
+
+@every_plan
+def test_only_what_is_mounted_from_the_plan_is_referred_to(values: dict[str, Any], site: Site) -> None:
+    jobset, *parts = plan(values, site)
+    (template,) = found(jobset, "volumes")
+    (mounts,) = found(jobset, "volumeMounts")
+    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in template}
+    config_map = next(part for part in parts if part["kind"] == "ConfigMap")
+    for mount in mounts:
+        if "subPath" in mount:
+            assert mount["subPath"] in config_map["data"]
+
+
+def rule_for(jobset: dict[str, Any], reason: str, message: str) -> str:
+    """What JobSet does with a failed Job: the first rule that fits."""
+    for rule in jobset["spec"]["failurePolicy"]["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns")
+        if reason in rule["onJobFailureReasons"] and (
+            patterns is None or any(re.fullmatch(pattern, message) for pattern in patterns)
+        ):
+            return str(rule["action"])
+    return "RestartJobSet"
+
+
+MESSAGE = "Container node for pod here/x-node-0-0-abcde failed with exit code %d matching FailJob rule at index 0"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "action"),
+    [
+        ("PodFailurePolicy", MESSAGE % protocol.NOT_RETRYABLE, "FailJobSet"),
+        ("PodFailurePolicy", MESSAGE % protocol.INTERRUPTED, "RestartJobSetAndIgnoreMaxRestarts"),
+        (
+            "PodFailurePolicy",
+            "Pod here/x has condition DisruptionTarget matching FailJob rule at index 1",
+            "RestartJobSetAndIgnoreMaxRestarts",
+        ),
+        ("PodFailurePolicy", MESSAGE.replace("x-node", "exit-code-78-node") % 75, "RestartJobSetAndIgnoreMaxRestarts"),
+        ("BackoffLimitExceeded", "Job has reached the specified backoff limit", "RestartJobSet"),
+        ("DeadlineExceeded", "Job was active longer than specified deadline", "RestartJobSet"),
+    ],
+)
+def test_each_way_to_end_meets_its_rule(reason: str, message: str, action: str) -> None:
+    assert rule_for(plan(SMALL)[0], reason, message) == action
+
+
+def test_the_jobset_carries_its_spec() -> None:
+    spec = from_values(FULL)
+    assert isinstance(spec, JobSpec)
+    assert spec_of(kubernetes_plan(spec, NODES, submission())[0]) == spec
+
+
+def test_the_longest_run_id_gives_names_that_kubernetes_takes() -> None:
+    run = "a" * 40
+    (jobset, *parts) = plan({**PLAIN, "nodes": 1000}, run=run)
+    hosts = json.loads(next(part for part in parts if part["kind"] == "ConfigMap")["data"]["plan.json"])["hosts"]
+    for name in [jobset["metadata"]["name"], *(part["metadata"]["name"] for part in parts), *hosts]:
+        assert len(name) <= 63 - len("-abcde") and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+
+
+def test_the_network_policy_lets_a_run_talk_to_itself_and_to_no_other() -> None:
+    def allowed(policy: dict[str, Any], source: dict[str, str], target: dict[str, str]) -> bool:
+        def fits(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+            return bool(selector["matchLabels"].items() <= labels.items())
+
+        spec = policy["spec"]
+        assert spec["policyTypes"] == ["Ingress"]
+        if not fits(spec["podSelector"], target):
+            return True  # not this policy's business
+        return any(fits(peer["podSelector"], source) for rule in spec["ingress"] for peer in rule["from"])
+
+    one, other = names.run_labels("digits-1"), names.run_labels("digits-2")
+    policy = plan(SMALL)[-1]
+    assert policy["kind"] == "NetworkPolicy"
+    assert allowed(policy, one, one)
+    assert not allowed(policy, other, one)
+    assert not allowed(policy, {}, one)
+
+
+def test_archives_depend_on_names_and_contents_alone() -> None:
+    files = [("b.py", b"two"), ("a/a.py", b"one")]
+    assert ship.archive(files) == ship.archive(reversed(files))
+    assert ship.archive(files) != ship.archive([("b.py", b"two"), ("a/a.py", b"One")])
+
+
+def test_what_is_shipped_fits_a_config_map_and_imports_nothing_that_is_not() -> None:
+    packed = ship.pod_side(names.PROJECT)
+    assert len(packed) < ship.LARGEST
+    assert packed == ship.pod_side(names.PROJECT)

@@ -1,0 +1,162 @@
+"""Reading a pod's output over broken ways: nothing lost, nothing twice, and a gap is never hidden."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from jobs.backends import pod_log
+from jobs.backends.pod_log import PodLog, Source
+from jobs.backends.pod_output import Entry, parse
+from jobs.errors import SpotmpiError
+from jobs.pod import record
+
+CUT = httpx2.ReadError("cut")
+
+
+def line(number: int, text: str | None = None) -> str:
+    values = [1, 0, number, 1000.0 + number, None, "o", text or f"line {number}"]
+    return json.dumps({"n": number, "l": values}, separators=(",", ":"))
+
+
+class FakePod:
+    """A pod whose log answers as scripted: each answer is a list of lines, the last perhaps an error."""
+
+    def __init__(self, *answers: list[Any]) -> None:
+        self.answers = list(answers)
+        self.asked: list[int | None] = []  # the `since` of each request
+        self.replayed: list[tuple[float, float]] = []
+        self.folder: list[Entry] | None = None
+        self.earlier = False
+
+    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+        self.asked.append(since)
+        for item in self.answers.pop(0):
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    async def replay(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
+        self.replayed.append((since, until))
+        if self.folder is None:
+            raise SpotmpiError("no folder")
+        return [entry for entry in self.folder if since <= (entry.time or 0) <= until]
+
+    def read(self, follow: bool = True) -> tuple[list[Entry], list[str]]:
+        """Give every entry and every stray line."""
+        strays: deque[str] = deque()
+        source = Source("pod", 0, 999.0, self.earlier, lambda: not self.answers[1:], self.replay)
+
+        async def gathered() -> list[Entry]:
+            return [entry async for entry in PodLog(self, source, strays).entries(follow)]  # type: ignore[arg-type]
+
+        return asyncio.run(gathered()), list(strays)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_log, "RETRY", 0)
+
+
+def numbers(entries: list[Entry]) -> list[int]:
+    return [entry.event.number for entry in entries if entry.event and entry.event.kind == record.LINE]
+
+
+def gaps(entries: list[Entry]) -> list[int]:
+    return [entry.event.values["size"] for entry in entries if entry.event and entry.event.kind == record.GAP]
+
+
+def lines(first: int, last: int) -> list[str]:
+    return [line(number) for number in range(first, last + 1)]
+
+
+@pytest.mark.parametrize("cut_at", range(1, 8))
+def test_a_stream_that_is_cut_anywhere_goes_on_without_loss_or_repeat(cut_at: int) -> None:
+    pod = FakePod([*lines(1, cut_at), CUT], lines(max(cut_at - 2, 1), 9))
+    entries, _ = pod.read()
+    assert numbers(entries) == list(range(1, 10))
+    assert pod.asked[0] is None and pod.asked[1] is not None
+    assert gaps(entries) == []
+
+
+def test_a_stream_that_resumes_too_late_is_read_from_its_beginning() -> None:
+    pod = FakePod([*lines(1, 3), CUT], lines(7, 9), lines(1, 9))
+    entries, _ = pod.read()
+    assert numbers(entries) == list(range(1, 10))
+    assert pod.asked[2] is None
+    assert not pod.replayed
+
+
+def test_what_rotation_took_away_comes_from_the_run_folder() -> None:
+    pod = FakePod([*lines(1, 3), CUT], lines(7, 9), lines(7, 9))
+    pod.folder = [entry for text in lines(1, 9) if (entry := parse(text))]
+    entries, _ = pod.read()
+    assert numbers(entries) == list(range(1, 10))
+    assert pod.replayed == [(1003.0, 1007.0)]
+    assert gaps(entries) == []
+
+
+def test_a_follower_who_comes_after_rotation_gets_the_beginning_from_the_run_folder() -> None:
+    pod = FakePod(lines(5, 6))
+    pod.folder = [entry for text in lines(1, 6) if (entry := parse(text))]
+    entries, _ = pod.read(follow=False)
+    assert numbers(entries) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_earlier_attempts_printed_comes_from_the_run_folder_once() -> None:
+    pod = FakePod([*lines(1, 2), CUT], lines(1, 3))
+    before = '{"n":9,"l":[1,0,1,999.5,null,"o","of attempt 1"]}'
+    pod.earlier, pod.folder = True, [entry for text in (before, line(1)) if (entry := parse(text))]
+    entries, _ = pod.read()
+    assert next(entry.event.values["text"] for entry in entries if entry.event) == "of attempt 1"
+    assert len(pod.replayed) == 1 and gaps(entries) == []
+
+
+@pytest.mark.parametrize(("kept", "size"), [(None, 3), ([5], 2), ([], 3)])
+def test_a_gap_is_told_with_its_size(kept: list[int] | None, size: int) -> None:
+    pod = FakePod([*lines(1, 3), CUT], lines(7, 8), lines(7, 8))
+    pod.folder = None if kept is None else [entry for number in kept if (entry := parse(line(number)))]
+    entries, _ = pod.read()
+    assert gaps(entries) == [size]
+    assert numbers(entries) == [1, 2, 3, *(kept or []), 7, 8]
+    place = next(i for i, entry in enumerate(entries) if entry.event and entry.event.kind == record.GAP)
+    assert numbers(entries[place:]) == [7, 8]
+
+
+def test_what_is_no_entry_is_kept_apart() -> None:
+    entries, strays = FakePod(["Traceback", line(1), '{"n":', '{"n":2}', '{"n":2,"l":[]}']).read()
+    assert numbers(entries) == [1]
+    assert strays == ["Traceback", '{"n":', '{"n":2}', '{"n":2,"l":[]}']
+
+
+def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
+    class Long(FakePod):
+        async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+            for number in range(1, 100_001):
+                yield line(number)
+
+    pod = Long()
+    source = Source("pod", 0, 999.0, False, lambda: True, pod.replay)
+
+    async def grown() -> int:
+        found = before = 0
+        async for _ in PodLog(pod, source, deque(maxlen=20)).entries(True):  # type: ignore[arg-type]
+            found += 1
+            if found == 10_000:
+                before = resident_pages()
+        assert found == 100_000
+        return resident_pages() - before
+
+    assert asyncio.run(grown()) * resource.getpagesize() < 4 << 20
+
+
+def resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])

@@ -1,0 +1,125 @@
+"""A terminal's copy of a run is the run folder again, whoever follows it and however often."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs import runs
+from jobs.backends import run_cache
+from jobs.backends.pod_output import Entry
+from jobs.backends.run_cache import MISSING, RunCache
+from jobs.backends.run_folder import folder_events
+from jobs.events import Event
+from jobs.names import RunPaths
+from jobs.pod import record
+
+
+def line(number: int, node: int = 0, attempt: int = 1) -> Entry:
+    values = {"rank": None, "stream": "o", "text": f"line {number} of node {node}"}
+    return Entry(number, event=Event(1000.0 + number, record.LINE, attempt, node, number, values))
+
+
+def metric(time: float, iteration: int) -> Entry:
+    values = {"kind": "metric", "iteration": iteration, "loss": 0.5}
+    return Entry(1, event=Event(time, record.METRIC, 1, 0, values=values))
+
+
+def event(time: float, kind: str, **values: object) -> Entry:
+    return Entry(1, event=Event(time, kind, 1 if kind == record.STARTED else 0, values=dict(values)))
+
+
+STORY = [
+    event(1001, record.STARTED, failures=0, interruptions=0),
+    *(line(number) for number in range(1, 6)),
+    *(line(number, node=1) for number in range(1, 4)),
+    metric(1006.5, 10),
+    metric(1007.5, 20),
+    Entry(1, attempt=(1, 0, {"attempt": 1, "cause": "succeeded"})),
+    Entry(1, summary={"state": "succeeded"}),
+    event(1010, record.SUCCEEDED),
+]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path / "runs" / "digits-1")
+    plan = {"run": paths.id, "name": "digits", "backend": run_cache.CACHED, "context": None, "namespace": "here"}
+    run_cache.create(paths, 'name = "digits"\n', plan, 1000.0)
+    return paths
+
+
+def take(paths: RunPaths, entries: list[Entry]) -> None:
+    with RunCache(paths) as cache:
+        for entry in entries:
+            cache.take(entry)
+
+
+def contents(paths: RunPaths) -> dict[str, str]:
+    files = [path for path in paths.folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(paths.folder)): path.read_text() for path in files}
+
+
+def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
+    take(paths, STORY)
+    state = runs.state(paths)
+    assert (state.state, state.attempt, state.iteration, state.ended) == ("succeeded", 1, 20, 1010)
+    found = list(folder_events(paths, follow=False, alive=lambda: False))
+    assert [event.kind for event in found if event.kind not in (record.LINE, record.METRIC)] == [
+        "submitted",
+        "started",
+        "succeeded",
+    ]
+    lines = [(event.node, event.number, event.values["text"]) for event in found if event.kind == record.LINE]
+    assert sorted(lines) == [
+        *((0, number, f"line {number} of node 0") for number in range(1, 6)),
+        *((1, number, f"line {number} of node 1") for number in range(1, 4)),
+    ]
+    assert json.loads((paths.attempts / "1" / "node-0.json").read_text())["cause"] == "succeeded"
+
+
+@pytest.mark.parametrize("cut", range(len(STORY)))
+def test_a_follower_that_comes_again_adds_only_what_is_new(paths: RunPaths, tmp_path: Path, cut: int) -> None:
+    take(paths, STORY[:cut])
+    take(paths, STORY)
+    again = contents(paths)
+    take(paths, STORY)
+    assert contents(paths) == again
+    assert len(list(folder_events(paths, follow=False, alive=lambda: False))) == 1 + 2 + 8 + 2
+
+
+def test_a_gap_keeps_its_place_so_that_later_numbers_stay_right(paths: RunPaths) -> None:
+    gap = event(1004, record.GAP, size=2, reason="2 entries can no longer be had")
+    take(paths, [line(1), gap, line(4)])
+    take(paths, [line(1), gap, line(4), line(5)])
+    found = [each for each in folder_events(paths, follow=False, alive=lambda: False) if each.kind == record.LINE]
+    assert [(each.number, each.values["text"]) for each in found] == [
+        (1, "line 1 of node 0"),
+        (2, MISSING),
+        (3, MISSING),
+        (4, "line 4 of node 0"),
+        (5, "line 5 of node 0"),
+    ]
+    assert "gap" not in paths.events.read_text()
+
+
+def test_only_one_follower_writes_at_a_time(paths: RunPaths) -> None:
+    with RunCache(paths) as first, RunCache(paths) as second:
+        for entry in STORY:
+            first.take(entry)
+            second.take(entry)
+    assert len((paths.logs / "1" / "node-0.log").read_text().splitlines()) == 5
+
+
+def test_a_deleted_copy_is_not_made_again_by_following(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "digits-1")
+    take(paths, STORY)
+    assert not paths.folder.exists()
+
+
+def test_a_copy_tells_where_its_run_is_and_a_local_run_is_no_copy(paths: RunPaths) -> None:
+    assert run_cache.target(paths) == (None, "here")
+    paths.plan.write_text('{"backend": "local"}')
+    assert run_cache.target(paths) is None

@@ -1,0 +1,87 @@
+"""Why a run waits, in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.backends.start_limit import counted_down, gist
+from jobs.backends.waiting import Seen, why_waiting
+
+
+def pod(name: str, phase: str = "Pending", **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"phase": phase, **status}}
+
+
+def unscheduled(name: str, message: str) -> dict[str, Any]:
+    return pod(name, conditions=[{"type": "PodScheduled", "status": "False", "message": message}])
+
+
+def container(name: str, reason: str, message: str | None = None) -> dict[str, Any]:
+    waiting = {"reason": reason} | ({"message": message} if message else {})
+    return pod(name, containerStatuses=[{"state": {"waiting": waiting}}])
+
+
+def event(name: str, reason: str, note: str, key: str = "involvedObject") -> dict[str, Any]:
+    return {key: {"name": name}, "reason": reason, "note" if key == "regarding" else "message": note}
+
+
+def why(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: int = 4) -> str | None:
+    seen = Seen({item["metadata"]["name"]: item for item in pods})
+    for each in events:
+        seen.take_event(each)
+    return why_waiting(seen, "run-1", nodes)
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_pods_that_have_started_do_not_wait(phase: str) -> None:
+    assert why(pod("a", phase), pod("b", phase)) is None
+
+
+def test_the_reason_that_most_pods_share_is_told_with_how_many_wait() -> None:
+    pods = [unscheduled("a", "no GPU"), unscheduled("b", "no GPU"), unscheduled("c", "taint"), pod("d", "Running")]
+    assert why(*pods) == "3/4 nodes: no GPU"
+
+
+def test_a_container_tells_its_own_reason() -> None:
+    assert why(container("a", "ErrImagePull", 'not found: "x"')) == '1/4 nodes: ErrImagePull: not found: "x"'
+    assert why(container("a", "CreateContainerConfigError")) == "1/4 nodes: CreateContainerConfigError:"
+
+
+def test_while_a_container_is_created_the_newest_telling_event_of_its_pod_counts() -> None:
+    events = (
+        event("a", "Scheduled", "fine"),
+        event("a", "FailedMount", "volume x: not found"),
+        event("a", "Pulling", "fine too"),
+        event("b", "FailedMount", "another pod's"),
+    )
+    assert why(container("a", "ContainerCreating"), events=events) == "1/4 nodes: FailedMount: volume x: not found"
+    assert why(container("a", "ContainerCreating")) == "1/4 nodes: containers are being created"
+
+
+@pytest.mark.parametrize("key", ["involvedObject", "regarding"])
+def test_without_pods_what_is_said_about_the_run_itself_counts(key: str) -> None:
+    quota = event("run-1-node-0", "FailedCreate", "exceeded quota", key)
+    assert why(events=(quota,)) == "FailedCreate: exceeded quota"
+    assert why(events=(event("run-2", "FailedCreate", "another run"),)) == "no pods yet"
+
+
+def test_long_reasons_are_cut_to_one_line() -> None:
+    said = why(unscheduled("a", "very\n long " * 100))
+    assert said is not None and len(said) < 260 and "\n" not in said and said.endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [(600, "10 min"), (599.9, "10 min"), (121, "3 min"), (120, "120 s"), (95, "100 s"), (10, "10 s"), (3.2, "4 s")],
+)
+def test_the_time_that_is_left_is_told_in_steps_that_become_finer(left: float, words: str) -> None:
+    assert counted_down("no GPU", left) == f"no GPU (gives up in {words})"
+
+
+def test_numbers_that_change_every_second_are_no_news_but_words_and_the_time_left_are() -> None:
+    said = gist("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
+    assert gist("2/9 nodes: 3 node(s) had untolerated taint(s), 5 Insufficient cpu (gives up in 10 min)") == said
+    assert gist("1/9 nodes: 7 Insufficient memory, 2 node(s) had untolerated taint(s) (gives up in 10 min)") != said
+    assert gist("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 9 min)") != said

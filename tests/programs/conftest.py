@@ -1,0 +1,210 @@
+"""How tests start training programs: inside an image's environment, under its own launchers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.pod import protocol
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Started:
+    """A program that runs: its lines as they come, and how it ended."""
+
+    process: subprocess.Popen[str]
+    mark: str  # in the environment of all its processes
+    said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    plain: list[str] = field(default_factory=list)
+
+    def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Protocol lines until the program's output ends."""
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            found = protocol.decode(text)
+            if found is None:
+                self.plain.append(text.rstrip("\n"))
+            else:
+                self.said.append(found)
+                yield found
+
+    def until(self, kind: str, times: int = 1) -> dict[str, Any]:
+        """The values of the next line of *kind*, or of the one so many *times* on."""
+        for found, values in self.lines():
+            if found == kind:
+                times -= 1
+                if not times:
+                    return values
+        pytest.fail(f"the program ended without saying {kind}:\n{self.text()}")
+
+    def end(self) -> int:
+        """Read to the end; the exit code."""
+        for _ in self.lines():
+            continue
+        return self.process.wait(timeout=60)
+
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        """The values of every line of *kind* so far."""
+        return [values for found, values in self.said if found == kind]
+
+    def one(self, kind: str) -> dict[str, Any]:
+        """The values of the only line of *kind*."""
+        found = self.all(kind)
+        assert len(found) == 1, f"{len(found)} lines of {kind}:\n{self.text()}"
+        return found[0]
+
+    def text(self) -> str:
+        """Everything that was printed, for a failing test's message."""
+        return "\n".join([*self.plain, *(f"{kind} {json.dumps(values)}" for kind, values in self.said)])
+
+    def ranks(self) -> list[int]:
+        """Process ids of the ranks, in order of rank."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = dict(
+                    item.split("=", 1) for item in (folder / "environ").read_text().split("\0") if "=" in item
+                )
+            except (OSError, UnicodeDecodeError):
+                continue
+            rank = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
+            if variables.get("SPOTMPI_TEST_START") == self.mark and rank and _is_rank(folder):
+                found[int(rank)] = int(folder.name)
+        return [found[rank] for rank in sorted(found)]
+
+    def kill_rank(self, rank: int) -> None:
+        """SIGKILL to one rank."""
+        os.kill(self.ranks()[rank], signal.SIGKILL)
+
+
+def _is_rank(folder: Path) -> bool:
+    return b"loading_process" not in (folder / "cmdline").read_bytes()
+
+
+class Image:
+    """The environment of one image, able to start programs."""
+
+    def __init__(self, name: str, place: Path) -> None:
+        self.name = name
+        self.place = place
+        self._started: list[Started] = []
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return str(self.place / "bin" / "python")
+
+    def mpirun(self, ranks: int, *arguments: str, **environment: str) -> Started:
+        """*arguments* for Python, on so many ranks."""
+        start = [str(self.place / "bin" / "mpirun"), "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
+        return self.start([*start, self.python, *arguments], **environment)
+
+    def torchrun(self, ranks: int, *arguments: str, **environment: str) -> Started:
+        """*arguments* for Python, on so many processes of one agent."""
+        start = [self.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        start += ["--max-restarts", "0"]
+        return self.start([*start, *arguments], **environment)
+
+    def alone(self, *arguments: str, **environment: str) -> Started:
+        """*arguments* for Python, without a launcher."""
+        return self.start([self.python, *arguments], **environment)
+
+    def program(self, name: str) -> list[str]:
+        """The arguments for Python that run a program of this image."""
+        return ["-m", f"jobs.programs.{self.name}.{name}"]
+
+    def start(self, command: list[str], **environment: str) -> Started:
+        """*command* in a group of its own, which ends with the test."""
+        mark = uuid.uuid4().hex
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=PROJECT,
+            env={**_clean_environment(), "SPOTMPI_TEST_START": mark, **environment},
+            start_new_session=True,
+        )
+        started = Started(process, mark)
+        self._started.append(started)
+        return started
+
+    def end_all(self) -> None:
+        """Kill what still runs."""
+        for started in self._started:
+            if started.process.poll() is None:
+                os.killpg(started.process.pid, signal.SIGKILL)
+                started.process.wait()
+            assert started.process.stdout is not None
+            started.process.stdout.close()
+        self._started.clear()
+
+
+def _clean_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPOTMPI_", "OMPI_"))}
+    return {
+        **kept,
+        "PYTHONPATH": str(PROJECT),
+        "OMP_NUM_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def environments() -> Callable[[str], Path]:
+    """The environment of an image by its name, installed where it is missing."""
+    from jobs.backends.image_environment import prepare
+
+    return prepare
+
+
+@pytest.fixture
+def chainermn(environments: Callable[[str], Path]) -> Iterator[Image]:
+    """The ChainerMN image."""
+    image = Image("chainermn", environments("chainermn"))
+    yield image
+    image.end_all()
+
+
+@pytest.fixture
+def pytorch(environments: Callable[[str], Path]) -> Iterator[Image]:
+    """The PyTorch image."""
+    image = Image("pytorch", environments("pytorch"))
+    yield image
+    image.end_all()
+
+
+@pytest.fixture(params=["chainermn", "pytorch"])
+def image(request: pytest.FixtureRequest, environments: Callable[[str], Path]) -> Iterator[Image]:
+    """Each of the images."""
+    name: str = request.param
+    each = Image(name, environments(name))
+    yield each
+    each.end_all()
+
+
+@pytest.fixture
+def python_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python code in this environment, as a process of its own."""
+
+    def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**_clean_environment(), **environment},
+            timeout=60,
+        )
+
+    return run

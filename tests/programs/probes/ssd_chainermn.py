@@ -1,0 +1,75 @@
+"""Runs in the ChainerMN image: what this project's Chainer code makes of given tensors.
+
+ssd_chainermn.py tensors IN.npz OUT.npz | network BATCH.npz OTHER.npz OUT.npz | dark
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import chainer
+import numpy as np
+
+from jobs.programs.chainermn import ssd
+from jobs.programs.chainermn.exchange import communicator, world_of
+from jobs.programs.chainermn.ssd_model import Ssd300, multibox_sums
+
+
+def tensors(source: Path, target: Path) -> None:
+    """The loss and its gradients."""
+    given = np.load(source)
+    offsets, confidences = (chainer.Variable(given[name]) for name in ("offsets", "confidences"))
+    location, confidence = multibox_sums(offsets, confidences, given["targets"], given["labels"])
+    (location + confidence).backward()
+    np.savez(
+        target,
+        location=location.array,
+        confidence=confidence.array,
+        offsets_gradient=offsets.grad,
+        confidences_gradient=confidences.grad,
+    )
+
+
+def network(batch: Path, other: Path, target: Path) -> None:
+    """The whole network with the other framework's parameters: its output, and its parameters after one update."""
+    given, theirs = np.load(batch), np.load(other)
+    model = Ssd300(20)
+    names = dict(zip((str(name) for name in theirs["names"]), _in_torchvision_order(model), strict=True))
+    for name, parameter in names.items():
+        parameter.array[...] = theirs[f"before/{name}"]
+    options = ssd.parse(["--data", "unused", "--global-batch", "1", "--iterations", "1", "--learning-rate", "1"])
+    comm = communicator(options)
+    trainee = ssd.build(model, options, comm, world_of(comm), None)  # type: ignore[arg-type]  # nothing is evaluated
+    with chainer.no_backprop_mode():
+        offsets, confidences = model(given["pixels"])
+    said = trainee.step((given["pixels"], given["targets"], given["labels"]), 0)
+    out: dict[str, Any] = {"offsets": offsets.array, "confidences": confidences.array, "loss": said["loss"]}
+    out["count"] = np.array(sum(parameter.size for parameter in model.params()))
+    out |= {f"after/{name}": parameter.array for name, parameter in names.items()}
+    np.savez(target, **out)
+
+
+def _in_torchvision_order(model: Any) -> list[Any]:
+    sizes = {1: 2, 2: 2, 3: 3, 4: 3, 5: 3, 8: 2, 9: 2, 10: 2, 11: 2}
+    layers = [f"conv{block}_{layer}" for block, size in sizes.items() for layer in range(1, size + 1)]
+    layers[13:13] = ["conv6", "conv7"]
+    links = [model.extractor[name] for name in layers] + [*model.confidences, *model.offsets]
+    return [model.extractor.norm4.scale, *(part for link in links for part in (link.W, link.b))]
+
+
+def dark() -> None:
+    """Fails unless a picture whose features are all zero gives finite gradients."""
+    model = Ssd300(20, width=0.125)
+    for parameter in model.params():
+        parameter.array[...] = 0
+    offsets, confidences = model(np.zeros((1, 3, 300, 300), np.uint8))
+    labels = np.zeros((1, 8732), np.int32)
+    labels[0, 100] = 3
+    model.cleargrads()
+    sum(multibox_sums(offsets, confidences, np.ones((1, 8732, 4), np.float32), labels)).backward()
+    assert all(np.isfinite(parameter.grad).all() for parameter in model.params())
+
+
+if __name__ == "__main__":
+    probes: dict[str, Any] = {"tensors": tensors, "network": network, "dark": dark}
+    probes[sys.argv[1]](*map(Path, sys.argv[2:]))

@@ -1,0 +1,87 @@
+"""The GPU check says 'not run' with the reason where it cannot run, and never takes a failure for a success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.pod import protocol
+from scripts import gpu_check
+from scripts.gpu_check import CHECKS, Check, command, gpus, judge, main
+
+DIGITS = Check("pytorch", "digits", ("--backend", "nccl"))
+
+
+def smi(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+
+
+def test_without_nvidias_tool_everything_is_not_run_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert main() == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(CHECKS)
+    assert all(line.endswith("not run: no NVIDIA GPU here: nvidia-smi is not on PATH") for line in lines)
+
+
+def test_a_tool_that_finds_no_gpu_gives_its_own_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(tmp_path, "echo No devices were found >&2; exit 6", monkeypatch)
+
+    assert gpus() == (0, "no NVIDIA GPU here: nvidia-smi says 'No devices were found'")
+
+
+def test_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(tmp_path, "echo 'GPU 0: Tesla V100 (UUID: a)'; echo 'GPU 1: Tesla V100 (UUID: b)'", monkeypatch)
+
+    assert gpus() == (2, "")
+
+
+def test_what_needs_two_gpus_is_not_run_on_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_check, "_run", lambda check, count: "ok: here")
+
+    assert main(lambda: (1, "")) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    for check, line in zip(CHECKS, lines, strict=True):
+        assert line.endswith("ok: here" if check.ranks == 1 else "not run: needs 2 GPUs, here is 1")
+
+
+def test_one_failure_fails_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "_run", lambda check, count: "failed: x" if check is CHECKS[3] else "ok: y")
+
+    assert main(lambda: (2, "")) == 1
+
+
+def test_every_gpu_gets_a_rank() -> None:
+    assert command(DIGITS, Path("/env"), 4)[:3] == ["/env/bin/mpirun", "-np", "4"]
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "verdict"),
+    [
+        (protocol.encode(protocol.RESULT, accuracy=0.97, loss=0.1), 0, "ok: accuracy 0.97, loss 0.1"),
+        (protocol.encode(protocol.RESULT, accuracy=0.5), 0, "failed: accuracy 0.500 after 200 iterations"),
+        (protocol.encode(protocol.RESULT, accuracy=0.97), 1, "failed (exit 1): no output"),
+        (protocol.encode(protocol.FATAL, reason="no NCCL") + "\nnoise", 78, "failed (exit 78): no NCCL"),
+        ("Traceback\nOSError: gone\n", 1, "failed (exit 1): OSError: gone"),
+        ("", 0, "failed (exit 0): no output"),
+    ],
+)
+def test_only_a_good_result_is_ok(output: str, code: int, verdict: str) -> None:
+    assert judge(DIGITS, output, code).startswith(verdict)
+
+
+def test_every_option_of_the_checks_is_one_that_the_programs_have() -> None:
+    programs = Path(gpu_check.__file__).parents[1] / "jobs" / "programs"
+    for check in CHECKS:
+        source = "".join(path.read_text() for path in (programs / check.image).glob("*.py"))
+        assert all(option in source for option in check.options if option.startswith("--")), check.title

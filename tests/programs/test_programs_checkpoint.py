@@ -1,0 +1,214 @@
+"""A checkpoint is whole or does not exist, whatever happens while it is written or afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs.programs.checkpoint import (
+    Checkpoints,
+    Identity,
+    Standing,
+    model_fingerprint,
+    parameters_checksum,
+)
+from jobs.programs.ending import Fatal
+
+OURS = Identity("numpy/line", "model-a", "data-a", 0)
+
+
+def state(value: float) -> dict[str, Any]:
+    return {"parameters//weight": np.full((3, 2), value, np.float32), "optimizer/t": np.array(7)}
+
+
+def standing(iteration: int) -> Standing:
+    return Standing(iteration, iteration * 8, 2, 8, {"loss": 0.5})
+
+
+def checkpoints(folder: Path, keep: int = 3, identity: Identity = OURS) -> Checkpoints:
+    made = Checkpoints(folder, keep, identity)
+    made.prepare()
+    return made
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    path = checkpoints(tmp_path / "it's a new" / '"folder"').write(standing(5), state(1.5), "timer")
+
+    found = checkpoints(path.parent).newest()
+
+    assert found is not None
+    assert (found.path, found.standing) == (path, standing(5))
+    assert found.state.keys() == state(1.5).keys()
+    assert all(np.array_equal(found.state[name], value) for name, value in state(1.5).items())
+
+
+def test_the_manifest_tells_where_training_stands_and_what_the_files_are(tmp_path: Path) -> None:
+    path = checkpoints(tmp_path).write(standing(5), state(0), "notice")
+
+    manifest = json.loads((path / "manifest.json").read_text())
+
+    assert (manifest["iteration"], manifest["position"], manifest["world_size"]) == (5, 40, 2)
+    assert (manifest["reason"], manifest["random"]["seed"]) == ("notice", 0)
+    assert manifest["files"]["state.npz"]["bytes"] == (path / "state.npz").stat().st_size
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    ours = checkpoints(tmp_path, keep=2)
+    for iteration in (9, 10, 11, 100):
+        ours.write(standing(iteration), state(iteration), "timer")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-000000011", "iteration-000000100"]
+
+
+def cut_short(path: Path) -> None:
+    whole = (path / "state.npz").read_bytes()
+    (path / "state.npz").write_bytes(whole[: len(whole) // 2])
+
+
+def flip_a_bit(path: Path) -> None:
+    whole = bytearray((path / "state.npz").read_bytes())
+    whole[len(whole) // 2] ^= 1
+    (path / "state.npz").write_bytes(whole)
+
+
+def lose_the_state(path: Path) -> None:
+    (path / "state.npz").unlink()
+
+
+def lose_the_manifest(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def cut_the_manifest(path: Path) -> None:
+    (path / "manifest.json").write_text('{"format": 1, "iteration"')
+
+
+def empty_the_manifest(path: Path) -> None:
+    (path / "manifest.json").write_text('{"format": 1}')
+
+
+@pytest.mark.parametrize(
+    "damage", [cut_short, flip_a_bit, lose_the_state, lose_the_manifest, cut_the_manifest, empty_the_manifest]
+)
+def test_a_torn_checkpoint_is_skipped_with_a_line_and_not_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+) -> None:
+    ours = checkpoints(tmp_path, keep=1)
+    ours.write(standing(5), state(5), "timer")
+    torn = checkpoints(tmp_path, keep=2).write(standing(6), state(6), "timer")
+    damage(torn)
+
+    found = checkpoints(tmp_path).newest()
+
+    assert found is not None
+    assert found.standing.iteration == 5
+    assert "checkpoint iteration-000000006 skipped" in capsys.readouterr().err
+    assert len(list(tmp_path.glob("torn-iteration-000000006-*"))) == 1
+    ours.write(standing(5), state(5), "timer")
+    assert (tmp_path / "iteration-000000005" / "manifest.json").exists(), "a torn newer one must not push it out"
+
+
+def test_nothing_whole_means_a_start_from_zero(tmp_path: Path) -> None:
+    cut_short(checkpoints(tmp_path).write(standing(5), state(5), "timer"))
+
+    assert checkpoints(tmp_path).newest() is None
+
+
+def test_what_a_broken_off_write_left_is_removed_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = checkpoints(tmp_path).write(standing(5), state(5), "timer")
+    shutil.copytree(whole, tmp_path / ".writing-000000006-123")
+
+    found = checkpoints(tmp_path).newest()
+
+    assert found is not None
+    assert found.standing.iteration == 5
+    assert "unfinished checkpoint .writing-000000006-123 removed" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [whole.name]
+
+
+@pytest.mark.parametrize(
+    ("change", "value"), [("program", "numpy/curve"), ("model", "model-b"), ("data", "data-b"), ("seed", 1)]
+)
+def test_a_checkpoint_of_something_else_is_refused_and_stays(tmp_path: Path, change: str, value: Any) -> None:
+    path = checkpoints(tmp_path).write(standing(5), state(5), "timer")
+    changed: dict[str, Any] = {change: value}
+    other = checkpoints(tmp_path, identity=replace(OURS, **changed))
+
+    with pytest.raises(Fatal, match=rf"belongs to {change} .* \(here {value}\)"):
+        other.newest()
+
+    assert (path / "manifest.json").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(Fatal, match=r"cannot be written to .*choose another --checkpoint-path"):
+        checkpoints(tmp_path / "file" / "checkpoints")
+
+
+FULL = """
+import resource, signal
+import numpy as np
+from pathlib import Path
+from jobs.programs.checkpoint import Checkpoints, Identity, Standing
+
+ours = Checkpoints(Path({folder!r}), 1, Identity("p", "m", "d", 0))
+ours.prepare()
+ours.write(Standing(1, 1, 1, 1), {{"parameters/a": np.zeros(10)}}, "timer")
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    ours.write(Standing(2, 2, 1, 1), {{"parameters/a": np.zeros(10_000)}}, "timer")
+except OSError as problem:
+    print(problem.strerror)
+print(ours.newest().standing.iteration)
+"""
+
+
+def test_a_write_that_the_system_refuses_leaves_the_earlier_one_and_no_rest(
+    tmp_path: Path, python_process: Callable[..., Any]
+) -> None:
+    done = python_process(FULL.format(folder=str(tmp_path)))
+
+    assert done.stdout.split("\n") == ["File too large", "1", ""], done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration-000000001"]
+
+
+def test_an_existing_checkpoint_of_the_same_iteration_is_not_written_again(tmp_path: Path) -> None:
+    ours = checkpoints(tmp_path)
+    first = ours.write(standing(5), state(5), "timer")
+    inode = first.stat().st_ino
+
+    assert ours.write(standing(5), state(5), "end") == first
+    assert first.stat().st_ino == inode
+
+
+def test_the_checksum_depends_on_every_parameter_and_on_nothing_else() -> None:
+    same, changed = state(1), state(1)
+    same["optimizer/t"] = np.array(8)
+    changed["parameters//weight"][2, 1] = np.nextafter(np.float32(1), np.float32(2))
+    renamed = {name.replace("weight", "bias"): value for name, value in state(1).items()}
+
+    assert parameters_checksum(same) == parameters_checksum(state(1))
+    assert parameters_checksum(changed) != parameters_checksum(state(1))
+    assert parameters_checksum(renamed) != parameters_checksum(state(1))
+
+
+def test_the_model_fingerprint_knows_shapes_and_not_values() -> None:
+    wider = {**state(1), "parameters//weight": np.ones((3, 3), np.float32)}
+
+    assert model_fingerprint(state(1)) == model_fingerprint(state(2))
+    assert model_fingerprint(wider) != model_fingerprint(state(1))
+
+
+def test_the_model_fingerprint_ignores_state_that_an_optimizer_makes_later() -> None:
+    assert model_fingerprint({**state(1), "optimizer/rule:v": np.zeros(3)}) == model_fingerprint(state(1))

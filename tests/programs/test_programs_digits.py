@@ -1,0 +1,276 @@
+"""The digits programs under real launchers: what is learnt, and that it is the same however it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from jobs.pod import protocol
+from jobs.programs.digits_network import initial_layers
+
+if TYPE_CHECKING:
+    from tests.programs.conftest import Image, Started
+
+pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
+
+LONG = ("--global-batch", "32", "--iterations", "200", "--dropout", "0.2")
+
+
+def digits(image: Image, ranks: int, *options: str, **environment: str) -> Started:
+    return image.mpirun(ranks, *image.program("digits"), *options, **environment)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, str]:
+    """The parameters' checksum of the LONG run that nothing disturbs, by image; filled by the first test to ask."""
+    return {}
+
+
+def checksum_of_undisturbed(image: Image, known: dict[str, str]) -> str:
+    if image.name not in known:
+        run = digits(image, 2, *LONG)
+        assert run.end() == 0, run.text()
+        known[image.name] = run.one(protocol.RESULT)["parameters"]
+    return known[image.name]
+
+
+def parameters(folder: Path) -> dict[str, Any]:
+    """What the newest checkpoint in *folder* holds of the model."""
+    newest = max(folder.glob("iteration-*"))
+    with np.load(newest / "state.npz") as state:
+        return {name: state[name] for name in state.files if name.startswith("parameters/")}
+
+
+def test_two_ranks_learn_the_digits_and_say_what_they_did(image: Image) -> None:
+    run = digits(image, 2, "--global-batch", "64", "--epochs", "15", "--evaluate-every", "100")
+
+    assert run.end() == 0, run.text()
+
+    result = run.one(protocol.RESULT)
+    assert result["accuracy"] >= 0.95
+    assert len(result["parameters"]) == 64
+    context = run.one(protocol.CONTEXT)
+    assert (context["world_size"], len(context["hosts"]), context["scaling"]) == (2, 1, "strong")
+    assert (context["samples_per_iteration"], context["batch_per_worker"]) == (64, 32)
+    assert context["total_iterations"] == result["iteration"] == -(-15 * context["samples"] // 64)
+    assert context["options"]["learning_rate"] == 0.05
+    assert {"chainermn": "chainer", "pytorch": "torch"}[image.name] in context["versions"]
+    metrics = run.all(protocol.METRIC)
+    assert sum(len(line["seconds"]) for line in metrics) == result["iteration"]
+    assert [line["iteration"] for line in run.all(protocol.EVALUATION)] == [100, 200, 300, result["iteration"]]
+
+
+def test_one_update_is_the_same_on_one_and_two_ranks_and_in_both_frameworks(
+    chainermn: Image, pytorch: Image, tmp_path: Path
+) -> None:
+    updated = {}
+    for image in (chainermn, pytorch):
+        for ranks in (1, 2):
+            folder = tmp_path / f"{image.name}{ranks}"
+            run = digits(image, ranks, "--global-batch", "32", "--iterations", "1", "--checkpoint-path", str(folder))
+            assert run.end() == 0, run.text()
+            updated[image.name, ranks] = in_one_naming(parameters(folder))
+
+    reference = updated["chainermn", 1]
+    layers = initial_layers(0)
+    for (layer, part), value in reference.items():
+        assert np.abs(value - layers[layer][part]).max() > 1e-4, "the update was to change every parameter"
+    for values in updated.values():
+        assert values.keys() == reference.keys()
+        for name, value in values.items():
+            np.testing.assert_allclose(value, reference[name], rtol=0, atol=1e-5)
+
+
+def in_one_naming(values: dict[str, Any]) -> dict[tuple[str, int], Any]:
+    """*values* by layer and part (weights 0, biases 1): Chainer says conv1/W where PyTorch says conv1.weight."""
+    named = {}
+    for name, value in values.items():
+        layer, part = name.removeprefix("parameters/").replace(".", "/").split("/")
+        named[layer, int(part in ("b", "bias"))] = value
+    return named
+
+
+def test_a_killed_rank_ends_the_job_and_the_next_attempt_ends_bit_for_bit_where_an_undisturbed_run_does(
+    image: Image, tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    saving = (*LONG, "--loader-processes", "2", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "0.2")
+    killed = digits(image, 2, *saving)
+    checkpoint = killed.until(protocol.CHECKPOINT)
+    killed.until(protocol.METRIC)
+    killed.kill_rank(1)
+
+    assert killed.end() != 0
+    last = max(line["iteration"] for line in killed.all(protocol.CHECKPOINT))
+    assert 0 < checkpoint["iteration"] <= last < 200, "the kill was to fall in mid-run"
+
+    again = digits(image, 2, *saving)
+    assert again.end() == 0, again.text()
+    assert again.one(protocol.RESUMED)["iteration"] == last
+    assert again.all(protocol.METRIC)[0]["iteration"] > last
+    assert again.one(protocol.RESULT)["parameters"] == checksum_of_undisturbed(image, undisturbed)
+
+
+def test_a_killed_process_under_torchrun_is_resumed_bit_for_bit(
+    pytorch: Image, tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    program = pytorch.program("digits")
+    saving = (*program, *LONG, "--loader-processes", "2", "--checkpoint-path", str(tmp_path))
+    killed = pytorch.torchrun(2, *saving, "--checkpoint-every", "0.2")
+    killed.until(protocol.CHECKPOINT)
+    killed.until(protocol.METRIC)
+    killed.kill_rank(1)
+
+    assert killed.end() != 0
+    again = pytorch.torchrun(2, *saving)
+    assert again.end() == 0, again.text()
+    assert 0 < again.one(protocol.RESUMED)["iteration"] < 200
+    assert again.one(protocol.RESULT)["parameters"] == checksum_of_undisturbed(pytorch, undisturbed)
+
+
+def test_a_checkpoint_of_two_ranks_is_continued_without_a_launcher(image: Image, tmp_path: Path) -> None:
+    options = ("--global-batch", "32", "--checkpoint-path", str(tmp_path / "split"))
+    assert digits(image, 2, *options, "--iterations", "20").end() == 0
+    alone = image.alone(*image.program("digits"), *options, "--iterations", "30")
+
+    assert alone.end() == 0, alone.text()
+
+    assert alone.one(protocol.RESUMED)["iteration"] == 20
+    options = ("--global-batch", "32", "--checkpoint-path", str(tmp_path / "whole"))
+    assert image.alone(*image.program("digits"), *options, "--iterations", "30").end() == 0
+    continued = parameters(tmp_path / "split")
+    for name, value in parameters(tmp_path / "whole").items():
+        np.testing.assert_allclose(continued[name], value, rtol=0, atol=1e-5)
+
+
+def test_a_notice_becomes_a_checkpoint_and_sigterm_also_ends_rank_zero(image: Image, tmp_path: Path) -> None:
+    pid_file = tmp_path / "rank-0.pid"
+    folder = tmp_path / "checkpoints"
+    options = ("--global-batch", "32", "--iterations", "100000", "--checkpoint-path", str(folder))
+    run = digits(image, 2, *options, SPOTMPI_PID_FILE=str(pid_file))
+    run.until(protocol.METRIC)
+    rank_zero = int(pid_file.read_text())
+    assert rank_zero == run.ranks()[0]
+
+    os.kill(rank_zero, signal.SIGUSR1)
+    noticed = run.until(protocol.CHECKPOINT)
+    assert noticed["reason"] == "notice"
+    assert run.until(protocol.METRIC)["iteration"] >= noticed["iteration"], "after a notice training goes on"
+
+    os.kill(rank_zero, signal.SIGTERM)
+    assert run.end() == 143, run.text()
+    last = run.all(protocol.CHECKPOINT)[-1]
+    assert last["reason"] == "notice"
+    assert run.all(protocol.METRIC)[-1]["iteration"] == last["iteration"], "no iteration's time is lost"
+    assert sorted(path.name for path in folder.iterdir())[-1] == f"iteration-{last['iteration']:09d}"
+    assert not pid_file.exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_said_and_training_goes_on(chainermn: Image, tmp_path: Path) -> None:
+    limited = ["bash", "-c", 'ulimit -f 100; exec "$@"', "-", chainermn.python]  # 100 kB per file
+    options = ("--global-batch", "32", "--iterations", "30", "--checkpoint-every", "0.01")
+
+    run = chainermn.start([*limited, *chainermn.program("digits"), *options, "--checkpoint-path", str(tmp_path)])
+
+    assert run.end() == 1
+    assert run.one(protocol.RESULT)["iteration"] == 30
+    assert not run.all(protocol.CHECKPOINT)
+    assert any("not written" in line and "File too large" in line for line in run.plain), run.text()
+    assert "the trained model could not be saved" in run.plain[-1]
+    assert not list(tmp_path.iterdir()), "nothing half written is left"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--global-batch", "33", "--iterations", "1"), "--global-batch 33 cannot be shared evenly by 2 ranks: use 32"),
+        (("--global-batch", "32"), "one of the arguments --epochs --iterations is required"),
+    ],
+)
+def test_wrong_options_end_the_run_for_good_with_one_line(
+    chainermn: Image, options: tuple[str, ...], reason: str
+) -> None:
+    run = digits(chainermn, 2, *options)
+
+    assert run.end() == protocol.NOT_RETRYABLE
+    assert reason in run.one(protocol.FATAL)["reason"]
+    assert not any("Traceback" in line for line in run.plain)
+
+
+def test_a_wrong_world_is_refused_before_training(image: Image) -> None:
+    options = ("--global-batch", "32", "--iterations", "1")
+    run = image.alone(*image.program("digits"), *options, SPOTMPI_WORLD_SIZE="2", SPOTMPI_HOSTS="1")
+
+    assert run.end() == protocol.NOT_RETRYABLE
+    assert "1 ranks found each other, but 2 were asked for" in run.one(protocol.FATAL)["reason"]
+    assert not run.all(protocol.METRIC)
+
+
+def test_a_checkpoint_of_the_other_framework_is_refused(chainermn: Image, pytorch: Image, tmp_path: Path) -> None:
+    options = ("--global-batch", "32", "--iterations", "2", "--checkpoint-path", str(tmp_path))
+    assert digits(chainermn, 1, *options).end() == 0
+    before = parameters(tmp_path)
+
+    run = digits(pytorch, 1, *options)
+
+    assert run.end() == protocol.NOT_RETRYABLE
+    assert "belongs to program chainermn/digits (here pytorch/digits)" in run.one(protocol.FATAL)["reason"]
+    assert all(np.array_equal(value, before[name]) for name, value in parameters(tmp_path).items())
+
+
+RAISES_IN_RANK_ONE = """
+from jobs.programs.ending import ends_together, rank_given_by_launcher
+{join}
+def main():
+    if rank_given_by_launcher() == 1:
+        raise ValueError("rank 1 is broken")
+    {wait}
+ends_together(main)()
+"""
+JOIN = {
+    "chainermn": ("import chainermn; comm = chainermn.create_communicator('naive')", "comm.mpi_comm.Barrier()"),
+    "pytorch": (
+        "import argparse, torch.distributed as dist; from jobs.programs.pytorch.processes import join;"
+        "join(argparse.Namespace(backend='gloo'))",
+        "dist.barrier()",
+    ),
+}
+
+
+def test_an_uncaught_exception_in_one_rank_ends_the_whole_job(image: Image) -> None:
+    join, wait = JOIN[image.name]
+
+    run = image.mpirun(2, "-c", RAISES_IN_RANK_ONE.format(join=join, wait=wait))
+
+    assert run.end() == protocol.FAILED
+    assert any("rank 1 is broken" in line for line in run.plain)
+
+
+def test_rank_zero_alone_writes_tensorboard_events_that_hold_the_scalars(chainermn: Image, tmp_path: Path) -> None:
+    run = digits(chainermn, 2, "--global-batch", "32", "--iterations", "20", SPOTMPI_TENSORBOARD=str(tmp_path))
+    assert run.end() == 0, run.text()
+    (events,) = tmp_path.iterdir()
+    code = f"""
+import json
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+data, found, at = open({str(events)!r}, "rb").read(), [], 0
+while at < len(data):
+    length = int.from_bytes(data[at:at + 8], "little")
+    event = Event.FromString(data[at + 12:at + 12 + length])
+    found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+    at += 16 + length
+print(json.dumps(found))
+"""
+    reading = chainermn.alone("-c", code)
+    assert reading.end() == 0, reading.text()
+    drawn = {(tag, step): value for tag, step, value in json.loads(reading.plain[-1])}
+
+    said = {line["iteration"]: line["loss"] for line in run.all(protocol.METRIC)}
+    assert {step: value for (tag, step), value in drawn.items() if tag == "training/loss"} == pytest.approx(said)
+    assert drawn["evaluation/accuracy", 20] == pytest.approx(run.one(protocol.RESULT)["accuracy"])

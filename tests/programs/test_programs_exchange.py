@@ -1,0 +1,187 @@
+"""The options of gradient exchange arrive where they work, and what they promise can be measured."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobs.pod import protocol
+
+if TYPE_CHECKING:
+    from tests.programs.conftest import Image, Started
+
+pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
+
+# `pure_nccl` needs a GPU even to be made, so a communicator that records stands in for it. ChainerMN's own functions
+# are called: they check names and types of what they are given.
+RECORDING = """
+import json, sys
+import chainer, chainermn
+from chainermn import nccl, optimizers
+from chainermn.communicators import naive_communicator, pure_nccl_communicator
+
+recorded = {}
+
+class Recording(naive_communicator.NaiveCommunicator):
+    def set_config(self, name, value=True, **kwargs):
+        recorded[name] = str(value)
+
+class DoubleBuffering(optimizers._MultiNodeOptimizer):
+    def __init__(self, optimizer, communicator, zero_fill):
+        super().__init__(optimizer, communicator, zero_fill)
+        recorded["double_buffering"] = type(communicator).__name__
+
+pure_nccl_communicator.PureNcclCommunicator = Recording
+optimizers._DoubleBufferingOptimizer = DoubleBuffering
+
+from jobs.programs.chainermn import digits, exchange
+options = digits.parse(["--global-batch", "8", "--iterations", "1", "--communicator", "pure_nccl", *sys.argv[1:]])
+exchange.uses_gpu = lambda options: False
+comm = exchange.communicator(options)
+optimizer = exchange.multi_node(chainer.optimizers.SGD(), chainer.links.Linear(2, 2), comm, options)
+print(json.dumps({**recorded, "communicator": type(comm).__name__, "optimizer": type(optimizer).__name__}))
+"""
+
+
+def recorded(image: Image, *options: str) -> dict[str, Any]:
+    run = image.alone("-c", RECORDING, *options)
+    assert run.end() == 0, run.text()
+    found: dict[str, Any] = json.loads(run.plain[-1])
+    return found
+
+
+def test_chainermn_gets_the_allreduce_type_and_double_buffering(chainermn: Image) -> None:
+    found = recorded(chainermn, "--allreduce-dtype", "fp16", "--double-buffering")
+
+    assert found["communicator"] == "Recording"
+    assert "float16" in found["allreduce_grad_dtype"]
+    assert (found["optimizer"], found["double_buffering"]) == ("DoubleBuffering", "Recording")
+
+
+def test_chainermn_gets_neither_unless_asked(chainermn: Image) -> None:
+    found = recorded(chainermn)
+
+    assert found["allreduce_grad_dtype"] == "None"
+    assert found["optimizer"] == "_MultiNodeOptimizer"
+
+
+@pytest.mark.parametrize("option", ["--double-buffering", "--allreduce-dtype=fp16"])
+def test_what_only_nccl_can_do_is_refused_elsewhere(chainermn: Image, option: str) -> None:
+    program = [*chainermn.program("digits"), "--global-batch", "8", "--iterations", "1", "--communicator", "naive"]
+
+    run = chainermn.alone(*program, option)
+
+    assert run.end() == protocol.NOT_RETRYABLE
+    assert "not possible with --communicator naive: only pure_nccl has it" in run.one(protocol.FATAL)["reason"]
+
+
+def test_nccl_without_a_gpu_is_refused_with_the_way_out(image: Image) -> None:
+    option = {"chainermn": ("--communicator", "pure_nccl"), "pytorch": ("--backend", "nccl")}[image.name]
+
+    run = image.alone(
+        *image.program("digits"), "--global-batch", "8", "--iterations", "1", *option, CUDA_VISIBLE_DEVICES=""
+    )
+
+    assert run.end() == protocol.NOT_RETRYABLE
+    assert {"chainermn": "use naive", "pytorch": "use gloo"}[image.name] in run.one(protocol.FATAL)["reason"]
+
+
+# The kernel counts what each TCP connection of a process has sent and had acknowledged: tcpi_bytes_acked, a 64-bit
+# number at byte 120 of struct tcp_info (linux/tcp.h).
+COUNTING = """
+import json, os, socket, struct, time
+import torch, torch.distributed as dist
+from jobs.programs.digits_network import initial_layers
+from jobs.programs.pytorch import digits
+from jobs.programs.pytorch.exchange import distribute
+from jobs.programs.pytorch.processes import join
+
+def sent():
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            end = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        with end:
+            if end.type == socket.SOCK_STREAM and end.family in (socket.AF_INET, socket.AF_INET6):
+                info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                total += struct.unpack_from("Q", info, 120)[0]
+    return total
+
+def measured(world, *arguments):
+    options = digits.parse(["--global-batch", "8", "--iterations", "1", "--backend", "gloo", *arguments])
+    model = distribute(digits.Network(initial_layers(0)), world, options)
+    parameters = list(model.parameters())
+
+    def backward():
+        model.zero_grad()
+        digits.loss(model, batch)[0].backward()
+
+    backward()  # DDP builds its buckets anew after the first one
+    backward()
+    world.gather(None)
+    time.sleep(0.2)
+    before = sent()
+    for _ in range(10):
+        backward()
+    time.sleep(0.2)
+    return {
+        "bytes": (sent() - before) / 10,
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "gradients": sorted({str(parameter.grad.dtype) for parameter in parameters}),
+    }
+
+batch = (torch.rand(8, 1, 8, 8), torch.zeros(8, dtype=torch.int32))
+world = join(digits.parse(["--global-batch", "8", "--iterations", "1", "--backend", "gloo"]))
+found = {"none": measured(world), **{hook: measured(world, "--ddp-hook", hook) for hook in ("fp16", "bf16")}}
+if world.rank == 0:
+    print(json.dumps(found), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_the_compression_hooks_halve_the_bytes_that_gloo_sends(pytorch: Image) -> None:
+    run = pytorch.mpirun(2, "-c", COUNTING)
+
+    assert run.end() == 0, run.text()
+    found = next(json.loads(line) for line in run.plain if line.startswith("{"))
+    plain = found["none"]
+    assert plain["bytes"] == pytest.approx(4 * plain["parameters"], rel=0.02), "one rank of two sends each value once"
+    for hook in ("fp16", "bf16"):
+        assert found[hook]["bytes"] == pytest.approx(plain["bytes"] / 2, rel=0.02)
+        assert found[hook]["gradients"] == ["torch.float32"], "what the optimizer sees stays fp32"
+
+
+def metrics(run: Started) -> list[dict[str, Any]]:
+    assert run.end() == 0, run.text()
+    return run.all(protocol.METRIC)
+
+
+def test_allreduce_reports_the_bus_bandwidth_of_every_size(image: Image) -> None:
+    sizes = ("--min-bytes", "4096", "--max-bytes", "1048576", "--factor", "16")
+
+    run = image.mpirun(2, *image.program("allreduce"), *sizes)
+
+    lines = metrics(run)
+    assert [line["bytes"] for line in lines] == [4096, 65536, 1048576]
+    for line in lines:
+        assert len(line["seconds"]) == 20
+        assert line["algbw"] == pytest.approx(line["bytes"] / line["median_seconds"] / 1e9)
+        assert line["busbw"] == pytest.approx(line["algbw"] * 2 * 1 / 2)
+    assert run.one(protocol.RESULT)["best_busbw"] == max(line["busbw"] for line in lines)
+
+
+def test_resnet50_trains_on_synthetic_images_in_weak_scaling(image: Image) -> None:
+    small = ("--batch-per-worker", "2", "--iterations", "3", "--image-size", "32", "--classes", "10", "--samples", "64")
+
+    run = image.mpirun(2, *image.program("resnet50"), *small, "--report-every", "1")
+
+    lines = metrics(run)
+    assert [line["iteration"] for line in lines] == [1, 2, 3]
+    context = run.one(protocol.CONTEXT)
+    assert (context["scaling"], context["samples_per_iteration"]) == ("weak", 4)
+    assert not run.all(protocol.EVALUATION)

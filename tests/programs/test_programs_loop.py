@@ -1,0 +1,194 @@
+"""The loop with a model in numpy: the same rules for every framework, without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs.pod import protocol
+from jobs.programs.checkpoint import State
+from jobs.programs.digits_data import Digits
+from jobs.programs.ending import Failed, Fatal
+from jobs.programs.loop import Job, train
+from jobs.programs.options import TrainingOptions, training_parser
+from jobs.programs.trainee import Clock, WallClock
+from jobs.programs.world import alone
+
+SAMPLES = 64
+
+
+class Line:
+    """Learns labels as a linear function of the pixels, with momentum and noise of its own."""
+
+    def __init__(self, evaluations: list[int] | None = None, pixels: int = 64) -> None:
+        self.clock: Clock = WallClock()
+        self.weights = np.zeros(pixels)
+        self.momentum = np.zeros(pixels)
+        self.steps: list[int] = []
+        self.evaluations = [] if evaluations is None else evaluations
+
+    def seed(self, seed: int) -> None:
+        self.noise = np.random.default_rng(seed)
+
+    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
+        images, labels = batch
+        pixels = images.reshape(len(images), -1) + 0.01 * self.noise.random((len(images), 64))
+        error = pixels @ self.weights - labels
+        self.momentum = 0.9 * self.momentum - 0.001 * pixels.T @ error / len(labels)
+        self.weights = self.weights + self.momentum
+        self.steps.append(iteration)
+        return {"loss": np.float32(np.mean(error**2))}
+
+    def state(self) -> State:
+        return {"parameters/weights": self.weights.copy(), "optimizer/momentum": self.momentum.copy()}
+
+    def load_state(self, state: State) -> None:
+        self.weights, self.momentum = state["parameters/weights"], state["optimizer/momentum"]
+
+    def evaluate(self) -> Mapping[str, float]:
+        self.evaluations.append(len(self.steps))
+        return {"size": float(np.abs(self.weights).sum())}
+
+
+def job(line: Line, *arguments: str) -> Job:
+    random = np.random.default_rng(0)
+    data = Digits(random.random((SAMPLES, 1, 8, 8), dtype=np.float32), np.arange(SAMPLES, dtype=np.int32))
+    options = training_parser("", {}).parse_args(["--global-batch", "8", *arguments])
+    return Job("numpy/line", TrainingOptions.of(options), alone(), data, line)
+
+
+Said = Callable[[], list[tuple[str, dict[str, Any]]]]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """What was said on stdout since last asked."""
+
+    def read() -> list[tuple[str, dict[str, Any]]]:
+        found = [protocol.decode(line) for line in capsys.readouterr().out.splitlines()]
+        assert None not in found, "only protocol lines go to stdout"
+        return [line for line in found if line]
+
+    return read
+
+
+def test_a_run_says_context_metrics_evaluations_and_result_in_order(said: Said) -> None:
+    line = Line()
+    train(job(line, "--iterations", "25", "--report-every", "10", "--evaluate-every", "20"))
+
+    lines = said()
+    assert [(kind, values.get("iteration")) for kind, values in lines] == [
+        ("context", None),
+        ("metric", 10),
+        ("metric", 20),
+        ("evaluation", 20),
+        ("metric", 25),
+        ("evaluation", 25),
+        ("result", 25),
+    ]
+    assert [len(values["seconds"]) for kind, values in lines if kind == "metric"] == [10, 10, 5]
+    assert line.steps == list(range(25))
+    assert line.evaluations == [20, 25]
+    assert lines[1][1]["epoch"] == 10 * 8 / SAMPLES
+    assert lines[-1][1]["size"] == pytest.approx(np.abs(line.weights).sum())
+
+
+def test_the_finished_model_is_evaluated_once(said: Said) -> None:
+    line = Line()
+    train(job(line, "--iterations", "20", "--evaluate-every", "10"))
+
+    assert line.evaluations == [10, 20]
+
+
+def test_an_evaluation_is_in_no_iterations_time(said: Said) -> None:
+    class Slow(Line):
+        def evaluate(self) -> Mapping[str, float]:
+            time.sleep(0.2)
+            return {}
+
+    train(job(Slow(), "--iterations", "6", "--evaluate-every", "2"))
+
+    seconds = [second for kind, values in said() if kind == "metric" for second in values["seconds"]]
+    assert len(seconds) == 6
+    assert max(seconds) < 0.2
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_in_two_parts_ends_bit_for_bit_like_one_in_one(said: Said, tmp_path: Path, processes: str) -> None:
+    loading = ("--loader-processes", processes, "--checkpoint-path", str(tmp_path))
+    train(job(Line(), "--iterations", "13", *loading))
+    first = said()
+    train(job(Line(), "--iterations", "30", *loading))
+    second = said()
+    train(job(Line(), "--iterations", "30"))
+
+    assert ("resumed", 13) in [(kind, values.get("iteration")) for kind, values in second]
+    assert second[-1][1]["parameters"] == said()[-1][1]["parameters"] != first[-1][1]["parameters"]
+
+
+def test_a_finished_run_started_again_only_evaluates(said: Said, tmp_path: Path) -> None:
+    train(job(Line(), "--iterations", "5", "--checkpoint-path", str(tmp_path)))
+    before = said()[-1][1]
+    again = Line()
+    train(job(again, "--iterations", "5", "--checkpoint-path", str(tmp_path)))
+
+    assert again.steps == []
+    after = said()[-1][1]
+    assert after == before, "the last loss included"
+
+
+def test_checkpoints_come_on_the_timer_and_at_the_end(said: Said, tmp_path: Path) -> None:
+    train(job(Line(), "--iterations", "10", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "1e-9"))
+
+    written = [(values["iteration"], values["reason"]) for kind, values in said() if kind == "checkpoint"]
+    assert written[:9] == [(iteration, "timer") for iteration in range(1, 10)]
+    assert written[-1] == (10, "end")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_checkpoint_that_fails_is_said_and_the_model_lost_at_the_end_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*ignored: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", refuse)
+    line = Line()
+    with pytest.raises(Failed, match="could not be saved"):
+        train(job(line, "--iterations", "4", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "1e-9"))
+
+    assert line.steps == [0, 1, 2, 3]
+    assert list(tmp_path.iterdir()) == []
+    warnings = capsys.readouterr().err.splitlines()
+    assert [line.split(" not written")[0] for line in warnings] == [
+        *(f"checkpoint of iteration {number}" for number in (1, 2, 3, 4)),
+        "checkpoint of iteration 4",
+    ]
+    assert all("No space left on device" in line for line in warnings)
+
+
+def test_other_data_under_an_old_checkpoint_is_refused(said: Said, tmp_path: Path) -> None:
+    options = ("--iterations", "3", "--checkpoint-path", str(tmp_path))
+    train(job(Line(), *options))
+    other = Digits(np.zeros((SAMPLES, 1, 8, 8), np.float32), np.zeros(SAMPLES, np.int32))
+
+    with pytest.raises(Fatal, match="belongs to data"):
+        train(replace(job(Line(), *options), dataset=other))
+
+
+def test_a_resumed_weak_run_with_another_batch_sees_each_sample_as_often(said: Said, tmp_path: Path) -> None:
+    train(job(Line(), "--iterations", "4", "--checkpoint-path", str(tmp_path)))  # 32 of 64 samples
+    options = training_parser("", {}).parse_args(
+        ["--batch-per-worker", "4", "--epochs", "2", "--checkpoint-path", str(tmp_path)]
+    )
+    line = Line()
+    train(replace(job(line, "--iterations", "1"), options=TrainingOptions.of(options)))
+
+    assert len(line.steps) == (2 * SAMPLES - 32) // 4
+    assert said()[-1][1]["iteration"] == 4 + len(line.steps)

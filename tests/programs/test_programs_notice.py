@@ -1,0 +1,147 @@
+"""A notice is acted on between iterations, and an end comes with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.pod import protocol
+from jobs.programs.notice import Notices
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def acted() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def notices(acted: list[bool], tmp_path: Path) -> Notices:
+    listening = Notices(acted.append, tmp_path / "rank-0.pid")
+    listening.listen()
+    return listening
+
+
+def test_the_pid_file_says_who_takes_notices_and_goes_at_the_end(notices: Notices, tmp_path: Path) -> None:
+    assert (tmp_path / "rank-0.pid").read_text() == f"{os.getpid()}\n"
+    assert len(list(tmp_path.iterdir())) == 1
+
+    notices.close()
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_waits_until_the_iteration_is_over_and_counts_once(notices: Notices, acted: list[bool]) -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert acted == []
+
+    notices.between_iterations()
+    notices.between_iterations()
+
+    assert acted == [False]
+
+
+def test_sigterm_asks_for_the_end_also_beside_sigusr1(notices: Notices, acted: list[bool]) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+    notices.between_iterations()
+
+    assert acted == [True]
+
+
+def test_during_an_evaluation_a_signal_is_acted_on_at_once(notices: Notices, acted: list[bool]) -> None:
+    with notices.parameters_unchanging():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert acted == [False]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert acted == [False, True]
+
+
+def test_a_signal_that_came_before_an_evaluation_does_not_wait_for_its_end(notices: Notices, acted: list[bool]) -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+    with notices.parameters_unchanging():
+        assert acted == [False]
+
+
+def test_after_the_end_a_late_checkpoint_notice_does_not_kill(notices: Notices, acted: list[bool]) -> None:
+    notices.close()
+
+    os.kill(os.getpid(), signal.SIGUSR1)
+    notices.between_iterations()
+
+    assert acted == []
+
+
+ENDING = """
+from jobs.programs.ending import Failed, Fatal, ends_together
+def main():
+    {does}
+ends_together(main)()
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "said"),
+    [
+        ("pass", 0, ""),
+        ("raise Fatal('no such folder')", protocol.NOT_RETRYABLE, "error: no such folder"),
+        ("raise Failed('disk full')", protocol.FAILED, "error: disk full"),
+        ("raise ValueError('odd')", protocol.FAILED, "ValueError: odd"),
+        ("raise SystemExit(3)", 3, ""),
+        ("raise SystemExit(0)", 0, ""),
+        ("raise KeyboardInterrupt", 130, ""),
+    ],
+)
+def test_each_ending_has_its_exit_code(python_process: Callable[..., Any], does: str, code: int, said: str) -> None:
+    done = python_process(ENDING.format(does=does))
+
+    assert done.returncode == code
+    assert said in done.stderr
+    assert ("Traceback" in done.stderr) == ("ValueError" in does)
+
+
+def test_a_fatal_reason_is_a_protocol_line(python_process: Callable[..., Any]) -> None:
+    done = python_process(ENDING.format(does="raise Fatal('no such folder')"))
+
+    assert protocol.decode(done.stdout.strip()) == (protocol.FATAL, {"reason": "no such folder"})
+
+
+OTHER_RANK = """
+import time
+from jobs.programs import notice
+notice._OTHERS_STAY = 0.5
+notice.let_rank_zero_finish()
+print("ready", flush=True)
+time.sleep(30)
+"""
+
+
+def test_another_rank_outlives_notices_long_enough_for_rank_zero_and_then_leaves() -> None:
+    rank = subprocess.Popen([sys.executable, "-c", OTHER_RANK], stdout=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == "ready\n"
+
+    rank.send_signal(signal.SIGUSR1)
+    rank.send_signal(signal.SIGTERM)
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        rank.wait(timeout=0.3)
+    assert rank.wait(timeout=20) == 143
+    rank.stdout.close()

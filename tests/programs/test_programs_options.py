@@ -1,0 +1,136 @@
+"""Options have one meaning, wrong ones end the run for good, and the agent's environment gives the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.pod import protocol
+from jobs.programs.bandwidth import bandwidth_parser, bandwidths, sizes
+from jobs.programs.ending import Fatal
+from jobs.programs.options import TrainingOptions, data_option, described, training_parser
+from jobs.programs.pytorch.interface import local_interface
+from jobs.programs.world import World, alone, check_world
+
+ENOUGH = ["--global-batch", "32", "--epochs", "1"]
+
+
+def test_the_environment_of_a_rank_gives_the_defaults() -> None:
+    environ = {
+        protocol.ENV_CHECKPOINT_PATH: "/run/checkpoints",
+        protocol.ENV_CHECKPOINT_EVERY: "90.5",
+        protocol.ENV_CHECKPOINT_KEEP: "5",
+        protocol.ENV_DATA: "/data/VOC",
+    }
+    parser = training_parser("", environ)
+    data_option(parser, environ)
+
+    parsed = parser.parse_args(ENOUGH)
+    options = TrainingOptions.of(parsed)
+
+    assert options.checkpoint_path == Path("/run/checkpoints")
+    assert (options.checkpoint_every, options.checkpoint_keep) == (90.5, 5)
+    assert parsed.data == Path("/data/VOC")
+    assert TrainingOptions.of(parser.parse_args([*ENOUGH, "--checkpoint-keep", "1"])).checkpoint_keep == 1
+
+
+def test_without_an_agent_there_are_no_checkpoints_unless_asked_for() -> None:
+    options = TrainingOptions.of(training_parser("", {}).parse_args(ENOUGH))
+
+    assert options.checkpoint_path is None
+    assert (options.checkpoint_every, options.checkpoint_keep) == (600, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--epochs", "1"], "one of the arguments --global-batch --batch-per-worker is required"),
+        ([*ENOUGH, "--batch-per-worker", "4"], "not allowed with argument --global-batch"),
+        ([*ENOUGH, "--iterations", "4"], "not allowed with argument --epochs"),
+        (["--global-batch", "0", "--epochs", "1"], "'0' is not a whole number of at least 1"),
+        (["--global-batch", "many", "--epochs", "1"], "'many' is not a whole number of at least 1"),
+        ([*ENOUGH, "--loader-processes", "-1"], "'-1' is not a whole number of at least 0"),
+        (["--global-batch", "1", "--epochs", "nan"], "'nan' is not a number above 0"),
+        (["--global-batch", "1", "--epochs", "inf"], "'inf' is not a number above 0"),
+        ([*ENOUGH, "--checkpoint-every", "0"], "'0' is not a number above 0"),
+        ([*ENOUGH, "--colour", "red"], "unrecognized arguments: --colour red"),
+    ],
+)
+def test_wrong_options_are_fatal_and_named(arguments: list[str], reason: str) -> None:
+    with pytest.raises(Fatal) as refused:
+        training_parser("", {}).parse_args(arguments)
+
+    assert reason in str(refused.value)
+
+
+def test_a_wrong_default_from_the_environment_is_refused_as_well() -> None:
+    with pytest.raises(Fatal, match="'soon' is not a number above 0"):
+        training_parser("", {protocol.ENV_CHECKPOINT_EVERY: "soon"}).parse_args(ENOUGH)
+
+
+def test_a_program_that_reads_data_must_be_told_where() -> None:
+    parser = training_parser("", {})
+    data_option(parser, {})
+
+    with pytest.raises(Fatal, match="required: --data"):
+        parser.parse_args(ENOUGH)
+
+
+def test_paths_are_no_part_of_the_work() -> None:
+    parsed = training_parser("", {}).parse_args([*ENOUGH, "--checkpoint-path", "/somewhere"])
+
+    told = described(parsed, "numpy", {"numpy": "1"})
+
+    assert told["options"] == {name: value for name, value in vars(parsed).items() if name != "checkpoint_path"}
+    assert (told["framework"], told["versions"]) == ("numpy", {"numpy": "1"})
+
+
+def world(size: int, hosts: tuple[str, ...]) -> World:
+    return World(0, size, 0, hosts, lambda value: value, lambda value: [value] * size)
+
+
+def test_the_asked_for_world_passes() -> None:
+    check_world(world(4, ("a", "b")), {protocol.ENV_WORLD_SIZE: "4", protocol.ENV_HOSTS: "2"})
+    check_world(alone(), {})
+
+
+def test_ranks_that_did_not_find_each_other_are_fatal() -> None:
+    with pytest.raises(Fatal, match="wrong world: 1 ranks found each other, but 4 were asked for"):
+        check_world(world(1, ("a",)), {protocol.ENV_WORLD_SIZE: "4"})
+
+
+def test_ranks_that_crowd_on_fewer_hosts_are_fatal_and_the_hosts_are_named() -> None:
+    with pytest.raises(Fatal, match=r"wrong world: 1 hosts hold the ranks \(a\), but 2 were asked for"):
+        check_world(world(2, ("a",)), {protocol.ENV_WORLD_SIZE: "2", protocol.ENV_HOSTS: "2"})
+
+
+def test_scalars_are_averaged_over_ranks() -> None:
+    two = World(0, 2, 0, ("a",), lambda value: value, lambda value: [value, {"loss": 3.0}])
+
+    assert two.mean({"loss": 1.0}) == {"loss": 2.0}
+
+
+def test_message_sizes_are_whole_items_each_a_factor_larger() -> None:
+    assert list(sizes(1024, 70_000, 4)) == [1024, 4096, 16384, 65536]
+    assert list(sizes(6, 20, 2)) == [4, 8, 16]
+
+
+def test_bus_bandwidth_follows_the_definition_of_nccl_tests() -> None:
+    found = bandwidths(8_000_000, 4, [0.002, 0.001, 0.004])
+
+    assert found["median_seconds"] == 0.002
+    assert found["algbw"] == pytest.approx(4.0)
+    assert found["busbw"] == pytest.approx(4.0 * 2 * 3 / 4)
+    assert bandwidths(8, 1, [1.0])["busbw"] == 0
+
+
+def test_a_factor_below_two_is_refused() -> None:
+    with pytest.raises(Fatal, match="'1' is not a whole number of at least 2"):
+        bandwidth_parser("").parse_args(["--factor", "1"])
+
+
+def test_the_interface_is_chosen_by_the_route_to_the_peer() -> None:
+    assert local_interface("127.0.0.1") == "lo"
+    assert local_interface("no-such-host.invalid") is None
+    assert local_interface("203.0.113.7") != "lo"

@@ -1,0 +1,139 @@
+"""The SSD programs under real mpirun on drawn images, with an eighth of the paper's channels to be quick on a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from jobs.pod import protocol
+from jobs.programs import shapes
+from jobs.programs.detection_data import load_data
+from jobs.programs.order import Order, sample_generator
+from jobs.programs.world import alone
+
+if TYPE_CHECKING:
+    from tests.programs.conftest import Image, Started
+
+pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
+
+THIN = ("--width", "0.125")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six pictures to train on and one to test with."""
+    shapes.write_shapes(tmp_path / "voc", images=6, test_images=1)
+    return tmp_path / "voc"
+
+
+def ssd(image: Image, ranks: int, data: Path, *options: str, **environment: str) -> Started:
+    return image.mpirun(ranks, "-W", "ignore", *image.program("ssd"), "--data", str(data), *options, **environment)
+
+
+def read(folder: Path, prefix: str = "parameters/") -> dict[str, Any]:
+    """What the newest checkpoint in *folder* holds below *prefix*."""
+    with np.load(max(folder.glob("iteration-*")) / "state.npz") as state:
+        return {name: state[name] for name in state.files if name.startswith(prefix)}
+
+
+@pytest.mark.timeout(900)  # half a minute on two idle cores, but all of them are wanted
+def test_a_handful_of_images_is_learnt_by_heart(image: Image, tmp_path: Path) -> None:
+    shapes.write_shapes(tmp_path, images=2, seed=2)
+    few = ("--test-sets", "trainval", "--no-augmentation", "--global-batch", "2", "--learning-rate", "5e-4")
+    run = ssd(image, 1, tmp_path, *THIN, *few, "--iterations", "60", "--evaluate-every", "10")
+
+    assert run.end() == 0, run.text()
+
+    losses = [line["loss"] for line in run.all(protocol.METRIC)]
+    values = [line["mean_average_precision"] for line in run.all(protocol.EVALUATION)]
+    assert losses[-1] < 0.8 * losses[0], losses
+    assert values[0] < 0.2 and values[-1] > 0.5, values
+    result = run.one(protocol.RESULT)
+    classes = [name for name in result if name.startswith("ap_")]
+    assert result["mean_average_precision"] == pytest.approx(np.mean([result[name] for name in classes]))
+    assert {"ap_car", "ap_bird", "ap_bus", "ap_boat", "ap_aeroplane"} == set(classes), "the difficult one is left out"
+
+
+def test_one_update_of_two_ranks_is_that_of_one_rank_though_their_shares_hold_unlike_many_objects(
+    image: Image, folder: Path, tmp_path: Path
+) -> None:
+    training, _ = load_data(folder, ("trainval", "test"), True, alone())
+    shares = [training.sample(i, sample_generator(0, epoch, i)) for epoch, i in Order(0, len(training)).slice(0, 2)]
+    positives = [int((share.labels > 0).sum()) for share in shares]
+    assert max(positives) > 1.3 * min(positives), "a loss divided by a rank's own positives would pass unnoticed"
+    updated = {}
+    for ranks in (1, 2):
+        saving = ("--checkpoint-path", str(tmp_path / f"{ranks}"))
+        run = ssd(
+            image, ranks, folder, *THIN, *saving, "--global-batch", "2", "--iterations", "1", "--report-every", "1"
+        )
+        assert run.end() == 0, run.text()
+        updated[ranks] = read(tmp_path / f"{ranks}"), run.one(protocol.METRIC)
+
+    for name, value in updated[1][0].items():
+        np.testing.assert_allclose(updated[2][0][name], value, rtol=0, atol=1e-5, err_msg=name)
+    for name in ("loss", "location_loss", "confidence_loss"):
+        assert updated[2][1][name] == pytest.approx(updated[1][1][name], rel=1e-5)
+    momentum = read(tmp_path / "1", "optimizer/")
+    # Chainer's momentum is the step itself, PyTorch's still lacks the rate.
+    step = max(float(np.abs(value).max()) for value in momentum.values() if value.ndim)
+    assert step * {"chainermn": 1, "pytorch": 1e-3}[image.name] > 1e-3, "the allowed difference must be far smaller"
+
+
+def test_a_killed_rank_is_resumed_bit_for_bit_with_augmentation_in_loader_processes(
+    image: Image, folder: Path, tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    options = (*THIN, "--global-batch", "2", "--iterations", "8", "--report-every", "1", "--loader-processes", "1")
+    saving = (*options, "--checkpoint-path", str(checkpoints), "--checkpoint-every", "0.01")
+    killed = ssd(image, 2, folder, *saving)
+    killed.until(protocol.CHECKPOINT, times=3)
+    killed.kill_rank(1)
+    assert killed.end() != 0
+    last = max(line["iteration"] for line in killed.all(protocol.CHECKPOINT))
+    assert 0 < last < 8, "the kill was to fall in mid-run"
+
+    again = ssd(image, 2, folder, *saving)
+    assert again.end() == 0, again.text()
+    assert again.one(protocol.RESUMED)["iteration"] >= last
+    undisturbed = ssd(image, 2, folder, *options)
+    assert undisturbed.end() == 0, undisturbed.text()
+    assert again.one(protocol.RESULT)["parameters"] == undisturbed.one(protocol.RESULT)["parameters"]
+
+
+def test_training_starts_from_weights_of_a_file_and_says_which(image: Image, folder: Path, tmp_path: Path) -> None:
+    short = (*THIN, "--global-batch", "2", "--iterations", "1", "--report-every", "1")
+    first = ssd(image, 1, folder, *short, "--checkpoint-path", str(tmp_path / "first"))
+    assert first.end() == 0, first.text()
+    (weights,) = (tmp_path / "first").glob("iteration-*/state.npz")
+    tiny = ("--learning-rate", "1e-12", "--seed", "7", "--checkpoint-path", str(tmp_path / "second"))
+    second = ssd(image, 1, folder, *short, *tiny, "--weights", str(weights))
+    assert second.end() == 0, second.text()
+
+    said = second.one(protocol.CONTEXT)["weights"]
+    assert len(said["sha256"]) == 64
+    taken, of_all = said["arrays"].split(" of ")
+    assert taken == of_all
+    for name, value in read(tmp_path / "second").items():
+        np.testing.assert_allclose(value, read(tmp_path / "first")[name], atol=1e-6, err_msg=name)
+
+
+def test_bad_data_and_bad_weights_end_the_run_for_good_with_one_line(chainermn: Image, folder: Path) -> None:
+    short = (*THIN, "--global-batch", "6", "--iterations", "1")
+    refused = ssd(chainermn, 2, folder, *short, "--weights", str(folder / "ImageSets" / "Main" / "test.txt"))
+    assert refused.end() == protocol.NOT_RETRYABLE
+    assert "test.txt: not readable as weights" in refused.one(protocol.FATAL)["reason"]
+
+    absent = ssd(chainermn, 2, folder, *short, "--train-sets", "VOC2012/trainval")
+    assert absent.end() == protocol.NOT_RETRYABLE
+    assert "no image set 'VOC2012/trainval'" in absent.one(protocol.FATAL)["reason"]
+
+    picture = folder / "JPEGImages" / "000003.jpg"
+    picture.write_bytes(picture.read_bytes()[:2000])
+    cut = ssd(chainermn, 1, folder, *short, "--loader-processes", "1")
+    assert cut.end() == protocol.NOT_RETRYABLE
+    assert "000003.jpg: not a readable image" in cut.one(protocol.FATAL)["reason"]
+    assert not any("Traceback" in line for line in cut.plain), cut.text()

@@ -1,0 +1,197 @@
+"""What the SSD programs of both frameworks share around their networks: samples, evaluation, options, weights."""
+
+import hashlib
+import pickle
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from jobs.names import EXAMPLES
+from jobs.programs import shapes
+from jobs.programs.augment import Pixels
+from jobs.programs.boxes import Floats, default_boxes, encode
+from jobs.programs.detection_data import DetectionData, load_data
+from jobs.programs.detection_evaluation import evaluate
+from jobs.programs.ending import Fatal
+from jobs.programs.options import Parser, training_parser
+from jobs.programs.order import sample_generator
+from jobs.programs.ssd_options import learning_rate, ssd_options
+from jobs.programs.weights import read_npz, read_weights
+from jobs.programs.world import World, alone
+from jobs.spec import load
+
+SETS = ("trainval", "test")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shapes.write_shapes(tmp_path / "voc", images=5, test_images=3)
+    return tmp_path / "voc"
+
+
+def test_a_batch_holds_pixels_and_the_targets_of_every_default_box(folder: Path) -> None:
+    training, test = load_data(folder, SETS, False, alone())
+    assert (len(training), len(test)) == (5, 3)
+    pixels, offsets, labels = training.batch([training.sample(i, sample_generator(0, 0, i)) for i in range(2)])
+    assert (pixels.shape, str(pixels.dtype)) == ((2, 3, 300, 300), "uint8")
+    assert (offsets.shape, str(offsets.dtype)) == ((2, 8732, 4), "float32")
+    expected = encode(training.images[1].objects.boxes, training.images[1].objects.labels, default_boxes())
+    np.testing.assert_array_equal(offsets[1], expected[0])
+    np.testing.assert_array_equal(labels[1], expected[1])
+
+
+def test_a_sample_depends_on_seed_epoch_and_index_only_also_in_another_process(folder: Path) -> None:
+    training, test = load_data(folder, SETS, True, alone())
+    travelled = pickle.loads(pickle.dumps(training))
+    first = training.sample(2, sample_generator(7, 1, 2))
+    training.sample(0, sample_generator(7, 1, 0))
+    for again in (training.sample(2, sample_generator(7, 1, 2)), travelled.sample(2, sample_generator(7, 1, 2))):
+        for part in ("pixels", "offsets", "labels"):
+            np.testing.assert_array_equal(getattr(first, part), getattr(again, part))
+    assert (training.sample(2, sample_generator(7, 2, 2)).pixels != first.pixels).any()
+    one, other = (test.sample(0, sample_generator(0, epoch, 0)).pixels for epoch in (0, 1))
+    assert np.array_equal(one, other), "test images are never augmented"
+
+
+def test_only_rank_zero_reads_the_folder(folder: Path) -> None:
+    said: list[Any] = []
+
+    def tell(value: Any) -> Any:
+        said.append(value)
+        return value
+
+    ours = load_data(folder, SETS, True, World(0, 2, 0, ("a",), tell, lambda value: [value]))
+    heard = iter(said)
+    theirs = load_data(folder / "absent", SETS, True, World(1, 2, 0, ("a",), lambda _: next(heard), lambda v: [v]))
+    assert [part.fingerprint() for part in ours] == [part.fingerprint() for part in theirs]
+    assert ours[0].fingerprint() != ours[1].fingerprint()
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", "half"])
+def test_a_broken_image_is_one_line_with_its_file(folder: Path, content: bytes | str) -> None:
+    training, _ = load_data(folder, SETS, True, alone())
+    path = training.images[3].path
+    path.write_bytes(content if isinstance(content, bytes) else path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(Fatal, match=r"000004\.jpg: not a readable image .*; replace the file"):
+        training.sample(3, sample_generator(0, 0, 3))
+
+
+def test_evaluation_of_perfect_output_gives_one_however_many_ranks_share_it(folder: Path) -> None:
+    _, test = load_data(folder, SETS, True, alone())
+    right = _answers(test)
+    alone_result = evaluate(right, test, alone())
+    assert alone_result["mean_average_precision"] == 1
+    assert {value for name, value in alone_result.items() if name.startswith("ap_")} == {1.0}
+    results, looked_at = _on_two_ranks(test)
+    assert results == [alone_result, alone_result]
+    assert looked_at == [2, 1]
+
+
+class _Enough(Exception):
+    pass
+
+
+def _on_two_ranks(test: DetectionData) -> tuple[list[dict[str, float]], list[int]]:
+    shares: list[Any] = []
+
+    def collect(mine: Any) -> NoReturn:
+        shares.append(mine)
+        raise _Enough
+
+    for rank in range(2):
+        with pytest.raises(_Enough):
+            evaluate(_answers(test), test, World(rank, 2, rank, ("a",), lambda value: value, collect))
+    worlds = [World(rank, 2, rank, ("a",), lambda value: value, lambda _: shares) for rank in range(2)]
+    return [evaluate(_answers(test), test, world) for world in worlds], [len(share) for share in shares]
+
+
+def _answers(test: DetectionData) -> Any:
+    """A network that knows the right output of each test image by its pixels."""
+    known = {}
+    for index in range(len(test)):
+        sample = test.sample(index, np.random.default_rng(0))
+        confidences = np.zeros((8732, 21), np.float32)
+        confidences[np.arange(8732), sample.labels] = 20
+        known[hashlib.sha256(sample.pixels.tobytes()).digest()] = (sample.offsets, confidences)
+
+    def predict(pixels: Pixels) -> tuple[Floats, Floats]:
+        found = [known[hashlib.sha256(image.tobytes()).digest()] for image in pixels]
+        return np.stack([offsets for offsets, _ in found]), np.stack([confidences for _, confidences in found])
+
+    return predict
+
+
+def test_the_learning_rate_falls_to_a_tenth_as_in_the_paper() -> None:
+    parser = Parser("")
+    ssd_options(parser)
+    rate = learning_rate(parser.parse_args(["--data", "x"]))
+    at = {0: 1e-3, 79_999: 1e-3, 80_000: 1e-4, 99_999: 1e-4, 100_000: 1e-5, 119_999: 1e-5}
+    assert {iteration: rate(iteration) for iteration in at} == pytest.approx(at)
+    constant = learning_rate(parser.parse_args(["--data", "x", "--rate-drops", "", "--learning-rate", "0.5"]))
+    assert constant(10**6) == 0.5
+
+
+@pytest.mark.parametrize("name", ["ssd", "ssd-pytorch", "ssd-shapes"])
+def test_the_ready_specs_hold_arguments_that_the_programs_take(name: str) -> None:
+    spec = load(EXAMPLES / f"{name}.toml")
+    assert spec.program == "ssd"
+    parser = training_parser("")
+    ssd_options(parser)
+    options = parser.parse_args(["--data", str(spec.data), *spec.args])
+    if name != "ssd-shapes":
+        assert (options.global_batch, options.iterations, options.width) == (32, 120_000, 1)
+        assert options.rate_drops == (80_000, 100_000)
+
+
+@pytest.mark.parametrize("text", ["100,50", "0,10", "ten", "5,5"])
+def test_drops_of_the_rate_that_do_not_rise_are_refused(text: str) -> None:
+    parser = Parser("")
+    ssd_options(parser)
+    with pytest.raises(Fatal, match="--rate-drops"):
+        parser.parse_args(["--data", "x", "--rate-drops", text])
+
+
+MODEL = {"trunk/W": (2, 3), "trunk/b": (2,), "head/W": (5,)}
+
+
+def _weights(path: Path, **shapes: tuple[int, ...]) -> Path:
+    with path.open("wb") as file:
+        arrays: dict[str, Any] = {name.replace("__", "/"): np.full(shape, 7.0) for name, shape in shapes.items()}
+        np.savez(file, **arrays)
+    return path
+
+
+def test_weights_of_a_trunk_are_taken_and_what_the_model_lacks_is_left(tmp_path: Path) -> None:
+    path = _weights(tmp_path / "w.npz", trunk__W=(2, 3), trunk__b=(2,), classifier__W=(9,))
+    weights = read_weights(path, read_npz, MODEL, ["trunk/W", "trunk/b"])
+    assert sorted(weights.arrays) == ["trunk/W", "trunk/b"]
+    assert weights.described(3) == {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "arrays": "2 of 3"}
+
+
+def test_a_checkpoints_state_serves_as_weights(tmp_path: Path) -> None:
+    path = tmp_path / "state.npz"
+    arrays: dict[str, Any] = {f"parameters/{name}": np.zeros(shape) for name, shape in MODEL.items()}
+    np.savez(path, **arrays)
+    assert sorted(read_weights(path, read_npz, MODEL, ["trunk/W"]).arrays) == sorted(MODEL)
+
+
+def test_wrong_weights_are_refused_in_one_line(tmp_path: Path) -> None:
+    text = tmp_path / "text.npz"
+    text.write_text("hello")
+    other = _weights(tmp_path / "other.npz", conv1=(1,), conv2=(1,))
+    wider = _weights(tmp_path / "wider.npz", trunk__W=(2, 4), trunk__b=(2,))
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(wider.read_bytes()[:-100])
+    for path, message in (
+        (tmp_path / "absent.npz", "no such file"),
+        (tmp_path, "no such file"),
+        (text, r"not readable as weights \(no NumPy archive\)"),
+        (cut, "not readable as weights"),
+        (other, r"no trunk/W in it, it holds conv1, conv2"),
+        (wider, r"trunk/W has shape \(2, 4\), the model \(2, 3\)"),
+    ):
+        with pytest.raises(Fatal, match=message) as caught:
+            read_weights(path, read_npz, MODEL, ["trunk/W", "trunk/b"])
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)

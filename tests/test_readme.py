@@ -1,0 +1,78 @@
+"""The README says what is so: its links lead somewhere and its commands do what they are there for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+README = (PROJECT / "README.md").read_text()
+BIN = Path(sys.executable).parent
+
+# Commands that this file does not run, and the tests that do.
+RUN_ELSEWHERE = {
+    "./scripts/demo": ".ci/run",
+    "./scripts/test": ".ci/run",
+    "source .venv/bin/activate": ".ci/run",
+    "pulumi stack select lab --create": "tests/engine",
+    "pulumi config set --path 'access[0]' MY.ADDRESS/32": "tests/engine",
+    "pulumi up": "tests/engine",
+    "spotmpi run jobs/examples/digits.toml --on lab --nodes 4": "tests/engine",
+    "pulumi preview": "tests/engine",
+    "pulumi destroy": "tests/engine",
+    "spotmpi run jobs/examples/digits.toml --on kubernetes --nodes 2 --set kubernetes.image=IMAGE "
+    "--set kubernetes.volume=CLAIM": "tests/cluster",
+    "spotmpi drill ID --node 1 --how evict": "tests/cluster",
+    "spotmpi logs -f ID": "tests/cluster",
+    "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 8": "tests/jobs/test_cloud_command.py",
+    "spotmpi doctor lab": "tests/jobs/test_cloud_doctor.py",
+}
+
+
+def _commands() -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def test_every_link_leads_to_a_file_of_this_project() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if not target.startswith("https://"):
+            assert (PROJECT / target).exists(), target
+
+
+def test_every_command_is_run_here_or_named_with_the_tests_that_run_it() -> None:
+    here = {command for command in _commands() if command.startswith("spotmpi ") and command not in RUN_ELSEWHERE}
+    assert set(_commands()) == here | set(RUN_ELSEWHERE)
+    for place in RUN_ELSEWHERE.values():
+        assert (PROJECT / place).exists(), place
+
+
+def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:
+    import tomllib
+
+    from jobs.spec import from_values
+
+    for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL):
+        from_values(tomllib.loads(block))
+
+
+@pytest.mark.images
+@pytest.mark.timeout(1800)
+def test_the_local_commands_work_in_their_order(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "SPOTMPI_RUNS": str(tmp_path / "runs")}
+    commands = [command for command in _commands() if command.startswith("spotmpi ") and command not in RUN_ELSEWHERE]
+    assert len(commands) >= 7
+    for command in commands:
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    listed = subprocess.run(["spotmpi", "list"], cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    assert listed.count("succeeded") >= 1 + 6, listed
+    assert list((tmp_path / "runs" / "sweeps").glob("*/report/report.html"))

@@ -125,23 +125,22 @@ class ClusterFollower:
         async for change, jobset in self._client.watch(cluster_api.JOBSET, name=self._it.run):
             if change == cluster_api.AGAIN:
                 change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._jobset)
-            self._take_jobset(jobset)
-            if change == "DELETED":
-                notes = self._jobset["metadata"].get("annotations", {})
-                reason = notes.get(manifests.ANNOTATION_STOPPED, "its JobSet was deleted")
-                self._over = self._over or Event(time.time(), record.STOPPED, values={"reason": reason})
+            self._take_jobset(jobset, gone=change == "DELETED")
             if self._over:
                 self._ended.set()
 
-    def _take_jobset(self, jobset: Object) -> None:
+    def _take_jobset(self, jobset: Object, gone: bool = False) -> None:
         self._jobset = jobset
-        given_up = jobset["metadata"].get("annotations", {}).get(manifests.ANNOTATION_GIVEN_UP)
-        if given_up:
-            self._over = Event(time.time(), record.FAILED, values={"reason": given_up})
-        stopped = jobset["metadata"].get("annotations", {}).get(manifests.ANNOTATION_STOPPED)
-        if stopped and jobset["metadata"].get("deletionTimestamp"):
-            # Its pods may take minutes to go, and have said all that they had to say.
-            self._over = self._over or Event(time.time(), record.STOPPED, values={"reason": stopped})
+        notes = jobset["metadata"].get("annotations", {})
+        given_up, stopped = notes.get(manifests.ANNOTATION_GIVEN_UP), notes.get(manifests.ANNOTATION_STOPPED)
+        # Whoever deletes it says why beforehand; until it is being deleted, the word alone ends nothing.
+        if gone or jobset["metadata"].get("deletionTimestamp"):
+            if given_up:
+                self._over = Event(time.time(), record.FAILED, values={"reason": given_up})
+            elif gone or stopped:
+                # Its pods may take minutes to go, and have said all that they had to say.
+                reason = stopped or "its JobSet was deleted"
+                self._over = self._over or Event(time.time(), record.STOPPED, values={"reason": reason})
         for condition in jobset.get("status", {}).get("conditions") or []:
             if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
                 self._over = self._over or _said_by(condition)

@@ -131,9 +131,7 @@ def test_whoever_may_not_submit_is_told_in_one_line(
     testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("nobody")))
-    with pytest.raises(
-        SpotmpiError, match=r'not permitted .*User "nobody" cannot create resource "jobsets"'
-    ) as refused:
+    with pytest.raises(SpotmpiError, match=r'not permitted .*User "nobody" cannot get resource "jobsets"') as refused:
         submit(tmp_path, namespace)
     assert "\n" not in str(refused.value)
 

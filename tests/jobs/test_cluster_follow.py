@@ -62,6 +62,7 @@ class FakeCluster:
         self.logs: dict[str, list[str]] = {}
         self.changes: dict[str, asyncio.Queue[Any]] = {}
         self.patched: list[Object] = []
+        self.patched_jobset: Object = {}
         self.deleted: list[str] = []
         self.refuses: dict[str, Exception] = {}
 
@@ -91,9 +92,14 @@ class FakeCluster:
         if "patch" in self.refuses:
             raise self.refuses["patch"]
         self.patched.append(values)
+        self.patched_jobset = jobset()
+        self.patched_jobset["metadata"]["annotations"] |= values["metadata"]["annotations"]
+        self.put(cluster_api.JOBSET, "MODIFIED", self.patched_jobset)
 
     async def delete(self, kind: str, name: str) -> None:
+        await asyncio.sleep(0.1)  # a request takes its time; a follower that has ended by then has not deleted
         self.deleted.append(name)
+        self.put(cluster_api.JOBSET, "DELETED", self.patched_jobset)
 
 
 def follow(

@@ -72,6 +72,10 @@ class Kubernetes:
         """Give a pod's phase, such as Running."""
         return self.kubectl("get", "pod", pod, "-n", namespace, "-o", "jsonpath={.status.phase}")
 
+    def wait_for_phase(self, phase: str, *which: str) -> None:
+        """Wait until an object's status has that phase; TestbedError after half a minute."""
+        self.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", "--timeout=30s", *which)
+
     def apply(self, *objects: Object | Path, namespace: str = "default") -> None:
         """Apply objects, or files and folders of them, on the server's side, so that their size does not matter."""
         files = [item for item in objects if isinstance(item, Path)]

@@ -32,7 +32,8 @@ class Rates:
     """How fast the iterations went that count.
 
     ``per_second`` is iterations over the sum of their ``seconds``; ``median`` is of seconds per iteration and ``iqr``
-    the distance of its quartiles divided by it. ``left_out`` counts the others by reason.
+    the distance of its quartiles divided by it. ``left_out`` counts the others by reason. ``kept`` are the seconds
+    themselves, in order.
     """
 
     iterations: int
@@ -42,6 +43,7 @@ class Rates:
     iqr: float
     by_arrival: bool
     left_out: dict[str, int]
+    kept: tuple[float, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
     median = statistics.median(kept)
     low, _, high = statistics.quantiles(kept, n=4, method="inclusive")
     iqr = (high - low) / median if median > 0 else math.inf
-    return Rates(len(kept), total, len(kept) / total, median, iqr, by_arrival, left_out)
+    return Rates(len(kept), total, len(kept) / total, median, iqr, by_arrival, left_out, tuple(kept))
 
 
 def _before(windows: list[_Window], limit: int | None) -> tuple[list[_Window], int]:

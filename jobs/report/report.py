@@ -10,7 +10,7 @@ from typing import Any
 from jobs import metrics
 from jobs.report.figures import share
 from jobs.report.measured import Measured
-from jobs.report.rows import EFFICIENCY_LIMIT, SPREAD_LIMIT, Line, Row
+from jobs.report.rows import EDGE_LIMIT, EFFICIENCY_LIMIT, SPREAD_LIMIT, Line, Row
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,14 @@ def method(runs: Sequence[Measured]) -> list[str]:
         said.append(metrics.ARRIVAL_RULE)
     said.append(
         "A row's rate is the median over its trials. Up to 4 trials their range is shown, from 5 on the 95 % interval "
-        "of that median (whole trials resampled); with 1 trial the spread is the distance of the quartiles of its "
-        "iterations over their median."
+        "of that median (whole trials resampled, then blocks of their iterations); with 1 trial the spread is the "
+        "distance of the quartiles of its iterations over their median."
     )
     said.append(
         "Efficiency is samples/s per rank, divided by that of the smallest number of ranks of the same variant. "
         f"A spread above {share(SPREAD_LIMIT, 0)} and an efficiency above {share(EFFICIENCY_LIMIT, 0)} are marked: "
-        "neither should be taken at its word."
+        "neither should be taken at its word. So are first and last tenths of the iterations whose rates are more than "
+        f"{share(EDGE_LIMIT, 0)} apart: credits for bursts of network, disk or processor may have run out."
     )
     return said
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from jobs import intervals
 from jobs.report.figures import share
 from jobs.report.measured import STRONG, WEAK, Measured
 
 SPREAD_LIMIT = 0.05
 EFFICIENCY_LIMIT = 1.05
-FEWEST_FOR_INTERVAL = 5
-_RESAMPLES = 4000
+EDGE_LIMIT = 0.05
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callab
     first = runs[0]
     rates = [rate for run in runs if (rate := run.iterations_per_second) is not None]
     rate = statistics.median(rates) if rates else None
-    low, high, bounds, spread = _bounds(runs, rates)
+    low, high, bounds, spread = _bounds(runs)
     samples = rate * first.samples_per_iteration if rate and first.samples_per_iteration else None
     efficiency = samples / first.ranks / base[0] if samples and base else None
     qualities = [run.quality for run in runs if run.quality]
@@ -165,23 +164,15 @@ def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callab
     )
 
 
-def _bounds(runs: Sequence[Measured], rates: Sequence[float]) -> tuple[float | None, float | None, str, float | None]:
+def _bounds(runs: Sequence[Measured]) -> tuple[float | None, float | None, str, float | None]:
     """Low, high, what they are, and the spread."""
-    if len(rates) >= FEWEST_FOR_INTERVAL:
-        low, high = interval(rates)
-        return low, high, "95 % interval of the median", (high - low) / statistics.median(rates)
-    if len(rates) > 1:
-        low, high = min(rates), max(rates)
-        return low, high, "range over the trials", (high - low) / statistics.median(rates)
+    trials = [run.training.rates.kept for run in runs if run.training.rates]
+    found = intervals.of_rate(trials)
+    if found:
+        middle = statistics.median(intervals.rate(trial) for trial in trials)
+        return found.low, found.high, found.kind, (found.high - found.low) / middle
     only = next((run.training.rates for run in runs if run.training.rates), None)
     return None, None, "distance of the quartiles of the iterations (IQR)", only.iqr if only else None
-
-
-def interval(rates: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median of *rates*, from resampling whole trials with a fixed seed."""
-    chance = random.Random(1)
-    medians = sorted(statistics.median(chance.choices(rates, k=len(rates))) for _ in range(_RESAMPLES))
-    return medians[round(0.025 * _RESAMPLES)], medians[round(0.975 * _RESAMPLES) - 1]
 
 
 def _flags(runs: Sequence[Measured], spread: float | None, efficiency: float | None) -> list[str]:
@@ -194,12 +185,20 @@ def _flags(runs: Sequence[Measured], spread: float | None, efficiency: float | N
         found.append(f"spread above {share(SPREAD_LIMIT, 0)}")
     if efficiency is not None and efficiency > EFFICIENCY_LIMIT:
         found.append(f"efficiency above {share(EFFICIENCY_LIMIT, 0)}")
+    if _drifts(runs):
+        found.append(f"first and last window more than {share(EDGE_LIMIT, 0)} apart")
     for run in runs:
         if run.training.rates is None:
             found.append(f"{run.run}: only {run.training.reported} iterations timed, no rate after the warm-up")
         if run.state != "succeeded":
             found.append(f"{run.run}: {run.state}")
     return found
+
+
+def _drifts(runs: Sequence[Measured]) -> bool:
+    """Whether iterations became faster or slower within runs, as they do when burst credits run out."""
+    edges = [found for run in runs if run.training.rates and (found := intervals.edges(run.training.rates.kept))]
+    return bool(edges) and abs(statistics.median(last / first for first, last in edges) - 1) > EDGE_LIMIT
 
 
 def _median(values: Iterable[float | None]) -> float | None:

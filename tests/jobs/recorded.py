@@ -30,6 +30,7 @@ class Recorded:
     loss: float = 0.25
     accuracy: float | None = 0.97
     wobble: float = 0.01
+    slows: float = 0.0  # how much longer the last iteration takes than the first, as a share
     state: str = "succeeded"
     interrupted_at: tuple[int, ...] = ()  # the next attempt starts 10 iterations before
     by_arrival: bool = False
@@ -94,7 +95,7 @@ def _metrics(spec: JobSpec, made: Recorded) -> tuple[list[dict[str, Any]], float
         first = max(bounds[attempt - 1] - 10, 0)
         lines.append({"t": clock, "attempt": attempt, "node": 0, "kind": "context", **context})
         for last in range(first + 10, bounds[attempt] + 1, 10):
-            seconds = [(1 + made.wobble * (at * 7 % 11 - 5) / 5) / made.rate for at in range(last - 9, last + 1)]
+            seconds = [_seconds(made, at) for at in range(last - 9, last + 1)]
             clock += sum(seconds)
             said = {"iteration": last, "loss": made.loss * made.iterations / last}
             timed = {} if made.by_arrival else {"seconds": seconds}
@@ -104,6 +105,10 @@ def _metrics(spec: JobSpec, made: Recorded) -> tuple[list[dict[str, Any]], float
         quality = {} if made.accuracy is None else {"accuracy": made.accuracy}
         lines.append({"t": clock, "attempt": len(bounds) - 1, "node": 0, "kind": "result", **result, **quality})
     return lines, clock
+
+
+def _seconds(made: Recorded, at: int) -> float:
+    return (1 + made.wobble * (at * 7 % 11 - 5) / 5) * (1 + made.slows * at / made.iterations) / made.rate
 
 
 def _write(path: Path, lines: list[dict[str, Any]]) -> None:

@@ -202,6 +202,17 @@ def shell_command(run: str, node: int = 0, where: Place = None) -> Sequence[str]
     return backend.shell(backend.state(run).id, node)
 
 
+def pull(run: str, where: Place = None, say: Say = lambda text: None) -> Path:
+    """Bring all that is kept of a run (checkpoints, logs, TensorBoard events) here; the folder that holds it.
+
+    A run whose JobSet is gone, and which this machine has never seen, needs its whole id.
+    """
+    backend = choose.backend_of(run, where)
+    with contextlib.suppress(UnknownRun):
+        run = backend.state(run).id
+    return backend.pull(run, say)
+
+
 def clean(older: float, delete: bool = False, where: Place = None) -> list[RunState]:
     """The runs that ended more than *older* seconds ago; with *delete* their folders are gone afterwards."""
     limit = time.time() - older

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from jobs.events import Event
@@ -56,6 +57,14 @@ class Backend(Protocol):
 
     def shell(self, run: str, node: int) -> Sequence[str]:
         """The command that opens a shell where a node of the run is."""
+        ...
+
+    def pull(self, run: str, say: Say) -> Path:
+        """Bring all that is kept of a run, checkpoints too, to this machine; the folder that then holds it.
+
+        Raises:
+            SpotmpiError: it is out of reach.
+        """
         ...
 
     def stop(self, run: str, reason: str, now: bool) -> None:

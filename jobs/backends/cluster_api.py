@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx2
 from lightkube import ApiError, AsyncClient, KubeConfig, codecs
@@ -126,6 +126,13 @@ class ClusterApi:
         """What *command* printed in a pod's container; its exit status is its own."""
         done = await self._client.exec(pod, command=command, stdout=True, stderr=True)
         return str(done.stdout)
+
+    async def stream(
+        self, pod: str, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None
+    ) -> tuple[int, str]:
+        """Exit status and last words of *command* in a pod, fed from *given*, its output written to *into*."""
+        done = await self._client.exec(pod, command=command, stdin=given, stdout=into or False, stderr=True)
+        return int(done.exit_code), str(done.stderr)
 
     async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
         """The lines of a pod's log from *since* seconds ago; with *follow* until the container ends."""

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lightkube import ApiError
 
 from jobs import names
-from jobs.backends import cluster_api, pod_output, start_limit
+from jobs.backends import cluster_api, start_limit
 from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.backends.followed import followed
 from jobs.backends.pod_log import PodLog, Source
 from jobs.backends.pod_output import Entry
+from jobs.backends.replaying import Replayer
+from jobs.backends.volume_access import PATIENCE
 from jobs.backends.waiting import Seen, why_waiting
 from jobs.errors import SpotmpiError
 from jobs.events import Event
 from jobs.plan import manifests
-from jobs.pod import boot, place, record
+from jobs.pod import record
 
 LABEL_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
 LAST_WORDS = 10.0  # seconds that logs may still take once the JobSet is over
 STREAMS = 64  # logs read at once; the client's connections are limited, and watches need theirs
 TALK = 1.0  # seconds between looks at why a run waits
-
-
-@dataclass(frozen=True)
-class Followed:
-    """What a follower has to know of a run, from its JobSet."""
-
-    run: str
-    nodes: int
-    every_node: bool  # whether each node has output of its own
-    submitted: float  # Unix seconds
-    start_limit: float  # seconds
-
-
-def followed(jobset: Object) -> Followed:
-    """The `Followed` of a run's JobSet."""
-    spec = manifests.spec_of(jobset)
-    submitted = float(jobset["metadata"]["annotations"][manifests.ANNOTATION_SUBMITTED])
-    return Followed(jobset["metadata"]["name"], spec.nodes, spec.launcher != "mpirun", submitted, spec.limits.start)
 
 
 class ClusterFollower:
@@ -59,10 +44,14 @@ class ClusterFollower:
         self._logs: dict[str, asyncio.Task[None]] = {}
         self._strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry: an agent's last words
         self._over: Event | None = None  # what the JobSet itself says of its end
+        self._ran = False  # whether it came to an end by itself
         self._ended = asyncio.Event()
         self._streams = asyncio.Semaphore(STREAMS)
         self._began = time.time()
         self._said: frozenset[str] = frozenset()
+        self._read: set[int] = set()  # nodes of whom there was a pod to read
+        self._replayer = Replayer(client, jobset, self._say)
+        self._replaying = asyncio.Lock()
 
     async def follow(self) -> AsyncIterator[Entry]:
         """Everything from the first pod that is still there until the run has ended."""
@@ -80,18 +69,29 @@ class ClusterFollower:
                 yield entry
             yield ended or self._verdict()
         finally:
-            for task in [*self._tasks, *self._logs.values()]:
+            tasks = [*self._tasks, *self._logs.values()]
+            for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._replayer.close()
 
     async def so_far(self) -> AsyncIterator[Entry]:
         """What there is at this moment; a run that has waited too long is ended by it."""
+        try:
+            async for entry in self._at_this_moment():
+                yield entry
+        finally:
+            await self._replayer.close()
+
+    async def _at_this_moment(self) -> AsyncIterator[Entry]:
         self._take_jobset(self._jobset)
         pods = await self._client.list(cluster_api.POD, {names.LABEL_RUN: self._it.run})
         pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         self._seen.pods = {_name(pod): pod for pod in pods}
+        found = [self._log(pod).entries(follow=False) for pod in pods if self._reports(pod)]
         ended = None
-        for pod in filter(self._reports, pods):
-            async for entry in self._log(pod).entries(follow=False):
+        for entries in [*found, self._of_the_gone()]:
+            async for entry in entries:
                 if entry.event and entry.event.terminal:
                     ended = entry
                 else:
@@ -102,6 +102,17 @@ class ClusterFollower:
         await self._read_events()
         for event in await self._look():
             yield Entry(0, event=event)
+
+    async def _of_the_gone(self) -> AsyncIterator[Entry]:
+        """What the run folder holds of nodes whose pods went before we came, once the run is over."""
+        nodes = range(self._it.nodes if self._it.every_node else 1)
+        for node in sorted(set(nodes) - self._read) if self._ran else []:
+            try:
+                for entry in await self._replayed("", node, self._it.submitted, time.time()):
+                    yield entry
+            except SpotmpiError as error:
+                reason = f"the output of node {node} can no longer be had: {error}"
+                yield Entry(0, event=Event(time.time(), record.GAP, values={"reason": reason}))
 
     def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The task of *work*; what it raises ends the stream."""
@@ -118,8 +129,17 @@ class ClusterFollower:
         """End the stream when the JobSet is over and its logs are read."""
         await self._ended.wait()
         if self._logs:
-            await asyncio.wait(self._logs.values(), timeout=LAST_WORDS)
+            _, late = await asyncio.wait(self._logs.values(), timeout=LAST_WORDS)
+            if late and self._replaying.locked():
+                await asyncio.wait(late, timeout=PATIENCE)
+        async for entry in self._of_the_gone():
+            await self._entries.put(entry)
         await self._entries.put(None)
+
+    def _say(self, reason: str) -> None:
+        """Tell whoever follows why they wait for us."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._entries.put_nowait(Entry(0, event=Event(time.time(), record.WAITING, values={"reason": reason})))
 
     async def _watch_jobset(self) -> None:
         async for change, jobset in self._client.watch(cluster_api.JOBSET, name=self._it.run):
@@ -143,6 +163,7 @@ class ClusterFollower:
                 self._over = self._over or Event(time.time(), record.STOPPED, values={"reason": reason})
         for condition in jobset.get("status", {}).get("conditions") or []:
             if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
+                self._ran = True
                 self._over = self._over or _said_by(condition)
 
     def _verdict(self) -> Entry:
@@ -235,22 +256,18 @@ class ClusterFollower:
 
     def _log(self, pod: Object) -> PodLog:
         name = _name(pod)
+        self._read.add(_node(pod))
         earlier = pod["metadata"].get("labels", {}).get(LABEL_RESTARTS, "0") != "0"
         began = self._it.submitted if earlier else start_limit.unix(pod["metadata"]["creationTimestamp"])
-        source = Source(name, _node(pod), began, earlier, lambda: self._finished(name), self._replay)
+        source = Source(name, _node(pod), began, earlier, lambda: self._finished(name), self._replayed)
         return PodLog(self._client, source, self._strays)
 
-    async def _replay(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
-        """What the run folder holds, by way of the pod itself or, once that has ended, of node 0's."""
+    async def _replayed(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
+        """What the run folder holds, by way of the pod itself or of node 0's, where one of them lives."""
         living = [each for each in self._seen.pods.values() if _phase(each) == "Running"]
-        asked = next((each for each in living if _name(each) == pod or _node(each) == 0), None)
-        if asked is None:
-            raise SpotmpiError("no pod of the run lives that could read its folder")
-        folder = f"{place.RUNS}/{self._it.run}"
-        words = f"cd {boot.CODE} && python3 -m jobs.pod.replay {folder} {node} {since!r} {until!r}"
-        with told("read the run folder"):
-            said = await self._client.execute(_name(asked), ["sh", "-c", words])
-        return [entry for line in said.splitlines() if (entry := pod_output.parse(line))]
+        seeing = [_name(each) for each in living if _name(each) == pod or _node(each) == 0]
+        async with self._replaying:  # one after the other, for a pod may have to be made
+            return await self._replayer.entries(seeing, node, since, until)
 
     def _finished(self, pod: str) -> bool:
         values = self._seen.pods.get(pod)

@@ -11,7 +11,7 @@ from pathlib import Path
 from lightkube import ApiError
 
 from jobs import names, runs, work
-from jobs.backends import cluster_api, faults, local_machine, run_cache, stopping
+from jobs.backends import cluster_api, faults, local_machine, pulling, run_cache, stopping
 from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.cluster_follow import ClusterFollower
@@ -20,6 +20,7 @@ from jobs.backends.pod_output import Entry
 from jobs.backends.run_cache import Given, RunCache
 from jobs.backends.run_folder import folder_events
 from jobs.backends.run_keys import make_keys
+from jobs.backends.volume_access import Volume
 from jobs.environment import Environment
 from jobs.errors import Problem, RunInUse, UnknownRun, wrong
 from jobs.events import Event
@@ -72,12 +73,8 @@ class KubernetesBackend:
         )
         site = self._site(spec)
         return {
-            "run": run,
-            "name": spec.title,
-            "backend": run_cache.CACHED,
+            **manifests.copied_plan(spec, run, self._context, site.namespace),
             "submitted": submitted,
-            "context": self._context,
-            "namespace": site.namespace,
             "notes": _notes(site),
             "objects": manifests.kubernetes_plan(spec, site, submission),
         }
@@ -152,6 +149,26 @@ class KubernetesBackend:
         there = ["--namespace", self._api().namespace, "--stdin", "--tty", pod]
         return ["kubectl", *context, "exec", *there, "--", "/bin/sh"]
 
+    def pull(self, run: str, say: Say) -> Path:
+        """Bring the run's folder from its run volume, by way of one of its pods or of a pod for the purpose."""
+        paths = names.RunPaths(self.runs_folder / run)
+        jobset = call(self._find(run))
+        if jobset:
+            self.state(run)
+        call(pulling.pull(self._api(), paths, self._volume_of(paths, jobset), say))
+        return paths.folder
+
+    def _volume_of(self, paths: names.RunPaths, jobset: Object | None) -> Volume:
+        """Where a run's folder is, from the cluster, this terminal's copy, or the environment that was named."""
+        objects = [jobset] if jobset else runs.plan(paths).get("objects") if paths.plan.is_file() else None
+        if objects:
+            return pulling.volume_of(manifests.mounted(objects[0]), paths.id)
+        if self._environment is None:
+            remedy = "neither the cluster nor this terminal knows it any more; name its environment with --on STACK"
+            raise wrong("run", paths.id, remedy)
+        image, repository = next(iter(self._environment.repositories.items()))
+        return Volume(self._environment.volume_claim, Build(image).reference(repository))
+
     def _site(self, spec: JobSpec) -> Site:
         wanted, environment = spec.kubernetes, self._environment
         image = wanted.image
@@ -222,8 +239,7 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])
         if not paths.folder.exists():
             spec = manifests.spec_of(jobset)
-            plan: Plan = {"run": paths.id, "name": spec.title, "backend": run_cache.CACHED}
-            plan |= {"context": self._context, "namespace": jobset["metadata"]["namespace"]}
+            plan = manifests.copied_plan(spec, paths.id, self._context, jobset["metadata"]["namespace"])
             run_cache.create(paths, spec.to_toml(), plan, _submitted(jobset).time)
 
     def _cached(self, run: str) -> runs.RunState | None:

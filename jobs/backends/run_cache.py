@@ -12,11 +12,11 @@ from jobs import runs
 from jobs.backends.pod_output import Entry
 from jobs.events import Event
 from jobs.names import RunPaths
+from jobs.plan.manifests import BACKEND
 from jobs.pod import record
 from jobs.pod.lines import Line
 from jobs.pod.supervisor import LOCK
 
-CACHED = "kubernetes"  # the backend that a cached plan names
 MISSING = "(this line could no longer be had)"
 
 
@@ -133,7 +133,7 @@ class Target(NamedTuple):
 def target(paths: RunPaths) -> Target | None:
     """Where the run is whose copy the folder holds; None where the folder is no copy."""
     plan = runs.plan(paths) if paths.plan.is_file() else {}
-    return Target(plan.get("context"), plan["namespace"]) if plan.get("backend") == CACHED else None
+    return Target(plan.get("context"), plan["namespace"]) if plan.get("backend") == BACKEND else None
 
 
 def _newest(path: Path) -> float:

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import typer
 
-from jobs.cli import bench, clean, doctor, drill, image, init, list_runs, logs, plan, report, run, shell, status, stop
+from jobs.cli import (
+    bench,
+    clean,
+    doctor,
+    drill,
+    image,
+    init,
+    list_runs,
+    logs,
+    plan,
+    pull,
+    report,
+    run,
+    shell,
+    status,
+    stop,
+)
 
 app = typer.Typer(
     name="spotmpi",
@@ -24,6 +40,7 @@ app.command("status")(status.command)
 app.command("logs")(logs.command)
 app.command("stop")(stop.command)
 app.command("drill")(drill.command)
+app.command("pull")(pull.command)
 app.command("shell")(shell.command)
 app.add_typer(image.app, name="image")
 app.command("plan")(plan.command)

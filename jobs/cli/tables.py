@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
+from jobs import names
 from jobs.runs import RunState
 
 
@@ -45,6 +47,15 @@ def show_status(state: RunState, as_json: bool) -> None:
             print(f"{name:<10} {value}")
     if state.over and state.state != "succeeded":
         print(f"continue   spotmpi run --resume {state.id}")
+
+
+def show_folder(folder: Path, as_json: bool) -> None:
+    """Print a run's folder and how much it holds, or a JSON object."""
+    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if as_json:
+        print(json.dumps({"run": folder.name, "folder": str(folder), "bytes": held}))
+    else:
+        print(f"{names.shown(folder)} ({held / 1e6:.1f} MB)")
 
 
 def _iterations(state: RunState) -> str:

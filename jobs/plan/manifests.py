@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why somebody deletes it
 ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that nobody led
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
+BACKEND = "kubernetes"  # as plans name it
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 
 
@@ -46,16 +48,33 @@ class Submission:
 
 def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[Object]:
     """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
-    agents = pod_plan(spec, submission.run, submission.time, submission.work)
+    copied = json.dumps(copied_plan(spec, submission.run, None, site.namespace), indent=1) + "\n"
+    files = {"spec.toml": spec.to_toml(), "plan.yaml": copied}
+    agents = pod_plan(spec, submission.run, submission.time, submission.work, files)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission)]
     for part in parts:
         part["metadata"]["namespace"] = site.namespace
     return [_jobset(spec, site, submission, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
 
 
-def spec_of(jobset: Object) -> JobSpec:
+def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
     """The spec that a run's JobSet carries in its annotations."""
     return JobSpec.model_validate(json.loads(jobset["metadata"]["annotations"][ANNOTATION_SPEC]))
+
+
+def copied_plan(spec: JobSpec, run: str, context: str | None, namespace: str) -> dict[str, Any]:
+    """The plan in a copy of a run: where the run really is."""
+    return {"run": run, "name": spec.title, "backend": BACKEND, "context": context, "namespace": namespace}
+
+
+def mounted(jobset: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]] | None:
+    """The claim, image and pull secrets that a run's pods have; None for a run without a run volume."""
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    kept = next(volume for volume in pod["volumes"] if volume["name"] == "volume")
+    if "persistentVolumeClaim" not in kept:
+        return None
+    secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets") or [])
+    return kept["persistentVolumeClaim"]["claimName"], pod["containers"][0]["image"], secrets
 
 
 def _jobset(spec: JobSpec, site: Site, submission: Submission, plan_hash: str) -> Object:

@@ -11,8 +11,11 @@ from jobs.spec import JobSpec
 VOLUME = "/spotmpi/volume"  # where the run volume is mounted
 
 
-def pod_plan(spec: JobSpec, run: str, submitted: float, work: dict[str, Any]) -> dict[str, Any]:
-    """The agents' plan of *spec* as plain JSON values; *submitted* is in Unix seconds."""
+def pod_plan(spec: JobSpec, run: str, submitted: float, work: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
+    """The agents' plan of *spec* as plain JSON values; *submitted* is in Unix seconds.
+
+    *files* are texts by name that node 0 lays into the run folder.
+    """
     return {
         "run": run,
         "name": spec.title,
@@ -30,6 +33,7 @@ def pod_plan(spec: JobSpec, run: str, submitted: float, work: dict[str, Any]) ->
         "oversubscribed": False,
         "submitted": submitted,
         "work": work,
+        "files": files,
     }
 
 

@@ -86,6 +86,8 @@ def run(here: Place, notice: Notice) -> int:
     os.makedirs(here.folder, exist_ok=True)
     written = PodRecord(here.folder)
     try:
+        for name, text in here.plan["files"].items():
+            written.text(name, text)
         return _run(here, notice, written)
     except OSError as error:
         if error.errno not in record.FULL:

@@ -96,12 +96,15 @@ class Record:
         self.replace("summary.json", values)
 
     def replace(self, name: str, values: dict[str, Any]) -> None:
-        """Write the JSON file *name* whole: aside first, then renamed."""
+        """Write the JSON file *name* whole."""
+        self.text(name, json.dumps(values, indent=1) + "\n")
+
+    def text(self, name: str, text: str) -> None:
+        """Write the file *name* whole: aside first, then renamed."""
         path = self._place(name)
         aside = path + ".part"
         with open(aside, "w") as file:
-            json.dump(values, file, indent=1)
-            file.write("\n")
+            file.write(text)
         os.replace(aside, path)
 
     def give_up_reserve(self) -> None:

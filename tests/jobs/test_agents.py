@@ -32,7 +32,7 @@ class Gang:
     def __init__(self, folder: Path, values: dict[str, Any]) -> None:
         self.folder = folder
         spec = from_values({"launcher": "none", "nodes": 2, **values})
-        self.plan = pod_plan(spec, RUN, time.time(), {})
+        self.plan = pod_plan(spec, RUN, time.time(), {}, {"spec.toml": spec.to_toml()})
         self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
         self.plan["folder"] = str(folder)
         self.plan["environment"] = {**self.plan["environment"], "PYTHONPATH": "", "HOME": str(folder)}
@@ -123,6 +123,7 @@ def test_all_end_well_when_every_launcher_has(gang: Callable[..., Gang]) -> None
     said = [[event.values["text"] for event in run.said(node) if event.kind == "line"] for node in range(3)]
     assert said == [[f"rank {node} of 3"] for node in range(3)]
     assert run.attempt()["cause"] == "succeeded"
+    assert (run.folder / "runs" / RUN / "spec.toml").read_text().startswith("command = ")
 
 
 def test_node_0_waits_for_the_slowest(gang: Callable[..., Gang]) -> None:

@@ -28,14 +28,19 @@ def stamp(seconds_ago: float = 0) -> str:
     return datetime.fromtimestamp(time.time() - seconds_ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def jobset(age: float = 0, start: str = "10m", suspend: bool = False, status: Object | None = None) -> Object:
+def jobset(
+    age: float = 0, start: str = "10m", suspend: bool = False, status: Object | None = None, volume: str = ""
+) -> Object:
     spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "limits": {"start": start}})
     annotations = {
         manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
         manifests.ANNOTATION_SUBMITTED: f"{time.time() - age:.3f}",
     }
     metadata = {"name": RUN, "namespace": "here", "annotations": annotations}
-    return {"metadata": metadata, "spec": {"suspend": suspend}, "status": status or {}}
+    kept: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}
+    pods = {"containers": [{"image": "any"}], "volumes": [{"name": "volume", **kept}]}
+    node = {"template": {"spec": {"template": {"spec": pods}}}}
+    return {"metadata": metadata, "spec": {"suspend": suspend, "replicatedJobs": [node]}, "status": status or {}}
 
 
 def pod(node: int, phase: str, age: float = 0, **status: Any) -> Object:

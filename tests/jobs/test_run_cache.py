@@ -14,6 +14,7 @@ from jobs.backends.run_cache import MISSING, RunCache
 from jobs.backends.run_folder import folder_events
 from jobs.events import Event
 from jobs.names import RunPaths
+from jobs.plan.manifests import BACKEND
 from jobs.pod import record
 
 
@@ -46,7 +47,7 @@ STORY = [
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path / "runs" / "digits-1")
-    plan = {"run": paths.id, "name": "digits", "backend": run_cache.CACHED, "context": None, "namespace": "here"}
+    plan = {"run": paths.id, "name": "digits", "backend": BACKEND, "context": None, "namespace": "here"}
     run_cache.create(paths, 'name = "digits"\n', plan, 1000.0)
     return paths
 

@@ -1,0 +1,63 @@
+"""What followers missed of a run's output, read back from its run folder."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+
+from jobs import names
+from jobs.backends import pod_output
+from jobs.backends.base import Say
+from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.backends.pod_output import Entry
+from jobs.backends.volume_access import Volume, VolumeAccess, volume_access
+from jobs.errors import SpotmpiError
+from jobs.plan import manifests, ship
+from jobs.pod import boot, place
+
+_CODE = "/tmp/spotmpi"  # in a pod that is not of the run
+
+
+class Replayer:
+    """Reads the folder of one run by way of a pod that lives or, once none does, of one made for the purpose."""
+
+    def __init__(self, client: ClusterApi, jobset: Object, say: Say) -> None:
+        self._client = client
+        self._say = say
+        self._run = jobset["metadata"]["name"]
+        mounted = manifests.mounted(jobset)
+        self._volume = Volume(*mounted) if mounted else None
+        self._own: VolumeAccess | None = None
+        self._open = AsyncExitStack()
+
+    async def entries(self, living: Iterable[str], node: int, since: float, until: float) -> list[Entry]:
+        """What the run folder holds of *node* between two Unix times; *living* are pods that run and see it.
+
+        Raises:
+            SpotmpiError: no pod can read it.
+        """
+        pod = next(iter(living), None)
+        code = boot.CODE if pod else _CODE
+        if pod is None:
+            pod = (await self._own_access()).pod
+        folder = f"{place.RUNS}/{self._run}"
+        words = f"cd {code} && python3 -m jobs.pod.replay {shlex.quote(folder)} {node} {since!r} {until!r}"
+        with told("read the run folder"):
+            said = await self._client.execute(pod, ["sh", "-c", words])
+        return [entry for line in said.splitlines() if (entry := pod_output.parse(line))]
+
+    async def close(self) -> None:
+        """Delete the pod that was made, if any."""
+        await self._open.aclose()
+
+    async def _own_access(self) -> VolumeAccess:
+        if self._volume is None:
+            raise SpotmpiError("the run has no run volume, and no pod of it lives")
+        if self._own is None:
+            own = await self._open.enter_async_context(volume_access(self._client, self._volume, self._say))
+            unpack = f"mkdir -p {_CODE} && tar xzf - -C {_CODE}"
+            await own.run(["sh", "-c", unpack], io.BytesIO(ship.pod_side(names.PROJECT)))
+            self._own = own
+        return self._own

@@ -1,0 +1,100 @@
+"""Reading and filling a run volume from here: by a pod of its own, which goes when its user does."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from jobs.backends import cluster_api
+from jobs.backends.base import Say
+from jobs.backends.cluster_api import ClusterApi, told
+from jobs.backends.waiting import Seen, why_waiting
+from jobs.errors import SpotmpiError
+from jobs.plan import volume_pod
+
+PATIENCE = 300.0  # seconds for a node to take the pod and pull its image
+_LOOK = 0.3  # seconds between looks at the pod
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A claim, and an image that has ``sh`` and ``tar`` and can be pulled."""
+
+    claim: str
+    image: str
+    pull_secrets: tuple[str, ...] = ()
+
+
+class VolumeAccess:
+    """A pod in which commands see the volume; `volume_access` makes one."""
+
+    def __init__(self, api: ClusterApi, pod: str) -> None:
+        self._api = api
+        self.pod = pod
+
+    async def read(self, command: Sequence[str], into: BinaryIO) -> None:
+        """Write what *command* prints to *into*; SpotmpiError with its last words where it fails."""
+        await self._done(command, None, into)
+
+    async def run(self, command: Sequence[str], given: BinaryIO | None = None) -> None:
+        """Run *command* with *given* on its standard input; SpotmpiError with its last words where it fails."""
+        await self._done(command, given, None)
+
+    async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
+        status, said = await self._api.stream(self.pod, command, given, into)
+        if status:
+            words = said.strip().splitlines() or [f"it ended with {status}"]
+            raise SpotmpiError(f"could not reach the files on the run volume: {words[-1]}")
+
+
+@asynccontextmanager
+async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncIterator[VolumeAccess]:
+    """A `VolumeAccess` whose pod is gone afterwards; *say* hears why it takes its time.
+
+    Raises:
+        SpotmpiError: the pod could not be made, or does not run within five minutes; it says why.
+    """
+    name = f"spotmpi-volume-{secrets.token_hex(4)}"
+    pod = volume_pod.volume_pod(name, api.namespace, volume.claim, volume.image, list(volume.pull_secrets))
+    with told("start a pod that reads the run volume"):
+        await api.create(pod)
+    try:
+        await _until_running(api, name, say)
+        yield VolumeAccess(api, name)
+    finally:
+        with told("delete the pod that read the run volume"):
+            await api.delete(cluster_api.POD, name)
+
+
+async def _until_running(api: ClusterApi, name: str, say: Say) -> None:
+    deadline, told_already = time.monotonic() + PATIENCE, ""
+    while True:
+        with told("wait for the pod that reads the run volume"):
+            pod = await api.find(cluster_api.POD, name)
+            phase = pod["status"].get("phase") if pod else None
+            if phase == "Running":
+                return
+            reason = await _why_not(api, name, pod)
+        if pod is None or phase in ("Failed", "Succeeded"):
+            raise SpotmpiError(f"the pod that was to read the run volume is gone ({reason}); try again")
+        if time.monotonic() > deadline:
+            raise SpotmpiError(f"no pod could read the run volume within {PATIENCE:g} s: {reason}")
+        if reason != told_already:
+            say(f"waiting for a pod that reads the run volume: {reason} (gives up after {PATIENCE:g} s)")
+            told_already = reason
+        await asyncio.sleep(_LOOK)
+
+
+async def _why_not(api: ClusterApi, name: str, pod: cluster_api.Object | None) -> str:
+    if pod is None:
+        return "somebody deleted it"
+    seen = Seen(pods={name: pod})
+    for event in await api.list(cluster_api.EVENT):
+        if event["involvedObject"].get("name") == name:
+            seen.take_event(event)
+    return why_waiting(seen, name, 1) or pod["status"].get("message") or "it ended by itself"

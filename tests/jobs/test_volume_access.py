@@ -1,0 +1,220 @@
+"""The run volume, read by a short-lived pod, against a cluster whose every answer is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from jobs.backends import cluster_api, cluster_follow, pulling, volume_access
+from jobs.backends.cluster_follow import ClusterFollower
+from jobs.backends.volume_access import Volume
+from jobs.errors import RunInUse, SpotmpiError
+from jobs.events import Event
+from jobs.names import RunPaths
+from jobs.plan.volume_pod import volume_pod
+from jobs.pod import record
+from tests.jobs.test_cluster_follow import RUN, FakeCluster, jobset, pod
+
+Object = dict[str, Any]
+VOLUME = Volume("claim", "registry/image:1", ("key",))
+
+
+class VolumeCluster(FakeCluster):
+    """A cluster whose pods run commands here, on *root* in place of the mounted volume's runs."""
+
+    namespace = "here"
+
+    def __init__(self, root: Path, pods: Sequence[Object] = (), phases: Sequence[str] = ("Pending", "Running")) -> None:
+        super().__init__(list(pods))
+        self.root = root
+        self.phases = list(phases)
+        self.created: list[Object] = []
+        self.events: list[Object] = []
+        self.commands: list[tuple[str, Sequence[str]]] = []
+
+    async def create(self, values: Object) -> Object:
+        self.created.append(values)
+        return values
+
+    async def find(self, kind: str, name: str) -> Object | None:
+        phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
+        return {"metadata": {"name": name}, "status": {"phase": phase}} if phase else None
+
+    async def list(self, kind: str, labels: Any = None) -> list[Object]:
+        return self.events if kind == cluster_api.EVENT else await super().list(kind, labels)
+
+    async def delete(self, kind: str, name: str) -> None:
+        self.deleted.append(name)
+
+    async def stream(
+        self, name: str, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None
+    ) -> tuple[int, str]:
+        done = self._run(name, command, given.read() if given else b"")
+        if into:
+            into.write(done.stdout)
+        return done.returncode, done.stderr.decode()
+
+    async def execute(self, name: str, command: Sequence[str]) -> str:
+        return self._run(name, command, b"").stdout.decode()
+
+    def _run(self, name: str, command: Sequence[str], given: bytes) -> subprocess.CompletedProcess[bytes]:
+        self.commands.append((name, command))
+        places = {"/spotmpi/volume/runs": str(self.root), "/tmp/spotmpi": str(self.root.parent / "code")}
+        here = list(command)
+        for there, path in places.items():
+            here = [part.replace(there, path).replace("python3", sys.executable) for part in here]
+        return subprocess.run(here, input=given, capture_output=True)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_access, "_LOOK", 0.01)
+    monkeypatch.setattr(cluster_follow, "LAST_WORDS", 1.0)
+    monkeypatch.setattr(cluster_follow, "TALK", 0.02)
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> RunPaths:
+    """A run folder as agents leave it on a volume."""
+    paths = RunPaths(tmp_path / "volume" / RUN)
+    written = [
+        (paths.events, json.dumps({"t": time.time(), "event": "succeeded"}) + "\n"),
+        (paths.spec, 'command = ["x"]\n'),
+        (paths.checkpoints / "7" / "model.npz", "weights"),
+    ]
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}.000000Z 0 o hello\n"
+    for path, text in [*written, (paths.logs / "1" / "node-0.log", line)]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return paths
+
+
+def pull(cluster: VolumeCluster, paths: RunPaths) -> list[str]:
+    said: list[str] = []
+    asyncio.run(pulling.pull(cluster, paths, VOLUME, said.append))  # type: ignore[arg-type]
+    return said
+
+
+def test_a_pod_made_for_the_purpose_brings_the_whole_folder_and_is_gone_afterwards(
+    there: RunPaths, tmp_path: Path
+) -> None:
+    cluster, here = VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN)
+
+    said = pull(cluster, here)
+
+    assert (here.checkpoints / "7" / "model.npz").read_text() == "weights"
+    assert here.events.read_text() == there.events.read_text()
+    (made,) = cluster.created
+    assert cluster.deleted == [made["metadata"]["name"]]
+    assert said == ["waiting for a pod that reads the run volume: 1/1 nodes: containers are being created " + GIVES_UP]
+    assert [path.name for path in here.folder.parent.iterdir()] == [RUN]
+
+
+GIVES_UP = "(gives up after 300 s)"
+
+
+def test_a_pod_of_the_run_is_used_where_one_lives(there: RunPaths, tmp_path: Path) -> None:
+    cluster = VolumeCluster(there.folder.parent, [pod(0, "Succeeded"), pod(1, "Running")])
+    pull(cluster, RunPaths(tmp_path / "here" / RUN))
+    assert not cluster.created
+    assert {name for name, _ in cluster.commands} == {pod(1, "Running")["metadata"]["name"]}
+
+
+def test_what_only_this_terminals_copy_knows_stays_and_an_older_pull_is_replaced(
+    there: RunPaths, tmp_path: Path
+) -> None:
+    here = RunPaths(tmp_path / "here" / RUN)
+    (here.checkpoints / "3").mkdir(parents=True)
+    here.events.write_text("submitted here\n")
+    pull(VolumeCluster(there.folder.parent), here)
+    assert here.events.read_text() == "submitted here\n"
+    assert [path.name for path in here.checkpoints.iterdir()] == ["7"]
+
+
+def test_a_run_that_is_being_followed_here_is_left_alone(there: RunPaths, tmp_path: Path) -> None:
+    here = RunPaths(tmp_path / "here" / RUN)
+    here.folder.mkdir(parents=True)
+    with (here.folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RunInUse, match=r"another process follows run .* --runs FOLDER"):
+            pull(VolumeCluster(there.folder.parent), here)
+
+
+def test_a_volume_without_the_run_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    cluster, here = VolumeCluster(tmp_path / "volume"), RunPaths(tmp_path / "here" / RUN)
+    with pytest.raises(SpotmpiError, match="could not reach the files on the run volume: there is no folder"):
+        pull(cluster, here)
+    assert cluster.deleted == [cluster.created[0]["metadata"]["name"]]
+    assert not list(here.folder.parent.iterdir())
+
+
+def test_a_pod_that_never_runs_is_given_up_with_the_clusters_reason(
+    there: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volume_access, "PATIENCE", 0.05)
+    cluster = VolumeCluster(there.folder.parent, phases=["Pending"])
+    monkeypatch.setattr("jobs.backends.volume_access.secrets.token_hex", lambda size: "one")
+    said = {"name": "spotmpi-volume-one"}
+    cluster.events = [{"involvedObject": said, "reason": "FailedMount", "message": "claim not found"}]
+    with pytest.raises(SpotmpiError, match=r"within 0.05 s: .*FailedMount: claim not found"):
+        pull(cluster, RunPaths(tmp_path / "here" / RUN))
+    assert cluster.deleted == ["spotmpi-volume-one"]
+
+
+@pytest.mark.parametrize(("phase", "why"), [("Failed", "it ended by itself"), ("", "somebody deleted it")])
+def test_a_pod_that_goes_before_it_is_of_use_is_told(there: RunPaths, tmp_path: Path, phase: str, why: str) -> None:
+    cluster = VolumeCluster(there.folder.parent, phases=[phase])
+    with pytest.raises(SpotmpiError, match=f"is gone .{why}.; try again"):
+        pull(cluster, RunPaths(tmp_path / "here" / RUN))
+
+
+def followed(cluster: VolumeCluster, of: Object, follow: bool) -> list[Event]:
+    async def gathered() -> list[Event]:
+        it = ClusterFollower(cluster, of)  # type: ignore[arg-type]
+        return [entry.event async for entry in (it.follow() if follow else it.so_far()) if entry.event]
+
+    return asyncio.run(asyncio.wait_for(gathered(), 20))
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_run_whose_pods_are_gone_is_told_from_its_folder(there: RunPaths, follow: bool) -> None:
+    over = {"conditions": [{"type": "Completed", "status": "True"}]}
+    cluster = VolumeCluster(there.folder.parent)
+    it = jobset(age=60, status=over, volume="claim")
+    cluster.put(cluster_api.JOBSET, "ADDED", it)
+
+    events = [event for event in followed(cluster, it, follow) if event.kind != record.WAITING]
+
+    assert [event.kind for event in events] == [record.LINE, record.SUCCEEDED]
+    assert events[0].values["text"] == "hello"
+    assert cluster.deleted == [cluster.created[0]["metadata"]["name"]]
+
+
+def test_a_run_without_a_volume_whose_pods_are_gone_says_that_its_output_is_lost() -> None:
+    over = {"conditions": [{"type": "Completed", "status": "True"}]}
+    gap, end = followed(VolumeCluster(Path("/none")), jobset(age=60, status=over), follow=False)
+    assert gap.kind == record.GAP and "node 0 can no longer be had: the run has no run volume" in str(gap.reason)
+    assert end.kind == record.SUCCEEDED
+
+
+def test_the_pod_is_restricted_and_ends_by_itself() -> None:
+    made = volume_pod("one", "here", "claim", "image", ["key"])["spec"]
+    assert made["securityContext"]["runAsNonRoot"] and made["activeDeadlineSeconds"] == 3600
+    assert made["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert made["imagePullSecrets"] == [{"name": "key"}] and not made["automountServiceAccountToken"]
+
+
+def test_an_archive_that_leads_out_of_the_folder_is_refused(there: RunPaths, tmp_path: Path) -> None:
+    (there.folder / "outside").symlink_to("/etc/passwd")
+    with pytest.raises(SpotmpiError, match=r"what the run volume holds of digits-1 cannot be taken over: .*outside"):
+        pull(VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN))
+    assert not (tmp_path / "here" / RUN).exists()

@@ -65,6 +65,11 @@ def parts_name(run: str) -> str:
     return f"{run}-parts"
 
 
+def checkpoints(run_folder: str, path: str | None) -> str:
+    """Where a run writes checkpoints: the spec's *path*, from the run folder if relative, by default in it."""
+    return os.path.normpath(Path(run_folder, path or "checkpoints"))
+
+
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_APP = "app.kubernetes.io/managed-by"
 
@@ -119,11 +124,6 @@ class RunPaths:
     def attempts(self) -> Path:
         """The folder of attempt records."""
         return self.folder / "attempts"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints go unless the spec says otherwise."""
-        return self.folder / "checkpoints"
 
     @property
     def tensorboard(self) -> Path:

@@ -1,4 +1,4 @@
-"""The job spec: what the user asks for. Every default lives here, and only here."""
+"""The job spec: what the user asks for. Every default lives here and in `jobs.spec_kubernetes`, and only there."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from jobs.errors import InputError, Problem, wrong
+from jobs.spec_kubernetes import CONFIG_MAP, Kubernetes, Part
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -46,11 +47,7 @@ Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(se
 Count = Annotated[int, Field(ge=1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Resources(_Part):
+class Resources(Part):
     """What one slot gets."""
 
     cpu: Count = Field(1, description="threads per slot")
@@ -58,16 +55,16 @@ class Resources(_Part):
     gpu: int = Field(0, ge=0, description="GPUs per slot")
 
 
-class Checkpoint(_Part):
+class Checkpoint(Part):
     """When and where a program that can writes its checkpoints."""
 
     every: Duration = Field(600.0, description="time between checkpoints")
     keep: Count = Field(3, description="how many whole checkpoints stay")
-    path: str | None = Field(None, description="folder; by default inside the run folder")
+    path: str | None = Field(None, description="folder, from the run folder if relative (default: checkpoints)")
     grace: Duration = Field(60.0, description="how long a stop waits for a checkpoint to become whole")
 
 
-class Limits(_Part):
+class Limits(Part):
     """When a run gives up."""
 
     start: Duration = Field(600.0, description="from submission to the first sign of life of the program")
@@ -77,7 +74,7 @@ class Limits(_Part):
     interruptions: int = Field(100, ge=0, description="interrupted attempts that are followed by another one")
 
 
-class Metrics(_Part):
+class Metrics(Part):
     """How iterations are read from a program that does not report in our lines."""
 
     pattern: str | None = Field(
@@ -86,38 +83,13 @@ class Metrics(_Part):
     samples_per_iteration: Count | None = Field(None, description="global batch of a program read by pattern")
 
 
-class Mpi(_Part):
+class Mpi(Part):
     """What mpirun gets besides the defaults; on a cluster only."""
 
     args: list[str] = Field([], description="arguments put after the defaults, so that they win")
 
 
-class Toleration(_Part):
-    """A taint of nodes that the pods of a run bear."""
-
-    key: str
-    value: str | None = None
-    effect: str | None = None
-
-
-class Kubernetes(_Part):
-    """Where and how pods run; read by the kubernetes backend only."""
-
-    context: str | None = Field(None, description="of the kubeconfig; by default its current one")
-    namespace: str | None = Field(None, description="by default the environment's, else the context's")
-    image: str | None = Field(None, description="reference to pull, such as registry/chainermn@sha256:...")
-    volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data")
-    spread: Literal["node", "any"] | None = Field(None, description="node: one pod per node; any: as they fit")
-    node_selector: dict[str, str] = {}
-    tolerations: list[Toleration] = []
-    labels: dict[str, str] = {}
-    secrets: list[str] = Field([], description="Secrets whose keys become variables of every rank")
-    pull_secrets: list[str] = Field([], description="Secrets for pulling the image")
-    queue: str | None = Field(None, description="Kueue LocalQueue that admits the run")
-    shm: str = Field("1Gi", description="size of the memory-backed /dev/shm", pattern=r"^\d+(Mi|Gi)$")
-
-
-class JobSpec(_Part):
+class JobSpec(Part):
     """What the user asks for, whole and frozen; `load` makes one from TOML."""
 
     name: str = Field("", description="a name for people; by default the program's or the command's")
@@ -133,6 +105,7 @@ class JobSpec(_Part):
     where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
     data: str | None = Field(None, description="folder of the data set")
     env: dict[str, str] = {}
+    forward: list[str] = Field([], description="variables of this terminal that ranks get; on a cluster by Secret")
     resources: Resources = Resources()
     checkpoint: Checkpoint = Checkpoint()
     limits: Limits = Limits()
@@ -197,7 +170,7 @@ def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job
 
 
 def _overridden(values: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """*values* with one ``a.b=value`` applied; the value is TOML, or else a plain string."""
+    """*values* with one ``a.b=value`` applied, or ``a.b+=value`` added to a list; TOML, or else a plain string."""
     path, equals, raw = text.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
@@ -214,26 +187,43 @@ def _overridden(values: Mapping[str, Any], text: str) -> dict[str, Any]:
 def _with(values: Mapping[str, Any], keys: list[str], value: object, text: str) -> dict[str, Any]:
     first, rest = keys[0], keys[1:]
     if not rest:
-        return {**values, first: value}
+        return _added(values, first[:-1], value, text) if first.endswith("+") else {**values, first: value}
     inner = values.get(first, {})
     if not isinstance(inner, Mapping):
         raise wrong("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
     return {**values, first: _with(inner, rest, value, text)}
 
 
+def _added(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
+    there = values.get(key, [])
+    if not isinstance(there, list):
+        raise wrong("--set", text, f"{key} is no list that could be added to")
+    return {**values, key: [*there, *(value if isinstance(value, list) else [value])]}
+
+
 def _resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     """Paths in a spec file are meant from where the file is, others from the current folder.
 
-    A relative data path that leads nowhere here stays as it is: on a cluster it is meant from the run volume.
+    A relative data path that leads nowhere here stays as it is: on a cluster it is meant from the run volume. So does
+    a relative checkpoint path, which is meant from the run folder everywhere.
     """
     if isinstance(values.get("data"), str):
         data = (base / Path(values["data"]).expanduser()).resolve()
         values = {**values, "data": str(data) if data.exists() else values["data"]}
     checkpoint = values.get("checkpoint")
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
-        path = str((base / Path(checkpoint["path"]).expanduser()).resolve())
-        values = {**values, "checkpoint": {**checkpoint, "path": path}}
+        values = {**values, "checkpoint": {**checkpoint, "path": str(Path(checkpoint["path"]).expanduser())}}
+    kubernetes = values.get("kubernetes")
+    if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
+        templates = [_resolved_template(name, base) for name in kubernetes["templates"]]
+        values = {**values, "kubernetes": {**kubernetes, "templates": templates}}
     return values
+
+
+def _resolved_template(name: object, base: Path) -> object:
+    if not isinstance(name, str) or name.startswith(CONFIG_MAP):
+        return name
+    return str((base / Path(name).expanduser()).resolve())
 
 
 def _problem(detail: dict[str, Any]) -> Problem:
@@ -250,7 +240,7 @@ def _near(loc: tuple[Any, ...]) -> str:
 
     model: Any = JobSpec
     for part in loc[:-1]:
-        model = model.model_fields[part].annotation
+        model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
     known = list(model.model_fields)
     close = difflib.get_close_matches(str(loc[-1]), known, n=1)
     return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"

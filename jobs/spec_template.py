@@ -37,6 +37,10 @@ _EXAMPLES: dict[str, Any] = {
     "volume": "runs",
     "spread": "node",
     "queue": "gpus",
+    "forward": ["WANDB_API_KEY"],
+    "mounts": [{"path": "/cache", "claim": "cache"}],
+    "secret_env": {"HF_TOKEN": "hugging-face/token"},
+    "templates": ["pod.yaml", "configmap:our-pods"],
 }
 
 
@@ -73,7 +77,17 @@ def _table(name: str, model: type[BaseModel], values: dict[str, Any]) -> str:
 
 
 def _line(name: str, info: FieldInfo, value: object) -> str:
-    shown = json.dumps(_EXAMPLES.get(name, value) if value in (None, "") else value)
+    shown = _inline(_EXAMPLES.get(name, value) if value in (None, "", [], {}) else value)
     text = f"# {name} = {shown}"
     about = info.description or ""
     return f"{text:<36}  # {about}\n" if about else f"{text}\n"
+
+
+def _inline(value: object) -> str:
+    """*value* as TOML on one line."""
+    if isinstance(value, dict):
+        inside = ", ".join(f"{key} = {_inline(item)}" for key, item in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_inline, value))}]"
+    return json.dumps(value)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from jobs import validate_cluster
 from jobs.errors import InputError, Problem
 from jobs.spec import JobSpec
 
@@ -20,6 +21,8 @@ class Surroundings:
     processes: int | None = None  # that may be started, where that is limited
     command_found: bool = True
     gpus: int = 0
+    variables: frozenset[str] = frozenset()  # that are set where the command was given
+    lasting: tuple[str, ...] | None = None  # folders that outlive the run's pods; None where everything does
 
 
 Check = Callable[[JobSpec, Surroundings], Iterable[Problem]]
@@ -78,12 +81,23 @@ def _missing(spec: JobSpec) -> str:
 
 def _environment(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
     for key, value in spec.env.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+        if not re.fullmatch(validate_cluster.VARIABLE, key):
             yield Problem(f"env.{key}", value, "a variable's name has letters, digits and _ only")
         elif key.startswith("SPOTMPI_"):
             yield Problem(f"env.{key}", value, "names with SPOTMPI_ are set by the run itself")
         if "\0" in value:
             yield Problem(f"env.{key}", value, "remove the zero byte; no variable can hold one")
+    for name in spec.forward:
+        if not re.fullmatch(validate_cluster.VARIABLE, name) or name.startswith("SPOTMPI_"):
+            yield Problem("forward", name, "a variable's name has letters, digits and _ only, and no SPOTMPI_ in front")
+        elif name in spec.env or name in spec.kubernetes.secret_env:
+            yield Problem(
+                "forward", name, "is given a value by env or kubernetes.secret_env too; take one of them away"
+            )
+        elif name not in there.variables:
+            yield Problem(
+                "forward", name, f"is not set here: export it first, or give it a value by --env {name}=VALUE"
+            )
 
 
 def _data(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
@@ -118,4 +132,8 @@ def _metrics(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
         )
 
 
-_CHECKS: tuple[Check, ...] = (_work, _image, _launcher, _environment, _data, _resources, _metrics)
+def _cluster(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+    return validate_cluster.problems(spec, there.lasting)
+
+
+_CHECKS: tuple[Check, ...] = (_work, _image, _launcher, _environment, _data, _resources, _metrics, _cluster)

@@ -22,11 +22,13 @@ Object = dict[str, Any]
 JOBSET = "JobSet"
 POD = "Pod"
 EVENT = "Event"
+CONFIG_MAP = "ConfigMap"
 AGAIN = "AGAIN"
 _RESOURCES: dict[str, Any] = {
     JOBSET: create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
     POD: core_v1.Pod,
     EVENT: core_v1.Event,
+    CONFIG_MAP: core_v1.ConfigMap,
 }
 RETRY = 1.0  # seconds between tries when the API does not answer
 _REFUSED = (401, 403, 404)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from lightkube import ApiError
 
 from jobs import names, runs, work
-from jobs.backends import cluster_api, faults, local_machine, pulling, run_cache, stopping
+from jobs.backends import cluster_api, faults, local_machine, pod_templates, pulling, run_cache, stopping
 from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.cluster_follow import ClusterFollower
@@ -25,8 +26,9 @@ from jobs.environment import Environment
 from jobs.errors import Problem, RunInUse, UnknownRun, wrong
 from jobs.events import Event
 from jobs.images import Build
-from jobs.plan import manifests, ship
+from jobs.plan import manifests, pods, ship
 from jobs.plan.launch import Plan
+from jobs.plan.pod_plan import VOLUME
 from jobs.plan.site import Site
 from jobs.pod import record
 from jobs.spec import JobSpec
@@ -58,25 +60,29 @@ class KubernetesBackend:
             data_is_folder=True,
             tools=frozenset({"none", "mpirun", "torchrun"}),
             gpus=spec.resources.gpu * spec.world_size,
+            variables=here.variables,
+            lasting=self._lasting(spec),
         )
 
     def plan(self, spec: JobSpec, run: str) -> Plan:
         """The run's objects in the order of creation, without its keys."""
-        submitted = round(time.time(), 3)
+        submitted, site = round(time.time(), 3), self._site(spec)
         submission = manifests.Submission(
             run=run,
             owner=getpass.getuser(),
             time=submitted,
-            keys=dict.fromkeys(make_keys(), _MADE_LATER),
+            keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
             code={"pod.tar.gz": ship.pod_side(names.PROJECT)},
             work=work.identify(spec, here=False),
         )
-        site = self._site(spec)
+        objects = manifests.kubernetes_plan(spec, site, submission)
+        if site.templates:
+            pod_templates.require_shape(manifests.pod_template(objects[0]), site.templates)
         return {
             **manifests.copied_plan(spec, run, self._context, site.namespace),
             "submitted": submitted,
             "notes": _notes(site),
-            "objects": manifests.kubernetes_plan(spec, site, submission),
+            "objects": objects,
         }
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
@@ -180,11 +186,19 @@ class KubernetesBackend:
         return Site(
             namespace=self._api().namespace,
             image=image,
-            volume=wanted.volume or (environment.volume_claim if environment else None),
+            volume=self._volume(spec),
             node_selector={},
             tolerations=(),
             spread=wanted.spread or ("node" if environment else "any"),
+            templates=pod_templates.read(wanted.templates, self._api()) if wanted.templates else (),
         )
+
+    def _volume(self, spec: JobSpec) -> str | None:
+        return spec.kubernetes.volume or (self._environment.volume_claim if self._environment else None)
+
+    def _lasting(self, spec: JobSpec) -> tuple[str, ...]:
+        claims = tuple(mount.path for mount in spec.kubernetes.mounts if mount.claim and not mount.read_only)
+        return (VOLUME, *claims) if self._volume(spec) else claims
 
     def _api(self) -> ClusterApi:
         return ClusterApi(self._context, self._namespace)
@@ -250,8 +264,14 @@ class KubernetesBackend:
 def _filled(part: Object, uid: str) -> Object:
     """A part of the plan with its owner's uid, and keys where it is the Secret."""
     owners = [{**owner, "uid": uid} for owner in part["metadata"]["ownerReferences"]]
-    keys = {"stringData": make_keys()} if part["kind"] == "Secret" else {}
+    keys = {"stringData": {**make_keys(), **_forwarded(part)}} if part["kind"] == "Secret" else {}
     return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}, **keys}
+
+
+def _forwarded(secret: Object) -> dict[str, str]:
+    """The variables that the run's Secret is to hold, by key, from where the command was given."""
+    wanted = {pods.forwarded_key(name): value for name, value in os.environ.items()}
+    return {key: wanted[key] for key in secret["stringData"] if key in wanted}
 
 
 def _submitted(jobset: Object) -> Event:

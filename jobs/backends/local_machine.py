@@ -28,6 +28,7 @@ def survey(spec: JobSpec) -> Surroundings:
         gpus=_gpus() if spec.resources.gpu else 0,
         processes=_PROCESSES,
         command_found=not spec.command or _can_start(spec.command[0], spec),
+        variables=frozenset(os.environ),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.options import Json, On, RunsFolder, Set, Slots, overrides, where
+from jobs.cli.options import Env, Json, On, RunsFolder, Set, Slots, overrides, where
 
 
 def command(
@@ -25,6 +25,7 @@ def command(
     new: Annotated[bool, typer.Option("--new", help="Start over instead of continuing a broken-off sweep.")] = False,
     slots: Slots = None,
     assignments: Set = None,
+    env: Env = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials in order and start nothing.")] = False,
     on: On = None,
     runs: RunsFolder = None,
@@ -37,7 +38,7 @@ def command(
     from jobs.cli import measure
 
     given = {"variants": variant, "repeats": repeats, "seed": seed, "retries": retries}
-    wanted = measure.Wanted(spec, nodes, given, tuple(overrides(None, slots, assignments)), where(on, runs), new)
+    wanted = measure.Wanted(spec, nodes, given, tuple(overrides(None, slots, assignments, env)), where(on, runs), new)
     if dry_run:
         measure.show_trials(wanted, json)
     else:

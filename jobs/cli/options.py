@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,19 @@ On = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a key of the spec, such as limits.failures=3; repeatable.", metavar="A.B=V"),
+    typer.Option(
+        "--set",
+        help="Override a key of the spec, such as limits.failures=3; A.B+=V adds to a list. Repeatable.",
+        metavar="A.B=V",
+    ),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        help="A variable for every rank; without a value the one of this terminal, by Secret on a cluster. Repeatable.",
+        metavar="NAME[=VALUE]",
+    ),
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Override the spec's nodes.")]
 Slots = Annotated[int | None, typer.Option("--slots", help="Override the spec's processes per node.")]
@@ -40,7 +53,23 @@ def where(on: str | None, runs: Path | None) -> Where:
     return Where(on, runs)
 
 
-def overrides(nodes: int | None, slots: int | None, assignments: list[str] | None) -> list[str]:
-    """The ``key=value`` overrides that the options stand for; --set comes last and wins."""
+def overrides(
+    nodes: int | None, slots: int | None, assignments: list[str] | None, variables: list[str] | None
+) -> list[str]:
+    """The ``key=value`` overrides that the options stand for; --env comes after --set, which comes after the counts."""
     counts = [f"{key}={value}" for key, value in (("nodes", nodes), ("slots", slots)) if value is not None]
-    return counts + (assignments or [])
+    return counts + (assignments or []) + [_variable(text) for text in variables or []]
+
+
+def _variable(text: str) -> str:
+    """The override that one --env stands for; a value is taken literally, whatever it looks like."""
+    import tomli_w
+
+    from jobs.errors import wrong
+
+    name, equals, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise wrong("--env", name, "write it as NAME or NAME=VALUE; a name has letters, digits and _ only")
+    if not equals:
+        return f'forward+=["{name}"]'
+    return f"env.{name}=" + tomli_w.dumps({"v": value}).strip().removeprefix("v = ")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.options import Json, Nodes, On, RunsFolder, Set, Slots, overrides, where
+from jobs.cli.options import Env, Json, Nodes, On, RunsFolder, Set, Slots, overrides, where
 
 
 def command(
@@ -13,6 +13,7 @@ def command(
     nodes: Nodes = None,
     slots: Slots = None,
     assignments: Set = None,
+    env: Env = None,
     resume: Annotated[
         str | None, typer.Option("--resume", help="Continue this stopped or failed run instead.", metavar="ID")
     ] = None,
@@ -25,7 +26,7 @@ def command(
     """Run a job, follow it, and record it; exit 0 when it succeeds, 1 when it fails, 130 when interrupted."""
     from jobs.cli import start
 
-    wanted = start.Wanted(spec, resume, tuple(overrides(nodes, slots, assignments)), where(on, runs))
+    wanted = start.Wanted(spec, resume, tuple(overrides(nodes, slots, assignments, env)), where(on, runs))
     if dry_run:
         start.show_plan(wanted)
     else:

@@ -95,7 +95,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_RUN: paths.id,
         protocol.ENV_WORLD_SIZE: str(spec.world_size),
         protocol.ENV_HOSTS: "1",
-        protocol.ENV_CHECKPOINT_PATH: spec.checkpoint.path or str(paths.checkpoints),
+        protocol.ENV_CHECKPOINT_PATH: names.checkpoints(str(paths.folder), spec.checkpoint.path),
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
         protocol.ENV_TENSORBOARD: str(paths.tensorboard),

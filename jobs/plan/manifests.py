@@ -62,6 +62,12 @@ def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
     return JobSpec.model_validate(json.loads(jobset["metadata"]["annotations"][ANNOTATION_SPEC]))
 
 
+def pod_template(jobset: Mapping[str, Any]) -> Object:
+    """The pod template within a run's JobSet."""
+    template: Object = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    return template
+
+
 def copied_plan(spec: JobSpec, run: str, context: str | None, namespace: str) -> dict[str, Any]:
     """The plan in a copy of a run: where the run really is."""
     return {"run": run, "name": spec.title, "backend": BACKEND, "context": context, "namespace": namespace}
@@ -69,7 +75,7 @@ def copied_plan(spec: JobSpec, run: str, context: str | None, namespace: str) ->
 
 def mounted(jobset: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]] | None:
     """The claim, image and pull secrets that a run's pods have; None for a run without a run volume."""
-    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    pod = pod_template(jobset)["spec"]
     kept = next(volume for volume in pod["volumes"] if volume["name"] == "volume")
     if "persistentVolumeClaim" not in kept:
         return None

@@ -58,7 +58,7 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
         protocol.ENV_RUN: run,
         protocol.ENV_WORLD_SIZE: str(spec.world_size),
         protocol.ENV_HOSTS: str(spec.nodes),
-        protocol.ENV_CHECKPOINT_PATH: spec.checkpoint.path or f"{folder}/checkpoints",
+        protocol.ENV_CHECKPOINT_PATH: names.checkpoints(folder, spec.checkpoint.path),
         protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
         protocol.ENV_TENSORBOARD: f"{folder}/tensorboard",

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs import names
+from jobs.plan import templates
 from jobs.plan.pod_plan import VOLUME
 from jobs.plan.site import Site
 from jobs.pod import boot, place
 from jobs.spec import JobSpec
+from jobs.spec_kubernetes import Mount
 
 CONTAINER = "node"
 USER = 1000
@@ -19,8 +21,8 @@ GPU = "nvidia.com/gpu"
 
 
 def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
-    """The pod template of every node of *run*."""
-    return {
+    """The pod template of every node of *run*, with the user's templates merged over it."""
+    own = {
         "metadata": {
             "labels": names.run_labels(run) | spec.kubernetes.labels,
             "annotations": {
@@ -38,11 +40,12 @@ def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
             "nodeSelector": {**site.node_selector, **spec.kubernetes.node_selector},
             "tolerations": _tolerations(spec, site),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
-            "containers": [_container(spec, site)],
+            "containers": [_container(spec, site, run)],
             "volumes": _volumes(spec, site, run),
             **_spreading(site, run),
         },
     }
+    return templates.merged(own, site.templates, CONTAINER)
 
 
 def pod_security() -> dict[str, Any]:
@@ -71,13 +74,13 @@ def config_files() -> dict[str, str]:
     }
 
 
-def _container(spec: JobSpec, site: Site) -> dict[str, Any]:
+def _container(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
     generation = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}
     return {
         "name": CONTAINER,
         "image": site.image,
         "command": ["python3", f"{place.CONFIG}/boot.py"],
-        "env": [{"name": place.ENV_GENERATION, "valueFrom": generation}],
+        "env": [{"name": place.ENV_GENERATION, "valueFrom": generation}, *_secret_variables(spec, run)],
         "envFrom": [{"secretRef": {"name": name}} for name in spec.kubernetes.secrets],
         "resources": _resources(spec),
         "securityContext": container_security(),
@@ -90,8 +93,47 @@ def _container(spec: JobSpec, site: Site) -> dict[str, Any]:
             {"name": "shm", "mountPath": "/dev/shm"},
             {"name": "config", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True},
             {"name": "config", "mountPath": "/etc/group", "subPath": "group", "readOnly": True},
+            *_more_mounts(spec),
         ],
     }
+
+
+def forwarded_key(name: str) -> str:
+    """The key of the run's Secret that holds a forwarded variable."""
+    return f"env.{name}"
+
+
+def _secret_variables(spec: JobSpec, run: str) -> list[dict[str, Any]]:
+    """Variables by reference: their values are in no plan."""
+    sources = {name: (names.parts_name(run), forwarded_key(name)) for name in spec.forward}
+    for name, source in spec.kubernetes.secret_env.items():
+        secret, _, key = source.partition("/")
+        sources[name] = (secret, key)
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, (secret, key) in sources.items()
+    ]
+
+
+def _more_mounts(spec: JobSpec) -> list[dict[str, Any]]:
+    return [
+        {"name": _mount_name(index), "mountPath": mount.path, "readOnly": mount.read_only}
+        for index, mount in enumerate(spec.kubernetes.mounts)
+    ]
+
+
+def _mount_name(index: int) -> str:
+    return f"mount-{index}"
+
+
+def _source(mount: Mount) -> dict[str, Any]:
+    if mount.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": mount.claim}}
+    if mount.secret is not None:
+        return {"secret": {"secretName": mount.secret, "defaultMode": 0o440}}
+    if mount.config_map is not None:
+        return {"configMap": {"name": mount.config_map}}
+    return {"emptyDir": {"sizeLimit": mount.empty}}
 
 
 def _resources(spec: JobSpec) -> dict[str, Any]:
@@ -138,6 +180,7 @@ def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
         {"name": "pod", "downwardAPI": {"items": [annotations]}},
         {"name": "volume", **kept},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.kubernetes.shm}},
+        *({"name": _mount_name(index), **_source(mount)} for index, mount in enumerate(spec.kubernetes.mounts)),
     ]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jobs.plan.templates import Template
+
 
 @dataclass(frozen=True)
 class Site:
@@ -15,3 +17,4 @@ class Site:
     node_selector: dict[str, str]
     tolerations: tuple[dict[str, str], ...]
     spread: str  # "node" or "any"
+    templates: tuple[Template, ...] = ()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import yaml
 
 from jobs import names
-from jobs.plan import manifests, ship
+from jobs.plan import manifests, pods, ship
 from jobs.plan.manifests import Submission, kubernetes_plan, spec_of
 from jobs.plan.site import Site
+from jobs.plan.templates import Template
 from jobs.pod import protocol
 from jobs.spec import JobSpec, from_values
 
@@ -43,20 +44,59 @@ FULL: dict[str, Any] = {
         "pull_secrets": ["registry"],
         "queue": "gpus",
         "shm": "8Gi",
+        "mounts": [
+            {"path": "/weights", "claim": "weights", "read_only": True},
+            {"path": "/scratch", "empty": "50Gi"},
+            {"path": "/etc/team", "config_map": "team"},
+            {"path": "/etc/team-keys", "secret": "team-keys"},
+        ],
+        "secret_env": {"HF_TOKEN": "hugging-face/token"},
     },
+    "forward": ["WANDB_API_KEY"],
 }
+TEMPLATES = (
+    Template(
+        "pod.yaml",
+        {
+            "metadata": {"annotations": {"team": "vision", "karpenter.sh/do-not-disrupt": None}},
+            "spec": {
+                "priorityClassName": "low",
+                "initContainers": [{"name": "warm", "image": "warm:1", "restartPolicy": "Always"}],
+                "containers": [{"name": "node", "env": [{"name": "TZ", "value": "UTC"}]}],
+                "tolerations": [{"key": "reserved", "operator": "Exists"}],
+            },
+        },
+    ),
+    Template(
+        "configmap:pods/late",
+        {
+            "kind": "Pod",
+            "spec": {
+                "priorityClassName": "high",
+                "initContainers": [{"name": "warm", "image": "warm:2"}],
+                "containers": [
+                    {
+                        "name": "node",
+                        "resources": {"limits": {"memory": "40Gi"}},
+                        "env": [{"name": "TZ", "value": "CET"}],
+                    }
+                ],
+            },
+        },
+    ),
+)
 SITE = Site("training", "registry/image@sha256:0", "runs", {}, (), "any")
-NODES = Site("training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), "node")
+NODES = Site("training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), "node", TEMPLATES)
 
 
-def submission(run: str = "digits-1") -> Submission:
-    return Submission(
-        run, "ann", 1795240000.25, {"id": "<id>", "host_key": "<key>"}, {"pod.tar.gz": b"code"}, {"program": "digits"}
-    )
+def submission(run: str = "digits-1", forward: Sequence[str] = ()) -> Submission:
+    keys = {"id": "<id>", "host_key": "<key>", **{pods.forwarded_key(name): "<value>" for name in forward}}
+    return Submission(run, "ann", 1795240000.25, keys, {"pod.tar.gz": b"code"}, {"program": "digits"})
 
 
 def plan(values: dict[str, Any], site: Site = SITE, run: str = "digits-1") -> list[dict[str, Any]]:
-    return kubernetes_plan(from_values(values), site, submission(run))
+    spec = from_values(values)
+    return kubernetes_plan(spec, site, submission(run, spec.forward))
 
 
 def found(value: Any, key: str) -> Iterator[Any]:

@@ -175,6 +175,31 @@ def test_an_override_below_a_single_value_is_told() -> None:
         from_values({"nodes": 1}, ["nodes.a.b=3"])
 
 
+def test_an_override_may_add_to_a_list() -> None:
+    values = {"args": ["--a"], "kubernetes": {"secrets": ["one"]}}
+
+    spec = from_values(values, ["args+=--b", 'args+=["c d", "e"]', "kubernetes.secrets+=two", "forward+=TOKEN"])
+
+    assert (spec.args, spec.kubernetes.secrets) == (["--a", "--b", "c d", "e"], ["one", "two"])
+    assert spec.forward == ["TOKEN"]
+    with pytest.raises(InputError, match="--set = 'nodes\\+=1': nodes is no list that could be added to"):
+        from_values({"nodes": 1}, ["nodes+=1"])
+
+
+@pytest.mark.parametrize(
+    ("mount", "field", "told"),
+    [
+        ({"path": "/a"}, "kubernetes.mounts.0", "give exactly one of claim, secret, config_map and empty"),
+        ({"path": "/a", "claim": "a", "secret": "b"}, "kubernetes.mounts.0", "give exactly one of claim, secret"),
+        ({"path": "/a", "empty": "10GB"}, "kubernetes.mounts.0.empty", "string should match pattern"),
+        ({"path": "/a", "clam": "a"}, "kubernetes.mounts.0.clam", "unknown key; did you mean claim?"),
+    ],
+)
+def test_a_mount_says_in_one_way_what_it_is(mount: dict[str, Any], field: str, told: str) -> None:
+    found = problems({"kubernetes": {"mounts": [mount]}})
+    assert list(found) == [field] and told in found[field]
+
+
 def test_an_unknown_key_in_an_override_is_told_like_any_other() -> None:
     assert problems({}, "limit.failures=3") == {"limit": "limit = {'failures': 3}: unknown key; did you mean limits?"}
 
@@ -186,10 +211,10 @@ def test_paths_in_a_file_are_meant_from_the_file_and_overrides_from_here(
     (there / "voc").mkdir(parents=True)
     (here / "voc").mkdir(parents=True)
     monkeypatch.chdir(here)
-    (there / "job.toml").write_text('data = "voc"\n[checkpoint]\npath = "../kept"\n')
+    (there / "job.toml").write_text('data = "voc"\n[kubernetes]\ntemplates = ["pod.yaml", "configmap:gpus"]\n')
 
     assert load(there / "job.toml").data == str(there / "voc")
-    assert load(there / "job.toml").checkpoint.path == str(tmp_path / "kept")
+    assert load(there / "job.toml").kubernetes.templates == [str(there / "pod.yaml"), "configmap:gpus"]
     assert load(there / "job.toml", ["data=voc"]).data == str(here / "voc")
     monkeypatch.setenv("HOME", str(there))
     assert from_values({"data": "~/voc"}).data == str(there / "voc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,17 @@ HERE = Surroundings(
     tools=frozenset({"mpirun", "torchrun", "none"}),
     gpus=2,
     processes=64,
+    variables=frozenset({"TOKEN"}),
 )
 GOOD: dict[str, Any] = {"image": "chainermn", "program": "digits"}
+
+
+def mounted(*mounts: dict[str, Any]) -> dict[str, Any]:
+    return {"command": ["x"], "kubernetes": {"mounts": list(mounts)}}
+
+
+def secret_env(**sources: str) -> dict[str, Any]:
+    return {"command": ["x"], "kubernetes": {"secret_env": sources}}
 
 
 def told(values: dict[str, Any], there: Surroundings = HERE) -> list[str]:
@@ -32,6 +42,9 @@ def told(values: dict[str, Any], there: Surroundings = HERE) -> list[str]:
         {"image": "pytorch", "program": "ssd", "launcher": "torchrun", "resources": {"gpu": 1}, "slots": 2},
         {"command": ["x"], "env": {"_A1": "", "b": "any\nthing"}},
         {"command": ["x"], "metrics": {"pattern": r"it (?P<iteration>\d+)", "samples_per_iteration": 3}},
+        {**GOOD, "mpi": {"args": ["--mca", "pml", "ucx", "--bind-to", "core", "-x", "A"]}, "forward": ["TOKEN"]},
+        mounted({"path": "/a", "claim": "c"}, {"path": "/a/b", "empty": "1Gi"}, {"path": "/spotmpix", "secret": "s"}),
+        secret_env(HF_TOKEN="hugging-face/token"),
     ],
 )
 def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
@@ -62,6 +75,40 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         ({**GOOD, "slots": 10**9}, "nodes = 1: 1 nodes x 1000000000 slots are more than"),
         ({"command": ["x"], "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
         ({"command": ["x"], "metrics": {"pattern": "a"}}, "metrics.pattern = 'a': needs the named group"),
+        (
+            {"command": ["x"], "forward": ["HOMEE"]},
+            "forward = 'HOMEE': is not set here: export it first, or give it a val",
+        ),
+        ({"command": ["x"], "forward": ["A=b"]}, "forward = 'A=b': a variable's name has letters, digits and _ only"),
+        (
+            {"command": ["x"], "forward": ["TOKEN"], "env": {"TOKEN": ""}},
+            "forward = 'TOKEN': is given a value by env or",
+        ),
+        (
+            {**GOOD, "mpi": {"args": ["-np", "4"]}},
+            "mpi.args = '-np': the run itself says how many ranks there are and wh",
+        ),
+        ({**GOOD, "mpi": {"args": ["--hostfile=h"]}}, "mpi.args = '--hostfile=h': the run itself says how many ranks"),
+        (
+            mounted({"path": "cache", "claim": "c"}),
+            "kubernetes.mounts.0.path = 'cache': write an absolute path below /",
+        ),
+        (
+            mounted({"path": "/a/../b", "claim": "c"}),
+            "kubernetes.mounts.0.path = '/a/../b': write an absolute path bel",
+        ),
+        (mounted({"path": "/", "claim": "c"}), "kubernetes.mounts.0.path = '/': write an absolute path below /"),
+        (
+            mounted({"path": "/spotmpi/work", "empty": "1Gi"}),
+            "kubernetes.mounts.0.path = '/spotmpi/work': is spotmpi's",
+        ),
+        (
+            mounted({"path": "/a", "secret": "s"}, {"path": "/a", "config_map": "c"}),
+            "kubernetes.mounts.1.path = '/a': is mounted twice",
+        ),
+        (secret_env(A="key"), "kubernetes.secret_env.A = 'key': write it as SECRET/KEY"),
+        (secret_env(SPOTMPI_RUN="a/b"), "kubernetes.secret_env.SPOTMPI_RUN = 'a/b': a variable's name has letters"),
+        ({**secret_env(A="a/b"), "env": {"A": "1"}}, "kubernetes.secret_env.A = 'a/b': env.A gives it already"),
         ({**GOOD, "metrics": {"samples_per_iteration": 3}}, "metrics.samples_per_iteration = 3: our programs report"),
     ],
 )
@@ -91,3 +138,29 @@ def test_all_problems_are_raised_at_once() -> None:
 
     assert [problem.field for problem in caught.value.problems] == ["program", "image", "slots"]
     assert caught.value.exit_code == 2
+
+
+RUN_VOLUME = ("/spotmpi/volume", "/kept")
+
+
+@pytest.mark.parametrize(
+    ("path", "lasting", "remedy"),
+    [
+        ("kept", RUN_VOLUME, None),
+        ("/spotmpi/volume/kept", RUN_VOLUME, None),
+        ("/kept", RUN_VOLUME, None),
+        ("/anywhere", None, None),
+        ("/tmp/kept", RUN_VOLUME, "use a relative path, or one in /spotmpi/volume, /kept"),
+        ("../../../../tmp", RUN_VOLUME, "use a relative path, or one in /spotmpi/volume, /kept"),
+        ("/keptt", RUN_VOLUME, "use a relative path, or one in /spotmpi/volume, /kept"),
+        ("kept", ("/kept",), "use a relative path, or one in /kept"),
+        ("kept", (), "set kubernetes.volume to a claim"),
+    ],
+)
+def test_checkpoints_are_kept_where_they_outlive_a_pod_or_the_spec_is_refused(
+    path: str, lasting: tuple[str, ...] | None, remedy: str | None
+) -> None:
+    found = told({**GOOD, "checkpoint": {"path": path}}, replace(HERE, lasting=lasting))
+
+    words = f"checkpoint.path = {path!r}: is on no volume that outlives the pods: {remedy}"
+    assert found == ([] if remedy is None else [words])

@@ -1,0 +1,63 @@
+"""What a job spec says of a cluster: where and how its pods run."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+CONFIG_MAP = "configmap:"  # what a template begins with that is not in a file
+_SIZE = r"^\d+(Mi|Gi)$"
+
+
+class Part(BaseModel):
+    """A part of a spec: frozen, strict about types, and without room for unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Toleration(Part):
+    """A taint of nodes that the pods of a run bear."""
+
+    key: str
+    value: str | None = None
+    effect: str | None = None
+
+
+class Mount(Part):
+    """One more volume in every pod: exactly one of `claim`, `secret`, `config_map` and `empty` says which."""
+
+    path: str
+    claim: str | None = None
+    secret: str | None = None
+    config_map: str | None = None
+    empty: str | None = Field(None, pattern=_SIZE)  # an empty folder of the node's own disk, at most this big
+    read_only: bool = False
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if sum(source is not None for source in (self.claim, self.secret, self.config_map, self.empty)) != 1:
+            raise ValueError('give exactly one of claim, secret, config_map and empty (a size such as "10Gi")')
+        return self
+
+
+class Kubernetes(Part):
+    """Where and how pods run; read by the kubernetes backend only."""
+
+    context: str | None = Field(None, description="of the kubeconfig; by default its current one")
+    namespace: str | None = Field(None, description="by default the environment's, else the context's")
+    image: str | None = Field(None, description="reference to pull, such as registry/chainermn@sha256:...")
+    volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data")
+    mounts: list[Mount] = Field([], description="more volumes: a claim, secret, config_map or empty folder at a path")
+    spread: Literal["node", "any"] | None = Field(None, description="node: one pod per node; any: as they fit")
+    node_selector: dict[str, str] = Field({}, description="labels that nodes must have")
+    tolerations: list[Toleration] = Field([], description="taints of nodes that do not keep the pods away")
+    labels: dict[str, str] = Field({}, description="labels for JobSet and pods")
+    secrets: list[str] = Field([], description="Secrets whose keys become variables of every rank")
+    secret_env: dict[str, str] = Field({}, description="variables of every rank, each from one SECRET/KEY")
+    pull_secrets: list[str] = Field([], description="Secrets for pulling the image")
+    queue: str | None = Field(None, description="Kueue LocalQueue that admits the run")
+    shm: str = Field("1Gi", description="size of the memory-backed /dev/shm", pattern=_SIZE)
+    templates: list[str] = Field(
+        [], description="pod templates merged over ours in order: YAML files, or configmap:NAME of the namespace"
+    )

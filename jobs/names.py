@@ -126,6 +126,11 @@ class RunPaths:
         return self.folder / "attempts"
 
     @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints go unless the spec says otherwise."""
+        return Path(checkpoints(str(self.folder), None))
+
+    @property
     def tensorboard(self) -> Path:
         """TensorBoard event files of rank 0."""
         return self.folder / "tensorboard"

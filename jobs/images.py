@@ -32,8 +32,10 @@ class Build:
     def tag(self) -> str:
         """Sixteen hex digits that change with everything the image is built from."""
         files = [*self.dockerfile.parent.rglob("*"), *names.IMAGES.glob("*")]
-        content = [(str(path.relative_to(names.IMAGES)), path.read_bytes()) for path in files if path.is_file()]
-        return ship.digest(ship.archive(content) + repr(sorted(self.arguments)).encode())
+        members = [
+            ship.Member(str(path.relative_to(names.IMAGES)), path.read_bytes()) for path in files if path.is_file()
+        ]
+        return ship.digest(ship.archive(members) + repr(sorted(self.arguments)).encode())
 
     @property
     def local_reference(self) -> str:

@@ -97,6 +97,7 @@ class JobSpec(Part):
     program: str | None = Field(None, description="one of our training programs")
     command: list[str] | None = Field(None, description="or any command of yours, as a list")
     args: list[str] = Field([], description="arguments after the program or command")
+    code: str | None = Field(None, description="folder of your code, where the command starts; shipped to a cluster")
     nodes: Count = 1
     slots: Count = Field(1, description="processes per node")
     launcher: Literal["mpirun", "torchrun", "none"] = Field(
@@ -210,6 +211,8 @@ def _resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     if isinstance(values.get("data"), str):
         data = (base / Path(values["data"]).expanduser()).resolve()
         values = {**values, "data": str(data) if data.exists() else values["data"]}
+    if isinstance(values.get("code"), str):
+        values = {**values, "code": str((base / Path(values["code"]).expanduser()).resolve())}
     checkpoint = values.get("checkpoint")
     if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
         values = {**values, "checkpoint": {**checkpoint, "path": str(Path(checkpoint["path"]).expanduser())}}

@@ -25,6 +25,7 @@ _SAID = frozenset({"image", "program", "command", "args", "nodes", "slots"})
 _EXAMPLES: dict[str, Any] = {
     "name": "my-run",
     "data": "data/VOCdevkit",
+    "code": "src",
     "memory": "4Gi",
     "path": "checkpoints",
     "run": "8h",

@@ -17,6 +17,7 @@ class Surroundings:
 
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of each image
     data_is_folder: bool = True
+    code_is_folder: bool = True
     tools: frozenset[str] = frozenset()  # launchers that can be started there
     processes: int | None = None  # that may be started, where that is limited
     command_found: bool = True
@@ -100,6 +101,15 @@ def _environment(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
             )
 
 
+def _code(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+    if spec.code is None:
+        return
+    if spec.program:
+        yield Problem("code", spec.code, "goes with a command of yours; our programs bring their own code")
+    if not there.code_is_folder:
+        yield Problem("code", spec.code, "is not a folder that can be read; check the path")
+
+
 def _data(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
     if spec.data is not None and not there.data_is_folder:
         yield Problem("data", spec.data, "is not a folder that can be read; check the path")
@@ -136,4 +146,4 @@ def _cluster(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
     return validate_cluster.problems(spec, there.lasting)
 
 
-_CHECKS: tuple[Check, ...] = (_work, _image, _launcher, _environment, _data, _resources, _metrics, _cluster)
+_CHECKS: tuple[Check, ...] = (_work, _code, _image, _launcher, _environment, _data, _resources, _metrics, _cluster)

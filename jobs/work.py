@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs import data_files, machine, names
+from jobs import code_folder, data_files, machine, names
 from jobs.spec import JobSpec
 
 # Compared part by part; nodes and slots are what a comparison varies.
@@ -116,6 +116,10 @@ def _code(spec: JobSpec) -> dict[str, Any]:
     if spec.program:
         files = {"programs": hash_files(sorted(_program_files(spec)))}
         return {"files": files, **checkout(names.PROJECT)}
+    if spec.code is not None:
+        folder = Path(spec.code)
+        content = hash_tree(folder, code_folder.names(folder))
+        return {"files": {"code": content}, **checkout(folder)}
     named = [Path(part) for part in (*(spec.command or []), *spec.args) if _is_code(Path(part))]
     files = {str(path): hash_files([path]) for path in named}
     return {"files": files, **(checkout(named[0].resolve().parent) if named else {"commit": None, "diff": None})}
@@ -143,6 +147,14 @@ def hash_files(paths: Iterable[Path]) -> str:
         except OSError:
             content = "missing"
         whole.update(f"{path.name}\0{content}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def hash_tree(folder: Path, files: Iterable[str]) -> str:
+    """One SHA-256 over the paths below *folder* and the contents of *files*."""
+    whole = hashlib.sha256()
+    for name in files:
+        whole.update(f"{name}\0{hash_files([folder / name])}\n".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()
 
 

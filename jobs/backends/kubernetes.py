@@ -12,7 +12,7 @@ from pathlib import Path
 from lightkube import ApiError
 
 from jobs import names, runs, work
-from jobs.backends import cluster_api, faults, local_machine, pod_templates, pulling, run_cache, stopping
+from jobs.backends import cluster_api, code_shipping, faults, local_machine, pod_templates, pulling, run_cache, stopping
 from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.cluster_follow import ClusterFollower
@@ -58,6 +58,7 @@ class KubernetesBackend:
         return Surroundings(
             programs=here.programs,
             data_is_folder=True,
+            code_is_folder=here.code_is_folder,
             tools=frozenset({"none", "mpirun", "torchrun"}),
             gpus=spec.resources.gpu * spec.world_size,
             variables=here.variables,
@@ -67,12 +68,14 @@ class KubernetesBackend:
     def plan(self, spec: JobSpec, run: str) -> Plan:
         """The run's objects in the order of creation, without its keys."""
         submitted, site = round(time.time(), 3), self._site(spec)
+        shipped = code_shipping.shipment(spec, site)
         submission = manifests.Submission(
             run=run,
             owner=getpass.getuser(),
             time=submitted,
             keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
-            code={"pod.tar.gz": ship.pod_side(names.PROJECT)},
+            code={"pod.tar.gz": ship.pod_side(names.PROJECT), **(shipped.carried if shipped else {})},
+            user_code=shipped.archive if shipped else None,
             work=work.identify(spec, here=False),
         )
         objects = manifests.kubernetes_plan(spec, site, submission)
@@ -81,12 +84,16 @@ class KubernetesBackend:
         return {
             **manifests.copied_plan(spec, run, self._context, site.namespace),
             "submitted": submitted,
-            "notes": _notes(site),
+            "notes": [*_notes(site), *([shipped.note] if shipped else [])],
+            "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
             "objects": objects,
         }
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
         """Create the JobSet suspended, then what it owns, then let it go."""
+        mounted = manifests.mounted(plan["objects"][0])
+        if mounted:
+            call(code_shipping.store(self._api(), plan, spec, Volume(*mounted), say))
         call(self._create(plan))
         paths = names.RunPaths(self.runs_folder / plan["run"])
         run_cache.create(paths, spec.to_toml(), plan, plan["submitted"])

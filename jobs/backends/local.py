@@ -47,7 +47,7 @@ class LocalBackend:
         """The plan of a valid spec as JSON values."""
         paths = self._paths(run)
         machine = local_machine.describe(spec)
-        if paths.plan.is_file():  # a run that is continued starts where it started at first
+        if paths.plan.is_file() and spec.code is None:  # a run that is continued starts where it started at first
             machine = replace(machine, folder=runs.plan(paths)["folder"])
         return launch_plan(spec, paths, machine, work.identify(spec))
 

@@ -23,7 +23,8 @@ def survey(spec: JobSpec) -> Surroundings:
     """What `jobs.validate` has to know; nothing is installed for it."""
     return Surroundings(
         programs={image: programs_of(image) for image in image_environment.known_images()},
-        data_is_folder=spec.data is None or (os.access(spec.data, os.R_OK | os.X_OK) and Path(spec.data).is_dir()),
+        data_is_folder=spec.data is None or _is_folder(spec.data),
+        code_is_folder=spec.code is None or _is_folder(spec.code),
         tools=frozenset({"none", *_tools(spec.image)}),
         gpus=_gpus() if spec.resources.gpu else 0,
         processes=_PROCESSES,
@@ -32,12 +33,18 @@ def survey(spec: JobSpec) -> Surroundings:
     )
 
 
+def _is_folder(path: str) -> bool:
+    return os.access(path, os.R_OK | os.X_OK) and Path(path).is_dir()
+
+
 def _can_start(command: str, spec: JobSpec) -> bool:
     """Whether the first word of a command can be started; nobody knows yet what an image not installed brings."""
     image_bin = image_environment.location(spec.image) / "bin" if spec.image in image_environment.known_images() else ""
     if image_bin and not Path(image_bin).is_dir():
         return True
     path = spec.env.get("PATH") or f"{image_bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    if spec.code and os.sep in command:
+        command = str(Path(spec.code, command))  # where it starts
     return not command or shutil.which(command, path=path) is not None
 
 
@@ -46,7 +53,7 @@ def describe(spec: JobSpec) -> Machine:
     image_bin = None if spec.image is None else image_environment.location(spec.image) / "bin"
     mpirun = str(image_bin / "mpirun") if image_bin else shutil.which("mpirun")
     return Machine(
-        folder=str(Path.cwd()),
+        folder=spec.code or str(Path.cwd()),
         path=os.environ.get("PATH", os.defpath),
         python=_python(),
         mpirun=mpirun,

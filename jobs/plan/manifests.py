@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs import names
 from jobs.plan import pods
-from jobs.plan.pod_plan import pod_plan
+from jobs.plan.pod_plan import Shipped, pod_plan
 from jobs.plan.ship import digest
 from jobs.plan.site import Site
 from jobs.pod import protocol
@@ -44,13 +44,15 @@ class Submission:
     keys: dict[str, str]  # of the run's Secret
     code: dict[str, bytes]  # archives by file name
     work: dict[str, Any]
+    user_code: str | None = None  # where pods find the archive of the user's code
 
 
 def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[Object]:
     """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
     copied = json.dumps(copied_plan(spec, submission.run, None, site.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": copied}
-    agents = pod_plan(spec, submission.run, submission.time, submission.work, files)
+    shipped = Shipped(submission.work, files, submission.user_code)
+    agents = pod_plan(spec, submission.run, submission.time, shipped)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission)]
     for part in parts:
         part["metadata"]["namespace"] = site.namespace

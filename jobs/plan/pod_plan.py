@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs import names
 from jobs.pod import boot, place, protocol
@@ -11,11 +11,16 @@ from jobs.spec import JobSpec
 VOLUME = "/spotmpi/volume"  # where the run volume is mounted
 
 
-def pod_plan(spec: JobSpec, run: str, submitted: float, work: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
-    """The agents' plan of *spec* as plain JSON values; *submitted* is in Unix seconds.
+class Shipped(NamedTuple):
+    """What goes to the agents besides the spec."""
 
-    *files* are texts by name that node 0 lays into the run folder.
-    """
+    work: dict[str, Any]  # what identifies the run's work
+    files: dict[str, str]  # texts by name, for the run folder
+    code: str | None = None  # the archive of the user's code
+
+
+def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dict[str, Any]:
+    """The agents' plan of *spec* as plain JSON values; *submitted* is in Unix seconds."""
     return {
         "run": run,
         "name": spec.title,
@@ -26,14 +31,15 @@ def pod_plan(spec: JobSpec, run: str, submitted: float, work: dict[str, Any], fi
         "rank": _rank(spec),
         "mpi_args": list(spec.mpi.args),
         "environment": _environment(spec, run),
-        "folder": boot.CODE,
+        "folder": place.CODE if shipped.code else boot.CODE,
+        "code": shipped.code,
         "limits": dict(spec.limits),
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
         "oversubscribed": False,
         "submitted": submitted,
-        "work": work,
-        "files": files,
+        "work": shipped.work,
+        "files": shipped.files,
     }
 
 
@@ -50,7 +56,7 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
     folder = f"{place.RUNS}/{run}"
     environment = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": boot.CODE,
+        "PYTHONPATH": f"{place.CODE}:{boot.CODE}" if spec.code else boot.CODE,
         "HOME": place.WORK,
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,

@@ -8,20 +8,29 @@ import io
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 LARGEST = 700_000  # bytes of archive that a ConfigMap takes along
 
 
-def archive(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """A tar.gz of (name, content) pairs, in order of name, without times, owners or modes of this machine."""
+class Member(NamedTuple):
+    """One file of an archive."""
+
+    name: str
+    content: bytes
+    executable: bool = False
+
+
+def archive(files: Iterable[Member]) -> bytes:
+    """A tar.gz of files, in order of name, without times and owners of this machine."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for name, content in sorted(files):
+        for name, content, executable in sorted(files):
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o644
+            entry.size, entry.mode = len(content), 0o755 if executable else 0o644
             tar.addfile(entry, io.BytesIO(content))
     return packed.getvalue()
 
@@ -30,7 +39,7 @@ def pod_side(project: Path) -> bytes:
     """The archive of the agent and of our training programs."""
     jobs = project / "jobs"
     files = [jobs / "__init__.py", *(jobs / "pod").rglob("*.py"), *(jobs / "programs").rglob("*.py")]
-    return archive((str(path.relative_to(project)), path.read_bytes()) for path in files)
+    return archive(Member(str(path.relative_to(project)), path.read_bytes()) for path in files)
 
 
 def digest(data: bytes) -> str:

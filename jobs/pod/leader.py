@@ -10,7 +10,7 @@ from . import network, place, protocol, record, ssh
 from .accounts import Accounts
 from .attempt import Attempt
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Ending, Outcome
-from .node import Daemon, Notice, attempt_plan, write_environment
+from .node import Daemon, Notice, attempt_plan, unpack_code, write_environment
 from .peers import Hub
 from .place import Place
 from .pod_record import PodRecord
@@ -115,6 +115,7 @@ def _run(here: Place, notice: Notice, written: PodRecord) -> int:
 
 def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: int) -> Outcome:
     try:
+        unpack_code(here)
         daemon = Daemon(here)
         requests = LeaderRequests(here, hub, notice, daemon)
         missed = _wait_for_hosts(here, accounts.record, hub, requests)

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
+import zlib
 from types import FrameType
 from typing import Any
 
@@ -43,6 +45,18 @@ class Daemon:
         if self._process is not None and self._process.poll() is not None:
             return "its sshd ended"
         return None
+
+
+def unpack_code(here: Place) -> None:
+    """Lay out the user's code where their command starts; OSError where that cannot be done."""
+    archive = here.plan["code"]
+    if archive is None:
+        return
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(here.plan["folder"])
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise OSError("the code in %s cannot be unpacked: %s" % (archive, error)) from error
 
 
 def write_environment(here: Place, attempt: int) -> dict[str, str]:

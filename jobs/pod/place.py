@@ -13,6 +13,10 @@ WORK = "/spotmpi/work"  # emptyDir, ours alone
 POD_INFO = "/spotmpi/pod"  # downward API: annotations
 RUNS = "/spotmpi/volume/runs"  # on the run volume, or in an emptyDir
 
+CODE = "/spotmpi/work/user"  # the user's own, where their command starts
+CODE_ARCHIVE = "user.tgz"  # in the ConfigMap, where it is small enough for it
+CODE_STORE = "/spotmpi/volume/code"  # archives by digest, on the run volume, where it is not
+
 ENV_NODE = "JOB_COMPLETION_INDEX"
 ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
 STOP_ANNOTATION = "spotmpi.dev/stop"

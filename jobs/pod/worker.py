@@ -12,7 +12,7 @@ from . import processes, protocol, record, ssh
 from .attempt import Attempt
 from .endings import STOPPED, SUCCEEDED, Ending, Outcome
 from .leader import RENDEZVOUS_PORT
-from .node import Daemon, Notice, attempt_plan, write_environment
+from .node import Daemon, Notice, attempt_plan, unpack_code, write_environment
 from .peers import Connection, join
 from .place import Place
 from .pod_record import PodRecord
@@ -61,6 +61,7 @@ def run(here: Place, notice: Notice, began: float) -> int:
         return protocol.INTERRUPTED
     connection, attempt = joined
     try:
+        unpack_code(here)
         daemon = Daemon(here)
         environment = write_environment(here, attempt)
     except (ssh.KeysWrong, OSError) as error:

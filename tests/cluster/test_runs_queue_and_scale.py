@@ -27,17 +27,17 @@ def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
 
 
 def test_of_two_runs_with_quota_for_one_the_second_waits_says_so_and_then_runs(runs: Runs) -> None:
-    queued = {"kubernetes": {"queue": "one-at-a-time"}, "limits": {"start": "5s"}}
+    queued = {"kubernetes": {"queue": "one-at-a-time"}}
     controller = Kueue(runs.testbed.plane)
     with controller.running():
         controller.queue(runs.namespace, "one-at-a-time", {"cpu": "1"})
         first = runs.start(plain("sleep", "600", **queued), image="base")
         first.until_kind(record.STARTED)
 
-        second = runs.start(plain("echo", "my turn", **queued), image="base")
+        second = runs.start(plain("echo", "my turn", limits={"start": "15s"}, **queued), image="base")
         second.until("its reason", lambda event: "insufficient unused quota" in (event.reason or ""))
         assert runs.backend.state(second.id).state == "waiting"
-        time.sleep(6)  # longer than limits.start, which does not count in a queue
+        time.sleep(16)  # longer than limits.start, which does not count in a queue
         assert not any("gives up in" in reason for reason in second.reasons())
         runs.backend.stop(first.id, "done", now=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,24 @@ def test_lines_are_numbered_without_gap_or_repeat_and_know_attempt_node_and_stre
     assert {(line.attempt, line.node) for line in lines} == {(1, 0)}
     assert [line.values["text"] for line in lines if line.values["stream"] == "o"] == [str(i) for i in range(2500)]
     assert [line.values["text"] for line in lines if line.values["stream"] == "e"] == ["oh"]
+
+
+@pytest.mark.parametrize("ballast", [0, 1 << 20], ids=["small", "large"])
+def test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep(
+    place: Somewhere, tmp_path: Path, ballast: int
+) -> None:
+    code = tmp_path / "my code"
+    (code / "lib").mkdir(parents=True)
+    (code / "train.sh").write_text("#!/bin/sh\necho training with $(ls); python3 -m lib.step\n")
+    (code / "train.sh").chmod(0o755)
+    (code / "lib" / "step.py").write_text("print('a step')\n")
+    (code / ".gitignore").write_text("*.log\n")
+    (code / "weights").write_bytes(os.urandom(ballast))
+
+    events = place.all_events(command("./train.sh", code=str(code)))
+
+    assert events[-1].kind == "succeeded", events[-1]
+    assert texts(events) == ["training with lib train.sh weights", "a step"]
 
 
 def test_events_read_again_after_the_end_are_the_same(place: Somewhere) -> None:
@@ -194,10 +213,10 @@ def test_a_program_without_progress_is_ended_and_tried_again(place: Somewhere) -
 
 
 def test_a_run_beyond_its_time_ends_with_a_checkpoint_and_for_good(place: Somewhere) -> None:
-    events = place.all_events(fake_job(iterations=10_000, pause=0.02, every=10_000, limits={"run": "0.8s"}))
+    events = place.all_events(fake_job(iterations=10_000, pause=0.02, every=10_000, limits={"run": "4s"}))
 
     assert kinds(events) == ["submitted", "started", "failed"]
-    assert "limits.run (0.8s)" in (events[-1].reason or "")
+    assert "limits.run (4s)" in (events[-1].reason or "")
     assert [event.values["reason"] for event in events if event.values.get("kind") == "checkpoint"] == ["notice"]
 
 

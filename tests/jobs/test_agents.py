@@ -18,7 +18,7 @@ import pytest
 
 from jobs.backends import pod_output
 from jobs.events import Event
-from jobs.plan.pod_plan import pod_plan
+from jobs.plan.pod_plan import Shipped, pod_plan
 from jobs.pod import place, protocol
 from jobs.spec import from_values
 
@@ -32,7 +32,7 @@ class Gang:
     def __init__(self, folder: Path, values: dict[str, Any]) -> None:
         self.folder = folder
         spec = from_values({"launcher": "none", "nodes": 2, **values})
-        self.plan = pod_plan(spec, RUN, time.time(), {}, {"spec.toml": spec.to_toml()})
+        self.plan = pod_plan(spec, RUN, time.time(), Shipped({}, {"spec.toml": spec.to_toml()}))
         self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
         self.plan["folder"] = str(folder)
         self.plan["environment"] = {**self.plan["environment"], "PYTHONPATH": "", "HOME": str(folder)}

@@ -241,9 +241,10 @@ def test_the_network_policy_lets_a_run_talk_to_itself_and_to_no_other() -> None:
 
 
 def test_archives_depend_on_names_and_contents_alone() -> None:
-    files = [("b.py", b"two"), ("a/a.py", b"one")]
+    files = [ship.Member("b.py", b"two"), ship.Member("a/a.py", b"one")]
     assert ship.archive(files) == ship.archive(reversed(files))
-    assert ship.archive(files) != ship.archive([("b.py", b"two"), ("a/a.py", b"One")])
+    assert ship.archive(files) != ship.archive([files[0], ship.Member("a/a.py", b"One")])
+    assert ship.archive(files) != ship.archive([files[0], ship.Member("a/a.py", b"one", executable=True)])
 
 
 def test_what_is_shipped_fits_a_config_map_and_imports_nothing_that_is_not() -> None:

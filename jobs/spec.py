@@ -45,6 +45,7 @@ def read_duration(field: str, text: str) -> float:
 
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(seconds), PlainSerializer(duration)]
 Count = Annotated[int, Field(ge=1)]
+Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Resources(Part):
@@ -72,6 +73,7 @@ class Limits(Part):
     no_progress: Duration = Field(600.0, description="without a new iteration (or line, until one is reported)")
     failures: int = Field(2, ge=0, description="failed attempts that are followed by another one")
     interruptions: int = Field(100, ge=0, description="interrupted attempts that are followed by another one")
+    cost: Money | None = Field(None, description="US dollars for nodes since submission; ends with a checkpoint before")
 
 
 class Metrics(Part):
@@ -105,6 +107,7 @@ class JobSpec(Part):
     )
     where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
     data: str | None = Field(None, description="folder of the data set")
+    price: Money | None = Field(None, description="US dollars per node and hour; by default the environment's, now")
     env: dict[str, str] = {}
     forward: list[str] = Field([], description="variables of this terminal that ranks get; on a cluster by Secret")
     resources: Resources = Resources()

@@ -29,6 +29,8 @@ _EXAMPLES: dict[str, Any] = {
     "memory": "4Gi",
     "path": "checkpoints",
     "run": "8h",
+    "cost": 25.0,
+    "price": 0.2,
     "pattern": r"step (?P<iteration>\d+) loss (?P<loss>\S+)",
     "samples_per_iteration": 64,
     "launcher": "mpirun",

@@ -24,6 +24,7 @@ class Surroundings:
     gpus: int = 0
     variables: frozenset[str] = frozenset()  # that are set where the command was given
     lasting: tuple[str, ...] | None = None  # folders that outlive the run's pods; None where everything does
+    rate: float | None = None  # US dollars per hour of all nodes, where known
 
 
 Check = Callable[[JobSpec, Surroundings], Iterable[Problem]]
@@ -146,4 +147,28 @@ def _cluster(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
     return validate_cluster.problems(spec, there.lasting)
 
 
-_CHECKS: tuple[Check, ...] = (_work, _code, _image, _launcher, _environment, _data, _resources, _metrics, _cluster)
+def _money(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+    limit = spec.limits.cost
+    if limit is None:
+        return
+    if there.rate is None:
+        yield Problem("price", None, "limits.cost needs it: set what a node costs, in US dollars per hour")
+        return
+    paid, grace = limit / there.rate * 3600, spec.checkpoint.grace
+    if paid <= grace:
+        remedy = f"pays for {paid:.3g}s at ${there.rate:g} an hour, and checkpoint.grace alone is {grace:g}s: raise it"
+        yield Problem("limits.cost", limit, remedy)
+
+
+_CHECKS: tuple[Check, ...] = (
+    _work,
+    _code,
+    _image,
+    _launcher,
+    _environment,
+    _data,
+    _resources,
+    _metrics,
+    _money,
+    _cluster,
+)

@@ -21,6 +21,7 @@ from jobs.backends.pod_output import Entry
 from jobs.backends.run_cache import Given, RunCache
 from jobs.backends.run_folder import folder_events
 from jobs.backends.run_keys import make_keys
+from jobs.backends.run_rate import run_rate
 from jobs.backends.volume_access import Volume
 from jobs.environment import Environment
 from jobs.errors import Problem, RunInUse, UnknownRun, wrong
@@ -63,6 +64,7 @@ class KubernetesBackend:
             gpus=spec.resources.gpu * spec.world_size,
             variables=here.variables,
             lasting=self._lasting(spec),
+            rate=run_rate(spec, self._environment),
         )
 
     def plan(self, spec: JobSpec, run: str) -> Plan:
@@ -77,6 +79,7 @@ class KubernetesBackend:
             code={"pod.tar.gz": ship.pod_side(names.PROJECT), **(shipped.carried if shipped else {})},
             user_code=shipped.archive if shipped else None,
             work=work.identify(spec, here=False),
+            rate=run_rate(spec, self._environment),
         )
         objects = manifests.kubernetes_plan(spec, site, submission)
         if site.templates:
@@ -86,6 +89,8 @@ class KubernetesBackend:
             "submitted": submitted,
             "notes": [*_notes(site), *([shipped.note] if shipped else [])],
             "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
+            "owner": submission.owner,
+            "environment": self._environment.name if self._environment else None,
             "objects": objects,
         }
 
@@ -261,6 +266,7 @@ class KubernetesBackend:
         if not paths.folder.exists():
             spec = manifests.spec_of(jobset)
             plan = manifests.copied_plan(spec, paths.id, self._context, jobset["metadata"]["namespace"])
+            plan["owner"] = jobset["metadata"]["annotations"][manifests.ANNOTATION_OWNER]
             run_cache.create(paths, spec.to_toml(), plan, _submitted(jobset).time)
 
     def _cached(self, run: str) -> runs.RunState | None:

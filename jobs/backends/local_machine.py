@@ -30,6 +30,7 @@ def survey(spec: JobSpec) -> Surroundings:
         processes=_PROCESSES,
         command_found=not spec.command or _can_start(spec.command[0], spec),
         variables=frozenset(os.environ),
+        rate=spec.price,
     )
 
 

@@ -7,6 +7,7 @@ import typer
 from jobs.cli import (
     bench,
     clean,
+    cost,
     doctor,
     drill,
     image,
@@ -45,6 +46,7 @@ app.command("shell")(shell.command)
 app.add_typer(image.app, name="image")
 app.command("plan")(plan.command)
 app.command("doctor")(doctor.command)
+app.command("cost")(cost.command)
 app.command("clean")(clean.command)
 
 

@@ -11,6 +11,14 @@ from jobs import names
 from jobs.runs import RunState
 
 
+def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns under their titles; the last column is as wide as it likes."""
+    widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles) - 1)]
+    for row in (titles, *rows):
+        front = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        print(f"{front}  {row[-1]}".rstrip())
+
+
 def show_runs(states: Sequence[RunState], as_json: bool) -> None:
     """Print one row per run, or a JSON list."""
     if as_json:
@@ -21,10 +29,7 @@ def show_runs(states: Sequence[RunState], as_json: bool) -> None:
         (state.id, state.state, str(state.attempt), _iterations(state), _moment(state.submitted), state.reason or "")
         for state in states
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        front = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-        print(f"{front}  {row[-1]}".rstrip())
+    show_table(rows[0], rows[1:])
 
 
 def show_status(state: RunState, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jobs.cloud.aws import Aws
+from jobs.cloud.bill import Curve
 
 HISTORY = timedelta(days=7)
 _PRICE_LIST_REGION = "us-east-1"  # the Price List API lives in few regions and answers for all
@@ -39,6 +40,22 @@ def spot_prices(aws: Aws, region: str, types: Sequence[str], now: datetime) -> d
         place = (each["InstanceType"], each["AvailabilityZone"])
         changes.setdefault(place, []).append((each["Timestamp"], float(each["SpotPrice"])))
     return {place: _summed_up(prices) for place, prices in changes.items()}
+
+
+def spot_curve(aws: Aws, region: str, machine: str, zone: str, since: datetime) -> Curve | None:
+    """The Linux spot price of a type in a zone from *since* on; None where AWS has none (it keeps 90 days)."""
+    history = aws.pages(
+        "ec2",
+        region,
+        "describe_spot_price_history",
+        "SpotPriceHistory",
+        InstanceTypes=[machine],
+        AvailabilityZone=zone,
+        ProductDescriptions=["Linux/UNIX"],
+        StartTime=since,  # the price that held then comes with it
+    )
+    changes = {each["Timestamp"].timestamp(): float(each["SpotPrice"]) for each in history}
+    return Curve(tuple(sorted(changes.items()))) if changes else None
 
 
 def on_demand_price(aws: Aws, region: str, machine: str) -> float | None:

@@ -16,6 +16,7 @@ from jobs.cloud.rows import Row
 from jobs.errors import InputError, Problem, SpotmpiError, wrong
 
 _PREFIX = "spotmpi:"
+_ENVIRONMENT = "spotmpi-"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -47,7 +48,12 @@ class StackFile:
     @property
     def environment(self) -> str:
         """The environment's name, which its tags and its cluster carry."""
-        return f"spotmpi-{self.stack}"
+        return _ENVIRONMENT + self.stack
+
+
+def stack_of(environment: str) -> str:
+    """The stack of the environment of that name; what is no such name stays as it is."""
+    return environment.removeprefix(_ENVIRONMENT)
 
 
 def stack_path(stack: str, folder: Path | None = None) -> Path:

@@ -38,6 +38,7 @@ def launch_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: di
         "commands": _commands(spec, machine),
         "environment": _environment(spec, paths, machine),
         "limits": dict(spec.limits),  # in seconds, where the spec writes "10m"
+        "rate": spec.price,  # US dollars per hour: all nodes are this machine
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
         "oversubscribed": spec.world_size * spec.resources.cpu > machine.cores,

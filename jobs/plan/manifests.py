@@ -45,13 +45,14 @@ class Submission:
     code: dict[str, bytes]  # archives by file name
     work: dict[str, Any]
     user_code: str | None = None  # where pods find the archive of the user's code
+    rate: float | None = None  # US dollars per hour of all nodes, where known
 
 
 def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[Object]:
     """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
     copied = json.dumps(copied_plan(spec, submission.run, None, site.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": copied}
-    shipped = Shipped(submission.work, files, submission.user_code)
+    shipped = Shipped(submission.work, files, submission.user_code, submission.rate)
     agents = pod_plan(spec, submission.run, submission.time, shipped)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission)]
     for part in parts:

@@ -17,6 +17,7 @@ class Shipped(NamedTuple):
     work: dict[str, Any]  # what identifies the run's work
     files: dict[str, str]  # texts by name, for the run folder
     code: str | None = None  # the archive of the user's code
+    rate: float | None = None  # US dollars per hour of all nodes, where known
 
 
 def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dict[str, Any]:
@@ -34,6 +35,7 @@ def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dic
         "folder": place.CODE if shipped.code else boot.CODE,
         "code": shipped.code,
         "limits": dict(spec.limits),
+        "rate": shipped.rate,
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
         "oversubscribed": False,

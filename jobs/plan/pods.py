@@ -11,6 +11,7 @@ from jobs.plan import templates
 from jobs.plan.pod_plan import VOLUME
 from jobs.plan.site import Site
 from jobs.pod import boot, place
+from jobs.pod import machine as machine_of
 from jobs.spec import JobSpec
 from jobs.spec_kubernetes import Mount
 
@@ -76,11 +77,16 @@ def config_files() -> dict[str, str]:
 
 def _container(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
     generation = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}
+    machine = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     return {
         "name": CONTAINER,
         "image": site.image,
         "command": ["python3", f"{place.CONFIG}/boot.py"],
-        "env": [{"name": place.ENV_GENERATION, "valueFrom": generation}, *_secret_variables(spec, run)],
+        "env": [
+            {"name": place.ENV_GENERATION, "valueFrom": generation},
+            {"name": machine_of.ENV_NAME, "valueFrom": machine},
+            *_secret_variables(spec, run),
+        ],
         "envFrom": [{"secretRef": {"name": name}} for name in spec.kubernetes.secrets],
         "resources": _resources(spec),
         "securityContext": container_security(),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import protocol, record
+from . import protocol, record, spending
 from .attempt import Attempt
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
 from .progress import Progress
@@ -33,6 +33,7 @@ class Accounts:
         self.plan = plan
         self.since = since
         self.clock = clock
+        self.present = clock()  # from here on this machine works for the run
         self.attempts = _earlier(written.folder)
 
     @property
@@ -47,14 +48,19 @@ class Accounts:
 
     def begin(self) -> int:
         """Take the next attempt's number and record that it starts."""
+        self.present = self.clock()
         number = self.record.take_attempt()
         self.started(number)
         return number
 
-    def started(self, number: int) -> None:
-        """Record that the launcher of attempt *number* is about to start."""
+    def started(self, number: int, machines: Sequence[dict[str, Any]] = ()) -> None:
+        """Record that the launcher of attempt *number* is about to start, on which machines where they are told."""
         counts = {"failures": self.failures, "interruptions": self.interruptions}
-        self.record.event(record.STARTED, attempt=number, **counts)
+        self.record.event(record.STARTED, attempt=number, **counts, machines=list(machines) or None)
+
+    def paid_until(self) -> float | None:
+        """When the attempt that begins now has to end so that ``limits.cost`` holds, or None."""
+        return spending.paid_until(self.plan, self.attempts, self.since, self.present)
 
     def end(self, attempt: Attempt, outcome: Outcome, began: float) -> None:
         """Write what *attempt* came to."""
@@ -62,6 +68,7 @@ class Accounts:
         values = {
             "attempt": attempt.number,
             "node": 0,
+            "present": self.present,
             "started": began,
             "ended": self.clock(),
             "cause": outcome.cause,
@@ -84,7 +91,15 @@ class Accounts:
         if outcome.cause == INTERRUPTION:
             self.record.event(record.INTERRUPTED, reason=outcome.reason, interruptions=self.interruptions)
         limit = "failures" if outcome.cause == FAILURE else "interruptions"
-        return self._used_up(limit, outcome.reason)
+        return self._used_up(limit, outcome.reason) or self._spent()
+
+    def _spent(self) -> Outcome | None:
+        """The end of a run that another attempt would make too dear."""
+        now = self.clock()
+        paid_until = spending.paid_until(self.plan, self.attempts, self.since, now)
+        if paid_until is None or now < paid_until:
+            return None
+        return Outcome(NOT_RETRYABLE, spending.reason(self.plan), protocol.NOT_RETRYABLE)
 
     def settle(self) -> Outcome | None:
         """Make up for an attempt whose agent was lost before it could record anything; gives what `verdict` gives."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import diagnosis, launchers, processes, protocol
+from . import diagnosis, launchers, processes, protocol, spending
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Ending, Outcome
 from .lines import Line, LineSplitter
 from .progress import Progress
@@ -29,7 +29,8 @@ class Attempt:
     """Runs the plan's commands once.
 
     *requests* tells at every look whether somebody wants the attempt to end (see `jobs.pod.requests`).
-    *deadlines* has ``start`` and ``run``: absolute times or None. Times are Unix seconds by *clock*.
+    *deadlines* has ``start``, ``run`` and, where money counts, ``cost``: absolute times or None. Times are Unix seconds
+    by *clock*.
     """
 
     def __init__(
@@ -139,6 +140,9 @@ class Attempt:
         if self.deadlines["run"] and now > self.deadlines["run"]:
             reason = "limits.run (%gs) is over; raise it and continue with --resume" % limits["run"]
             return Ending(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), True)
+        paid_until = self.deadlines.get("cost")
+        if paid_until is not None and now > paid_until:
+            return Ending(Outcome(NOT_RETRYABLE, spending.reason(self.plan), protocol.NOT_RETRYABLE), True)
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
             reason = "no sign of life within limits.start (%gs)" % limits["start"]
             return Ending(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), False)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 
-from . import network, place, protocol, record, ssh
+from . import machine, network, place, protocol, record, ssh
 from .accounts import Accounts
 from .attempt import Attempt
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Ending, Outcome
@@ -125,11 +125,12 @@ def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: 
         plan = attempt_plan(here, environment, RENDEZVOUS_PORT)
     except (ssh.KeysWrong, OSError) as error:
         return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
-    return _launch(here, accounts, hub, requests, Attempt(number, plan, accounts.record, requests, _deadlines(here)))
+    attempt = Attempt(number, plan, accounts.record, requests, _deadlines(here, accounts))
+    return _launch(here, accounts, hub, requests, attempt)
 
 
 def _launch(here: Place, accounts: Accounts, hub: Hub, requests: LeaderRequests, attempt: Attempt) -> Outcome:
-    accounts.started(attempt.number)
+    accounts.started(attempt.number, [machine.describe(0, accounts.present), *hub.machines.values()])
     hub.tell(go=1)
     began = time.time()
     outcome = attempt.run()
@@ -141,10 +142,14 @@ def _launch(here: Place, accounts: Accounts, hub: Hub, requests: LeaderRequests,
     return outcome
 
 
-def _deadlines(here: Place) -> dict[str, float | None]:
+def _deadlines(here: Place, accounts: Accounts) -> dict[str, float | None]:
     limits = here.plan["limits"]
     run = limits["run"]
-    return {"start": time.time() + limits["start"], "run": run and here.plan["submitted"] + run}
+    return {
+        "start": time.time() + limits["start"],
+        "run": run and here.plan["submitted"] + run,
+        "cost": accounts.paid_until(),
+    }
 
 
 def _wait_for_hosts(here: Place, written: record.Record, hub: Hub, requests: LeaderRequests) -> Outcome | None:

@@ -2,7 +2,7 @@
 
 Messages are JSON objects, one a line. A connection that closes, or is silent for too long, is a lost host.
 
-    worker -> node 0   {"hello": token, "node": 1, "generation": 0, "host": name}
+    worker -> node 0   {"hello": token, "node": 1, "generation": 0, "host": name, "machine": where it is}
                        {"ready": true}                    its sshd answers
                        {"notice": reason}                 its machine is about to go away
                        {"ended": code, "reason": ...}     its own launcher has ended (launchers with one per node)
@@ -107,6 +107,7 @@ class Hub:
 
     def __init__(self, token: str, nodes: int, generation: int, welcome: dict[str, Any], port: int = PORT) -> None:
         self.workers: dict[int, Connection] = {}
+        self.machines: dict[int, dict[str, Any]] = {}
         self.ready: set[int] = set()
         self.notices: dict[int, str] = {}
         self.ended: dict[int, tuple[int, str]] = {}
@@ -177,6 +178,7 @@ class Hub:
         else:
             self._strangers.remove(connection)
             self.workers[node] = connection
+            self.machines[node] = message.get("machine") or {"node": node}
             connection.send(**self._welcome)
             return
         connection.close()

@@ -79,7 +79,11 @@ class Supervisor:
         """Absolute: the run's counts from its submission, a start's from the attempt that it is asked of."""
         limits = self.plan["limits"]
         run = limits["run"]
-        return {"start": self.clock() + limits["start"], "run": run and self.accounts.since + run}
+        return {
+            "start": self.clock() + limits["start"],
+            "run": run and self.accounts.since + run,
+            "cost": self.accounts.paid_until(),
+        }
 
 
 def main(arguments: list[str]) -> int:

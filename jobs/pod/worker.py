@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from . import processes, protocol, record, ssh
+from . import machine, processes, protocol, record, ssh
 from .attempt import Attempt
 from .endings import STOPPED, SUCCEEDED, Ending, Outcome
 from .leader import RENDEZVOUS_PORT
@@ -85,6 +85,7 @@ def _join(here: Place, notice: Notice, began: float) -> tuple[Connection, int] |
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
     """
     hello = {"hello": here.token, "node": here.node, "generation": here.generation, "host": here.hosts[here.node]}
+    hello["machine"] = machine.describe(here.node, began)
     said = ""
     while time.time() < began + here.plan["limits"]["start"] and not notice.reason:
         answer = join(here.hosts[0], hello)

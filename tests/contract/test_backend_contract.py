@@ -319,3 +319,15 @@ def test_two_runs_at_once_do_not_mix(place: Somewhere) -> None:
 
     assert said == [["one"] * 3, ["two"] * 3]
     assert not set(itertools.chain(*said)) - {"one", "two"}
+
+
+def test_a_run_ends_with_a_checkpoint_before_it_costs_more_than_its_limit(place: Somewhere) -> None:
+    # A dollar a second: of four dollars, one second is kept for the checkpoint.
+    money: dict[str, Any] = {"price": 3600.0, "limits": {"cost": 4.0}, "checkpoint": {"grace": "1s"}}
+    run = place.submit(fake_job(iterations=100_000, **money))
+    events = list(place.backend.events(run, follow=True))
+
+    assert kinds(events)[-1] == "failed" and "limits.cost ($4) is nearly spent" in (events[-1].reason or "")
+    began = next(event.time for event in events if event.kind == "started")
+    assert 2.0 < events[-1].time - began < 4.0
+    assert [event.values["reason"] for event in events if event.values.get("kind") == "checkpoint"][-1] == "notice"

@@ -1,0 +1,140 @@
+"""What a run or an environment has cost: `spotmpi cost` as functions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from jobs import runs, spec
+from jobs.backends import choose
+from jobs.backends.choose import Place, Where
+from jobs.cloud import explorer, scaling, uses
+from jobs.cloud.aws import Aws, open_account
+from jobs.cloud.bill import Bill, Curve, Kind, Life, Share, Use, make_bill
+from jobs.cloud.faults import CallFailed
+from jobs.cloud.prices import on_demand_price, spot_curve
+from jobs.cloud.stack_file import stack_of
+from jobs.environment import Environment
+from jobs.errors import SpotmpiError, wrong
+from jobs.names import RunPaths
+
+FLAT = "given"  # the market of a machine whose price somebody said
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A bill, what it is of (a *run*, else an environment), its time in Unix seconds, and what to know about it.
+
+    `billed` is what Cost Explorer has for the environment's tag by service, None where it wasn't or couldn't be asked.
+    """
+
+    title: str
+    since: float
+    until: float
+    bill: Bill
+    run: str | None = None
+    billed: dict[str, float] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The runs' parts of it, or this run's."""
+        return tuple(share for share in self.bill.runs if self.run in (None, share.run))
+
+    @property
+    def dollars(self) -> float:
+        """What it cost: all machines of an environment, or a run's part of those that it held."""
+        return self.bill.dollars if self.run is None else sum(share.dollars for share in self.shares)
+
+
+def run_cost(
+    run: str, where: Place = None, price: float | None = None, aws: Aws | None = None, now: float | None = None
+) -> Cost:
+    """What a run's machines cost while they worked for it, by its own record.
+
+    *price*, US dollars per node and hour, holds instead of what the spec or AWS says. InputError where none is known.
+    """
+    here, now = choose.where(where), now or time.time()
+    paths = runs.find(run, here.folder)
+    own = uses.uses_of(paths)
+    price = price or spec.load(paths.spec).price
+    environment = None if price else _environment(here, paths)
+    kinds = {use.machine: _kind(use.machine, paths, environment, price) for use in own}
+    held = [
+        Life(name, None, "", kinds[name], *_span(own, name, now)) for name in dict.fromkeys(use.machine for use in own)
+    ]
+    first = min((life.began for life in held), default=now)
+    curves = {kind: Curve(((0.0, price),)) for kind in set(kinds.values())} if price else {}
+    if environment:
+        curves = _curves(aws or open_account(environment.region), environment, set(kinds.values()), first)
+    bill = make_bill(held, uses.every_use(here.folder), curves, first, now)
+    state = runs.state(paths)
+    notes = () if own else ("no attempt has started yet",)
+    return Cost(f"{paths.id} ({state.state})", first, state.ended or now, bill, paths.id, notes=notes)
+
+
+def environment_cost(
+    environment: Environment, since: float, where: Where, aws: Aws | None = None, now: float | None = None
+) -> Cost:
+    """What an environment's GPU or work nodes cost since *since* (Unix seconds), whoever used them."""
+    aws, now = aws or open_account(environment.region), now or time.time()
+    found = scaling.lives(aws, environment, scaling.scaling_groups(aws, environment))
+    there = [life for life in found if (life.ended or now) > since]
+    curves = _curves(aws, environment, {life.kind for life in there}, since)
+    bill = make_bill(there, uses.every_use(where.folder), curves, since, now)
+    notes = ["nodes only: control plane, system nodes, disks, storage and traffic come on top"]
+    billed: dict[str, float] | None = None
+    try:
+        billed = explorer.billed(aws, environment.name, since, now)
+    except CallFailed as error:
+        notes.append(f"no bill to compare with: {error}")
+    return Cost(environment.name, since, now, bill, None, billed, tuple(notes))
+
+
+def _environment(where: Where, paths: RunPaths) -> Environment:
+    named = where.on or (runs.plan(paths).get("environment") if paths.plan.is_file() else None)
+    remedy = "what a node costs is not known: give --price, or name the run's environment by --on"
+    if named is None:
+        raise wrong("price", None, remedy)
+    found = choose.environment_of(Where(stack_of(str(named)), where.runs_folder))
+    if found is None:
+        raise wrong("price", None, remedy)
+    return found
+
+
+def _kind(machine: str, paths: RunPaths, environment: Environment | None, price: float | None) -> Kind:
+    if environment is None:
+        return ("", "", FLAT)
+    told = uses.machine_types(paths).get(machine)
+    groups = [group for group in environment.node_groups if told in (None, group.type)]
+    if len({(group.type, group.market) for group in groups}) != 1:
+        has = ", ".join(group.type for group in environment.node_groups)
+        raise wrong(
+            "price", None, f"{machine} is of type {told or 'unknown'}, {environment.name} has {has}: give --price"
+        )
+    return (groups[0].type, environment.zone, groups[0].market)
+
+
+def _span(own: Sequence[Use], machine: str, now: float) -> tuple[float, float, float]:
+    """Began, ready and ended of a machine as far as the run's record goes."""
+    held = [use for use in own if use.machine == machine]
+    began = min(use.began for use in held)
+    return began, began, max(use.ended or now for use in held)
+
+
+def _curves(aws: Aws, environment: Environment, kinds: Iterable[Kind], since: float) -> dict[Kind, Curve]:
+    return {kind: _curve(aws, environment.region, kind, since) for kind in sorted(kinds)}
+
+
+def _curve(aws: Aws, region: str, kind: Kind, since: float) -> Curve:
+    machine, zone, market = kind
+    if market == "on-demand":
+        price = on_demand_price(aws, region, machine)
+        curve = None if price is None else Curve(((0.0, price),))
+    else:
+        curve = spot_curve(aws, region, machine, zone, datetime.fromtimestamp(since, UTC))
+    if curve is None:
+        raise SpotmpiError(f"AWS has no {market} price of {machine} in {zone}: give --price for a run")
+    return curve

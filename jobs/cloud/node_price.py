@@ -1,0 +1,36 @@
+"""What a node of an environment costs now, for the limits of a run that is about to start."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from jobs.cloud.aws import Aws, open_account
+from jobs.cloud.prices import on_demand_price, spot_prices
+from jobs.environment import Environment, NodeGroup
+from jobs.errors import SpotmpiError, wrong
+
+
+def node_price(environment: Environment, gpus: int, aws: Aws | None = None, now: datetime | None = None) -> float:
+    """US dollars per hour of the dearest group whose nodes have *gpus* GPUs (0: any node).
+
+    InputError that names the field `price` where AWS doesn't tell.
+    """
+    fitting = [group for group in environment.node_groups if group.gpus >= gpus] or list(environment.node_groups)
+    try:
+        aws = aws or open_account(environment.region)
+        return max(group_price(environment, group, aws, now or datetime.now(UTC)) for group in fitting)
+    except SpotmpiError as error:
+        raise wrong("price", None, f"set it, since what a node costs could not be learnt: {error}") from error
+
+
+def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datetime) -> float:
+    """US dollars per hour of one node of *group* now: the zone's spot price, or the list price on demand."""
+    price: float | None
+    if group.market == "on-demand":
+        price = on_demand_price(aws, environment.region, group.type)
+    else:
+        there = spot_prices(aws, environment.region, [group.type], now).get((group.type, environment.zone))
+        price = there.now if there else None
+    if price is None:
+        raise SpotmpiError(f"AWS has no {group.market} price of {group.type} in {environment.zone}")
+    return price

@@ -1,0 +1,32 @@
+"""The machine that a pod is on, as far as a pod can tell; bills are made out to machines."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+ENV_NAME = "SPOTMPI_MACHINE"  # the Kubernetes node's name
+_DMI = "sys/devices/virtual/dmi/id"
+_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")  # of EC2; older virtual machines tell none
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
+
+
+def describe(node: int, since: float, root: str = "/") -> dict[str, Any]:
+    """Node index, ``since`` when it is in use (Unix seconds), and ``name``, ``type`` and ``instance`` where known."""
+    return {
+        "node": node,
+        "since": since,
+        "name": os.environ.get(ENV_NAME),
+        "type": _said(root, "product_name", _TYPE),
+        "instance": _said(root, "board_asset_tag", _INSTANCE),
+    }
+
+
+def _said(root: str, name: str, expected: re.Pattern[str]) -> str | None:
+    try:
+        with open(os.path.join(root, _DMI, name)) as file:
+            text = file.read().strip()
+    except (OSError, UnicodeError):
+        return None
+    return text if expected.fullmatch(text) else None

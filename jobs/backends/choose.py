@@ -66,7 +66,15 @@ def backend(place: Place, context: str | None = None, namespace: str | None = No
     kind, _, chosen = here.place.partition("/")
     if kind == KUBERNETES:
         return KubernetesBackend(here.folder, context, chosen or namespace)
-    return KubernetesBackend(here.folder, context, namespace, environment_of(here))
+    environment = environment_of(here)
+    return KubernetesBackend(here.folder, context or _context(environment), namespace, environment)
+
+
+def _context(environment: Environment | None) -> str | None:
+    """The kubeconfig context of an environment's own cluster where there is one, else the current one."""
+    from jobs.backends.cluster_view import context_of
+
+    return context_of(environment.cluster) if environment else None
 
 
 def backend_of(run: str, place: Place) -> Backend:

@@ -44,7 +44,7 @@ class ClusterApi:
     """One namespace of one cluster; methods raise lightkube's errors, which `told` translates."""
 
     def __init__(self, context: str | None, namespace: str | None) -> None:
-        self._client: Any = AsyncClient(config=_configuration(context), namespace=namespace, field_manager="spotmpi")
+        self._client: Any = AsyncClient(config=configuration(context), namespace=namespace, field_manager="spotmpi")
         self.namespace = str(self._client.namespace)
 
     async def create(self, values: Object) -> Object:
@@ -148,7 +148,7 @@ class ClusterApi:
             raise httpx2.ReadError(f"the log of {pod} was refused for a moment") from None
 
 
-def _configuration(context: str | None) -> Any:
+def configuration(context: str | None) -> Any:
     """The connection settings of a kubeconfig context; InputError where there are none."""
     try:
         return KubeConfig.from_env().get(context_name=context)

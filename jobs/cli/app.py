@@ -14,10 +14,12 @@ from jobs.cli import (
     init,
     list_runs,
     logs,
+    nodes,
     plan,
     pull,
     report,
     run,
+    scale,
     shell,
     status,
     stop,
@@ -47,6 +49,8 @@ app.add_typer(image.app, name="image")
 app.command("plan")(plan.command)
 app.command("doctor")(doctor.command)
 app.command("cost")(cost.command)
+app.command("nodes")(nodes.command)
+app.command("scale")(scale.command)
 app.command("clean")(clean.command)
 
 

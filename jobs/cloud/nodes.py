@@ -1,0 +1,108 @@
+"""The nodes of a cluster as a table: what each has, where it is, and who works on it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from jobs import names
+from jobs.backends.cluster_view import Reads
+from jobs.cloud.aws import Aws
+
+GPU = "nvidia.com/gpu"
+GROUP = "spotmpi.dev/group"
+_DRIVER = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
+_MARKETS = {"SPOT": "spot", "ON_DEMAND": "on-demand"}
+_UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|Ki|Mi|Gi|Ti|k|M|G)?")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node; None is unknown. `cpus`, `memory_gib` and `gpus` are what pods may have, `age` is in seconds.
+
+    `state` is ready, not ready or closed (no new pods); `placement_group` is what AWS says the machine is in.
+    """
+
+    name: str
+    state: str
+    group: str | None
+    type: str | None
+    zone: str | None
+    market: str | None
+    instance: str | None
+    cpus: float
+    memory_gib: float
+    gpus: int
+    driver: str | None
+    age: float
+    runs: tuple[str, ...]
+    placement_group: str | None = None
+
+
+def list_nodes(cluster: Reads, namespace: str | None, now: float | None = None) -> tuple[Node, ...]:
+    """The nodes of a cluster by group and name, with the runs of *namespace* (None: all) that have pods on them."""
+    runs: dict[str, set[str]] = {}
+    for pod in cluster.list("Pod", namespace or "*"):
+        run = (pod["metadata"].get("labels") or {}).get(names.LABEL_RUN)
+        alive = pod.get("status", {}).get("phase") in ("Pending", "Running")
+        if run and alive and pod["spec"].get("nodeName"):
+            runs.setdefault(pod["spec"]["nodeName"], set()).add(run)
+    found = [_node(item, runs, time.time() if now is None else now) for item in cluster.list("Node")]
+    return tuple(sorted(found, key=lambda node: (node.group or "", node.name)))
+
+
+def placed(nodes: Sequence[Node], aws: Aws, region: str) -> tuple[Node, ...]:
+    """*nodes* with zone and placement group as EC2 has them; CallFailed where it may not be asked."""
+    ids = [node.instance for node in nodes if node.instance]
+    only = [{"Name": "instance-id", "Values": ids}]
+    found = aws.pages("ec2", region, "describe_instances", "Reservations", Filters=only) if ids else []
+    places = {each["InstanceId"]: each["Placement"] for some in found for each in some["Instances"]}
+    return tuple(_placed(node, places.get(node.instance or "")) for node in nodes)
+
+
+def amount(text: str) -> float:
+    """A Kubernetes quantity as a number: ``"3920m"`` is 3.92, ``"15Gi"`` its bytes."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        return 0.0
+    return float(match[1]) / 1000 if match[2] == "m" else float(match[1]) * _UNITS[match[2] or ""]
+
+
+def _placed(node: Node, place: Mapping[str, Any] | None) -> Node:
+    if place is None:
+        return node
+    return replace(node, zone=place["AvailabilityZone"], placement_group=place.get("GroupName") or "none")
+
+
+def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> Node:
+    metadata, status = item["metadata"], item.get("status", {})
+    labels, there = metadata.get("labels") or {}, status.get("allocatable") or {}
+    provider = str(item.get("spec", {}).get("providerID") or "")
+    created = datetime.fromisoformat(str(metadata["creationTimestamp"]).replace("Z", "+00:00"))
+    return Node(
+        name=metadata["name"],
+        state=_state(item),
+        group=labels.get(GROUP),
+        type=labels.get("node.kubernetes.io/instance-type"),
+        zone=labels.get("topology.kubernetes.io/zone"),
+        market=_MARKETS.get(labels.get("eks.amazonaws.com/capacityType", "")),
+        instance=provider.rpartition("/")[2] if provider.startswith("aws:") else None,
+        cpus=amount(str(there.get("cpu", 0))),
+        memory_gib=amount(str(there.get("memory", 0))) / (1 << 30),
+        gpus=int(amount(str(there.get(GPU, 0)))),
+        driver=next((labels[key] for key in _DRIVER if key in labels), None),
+        age=now - created.timestamp(),
+        runs=tuple(sorted(runs.get(metadata["name"], ()))),
+    )
+
+
+def _state(item: Mapping[str, Any]) -> str:
+    conditions = {each["type"]: each["status"] for each in item.get("status", {}).get("conditions") or []}
+    if conditions.get("Ready") != "True":
+        return "not ready"
+    return "closed" if item.get("spec", {}).get("unschedulable") else "ready"

@@ -45,6 +45,10 @@ class UnknownRun(InputError):
     """No run of that id is recorded where we looked."""
 
 
+class NotPermitted(SpotmpiError):
+    """Whoever we are may not do or read this; others may."""
+
+
 class RunInUse(SpotmpiError):
     """Another supervisor holds the run folder."""
 

@@ -15,7 +15,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import core_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
-from jobs.errors import SpotmpiError, wrong
+from jobs.errors import NotPermitted, SpotmpiError, wrong
 
 Object = dict[str, Any]
 
@@ -162,7 +162,8 @@ def told(doing: str) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        raise SpotmpiError(f"could not {doing}: {_words(error)}") from error
+        kind = NotPermitted if error.status.code == 403 else SpotmpiError
+        raise kind(f"could not {doing}: {_words(error)}") from error
     except httpx2.HTTPStatusError as error:
         code = error.response.status_code
         # Where no object of a kind's whole API group is known, the answer is no Kubernetes status.

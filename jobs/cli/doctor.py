@@ -11,10 +11,22 @@ def command(
     stack: Annotated[
         str | None, typer.Argument(help="A stack whose settings are checked too.", metavar="STACK")
     ] = None,
+    iam: Annotated[
+        str | None,
+        typer.Option(
+            "--iam",
+            help="Check nothing; print the least IAM policy to look, to run or for up and down.",
+            metavar="look|run|up",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Check account, tools, quota and leftovers; exit 1 when something is an error."""
+    """Check account, tools, quota, leftovers and a live environment; exit 1 when something is an error."""
     from jobs.cli import findings
+
+    if iam is not None:
+        findings.show_policy(iam)
+        return
     from jobs.cloud.doctor import doctor
 
     found = doctor(stack)

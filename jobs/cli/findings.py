@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from jobs.cloud.checks.finding import Finding
+from jobs.cloud.rights import policy
+
+
+def show_policy(wanted: str) -> None:
+    """Print an IAM policy as JSON."""
+    print(json.dumps(policy(wanted), indent=1))
 
 
 def show(findings: Sequence[Finding], as_json: bool) -> None:

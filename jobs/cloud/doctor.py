@@ -5,26 +5,32 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from jobs.cloud.aws import Aws, open_account
-from jobs.cloud.checks import capacity, leftovers, login, tools
+from jobs.cloud.checks import around, capacity, inside, leftovers, login, tools
 from jobs.cloud.checks.finding import Check, Finding, Subject, Tell
+from jobs.cloud.checks.live import Live, Look, look
 from jobs.cloud.faults import CallFailed
 from jobs.cloud.gaps import Questions
 from jobs.cloud.machines import ANY_REGION
 from jobs.cloud.redaction import redacted
 from jobs.cloud.stack_file import read_stack
-from jobs.errors import SpotmpiError
+from jobs.errors import NotPermitted, SpotmpiError
 
+LIVE: tuple[Check, ...] = (*around.CHECKS, *inside.CHECKS)
 _LOGIN = Check("credentials", login.credentials)
 CHECKS: tuple[Check, ...] = (*login.CHECKS, *tools.CHECKS, *capacity.CHECKS, *leftovers.CHECKS)
 _PATIENCE = 20  # seconds for a program to tell its version
 
 
-def doctor(stack: str | None = None, aws: Aws | None = None, tell: Tell | None = None) -> tuple[Finding, ...]:
-    """Findings about the account, this machine's tools and *stack*'s settings, in a fixed order; changes nothing.
+def doctor(
+    stack: str | None = None, aws: Aws | None = None, tell: Tell | None = None, look_at: Look = look
+) -> tuple[Finding, ...]:
+    """Findings about the account, this machine's tools and *stack*, in a fixed order; changes nothing.
 
+    Where the stack's environment is built, what AWS and its cluster say of it is examined too.
     A check that fails is a finding itself. InputError only for a stack that has no readable file.
     """
     settings = read_stack(stack) if stack else None
@@ -38,17 +44,32 @@ def doctor(stack: str | None = None, aws: Aws | None = None, tell: Tell | None =
     who = examined(_LOGIN, subject)
     if any(finding.level == "error" for finding in who):
         return (*who, *_without_account(subject.tell, subject))
+    subject, trouble = _with_life(subject, look_at)
     with Questions() as questions:
-        answers = [questions.ask(partial(examined, check, subject)) for check in CHECKS]
+        answers = [questions.ask(partial(examined, check, subject)) for check in (*CHECKS, *LIVE)]
         found = [answer.get() for answer in answers]
-    return (*who, *(each for some in found if isinstance(some, tuple) for each in some))
+    return (*who, *(each for some in found if isinstance(some, tuple) for each in some), *trouble)
+
+
+def _with_life(subject: Subject, look_at: Look) -> tuple[Subject, tuple[Finding, ...]]:
+    """The subject with its live environment, where its cluster exists; or why it could not be looked at."""
+    found: list[Live] = []
+
+    def find(subject: Subject) -> tuple[Finding, ...]:
+        stack = subject.stack
+        if stack is not None and stack.kind != "data" and leftovers.is_built(subject, stack):
+            found.append(look_at(stack.stack))
+        return ()
+
+    trouble = examined(Check("environment", find), subject)
+    return (replace(subject, live=found[0]) if found else subject), trouble
 
 
 def examined(check: Check, subject: Subject) -> tuple[Finding, ...]:
     """What *check* finds; whatever goes wrong in it is a finding too."""
     try:
         return tuple(check.find(subject))
-    except CallFailed as error:
+    except (CallFailed, NotPermitted) as error:
         return (Finding(check.name, "warning", f"could not be checked: {error}", "repeat it when that is mended"),)
     except SpotmpiError as error:
         return (Finding(check.name, "error", str(error)),)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from jobs import names
 from jobs.cli.main import main
 from jobs.cloud.checks.finding import Check, Finding, Subject
 from jobs.cloud.doctor import CHECKS, doctor, examined, version_of
@@ -54,6 +53,7 @@ def account(one_account: ScriptedAccount, world: World, tmp_path: Path, monkeypa
         "DescribeVpcs": lambda region, asked: {"Vpcs": []},
         "DescribeNetworkInterfaces": lambda region, asked: {"NetworkInterfaces": []},
         "DescribeVolumes": lambda region, asked: {"Volumes": []},
+        "ListStacks": lambda region, asked: {"StackSummaries": []},
         "DescribeLogGroups": lambda region, asked: {"logGroups": []},
     }
     (tmp_path / "stacks").mkdir()
@@ -83,7 +83,14 @@ def test_where_all_is_well_every_line_is_ok(account: ScriptedAccount) -> None:
         *("credentials", "region", "zone", "pulumi", "aws", "kubectl", "group gpus", "quota of gpus"),
         *(
             f"leftover {what}"
-            for what in ("file systems", "mount targets", "network interfaces", "volumes", "log groups")
+            for what in (
+                "CloudFormation stacks",
+                "file systems",
+                "mount targets",
+                "network interfaces",
+                "volumes",
+                "log groups",
+            )
         ),
     ]
 
@@ -328,7 +335,7 @@ def test_everything_broken_at_once_is_still_a_list_of_findings(account: Scripted
 
     findings = doctor("mine", account.aws, broken)
 
-    assert len(findings) == 1 + len(CHECKS)
+    assert len(findings) == 1 + len(CHECKS) + 1 and findings[-1].check == "environment"
     assert {finding.level for finding in findings[1:]} == {"warning"}
 
 
@@ -360,12 +367,12 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
 
     lines, listed = outputs[0].out.splitlines(), json.loads(outputs[1].out)
     assert lines[0].split() == ["ok", "credentials", "account", "123456789012", "as", "arn:aws:sts::123456789012:x/me"]
-    assert len(listed) == 13 and len([line for line in lines if not line.startswith(" ")]) == 13
+    assert len(listed) == 14 and len([line for line in lines if not line.startswith(" ")]) == 14
     assert (any("-> spotmpi plan --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 
-def test_the_rights_in_the_documentation_are_exactly_those_that_are_used(
-    account: ScriptedAccount, world: World
+def test_the_policy_to_look_allows_what_is_asked(
+    account: ScriptedAccount, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.quota["L-3819A6DF"] = 0.0
     account.answers["DescribeFileSystems"] = lambda region, asked: {"FileSystems": [FILE_SYSTEM]}
@@ -377,10 +384,17 @@ def test_the_rights_in_the_documentation_are_exactly_those_that_are_used(
     account.answers["GetAWSDefaultServiceQuota"] = lambda region, asked: {"Quota": {"Value": 5.0}}
     doctor("mine", account.aws, tell)
 
-    page = (names.PROJECT / "docs" / "cloud.md").read_text()
-    written = page.split("## Rights")[1].split("```")[1].split()
+    monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "look"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    (statement,) = json.loads(capsys.readouterr().out)["Statement"]
     unasked = {"sts:GetCallerIdentity"}  # AWS allows it to everybody
-    assert set(written) == account.rights - unasked and written == sorted(written)
+    assert account.rights - unasked <= set(statement["Action"])
+    monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "all"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
 
 
 def test_no_credentials_are_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jobs.cloud.aws import Aws
 from jobs.cloud.stack_file import StackFile
+
+if TYPE_CHECKING:
+    from jobs.cloud.checks.live import Live
 
 Level = Literal["ok", "warning", "error"]
 # What a command said, or None where there is no such command; a test gives its own.
@@ -27,12 +30,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is examined: an account in one region, the machine we are on, and a stack where one is named."""
+    """What is examined: an account in one region, this machine, and a named stack, with its environment if it lives."""
 
     aws: Aws
     region: str
     stack: StackFile | None
     tell: Tell
+    live: Live | None = None
 
 
 @dataclass(frozen=True)

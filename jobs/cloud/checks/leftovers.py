@@ -73,7 +73,19 @@ def _log_groups(subject: Subject, name: str) -> Ids:
     return [each["logGroupName"] for each in found]
 
 
+def _stacks(subject: Subject, name: str) -> Ids:
+    found = subject.aws.pages("cloudformation", subject.region, "list_stacks", "StackSummaries")
+    alive = [each["StackName"] for each in found if each["StackStatus"] != "DELETE_COMPLETE"]
+    return sorted(each for each in alive if each == name or each.startswith(f"eksctl-{name}-"))
+
+
 _KINDS = (
+    _Kind(
+        "CloudFormation stacks",
+        _stacks,
+        "they hold what was made for a cluster of that name by other means",
+        "aws cloudformation delete-stack --stack-name {id}",
+    ),
     _Kind("file systems", _file_systems, "they bill by the GB", "aws efs delete-file-system --file-system-id {id}"),
     _Kind(
         "mount targets",
@@ -102,7 +114,7 @@ def _check(kind: _Kind, subject: Subject) -> Iterator[Finding]:
     if stack is None or stack.kind == "data":  # kept storage is there to stay
         return
     title = f"leftover {kind.what}"
-    if _is_built(subject, stack):
+    if is_built(subject, stack):
         yield Finding(title, "ok", f"{stack.environment} is built: what carries its tag is in use")
         return
     ids = kind.find(subject, stack.environment)
@@ -115,7 +127,8 @@ def _check(kind: _Kind, subject: Subject) -> Iterator[Finding]:
     yield Finding(title, "warning", f"{len(ids)} of a former {stack.environment}: {shown}", remedy, command)
 
 
-def _is_built(subject: Subject, stack: StackFile) -> bool:
+def is_built(subject: Subject, stack: StackFile) -> bool:
+    """Whether the stack's cluster exists."""
     try:
         subject.aws.call("eks", subject.region, "describe_cluster", name=stack.environment)
     except CallFailed as error:

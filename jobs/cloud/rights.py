@@ -1,0 +1,171 @@
+"""The least that an IAM policy has to allow: to look, to run, to build and take down. No administrator is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jobs.errors import wrong
+
+Document = dict[str, Any]
+
+# What plan, doctor, nodes and cost ask; a missing one costs its column or check and nothing else.
+LOOK: Sequence[str] = (
+    "autoscaling:DescribeAutoScalingGroups",
+    "autoscaling:DescribeScalingActivities",
+    "ce:GetCostAndUsage",
+    "cloudformation:ListStacks",
+    "ec2:DescribeAvailabilityZones",
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeInstances",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeRegions",
+    "ec2:DescribeSecurityGroupRules",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:DescribeVolumes",
+    "ec2:DescribeVpcs",
+    "ec2:GetSpotPlacementScores",
+    "ecr:DescribeImages",
+    "eks:DescribeAddon",
+    "eks:DescribeCluster",
+    "eks:DescribeNodegroup",
+    "eks:ListAddons",
+    "eks:ListNodegroups",
+    "elasticfilesystem:DescribeFileSystems",
+    "elasticfilesystem:DescribeMountTargetSecurityGroups",
+    "elasticfilesystem:DescribeMountTargets",
+    "logs:DescribeLogGroups",
+    "pricing:GetProducts",
+    "servicequotas:GetAWSDefaultServiceQuota",
+    "servicequotas:GetServiceQuota",
+    "servicequotas:ListRequestedServiceQuotaChangeHistoryByQuota",
+)
+ASK_FOR_QUOTA = "servicequotas:RequestServiceQuotaIncrease"
+# Keeping nodes warm, for those who run jobs.
+SCALE: Sequence[str] = (
+    "autoscaling:DeleteScheduledAction",
+    "autoscaling:PutScheduledUpdateGroupAction",
+    "autoscaling:UpdateAutoScalingGroup",
+)
+# Pushing images; Kubernetes rights come from the environment's `cluster.users`.
+PUSH: Sequence[str] = (
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:BatchGetImage",
+    "ecr:CompleteLayerUpload",
+    "ecr:InitiateLayerUpload",
+    "ecr:PutImage",
+    "ecr:UploadLayerPart",
+)
+_LOGIN = "ecr:GetAuthorizationToken"
+_READ = (
+    *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:Get*", "ecr:List*", "eks:Describe*", "eks:List*"),
+    *("elasticfilesystem:Describe*", "iam:Get*", "iam:List*", "kms:Describe*", "kms:Get*", "kms:List*"),
+    *("logs:Describe*", "logs:List*", "tag:GetResources", "cloudformation:ListStacks"),
+)
+# By Pulumi's name of what is built: what making, changing and deleting it takes, besides reading.
+BUILD: Mapping[str, Sequence[str]] = {
+    "aws:autoscaling/tag:Tag": ("autoscaling:CreateOrUpdateTags", "autoscaling:DeleteTags"),
+    "aws:budgets/budget:Budget": ("budgets:ModifyBudget", "budgets:ViewBudget", "budgets:ListTagsForResource"),
+    "aws:cloudwatch/logGroup:LogGroup": (
+        *("logs:CreateLogGroup", "logs:DeleteLogGroup", "logs:PutRetentionPolicy", "logs:TagResource"),
+        "logs:UntagResource",
+    ),
+    "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": (
+        *("ec2:AuthorizeSecurityGroupEgress", "ec2:AuthorizeSecurityGroupIngress"),
+        *("ec2:RevokeSecurityGroupEgress", "ec2:RevokeSecurityGroupIngress"),
+    ),
+    "aws:ec2/eip:Eip": ("ec2:AllocateAddress", "ec2:DisassociateAddress", "ec2:ReleaseAddress"),
+    "aws:ec2/internetGateway:InternetGateway": (
+        *("ec2:AttachInternetGateway", "ec2:CreateInternetGateway"),
+        *("ec2:DeleteInternetGateway", "ec2:DetachInternetGateway"),
+    ),
+    "aws:ec2/launchTemplate:LaunchTemplate": (
+        *("ec2:CreateLaunchTemplate", "ec2:CreateLaunchTemplateVersion", "ec2:DeleteLaunchTemplate"),
+        *("ec2:ModifyLaunchTemplate", "ec2:RunInstances"),
+    ),
+    "aws:ec2/natGateway:NatGateway": ("ec2:CreateNatGateway", "ec2:DeleteNatGateway"),
+    "aws:ec2/placementGroup:PlacementGroup": ("ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"),
+    "aws:ec2/route:Route": ("ec2:CreateRoute", "ec2:DeleteRoute", "ec2:ReplaceRoute"),
+    "aws:ec2/routeTable:RouteTable": ("ec2:CreateRouteTable", "ec2:DeleteRouteTable"),
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": ("ec2:AssociateRouteTable", "ec2:DisassociateRouteTable"),
+    "aws:ec2/securityGroup:SecurityGroup": ("ec2:CreateSecurityGroup", "ec2:DeleteSecurityGroup"),
+    "aws:ec2/subnet:Subnet": ("ec2:CreateSubnet", "ec2:DeleteSubnet", "ec2:ModifySubnetAttribute"),
+    "aws:ec2/vpc:Vpc": ("ec2:CreateTags", "ec2:CreateVpc", "ec2:DeleteTags", "ec2:DeleteVpc", "ec2:ModifyVpcAttribute"),
+    "aws:ec2/vpcEndpoint:VpcEndpoint": ("ec2:CreateVpcEndpoint", "ec2:DeleteVpcEndpoints", "ec2:ModifyVpcEndpoint"),
+    "aws:ecr/lifecyclePolicy:LifecyclePolicy": ("ecr:DeleteLifecyclePolicy", "ecr:PutLifecyclePolicy"),
+    "aws:ecr/repository:Repository": (
+        *("ecr:CreateRepository", "ecr:DeleteRepository", "ecr:PutImageScanningConfiguration"),
+        *("ecr:PutImageTagMutability", "ecr:TagResource", "ecr:UntagResource"),
+    ),
+    "aws:efs/accessPoint:AccessPoint": (
+        *("elasticfilesystem:CreateAccessPoint", "elasticfilesystem:DeleteAccessPoint"),
+        *("elasticfilesystem:TagResource", "elasticfilesystem:UntagResource"),
+    ),
+    "aws:efs/backupPolicy:BackupPolicy": ("elasticfilesystem:PutBackupPolicy",),
+    "aws:efs/fileSystem:FileSystem": (
+        *("elasticfilesystem:CreateFileSystem", "elasticfilesystem:DeleteFileSystem"),
+        "elasticfilesystem:UpdateFileSystem",
+    ),
+    "aws:efs/mountTarget:MountTarget": (
+        *("elasticfilesystem:CreateMountTarget", "elasticfilesystem:DeleteMountTarget"),
+        *("elasticfilesystem:ModifyMountTargetSecurityGroups", "ec2:CreateNetworkInterface"),
+        *("ec2:DeleteNetworkInterface", "ec2:ModifyNetworkInterfaceAttribute"),
+    ),
+    "aws:eks/addon:Addon": ("eks:CreateAddon", "eks:DeleteAddon", "eks:UpdateAddon"),
+    "aws:eks/nodeGroup:NodeGroup": (
+        *("eks:CreateNodegroup", "eks:DeleteNodegroup", "eks:UpdateNodegroupConfig"),
+        *("eks:UpdateNodegroupVersion", "iam:CreateServiceLinkedRole"),
+    ),
+    "aws:eks/podIdentityAssociation:PodIdentityAssociation": (
+        *("eks:CreatePodIdentityAssociation", "eks:DeletePodIdentityAssociation", "eks:UpdatePodIdentityAssociation"),
+    ),
+    "aws:iam/role:Role": (
+        *("iam:CreateRole", "iam:DeleteRole", "iam:TagRole", "iam:UntagRole", "iam:UpdateAssumeRolePolicy"),
+        "iam:UpdateRole",
+    ),
+    "aws:iam/rolePolicy:RolePolicy": ("iam:DeleteRolePolicy", "iam:PutRolePolicy"),
+    "aws:iam/rolePolicyAttachment:RolePolicyAttachment": ("iam:AttachRolePolicy", "iam:DetachRolePolicy"),
+    "aws:kms/key:Key": (
+        *("kms:CreateGrant", "kms:CreateKey", "kms:EnableKeyRotation", "kms:ScheduleKeyDeletion", "kms:TagResource"),
+    ),
+    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": ("ec2:ModifySecurityGroupRules",),
+    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": ("ec2:ModifySecurityGroupRules",),
+    "eks:index:Cluster": (
+        *("eks:AssociateAccessPolicy", "eks:CreateAccessEntry", "eks:CreateCluster", "eks:DeleteAccessEntry"),
+        *("eks:DeleteCluster", "eks:DisassociateAccessPolicy", "eks:TagResource", "eks:UntagResource"),
+        *("eks:UpdateAccessEntry", "eks:UpdateClusterConfig", "eks:UpdateClusterVersion"),
+    ),
+}
+_ROLES = "arn:aws:iam::*:role/spotmpi-*"
+_SERVICES = ("ec2.amazonaws.com", "eks.amazonaws.com", "pods.eks.amazonaws.com")
+WANTED = ("look", "run", "up")
+
+
+def policy(wanted: str) -> Document:
+    """The IAM policy for *wanted*: look (plan, doctor, cost), run (run, image push, scale) or up (up and down)."""
+    if wanted == "look":
+        return _document(_allow("Look", [*LOOK, ASK_FOR_QUOTA]))
+    if wanted == "run":
+        ours = [_allow("Scale", SCALE, "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/eks-spotmpi-*")]
+        ours += [_allow("Push", PUSH, "arn:aws:ecr:*:*:repository/spotmpi-*/*")]
+        return _document(_allow("Look", [*LOOK, _LOGIN]), *ours)
+    if wanted == "up":
+        return _document(*_building())
+    raise wrong("--iam", wanted, f"use one of {', '.join(WANTED)}")
+
+
+def _building() -> list[Document]:
+    actions = {action for each in BUILD.values() for action in each} | set(SCALE)
+    roles = {action for action in actions if action.startswith("iam:") and "ServiceLinked" not in action}
+    hand_over = _allow("HandRolesOver", ["iam:PassRole"], _ROLES)
+    hand_over["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
+    return [_allow("Read", _READ), _allow("Build", actions - roles), _allow("Roles", roles, _ROLES), hand_over]
+
+
+def _allow(name: str, actions: Sequence[str] | set[str], resource: str = "*") -> Document:
+    return {"Sid": name, "Effect": "Allow", "Action": sorted(actions), "Resource": resource}
+
+
+def _document(*statements: Document) -> Document:
+    return {"Version": "2012-10-17", "Statement": list(statements)}

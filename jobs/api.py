@@ -28,6 +28,7 @@ from jobs.validate import require_valid
 
 if TYPE_CHECKING:
     from jobs.drill import Recovery
+    from jobs.forecast import Forecast, Goal
     from jobs.report.report import Report
 
 Source = JobSpec | Path | str | dict[str, Any]  # a spec, a TOML file's path, or the values of one
@@ -153,6 +154,32 @@ def report(wanted: Sequence[str] = (), where: Place = None, force: bool = False)
     from jobs.report.gather import gather
 
     return gather(wanted, choose.where(where).folder, datetime.now(), force)
+
+
+def predict(
+    measured: str | None,
+    nodes: Sequence[int],
+    fit: Sequence[int] | None = None,
+    goal: Goal | None = None,
+    where: Place = None,
+) -> list[Forecast]:
+    """What a sweep (by default the newest) or a published table lets expect of other node counts, for each series.
+
+    The model is fitted to the counts *fit*, by default the smaller half of those that were measured.
+
+    Raises:
+        InputError: there is too little to fit to, or *goal* can't be answered.
+    """
+    from jobs import forecast, model, published
+    from jobs.report.fitted import series_of
+
+    if measured in published.tables():
+        found = published.tables()[measured].as_series()
+    else:
+        found = series_of(report([measured] if measured else [], where, force=True))
+    if not found:
+        raise wrong("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
+    return [forecast.forecast(model.fit(each, fit), nodes, goal or forecast.Goal()) for each in found]
 
 
 def list_runs(where: Place = None) -> list[RunState]:

@@ -17,6 +17,7 @@ from jobs.cli import (
     nodes,
     plan,
     pull,
+    predict,
     report,
     run,
     scale,
@@ -38,6 +39,7 @@ app.command("init")(init.command)
 app.command("run", context_settings={"allow_interspersed_args": True})(run.command)
 app.command("bench")(bench.command)
 app.command("report")(report.command)
+app.command("predict")(predict.command)
 app.command("list")(list_runs.command)
 app.command("status")(status.command)
 app.command("logs")(logs.command)

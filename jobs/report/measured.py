@@ -18,6 +18,9 @@ WEAK = "weak"
 # What programs call the number that tells how good the model is, the likeliest first.
 _QUALITIES = ("accuracy", "test_accuracy", "val_accuracy", "map", "mean_average_precision")
 
+# DistributedDataParallel exchanges during the backward pass, which is about two thirds of the computation.
+_FORWARD = 1 / 3
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -65,6 +68,13 @@ class Measured:
         """``strong`` (fixed global batch) or ``weak`` (fixed batch per worker) where the program says which."""
         told = self.training.context.get("scaling")
         return told if told in (STRONG, WEAK) else None
+
+    @property
+    def serial(self) -> float:
+        """The share of the computation that the exchange of gradients cannot overlap with; see `jobs.model`."""
+        if "--double-buffering" in self.spec["args"]:
+            return 0.0
+        return _FORWARD if self.spec["program"] and self.spec["image"] == "pytorch" else 1.0
 
     @property
     def loss(self) -> float | None:

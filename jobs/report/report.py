@@ -10,7 +10,8 @@ from typing import Any
 from jobs import metrics
 from jobs.report.figures import share
 from jobs.report.measured import Measured
-from jobs.report.rows import EDGE_LIMIT, EFFICIENCY_LIMIT, SPREAD_LIMIT, Line, Row
+from jobs.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row
+from jobs.series import EFFICIENCY_LIMIT
 
 
 @dataclass(frozen=True)

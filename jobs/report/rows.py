@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from jobs import intervals
 from jobs.report.figures import share
 from jobs.report.measured import STRONG, WEAK, Measured
+from jobs.series import EFFICIENCY_LIMIT
 
 SPREAD_LIMIT = 0.05
-EFFICIENCY_LIMIT = 1.05
 EDGE_LIMIT = 0.05
 
 

@@ -1,0 +1,38 @@
+"""The lines of a report as what a model is fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobs.report.measured import STRONG, WEAK
+from jobs.report.report import Report, label
+from jobs.report.rows import Line, Row
+from jobs.series import Series
+
+
+def series_of(report: Report) -> list[Series]:
+    """One series for each line and number of slots that was measured at two or more node counts."""
+    found = []
+    for line in report.lines:
+        own = [row for row in report.rows if row.line == line and row.iterations_per_second]
+        for slots in dict.fromkeys(row.slots for row in own):
+            rows = [row for row in own if row.slots == slots]
+            if len(rows) > 1 and line.scaling in (STRONG, WEAK):
+                several = len({row.slots for row in own}) > 1
+                name = label(line, report.lines) or report.title
+                found.append(_series(f"{name}, {slots} slots" if several else name, line, rows))
+    return found
+
+
+def _series(name: str, line: Line, rows: Sequence[Row]) -> Series:
+    first = rows[0].runs[0]
+    strong = line.scaling == STRONG
+    samples = first.training.context.get("samples")
+    return Series(
+        name,
+        {row.nodes: [rate for run in row.runs if (rate := run.iterations_per_second)] for row in rows},
+        strong=strong,
+        serial=first.serial,
+        batch=line.batch if strong or line.batch is None else line.batch * rows[0].slots,
+        samples=samples if isinstance(samples, int) else None,
+    )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobs import names, runs, spec_template
 from jobs import spec as specs
@@ -18,29 +18,18 @@ from jobs.backends.choose import Place, Where
 from jobs.errors import SpotmpiError, UnknownRun, wrong
 from jobs.events import Event
 from jobs.follow import follow, interrupts
+from jobs.measure import bench, plan_bench, predict, report
 from jobs.plan.launch import Plan
 from jobs.pod import record
 from jobs.runs import RunState
+from jobs.source import Source, read_spec
 from jobs.spec import JobSpec
-from jobs.sweep import Design, Factors, Sweep
-from jobs.sweep import design as sweep_design
 from jobs.validate import require_valid
 
 if TYPE_CHECKING:
     from jobs.drill import Recovery
-    from jobs.forecast import Forecast, Goal
-    from jobs.report.report import Report
 
-Source = JobSpec | Path | str | dict[str, Any]  # a spec, a TOML file's path, or the values of one
-
-
-def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
-    """The spec in *source* with ``key.path=value`` *overrides* applied; InputError with every problem."""
-    if isinstance(source, JobSpec):
-        source = source.canonical()
-    if isinstance(source, dict):
-        return specs.from_values(source, overrides)
-    return specs.load(Path(source), overrides)
+__all__ = ["bench", "plan_bench", "predict", "read_spec", "report"]  # and all that is defined here
 
 
 def init(path: Path | str = "job.toml") -> Path:
@@ -102,84 +91,6 @@ def plan_resume(run: str, overrides: Iterable[str] = (), where: Place = None) ->
     spec = specs.load(paths.spec, overrides)
     require_valid(spec, backend.survey(spec))
     return backend.plan(spec, paths.id)
-
-
-def bench(
-    source: Source,
-    factors: Factors,
-    overrides: Iterable[str] = (),
-    where: Place = None,
-    watch: Callable[[Event], None] = lambda event: None,
-    say: Say = lambda text: None,
-) -> Sweep:
-    """Measure a job over node counts and variants, one trial after the other, and give the sweep with its outcomes.
-
-    A sweep of the same design and work that was broken off goes on where it was, unless *factors* ask for a fresh one.
-
-    Raises:
-        InputError: everything that is wrong with the spec, the factors or any trial, before the first one starts.
-        Stopped: Ctrl-C; the same call goes on later.
-    """
-    from jobs import bench as benching
-    from jobs.trials import BackendRunner
-
-    here = choose.where(where)
-    design = sweep_design(read_spec(source, overrides), factors)
-    runner = BackendRunner(_backend_for(design.spec, where), watch, say)
-    benching.require_valid(design, runner)
-    recording = benching.Recording(here.folder, runner.new_id(design.spec), here.place)
-    it = benching.open_sweep(design, recording, factors.fresh, say)
-    benching.carry_out(it, runner, say)
-    return it
-
-
-def plan_bench(source: Source, factors: Factors, overrides: Iterable[str] = (), where: Place = None) -> Design:
-    """What `bench` would measure; its `trials` are in the order in which they would run. Nothing is started."""
-    from jobs import bench as benching
-    from jobs.trials import BackendRunner
-
-    design = sweep_design(read_spec(source, overrides), factors)
-    runner = BackendRunner(_backend_for(design.spec, where), lambda event: None, lambda text: None)
-    benching.require_valid(design, runner)
-    return design
-
-
-def report(wanted: Sequence[str] = (), where: Place = None, force: bool = False) -> Report:
-    """The report of one sweep or of any number of runs of the same work; by default of the newest sweep or run.
-
-    Raises:
-        UnknownRun: an id fits nothing, or several.
-        InputError: the runs are of different work; *force* shows them all the same, marked.
-    """
-    from jobs.report.gather import gather
-
-    return gather(wanted, choose.where(where).folder, datetime.now(), force)
-
-
-def predict(
-    measured: str | None,
-    nodes: Sequence[int],
-    fit: Sequence[int] | None = None,
-    goal: Goal | None = None,
-    where: Place = None,
-) -> list[Forecast]:
-    """What a sweep (by default the newest) or a published table lets expect of other node counts, for each series.
-
-    The model is fitted to the counts *fit*, by default the smaller half of those that were measured.
-
-    Raises:
-        InputError: there is too little to fit to, or *goal* can't be answered.
-    """
-    from jobs import forecast, model, published
-    from jobs.report.fitted import series_of
-
-    if measured in published.tables():
-        found = published.tables()[measured].as_series()
-    else:
-        found = series_of(report([measured] if measured else [], where, force=True))
-    if not found:
-        raise wrong("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
-    return [forecast.forecast(model.fit(each, fit), nodes, goal or forecast.Goal()) for each in found]
 
 
 def list_runs(where: Place = None) -> list[RunState]:

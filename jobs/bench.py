@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from jobs import names, sweep, work
+from jobs.design import Design
 from jobs.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
 from jobs.pod import record
 from jobs.runs import RunState
 from jobs.spec import JobSpec
-from jobs.sweep import Design, Sweep, Trial
+from jobs.sweep import Sweep
+from jobs.trial import DRIFT, FAILED, MEASURED, PENDING, RUNNING, SUCCEEDED, Trial
 
 Say = Callable[[str], None]
 
@@ -48,12 +50,11 @@ class Stopped(SpotmpiError):
 def require_valid(design: Design, runner: Runner) -> None:
     """Raise InputError with what keeps any trial from running, before the first of them starts."""
     problems: dict[str, Problem] = {}
-    for variant in design.variants:
-        for nodes in design.nodes:
-            try:
-                runner.require_valid(variant.spec.model_copy(update={"nodes": nodes}))
-            except InputError as error:
-                problems.update({str(problem): problem for problem in error.problems})
+    for name, nodes in design.cells:
+        try:
+            runner.require_valid(design.variant(name).spec.model_copy(update={"nodes": nodes}))
+        except InputError as error:
+            problems.update({str(problem): problem for problem in error.problems})
     if problems:
         raise InputError(list(problems.values()))
 
@@ -79,6 +80,7 @@ def open_sweep(design: Design, recording: Recording, fresh: bool, say: Say) -> S
         if not differences:
             done = sum(trial.over for trial in found.trials)
             say(f"continuing sweep {found.id}: {done} of {len(found.trials)} trials are done (--new starts over)")
+            found.design = design  # limits may have changed
             return found
         say(f"sweep {found.id} is unfinished but was of different work ({differences[0]}): starting a new one")
     folder = sweep.folder_of(recording.new_id, recording.runs_folder)
@@ -88,26 +90,36 @@ def open_sweep(design: Design, recording: Recording, fresh: bool, say: Say) -> S
 
 
 def carry_out(it: Sweep, runner: Runner, say: Say) -> None:
-    """Run all trials that are left; what became of each is on record in *it*, failed ones included.
+    """Run all trials that are left, as far as the limits allow; what became of each is on record in *it*.
 
     Raises:
         Stopped: a trial was stopped; the same call goes on with it later.
         RunInUse: another process is at it.
     """
+    budget = it.design.budget
     with it.held():
         it.trials = sweep.load(it.folder).trials
-        for trial in list(it.trials):
-            if not trial.over:
-                _carry_out(it, trial, runner, say)
+        if it.design.is_study:
+            say(f"estimate: {budget.estimate(it.trials)}")
+        it.cut = None
+        for at in range(len(it.trials)):
+            if it.trials[at].over:
+                continue
+            it.cut = budget.exhausted(it.trials[at], it.trials)
+            if it.cut:
+                say(f"cut off: {it.cut}; with a higher limit the same command goes on")
+                break
+            _carry_out(it, it.trials[at], runner, say)
+        it.save()
 
 
 def _carry_out(it: Sweep, trial: Trial, runner: Runner, say: Say) -> None:
     spec = it.design.spec_of(trial)
-    if trial.state == sweep.RUNNING:
+    if trial.state == RUNNING:
         trial = _take_up(it, trial, runner, say)
     while not trial.over:
         run = runner.new_id(spec)
-        trial = dataclasses.replace(trial, state=sweep.RUNNING, runs=(*trial.runs, run))
+        trial = dataclasses.replace(trial, state=RUNNING, runs=(*trial.runs, run))
         it.update(trial)
         say(f"trial {trial.number} of {len(it.trials)}: {describe(it.design, trial)}, run {run}")
         trial = it.update(_judged(it, trial, runner.run(spec, run), say))
@@ -120,24 +132,26 @@ def _take_up(it: Sweep, trial: Trial, runner: Runner, say: Say) -> Trial:
         say(f"trial {trial.number} of {len(it.trials)}: taking up run {run}")
         state = runner.follow(run)
     except UnknownRun:
-        return it.update(dataclasses.replace(trial, state=sweep.PENDING, runs=trial.runs[:-1]))
+        return it.update(dataclasses.replace(trial, state=PENDING, runs=trial.runs[:-1]))
     if state.state in (record.SUCCEEDED, record.FAILED):
         return it.update(_judged(it, trial, state, say))
-    return it.update(dataclasses.replace(trial, state=sweep.PENDING))
+    return it.update(dataclasses.replace(trial, state=PENDING))
 
 
 def _judged(it: Sweep, trial: Trial, state: RunState, say: Say) -> Trial:
+    if state.submitted is not None and state.ended is not None:
+        trial = dataclasses.replace(trial, seconds=trial.seconds + state.ended - state.submitted)
     if state.state == record.SUCCEEDED:
-        return dataclasses.replace(trial, state=sweep.SUCCEEDED, reason=None)
+        return dataclasses.replace(trial, state=SUCCEEDED, reason=None)
     if state.state == record.STOPPED:
-        it.update(dataclasses.replace(trial, state=sweep.PENDING))
+        it.update(dataclasses.replace(trial, state=PENDING))
         raise Stopped(f"run {state.id} was stopped, and sweep {it.id} with it; the same command goes on where it was")
     failures = trial.failures + 1
     last = failures > it.design.retries
     tries = f"{failures} of {it.design.retries + 1}"
     say(f"trial {trial.number} failed (try {tries}): {state.reason or state.state}")
     return dataclasses.replace(
-        trial, state=sweep.FAILED if last else sweep.PENDING, failures=failures, reason=state.reason or state.state
+        trial, state=FAILED if last else PENDING, failures=failures, reason=state.reason or state.state
     )
 
 
@@ -145,9 +159,12 @@ def describe(design: Design, trial: Trial) -> str:
     """A trial in words."""
     nodes = "1 node" if trial.nodes == 1 else f"{trial.nodes} nodes"
     variant = f"{trial.variant}, " if len(design.variants) > 1 else ""
-    return f"{variant}{nodes}, repeat {trial.repeat} of {design.repeats}"
+    if trial.role == DRIFT:
+        return f"{variant}{nodes}, to see drift, {'before' if trial.repeat == 0 else 'after'} all others"
+    role = f", {trial.role}" if trial.role != MEASURED else ""
+    return f"{variant}{nodes}{role}, repeat {trial.repeat} of {design.repeats}"
 
 
 def paths_of(trial: Trial, runs_folder: Path) -> names.RunPaths | None:
     """The run that counts for a trial, or None where none has finished."""
-    return names.RunPaths(runs_folder / trial.runs[-1]) if trial.state == sweep.SUCCEEDED else None
+    return names.RunPaths(runs_folder / trial.runs[-1]) if trial.state == SUCCEEDED else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.pod import protocol
+from jobs.rank_times import Shares
 
 WARM_UP_ITERATIONS = 10
 WARM_UP_SHARE = 0.1
@@ -60,6 +61,8 @@ class Training:
     """What the lines of a run say; ``rates`` is None where too few iterations count, and ``reported`` says how many.
 
     ``series`` holds each scalar of metric lines, ``evaluations`` each of evaluation lines, in order of iterations.
+    ``waited`` is the share of the time that went by waiting for batches, and ``ranks`` the mean seconds of an iteration
+    on each rank; both leave out what came before the first line of each attempt, and are there where a program tells.
     """
 
     rates: Rates | None
@@ -69,6 +72,8 @@ class Training:
     result: dict[str, Any] = field(default_factory=dict)
     series: dict[str, list[Point]] = field(default_factory=dict)
     evaluations: dict[str, list[Point]] = field(default_factory=dict)
+    waited: float | None = None
+    ranks: tuple[float, ...] = ()
 
 
 @dataclass
@@ -109,6 +114,7 @@ class _Reading:
         self.series: dict[str, list[Point]] = {}
         self.evaluations: dict[str, list[Point]] = {}
         self.start: float | None = None
+        self.shares = Shares()
 
     def take(self, line: Line) -> None:
         self.start = line["t"] if self.start is None else self.start
@@ -125,6 +131,8 @@ class _Reading:
             _measure(attempt, line, iteration)
             if fresh and attempt.first is not None:
                 self._forget(attempt.first)
+            elif not fresh:
+                self.shares.take(line)
             self._note(self.series, line)
         elif kind == protocol.EVALUATION:
             attempt.disturbed |= {iteration, iteration + 1}
@@ -146,7 +154,15 @@ class _Reading:
         attempts = [attempt for attempt in self.attempts.values() if attempt.first is not None]
         reported = sum(len(window.seconds) for attempt in attempts for window in attempt.windows)
         return Training(
-            _rates(attempts), reported, len(self.attempts), self.context, self.result, self.series, self.evaluations
+            _rates(attempts),
+            reported,
+            len(self.attempts),
+            self.context,
+            self.result,
+            self.series,
+            self.evaluations,
+            self.shares.waited(),
+            self.shares.ranks(),
         )
 
 
@@ -237,7 +253,7 @@ def _said(line: Line) -> dict[str, Any]:
 
 
 def _scalars(line: Line) -> dict[str, float]:
-    known = ("iteration", "time", "seconds", "epoch")
+    known = ("iteration", "time", "seconds", "epoch", "waited")
     return {key: float(value) for key, value in _said(line).items() if key not in known and _is_number(value)}
 
 

@@ -163,7 +163,9 @@ def state(paths: RunPaths) -> RunState:
             values["total_iterations"] = metric["total_iterations"]
         if metric.get("iteration") is not None:
             values["iteration"] = metric["iteration"]
-            scalars = {key: value for key, value in metric.items() if isinstance(value, float | int | str)}
+            scalars = {
+                key: value for key, value in metric.items() if isinstance(value, float | int | str) and key != "ranks"
+            }
             values["scalars"] = {**values.get("scalars", {}), **scalars}
     found = RunState(**values)
     if found.state not in record.TERMINAL and not alive(paths):

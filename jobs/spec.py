@@ -147,7 +147,7 @@ def load(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
     Raises:
         InputError: no such file, malformed TOML, or any number of wrong or unknown keys, all at once.
     """
-    return from_values(_resolve_paths(read_toml(path), path.parent), overrides)
+    return from_values(resolved(read_toml(path), path.parent), overrides)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -168,9 +168,9 @@ def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job
     for text in overrides:
         merged = _overridden(merged, text)
     try:
-        return JobSpec.model_validate(_resolve_paths(merged, Path.cwd()))
+        return JobSpec.model_validate(resolved(merged, Path.cwd()))
     except ValidationError as error:
-        raise InputError([_problem(dict(detail)) for detail in error.errors()]) from None
+        raise InputError([problem(dict(detail), JobSpec) for detail in error.errors()]) from None
 
 
 def _overridden(values: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _added(values: Mapping[str, Any], key: str, value: object, text: str) -> dic
     return {**values, key: [*there, *(value if isinstance(value, list) else [value])]}
 
 
-def _resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
+def resolved(values: dict[str, Any], base: Path) -> dict[str, Any]:
     """Paths in a spec file are meant from where the file is, others from the current folder.
 
     A relative data path that leads nowhere here stays as it is: on a cluster it is meant from the run volume. So does
@@ -232,19 +232,19 @@ def _resolved_template(name: object, base: Path) -> object:
     return str((base / Path(name).expanduser()).resolve())
 
 
-def _problem(detail: dict[str, Any]) -> Problem:
+def problem(detail: dict[str, Any], model: type[BaseModel]) -> Problem:
+    """What pydantic found wrong with values of *model*, in our words."""
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
     if detail["type"] == "extra_forbidden":
-        return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'])}")
+        return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
     message = detail["msg"].removeprefix("Value error, ")
     return Problem(field, detail["input"], message[0].lower() + message[1:])
 
 
-def _near(loc: tuple[Any, ...]) -> str:
+def _near(loc: tuple[Any, ...], model: Any) -> str:
     """The known keys beside an unknown one, the likeliest first."""
     import difflib
 
-    model: Any = JobSpec
     for part in loc[:-1]:
         model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
     known = list(model.model_fields)

@@ -1,4 +1,4 @@
-"""A sweep: which trials there are, in which order, and what came of them, on record from the first moment."""
+"""A sweep: its design and what came of its trials, on record from the first moment."""
 
 from __future__ import annotations
 
@@ -7,154 +7,39 @@ import dataclasses
 import fcntl
 import json
 import os
-import random
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import names, variants
+from jobs import names, study
 from jobs import spec as specs
+from jobs.design import Design, Factors, crossed
 from jobs.errors import InputError, Problem, RunInUse, UnknownRun, wrong
-from jobs.spec import JobSpec
-from jobs.variants import Variant
-
-SEED = 1
-REPEATS = 3
-RETRIES = 2
+from jobs.trial import Trial
 
 LOCAL = "local"
-
-PENDING = "pending"
-RUNNING = "running"
-SUCCEEDED = "succeeded"
-FAILED = "failed"
 
 _FOLDER = "sweeps"
 _RECORD = "sweep.json"
 _SPEC = "spec.toml"
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One measured run of a sweep; ``runs`` are the ids of all tries, the last one counts."""
-
-    number: int
-    variant: str
-    nodes: int
-    repeat: int
-    state: str = PENDING
-    runs: tuple[str, ...] = ()
-    failures: int = 0
-    reason: str | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether the trial needs nothing more."""
-        return self.state in (SUCCEEDED, FAILED)
-
-
-@dataclass(frozen=True)
-class Factors:
-    """What a user asks a sweep to vary: node counts, and variants as ``name:key=value,...``.
-
-    Each combination is measured *repeats* times, in an order that *seed* decides; a trial that fails is tried again
-    at most *retries* times. *fresh* starts over where a broken-off sweep of the same would be continued.
-    """
-
-    nodes: Sequence[int]
-    variants: Sequence[str] = ()
-    repeats: int = REPEATS
-    seed: int = SEED
-    retries: int = RETRIES
-    fresh: bool = False
-
-
-@dataclass(frozen=True)
-class Design:
-    """What a sweep varies and how often; `trials` follows from it."""
-
-    spec: JobSpec
-    nodes: tuple[int, ...]
-    variants: tuple[Variant, ...]
-    repeats: int
-    seed: int
-    retries: int
-
-    def trials(self) -> list[Trial]:
-        """All trials in the order in which they run.
-
-        Each repeat goes through all combinations in a random order of its own, so that a slow hour of the machine
-        falls on every combination alike and a sweep broken off is complete up to its last repeat.
-        """
-        chance = random.Random(self.seed)
-        found: list[Trial] = []
-        for repeat in range(1, self.repeats + 1):
-            block = [(variant.name, nodes) for variant in self.variants for nodes in self.nodes]
-            chance.shuffle(block)
-            for variant, nodes in block:
-                found.append(Trial(len(found) + 1, variant, nodes, repeat))
-        return found
-
-    def spec_of(self, trial: Trial) -> JobSpec:
-        """The job spec of one trial."""
-        return self.variant(trial.variant).spec.model_copy(update={"nodes": trial.nodes})
-
-    def variant(self, name: str) -> Variant:
-        """The variant of that name."""
-        return next(variant for variant in self.variants if variant.name == name)
-
-    def options(self) -> list[str]:
-        """The options of ``spotmpi bench`` that describe this design."""
-        told = ["--nodes", ",".join(map(str, self.nodes)), "--repeats", str(self.repeats), "--seed", str(self.seed)]
-        told += [] if self.retries == RETRIES else ["--retries", str(self.retries)]
-        for variant in self.variants[1:]:
-            told += ["--variant", variant.text]
-        return told
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; `design_from_json` reads them back."""
-        return {
-            "spec": self.spec.canonical(),
-            "nodes": list(self.nodes),
-            "variants": [variant.text for variant in self.variants[1:]],
-            "repeats": self.repeats,
-            "seed": self.seed,
-            "retries": self.retries,
-        }
-
-
-def design(spec: JobSpec, factors: Factors) -> Design:
-    """The design that *factors* ask of *spec*; InputError with every problem found."""
-    nodes = tuple(factors.nodes)
-    problems = []
-    if not nodes or min(nodes) < 1 or len(set(nodes)) != len(nodes):
-        problems.append(Problem("--nodes", ",".join(map(str, nodes)), "give different counts from 1, such as 1,2,4"))
-    for option, value, least in (("--repeats", factors.repeats, 1), ("--retries", factors.retries, 0)):
-        if value < least:
-            problems.append(Problem(option, value, f"give at least {least}"))
-    base = spec.model_copy(update={"nodes": 1})
-    try:
-        read = variants.read(factors.variants, base)
-    except InputError as error:
-        raise InputError([*problems, *error.problems]) from None
-    if problems:
-        raise InputError(problems)
-    return Design(base, nodes, read, factors.repeats, factors.seed, factors.retries)
+_STUDY = "study.toml"
 
 
 def design_from_json(values: dict[str, Any]) -> Design:
-    """The design that `Design.to_json` gave."""
+    """The design whose ``source`` *values* are."""
+    if "study" in values:
+        return study.design_of(values["study"])
     spec = specs.from_values(values["spec"])
-    return design(spec, Factors(**{key: value for key, value in values.items() if key != "spec"}))
+    return crossed(spec, Factors(**{key: value for key, value in values.items() if key != "spec"}))
 
 
 @dataclass
 class Sweep:
     """A sweep on record in its folder; ``work`` identifies what the base variant does (see `jobs.work`).
 
-    ``place`` is where its trials run, as ``--on`` names it.
+    ``place`` is where its trials run, as ``--on`` names it; ``cut`` says which limit it has reached.
     """
 
     folder: Path
@@ -163,6 +48,7 @@ class Sweep:
     created: float
     place: str = LOCAL
     trials: list[Trial] = field(default_factory=list)
+    cut: str | None = None
 
     @property
     def id(self) -> str:
@@ -178,12 +64,16 @@ class Sweep:
     def command(self) -> str:
         """The command line that measures the same once more."""
         where = [] if self.place == LOCAL else ["--on", self.place]
+        if self.design.is_study:
+            return shlex.join(["spotmpi", "bench", names.shown(self.folder / _STUDY), *where])
         return shlex.join(["spotmpi", "bench", names.shown(self.folder / _SPEC), *self.design.options(), *where])
 
     def create(self) -> None:
         """Write the folder; from now on the sweep can be resumed."""
         self.folder.mkdir(parents=True)
         (self.folder / _SPEC).write_text(self.design.spec.to_toml())
+        if self.design.is_study:
+            (self.folder / _STUDY).write_text(study.to_toml(self.design, _SPEC))
         self.trials = self.design.trials()
         self.save()
 
@@ -205,9 +95,10 @@ class Sweep:
         return {
             "id": self.id,
             "created": self.created,
-            "design": self.design.to_json(),
+            "design": self.design.source,
             "work": self.work,
             "place": self.place,
+            "cut": self.cut,
             "trials": trials,
         }
 
@@ -235,9 +126,9 @@ def load(folder: Path) -> Sweep:
     try:
         values = json.loads((folder / _RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
-        return Sweep(
-            folder, design_from_json(values["design"]), values["work"], values["created"], values["place"], trials
-        )
+        design = design_from_json(values["design"])
+        place, cut = values["place"], values.get("cut")
+        return Sweep(folder, design, values["work"], values["created"], place, trials, cut)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise wrong("sweep", folder.name, f"its {_RECORD} cannot be read ({error}); remove {folder}") from error
 

@@ -20,11 +20,15 @@ _NOT_MEASURED = ("name", "limits")  # what may differ without changing what is m
 
 @dataclass(frozen=True)
 class Variant:
-    """A spec under a name; ``settings`` are the texts that made it from the base, ``keys`` what they change."""
+    """A spec under a name; ``settings`` are the texts that made it from the base, ``keys`` what they change.
+
+    ``levels`` are the (factor, level in words) of a study that it stands for.
+    """
 
     name: str
     settings: tuple[str, ...]
     spec: JobSpec
+    levels: tuple[tuple[str, str], ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -68,11 +72,12 @@ def _read(text: str, base: JobSpec) -> Variant:
         raise wrong(_FIELD, text, f"its name {name!r} may hold letters, digits and . _ + - only, at most 40 of them")
     spec = base
     for setting in settings:
-        spec = _changed(spec, setting, text)
+        spec = changed(spec, setting, text)
     return Variant(name, settings, spec)
 
 
-def _changed(spec: JobSpec, setting: str, text: str) -> JobSpec:
+def changed(spec: JobSpec, setting: str, text: str) -> JobSpec:
+    """*spec* with ``key=value`` or ``args+=text`` applied; InputError names *text* where that is not possible."""
     key, equals, value = (part.strip() for part in setting.partition("="))
     if key == "nodes":
         raise wrong(_FIELD, text, "node counts are varied with --nodes")

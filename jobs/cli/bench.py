@@ -9,9 +9,14 @@ from jobs.cli.options import Env, Json, On, RunsFolder, Set, Slots, overrides, w
 
 
 def command(
-    spec: Annotated[Path, typer.Argument(help="The job spec, a TOML file.")],
-    nodes: Annotated[str, typer.Option("--nodes", "-n", help="Node counts, such as 1,2,4.", metavar="N,N,...")] = "1",
-    repeats: Annotated[int | None, typer.Option("--repeats", help="Trials per combination (default 3).")] = None,
+    spec: Annotated[Path, typer.Argument(help="A job spec or a study, a TOML file.")],
+    nodes: Annotated[
+        str | None,
+        typer.Option("--nodes", "-n", help="Node counts of a job spec, such as 1,2,4 (default 1).", metavar="N,N,..."),
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", help="Trials per combination (default: the study's, else 3).")
+    ] = None,
     variant: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,9 +36,9 @@ def command(
     runs: RunsFolder = None,
     json: Json = False,
 ) -> None:
-    """Measure a job over node counts and variants, report it, and exit 1 if any trial is missing.
+    """Measure a job over node counts and variants, or a study, report it, and exit 1 if any trial is missing.
 
-    The same command goes on with a sweep that was broken off.
+    The same command goes on with a sweep that was broken off or reached a limit.
     """
     from jobs.cli import measure
 

@@ -11,15 +11,17 @@ from typing import Any
 
 import typer
 
-from jobs import api, names, sweep
+from jobs import api, names
 from jobs.backends.choose import Where
 from jobs.cli.view import make_view, say
+from jobs.design import Factors
 from jobs.errors import EXIT_FAILURE, wrong
 from jobs.events import Event
 from jobs.pod import record
 from jobs.report import files, terminal
 from jobs.report.report import Report
-from jobs.sweep import Factors, Sweep
+from jobs.sweep import Sweep
+from jobs.trial import FAILED, MEASURED, SUCCEEDED
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Wanted:
     """What to measure; *given* are the factors that the user gave, None where not."""
 
     spec: Path
-    nodes: str
+    nodes: str | None
     given: Mapping[str, Any]
     overrides: tuple[str, ...]
     where: Where
@@ -37,7 +39,7 @@ class Wanted:
     def factors(self) -> Factors:
         """The factors, with defaults for what was not given."""
         try:
-            nodes = [int(part) for part in self.nodes.split(",")]
+            nodes = None if self.nodes is None else [int(part) for part in self.nodes.split(",")]
         except ValueError:
             raise wrong("--nodes", self.nodes, "write the counts with commas between, such as 1,2,4") from None
         given = {key: value for key, value in self.given.items() if value is not None}
@@ -49,13 +51,17 @@ def show_trials(wanted: Wanted, as_json: bool) -> None:
     design = api.plan_bench(wanted.spec, wanted.factors, wanted.overrides, wanted.where)
     trials = design.trials()
     if as_json:
-        rows = [{"number": t.number, "variant": t.variant, "nodes": t.nodes, "repeat": t.repeat} for t in trials]
-        print(json.dumps({**design.to_json(), "trials": rows}))
+        shown = ("number", "variant", "nodes", "repeat", "role")
+        rows = [{key: getattr(trial, key) for key in shown} for trial in trials]
+        print(json.dumps({**design.source, "trials": rows}))
         return
     say(f"{len(trials)} trials in the order of seed {design.seed}; nothing is started")
+    if design.is_study:
+        say(f"estimate: {design.budget.estimate(trials)}")
     width = max(len(trial.variant) for trial in trials)
     for trial in trials:
-        print(f"{trial.number:>4}  {trial.variant:<{width}}  nodes {trial.nodes}  repeat {trial.repeat}")
+        role = "" if trial.role == MEASURED else f"  {trial.role}"
+        print(f"{trial.number:>4}  {trial.variant:<{width}}  nodes {trial.nodes}  repeat {trial.repeat}{role}")
 
 
 def bench(wanted: Wanted, as_json: bool) -> None:
@@ -67,14 +73,14 @@ def bench(wanted: Wanted, as_json: bool) -> None:
                 view.show(event)
 
         it = api.bench(wanted.spec, wanted.factors, wanted.overrides, wanted.where, watch, view.say)
-    failed = [trial for trial in it.trials if trial.state == sweep.FAILED]
-    if len(failed) < len(it.trials):
+    if any(trial.state == SUCCEEDED and trial.role == MEASURED for trial in it.trials):
         # What was measured is shown in any case: trials of changed code are marked rather than refused.
         _hand_over(api.report([it.id], wanted.where, force=True), it.folder / "report", as_json)
     elif as_json:
         print(json.dumps(it.to_json()))
     _tell_failed(it)
-    raise typer.Exit(EXIT_FAILURE if failed else 0)
+    missing = [trial for trial in it.trials if trial.state != SUCCEEDED]
+    raise typer.Exit(EXIT_FAILURE if missing else 0)
 
 
 def report(wanted: Sequence[str], out: Path | None, runs: Path | None, force: bool, as_json: bool) -> None:
@@ -96,5 +102,5 @@ def _hand_over(made: Report, folder: Path, as_json: bool) -> None:
 
 def _tell_failed(it: Sweep) -> None:
     for trial in it.trials:
-        if trial.state == sweep.FAILED:
+        if trial.state == FAILED:
             say(f"trial {trial.number} failed {trial.failures} times ({trial.reason}): spotmpi logs {trial.runs[-1]}")

@@ -13,7 +13,7 @@ from jobs.pod import protocol, record
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_OF_THE_LINE = frozenset({"iteration", "time", "epoch", "seconds", "kind", "samples"})
+_OF_THE_LINE = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples"})
 
 
 class View(Protocol):

@@ -6,14 +6,18 @@ Standard library only and Python 3.8 or newer: programs and agents in any image 
 
 from __future__ import annotations
 
+import base64
 import json
-from typing import Any
+import struct
+from typing import Any, Sequence
 
 KEY = "spotmpi"
 
 CONTEXT = "context"  # once at start: world_size, hosts, versions, samples_per_iteration, total_iterations, work
 RESUMED = "resumed"  # after a checkpoint was loaded: iteration, path
-METRIC = "metric"  # every reporting interval: iteration, time, epoch, seconds (one per iteration), any scalars
+# Every reporting interval: iteration, time, epoch, seconds (one per iteration), waited (for batches, seconds),
+# ranks (the seconds of every rank, packed), any scalars.
+METRIC = "metric"
 EVALUATION = "evaluation"  # outside timed windows: iteration, any scalars
 CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, reason (timer, notice, end)
 RESULT = "result"  # once at the end: iteration, final scalars, parameters (checksum)
@@ -54,6 +58,12 @@ def decode(text: str) -> tuple[str, dict[str, Any]] | None:
         return None
     kind = values.pop(KEY, None)
     return (kind, values) if kind in KINDS else None
+
+
+def pack(rows: Sequence[Sequence[float]]) -> str:
+    """Rows of numbers, all of one length, as text: little-endian float32 in base64."""
+    flat = [value for row in rows for value in row]
+    return base64.b64encode(struct.pack("<%df" % len(flat), *flat)).decode("ascii")
 
 
 def _finite(value: Any) -> Any:

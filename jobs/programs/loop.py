@@ -17,6 +17,7 @@ from jobs.programs.notice import Notices, let_rank_zero_finish
 from jobs.programs.options import TrainingOptions
 from jobs.programs.order import Order, iteration_seed
 from jobs.programs.reporting import Reporter
+from jobs.programs.timing import Stopwatch, Times
 from jobs.programs.trainee import Trainee
 from jobs.programs.world import World
 
@@ -54,7 +55,8 @@ def train(job: Job) -> None:
 
 def _checkpoints(job: Job) -> Checkpoints | None:
     options = job.options
-    if job.world.rank or not options.checkpoint_path:
+    # Without exchange the ranks' parameters drift apart: nobody should go on from them.
+    if job.world.rank or not options.checkpoint_path or options.no_exchange:
         return None
     identity = Identity(job.program, model_fingerprint(job.trainee.state()), job.dataset.fingerprint(), options.seed)
     checkpoints = Checkpoints(options.checkpoint_path, options.checkpoint_keep, identity)
@@ -95,6 +97,7 @@ def _context(job: Job, batching: Batching, total: int) -> dict[str, Any]:
         "samples": len(job.dataset),
         "data_fingerprint": job.dataset.fingerprint(),
         "seed": job.options.seed,
+        "exchange": not job.options.no_exchange,
         **job.details,
     }
 
@@ -112,7 +115,7 @@ class _Training:
         self._checkpoints = checkpoints
         self._iteration = standing.iteration
         self._position = standing.position
-        self._marks: list[tuple[Any, Any]] = []  # start and end of each iteration not yet reported
+        self._watch = Stopwatch(job.trainee.clock)
         self._said = dict(standing.scalars)  # the last reported scalars
         pid_file = os.environ.get(protocol.ENV_PID_FILE) if checkpoints else None
         self._notices = Notices(self._noticed, Path(pid_file) if pid_file else None)
@@ -130,22 +133,21 @@ class _Training:
         ) as loader:
             batches = loader.batches(self._position)
             self._notices.between_iterations()
-            start = self._job.trainee.clock.mark()
+            self._watch.start()
             while self._iteration < self.total:
-                scalars = self._iterate(next(batches), start)
-                start = self._marks[-1][1]
+                scalars = self._iterate(self._watch.batch(batches))
                 evaluated, paused = self._pause(scalars)
                 if paused:
-                    start = self._job.trainee.clock.mark()
+                    self._watch.start()
         self._finish(evaluated)
 
-    def _iterate(self, batch: Any, start: Any) -> Mapping[str, Any]:
+    def _iterate(self, batch: Any) -> Mapping[str, Any]:
         trainee = self._job.trainee
         trainee.seed(iteration_seed(self._options.seed, self._job.world.rank, self._iteration))
         scalars = trainee.step(batch, self._iteration)
         self._iteration += 1
         self._position += self._batching.in_all
-        self._marks.append((start, trainee.clock.mark()))
+        self._watch.lap()
         return scalars
 
     def _pause(self, scalars: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, bool]:
@@ -162,14 +164,12 @@ class _Training:
 
     def _report(self, scalars: Mapping[str, Any]) -> None:
         self._said = self._job.world.mean({name: float(value) for name, value in scalars.items()})
-        self._say_metric(self._said)
+        times = self._watch.take()
+        self._say_metric(self._said, times, self._job.world.gather(times.seconds))
 
-    def _say_metric(self, scalars: Mapping[str, float]) -> None:
-        clock = self._job.trainee.clock
-        seconds = [clock.seconds(start, end) for start, end in self._marks]
-        self._marks = []
+    def _say_metric(self, scalars: Mapping[str, float], times: Times, ranks: list[list[float]]) -> None:
         epoch = self._position / len(self._job.dataset)
-        self._reporter.metric(self._iteration, epoch, seconds, scalars)
+        self._reporter.metric(self._iteration, epoch, times.seconds, scalars, times.waited, ranks)
 
     def _evaluate(self) -> Mapping[str, float]:
         with self._notices.parameters_unchanging():
@@ -200,8 +200,8 @@ class _Training:
         else:
             self._reporter.warn("notice taken, but nothing is written without --checkpoint-path")
         if ending:
-            if self._marks:
-                self._say_metric({})  # the mean over ranks would need the others, who may be gone
+            if not self._watch.empty:
+                self._say_metric({}, self._watch.take(), [])  # what needs the other ranks is left out: they may be gone
             self._notices.close()
             leave(STOPPED)
 

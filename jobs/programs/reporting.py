@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,23 @@ class Reporter:
         """Training goes on from a checkpoint."""
         self._say(protocol.RESUMED, iteration=iteration, path=str(path))
 
-    def metric(self, iteration: int, epoch: float, seconds: list[float], scalars: Mapping[str, float]) -> None:
-        """Training has come to *iteration*; *seconds* are those of each iteration since the last such line."""
-        rounded = [round(second, 6) for second in seconds]
-        self._say(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, seconds=rounded, **scalars)
+    def metric(
+        self,
+        iteration: int,
+        epoch: float,
+        seconds: list[float],
+        scalars: Mapping[str, float],
+        waited: float | None = None,
+        ranks: Sequence[Sequence[float]] = (),
+    ) -> None:
+        """Training has come to *iteration*; *seconds* are those of each iteration since the last such line.
+
+        *waited* is how much of them went by waiting for batches, *ranks* the same seconds of every rank.
+        """
+        timed: dict[str, Any] = {"seconds": [round(second, 6) for second in seconds]}
+        timed |= {} if waited is None else {"waited": round(waited, 6)}
+        timed |= {"ranks": protocol.pack(ranks)} if self._speaks and len(ranks) > 1 else {}
+        self._say(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, **timed, **scalars)
         rate = {"iterations_per_second": len(seconds) / sum(seconds)} if sum(seconds) > 0 else {}
         self._draw("training", iteration, {**scalars, **rate})
 

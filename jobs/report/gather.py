@@ -14,7 +14,8 @@ from jobs.names import RunPaths
 from jobs.report import measured, report, rows
 from jobs.report.measured import Measured
 from jobs.report.report import Report
-from jobs.sweep import Sweep, Trial
+from jobs.sweep import Sweep
+from jobs.trial import FAILED, MEASURED, SUCCEEDED, Trial
 
 DIFFERENT = "different work"
 
@@ -36,14 +37,16 @@ def gather(wanted: Sequence[str], runs_folder: Path, now: datetime, force: bool 
 
 def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -> Report:
     """The report of a sweep, finished or not."""
-    there = _finished(it, runs_folder)
+    there = _finished(it, runs_folder, MEASURED)
     found = [measured.read(paths, trial.variant) for trial, paths in there if paths.folder.is_dir()]
     if not found:
         raise wrong("sweep", it.id, "no trial of it is on record as succeeded; the same bench command goes on with it")
     unlike = _unlike(found, {variant.name: variant.keys for variant in it.design.variants})
     _refuse(unlike, found[0].run, force)
     removed = [trial.number for trial, paths in there if not paths.folder.is_dir()]
-    warnings = [_of_trial(it, t) for t in it.trials if t.state != sweep.SUCCEEDED or t.number in removed]
+    warnings = [_of_trial(it, t) for t in it.trials if t.state != SUCCEEDED or t.number in removed]
+    if it.cut:
+        warnings.insert(0, f"The study was cut off: {it.cut}. The same command goes on with a higher limit.")
     design = it.design
     factors = (
         f"{len(it.trials)} trials: nodes {', '.join(map(str, design.nodes))}, {design.repeats} repeats, each through "
@@ -114,8 +117,10 @@ def _sweep(wanted: Sequence[str], runs_folder: Path) -> Sweep | None:
     return sweep.find(meant[0], runs_folder)
 
 
-def _finished(it: Sweep, runs_folder: Path) -> list[tuple[Trial, RunPaths]]:
-    found = [(trial, bench.paths_of(trial, runs_folder)) for trial in sorted(it.trials, key=lambda t: t.number)]
+def _finished(it: Sweep, runs_folder: Path, role: str) -> list[tuple[Trial, RunPaths]]:
+    """The trials of that role that count, in the order of variants."""
+    ordered = sorted((trial for trial in it.trials if trial.role == role), key=lambda trial: trial.number)
+    found = [(trial, bench.paths_of(trial, runs_folder)) for trial in ordered]
     order = [variant.name for variant in it.design.variants]
     kept = [(trial, paths) for trial, paths in found if paths is not None]
     return sorted(kept, key=lambda pair: order.index(pair[0].variant))
@@ -171,8 +176,8 @@ def _warnings(found: Sequence[Measured], unlike: dict[str, list[str]]) -> list[s
 
 def _of_trial(it: Sweep, trial: Trial) -> str:
     what = f"Trial {trial.number} ({bench.describe(it.design, trial)})"
-    if trial.state == sweep.FAILED:
+    if trial.state == FAILED:
         return f"{what} failed {trial.failures} times and is missing: {trial.reason}"
-    if trial.state == sweep.SUCCEEDED:
+    if trial.state == SUCCEEDED:
         return f"{what} is missing: the folder of its run {trial.runs[-1]} has been removed."
     return f"{what} has not been run yet."

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from jobs import sweep
+from jobs.design import Factors, crossed
 from jobs.names import RunPaths
 from jobs.report.gather import gather
 from jobs.report.report import Report
 from jobs.report.rows import Row
 from jobs.spec import JobSpec
-from jobs.sweep import Factors, Sweep
+from jobs.sweep import Sweep
+from jobs.trial import SUCCEEDED, Trial
 
 START = 1_789_000_000.0
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
@@ -117,7 +119,7 @@ def _write(path: Path, lines: list[dict[str, Any]]) -> None:
 
 def record_sweep(runs: Path, spec: JobSpec, factors: Factors, made: dict[tuple[str, int], list[Recorded]]) -> Sweep:
     """A finished sweep: for each variant and node count what its repeats came to; fewer than asked for are missing."""
-    design = sweep.design(spec, factors)
+    design = crossed(spec, factors)
     it = Sweep(sweep.folder_of("sweep-1", runs), design, work_of(spec), START)
     it.create()
     for trial in design.trials():
@@ -126,8 +128,8 @@ def record_sweep(runs: Path, spec: JobSpec, factors: Factors, made: dict[tuple[s
             continue
         run = f"run-{trial.variant}-{trial.nodes}-{trial.repeat}"
         record(runs, run, design.spec_of(trial), repeats[trial.repeat - 1])
-        changed = {"state": sweep.SUCCEEDED, "runs": (run,)}
-        it.update(sweep.Trial(**{**vars(trial), **changed}))
+        changed = {"state": SUCCEEDED, "runs": (run,)}
+        it.update(Trial(**{**vars(trial), **changed}))
     return it
 
 

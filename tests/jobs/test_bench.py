@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from jobs import bench, sweep, variants, work
+from jobs.design import Factors, crossed
 from jobs.errors import InputError, RunInUse, UnknownRun, wrong
 from jobs.runs import RunState
 from jobs.spec import JobSpec
-from jobs.sweep import Factors, Sweep
+from jobs.sweep import Sweep
 
 SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--a", "1"])
 
@@ -53,7 +54,7 @@ def open_sweep(
     runs: Path, factors: Factors, name: str = "sweep-1", spec: JobSpec = SPEC, said: list[str] | None = None
 ) -> Sweep:
     say = quiet if said is None else said.append
-    return bench.open_sweep(sweep.design(spec, factors), bench.Recording(runs, name), factors.fresh, say)
+    return bench.open_sweep(crossed(spec, factors), bench.Recording(runs, name), factors.fresh, say)
 
 
 def states(it: Sweep) -> list[str]:
@@ -65,7 +66,7 @@ def quiet(text: str) -> None:
 
 
 def test_each_repeat_goes_through_all_combinations_in_an_order_of_its_own() -> None:
-    trials = sweep.design(SPEC, Factors([1, 2, 3, 4], ["b:args+=--x"], repeats=4)).trials()
+    trials = crossed(SPEC, Factors([1, 2, 3, 4], ["b:args+=--x"], repeats=4)).trials()
     assert [trial.number for trial in trials] == list(range(1, 33))
     blocks = [[(t.variant, t.nodes) for t in trials if t.repeat == repeat] for repeat in (1, 2, 3, 4)]
     for block in blocks:
@@ -75,13 +76,13 @@ def test_each_repeat_goes_through_all_combinations_in_an_order_of_its_own() -> N
 
 
 def test_the_order_is_the_seeds_and_nothing_elses() -> None:
-    one, same, other = (sweep.design(SPEC, Factors(range(1, 9), seed=seed)).trials() for seed in (1, 1, 2))
+    one, same, other = (crossed(SPEC, Factors(range(1, 9), seed=seed)).trials() for seed in (1, 1, 2))
     assert one == same
     assert [t.nodes for t in one] != [t.nodes for t in other]
 
 
 def test_a_trial_runs_its_variants_spec_on_its_nodes() -> None:
-    design = sweep.design(SPEC, Factors([3], ["b:args+=--x 'y z',slots=2"]))
+    design = crossed(SPEC, Factors([3], ["b:args+=--x 'y z',slots=2"]))
     spec = design.spec_of(next(trial for trial in design.trials() if trial.variant == "b"))
     assert (spec.nodes, spec.slots, spec.args) == (3, 2, ["--a", "1", "--x", "y z"])
     assert design.variant("b").keys == ("args", "slots")
@@ -129,7 +130,7 @@ def test_two_variants_of_one_name_or_of_one_meaning_are_refused_at_once() -> Non
 
 def test_all_problems_of_the_factors_come_at_once() -> None:
     with pytest.raises(InputError) as refused:
-        sweep.design(SPEC, Factors([1, 1], ["x:slots=1"], repeats=0, retries=-1))
+        crossed(SPEC, Factors([1, 1], ["x:slots=1"], repeats=0, retries=-1))
     assert [problem.field for problem in refused.value.problems] == [
         "--nodes",
         "--repeats",
@@ -141,10 +142,10 @@ def test_all_problems_of_the_factors_come_at_once() -> None:
 def test_what_keeps_any_trial_from_running_is_told_before_the_first_one_starts() -> None:
     runner = FakeRunner()
     runner.invalid = lambda spec: spec.nodes * spec.slots > 4
-    design = sweep.design(SPEC, Factors([1, 2, 4], ["b:slots=2"]))
+    design = crossed(SPEC, Factors([1, 2, 4], ["b:slots=2"]))
     with pytest.raises(InputError, match="slots = 2"):
         bench.require_valid(design, runner)
-    bench.require_valid(sweep.design(SPEC, Factors([1, 2, 4])), runner)
+    bench.require_valid(crossed(SPEC, Factors([1, 2, 4])), runner)
 
 
 def test_a_sweep_runs_every_trial_once_and_notes_its_run(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_a_sweep_is_not_continued_with_other_work(tmp_path: Path, monkeypatch: p
 
 
 def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_place(tmp_path: Path) -> None:
-    design = sweep.design(SPEC, Factors([1]))
+    design = crossed(SPEC, Factors([1]))
     here = bench.open_sweep(design, bench.Recording(tmp_path, "here"), False, quiet)
     there = bench.open_sweep(design, bench.Recording(tmp_path, "there", "kubernetes/team"), False, quiet)
     assert (here.id, there.id) == ("here", "there")
@@ -296,7 +297,7 @@ def test_a_damaged_record_is_told_with_its_folder_and_hides_no_other(tmp_path: P
     with pytest.raises(InputError, match=r"sweep\.json cannot be read"):
         sweep.find("sweep-1", tmp_path)
     open_sweep(tmp_path, Factors([1, 2]), "other")
-    assert sweep.unfinished(tmp_path, sweep.design(SPEC, Factors([1, 2])), sweep.LOCAL) is not None
+    assert sweep.unfinished(tmp_path, crossed(SPEC, Factors([1, 2])), sweep.LOCAL) is not None
 
 
 def test_an_ambiguous_or_unknown_sweep_is_refused(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from jobs import api, sweep
 from jobs.cli.main import main
+from jobs.design import Factors
 from jobs.errors import InputError
 from jobs.pod import record
-from jobs.sweep import Factors
 
 SCRIPT = """
 import sys, time

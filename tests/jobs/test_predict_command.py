@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli.main import main
-from jobs.sweep import Factors
+from jobs.design import Factors
 from tests.jobs.recorded import SPEC, Recorded, record_sweep
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from jobs.design import Factors
 from jobs.errors import InputError, UnknownRun
 from jobs.report import charts
 from jobs.report.cells import table
 from jobs.report.gather import gather
 from jobs.report.markdown import markdown
 from jobs.spec import JobSpec, Metrics
-from jobs.sweep import Factors
 from tests.jobs.recorded import NOW, SPEC, Recorded, only, over_nodes, record, record_sweep, sweep_report
 
 Golden = Callable[[str, str], None]

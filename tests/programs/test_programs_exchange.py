@@ -185,3 +185,13 @@ def test_resnet50_trains_on_synthetic_images_in_weak_scaling(image: Image) -> No
     context = run.one(protocol.CONTEXT)
     assert (context["scaling"], context["samples_per_iteration"]) == ("weak", 4)
     assert not run.all(protocol.EVALUATION)
+
+
+def test_without_exchange_ranks_train_apart(image: Image) -> None:
+    """On the same start, gradients that are kept to oneself lead elsewhere than those that are shared."""
+    options = ["--global-batch", "8", "--iterations", "30", "--report-every", "30"]
+    together, apart = (image.mpirun(2, *image.program("digits"), *options, *more) for more in ([], ["--no-exchange"]))
+    assert (together.end(), apart.end()) == (0, 0), together.text() + apart.text()
+    assert together.one("context")["exchange"] and not apart.one("context")["exchange"]
+    assert together.one("result")["parameters"] != apart.one("result")["parameters"]
+    assert not apart.all("checkpoint")

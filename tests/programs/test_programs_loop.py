@@ -192,3 +192,26 @@ def test_a_resumed_weak_run_with_another_batch_sees_each_sample_as_often(said: S
 
     assert len(line.steps) == (2 * SAMPLES - 32) // 4
     assert said()[-1][1]["iteration"] == 4 + len(line.steps)
+
+
+def test_waiting_for_batches_is_told_as_a_part_of_the_time(said: Said) -> None:
+    class Waiting(Digits):
+        def sample(self, index: int, random: np.random.Generator) -> Any:
+            time.sleep(0.002)
+            return super().sample(index, random)
+
+    made = job(Line(), "--iterations", "5", "--report-every", "5")
+    assert isinstance(made.dataset, Digits)
+    train(replace(made, dataset=Waiting(made.dataset.images, made.dataset.labels)))
+
+    (metric,) = [values for kind, values in said() if kind == "metric"]
+    assert 5 * 8 * 0.002 <= metric["waited"] <= sum(metric["seconds"])
+    assert "ranks" not in metric  # there is only one
+
+
+def test_without_exchange_there_are_no_checkpoints_and_the_context_says_so(said: Said, tmp_path: Path) -> None:
+    train(job(Line(), "--iterations", "3", "--no-exchange", "--checkpoint-path", str(tmp_path / "kept")))
+
+    lines = dict(said())
+    assert lines["context"]["exchange"] is False
+    assert "checkpoint" not in lines and not (tmp_path / "kept").exists()

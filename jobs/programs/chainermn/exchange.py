@@ -83,14 +83,22 @@ def world_of(comm: Any) -> World:
 def multi_node(optimizer: Any, model: Any, comm: Any, options: Any) -> Any:
     """*optimizer*, set up for *model*, such that each update uses the mean of all ranks' gradients.
 
-    Rank 0's parameters are broadcast here. Every parameter must have its shape by now.
+    Rank 0's parameters are broadcast here. Every parameter must have its shape by now. With --no-exchange each rank
+    updates with its own gradients.
     """
-    shared = chainermn.create_multi_node_optimizer(optimizer, comm, double_buffering=options.double_buffering)
+    overlapped = options.double_buffering and not options.no_exchange
+    shared = chainermn.create_multi_node_optimizer(optimizer, comm, double_buffering=overlapped)
     shared.setup(model)
     # ChainerMN's first update only broadcasts. Left to the first batch, that batch would be lost, after each restart.
     model.cleargrads()
     shared.update()
+    if options.no_exchange:
+        comm.multi_node_mean_grad = _keep_ones_own
     return shared
+
+
+def _keep_ones_own(*ignored: Any, **more: Any) -> None:
+    """In the place of the exchange: every rank goes on with its own gradients."""
 
 
 def versions() -> dict[str, str]:

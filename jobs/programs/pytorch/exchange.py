@@ -22,9 +22,9 @@ def exchange_options(parser: Parser) -> None:
 def distribute(model: nn.Module, world: World, options: Any) -> nn.Module:
     """*model* such that backward leaves the mean of all ranks' gradients; alone it needs nothing around it.
 
-    Rank 0's parameters are broadcast here.
+    Rank 0's parameters are broadcast here. With --no-exchange each rank keeps its own gradients.
     """
-    if world.size == 1:
+    if world.size == 1 or options.no_exchange:
         return model
     place = next(model.parameters()).device
     devices = [place.index] if place.type == "cuda" else None

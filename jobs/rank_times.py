@@ -1,0 +1,62 @@
+"""What each rank told of its own time: raw seconds of every iteration, packed, and waiting for batches. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+
+class Shares:
+    """Adds up metric lines; lines without what is asked for are passed over."""
+
+    def __init__(self) -> None:
+        self._waited = 0.0
+        self._timed = 0.0
+        self._packed: dict[int, list[str]] = {}  # iterations in a line -> the lines' texts
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Add one metric line."""
+        seconds, packed = line.get("seconds"), line.get("ranks")
+        if not isinstance(seconds, list) or not seconds:
+            return
+        if isinstance(line.get("waited"), int | float):
+            self._waited += line["waited"]
+            self._timed += sum(seconds)
+        if isinstance(packed, str):
+            self._packed.setdefault(len(seconds), []).append(packed)
+
+    def waited(self) -> float | None:
+        """The share of the time that went by waiting for batches, 0 to 1."""
+        return min(self._waited / self._timed, 1.0) if self._timed > 0 else None
+
+    def ranks(self) -> tuple[float, ...]:
+        """The mean seconds of an iteration on each rank."""
+        sums: Any = 0.0
+        count = 0
+        for size, texts in self._packed.items():
+            for rows in unpack(texts, size):
+                sums = sums + rows.sum(axis=(0, 2))
+                count += rows.shape[0] * size
+        return tuple(float(value) / count for value in sums) if count else ()
+
+
+def unpack(texts: list[str], iterations: int) -> list[ndarray]:
+    """What `protocol.pack` made, as arrays (lines, ranks, iterations); damaged lines are left out."""
+    import numpy
+
+    found: dict[int, list[bytes]] = {}
+    for text in texts:
+        try:
+            raw = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        if raw and len(raw) % (4 * iterations) == 0:
+            found.setdefault(len(raw), []).append(raw)
+    return [
+        numpy.frombuffer(b"".join(lines), dtype="<f4").reshape(len(lines), -1, iterations) for lines in found.values()
+    ]

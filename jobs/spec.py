@@ -232,7 +232,7 @@ def _resolved_template(name: object, base: Path) -> object:
     return str((base / Path(name).expanduser()).resolve())
 
 
-def problem(detail: dict[str, Any], model: type[BaseModel]) -> Problem:
+def problem(detail: dict[str, Any], model: type[Part]) -> Problem:
     """What pydantic found wrong with values of *model*, in our words."""
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
     if detail["type"] == "extra_forbidden":

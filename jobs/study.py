@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from jobs import factors, published, variants
 from jobs import spec as specs
@@ -17,6 +17,7 @@ from jobs.design import REPEATS, RETRIES, SEED, Design, Factors
 from jobs.errors import InputError, Problem, wrong
 from jobs.factors import NODES, Level, Levels
 from jobs.spec import Count, Duration, JobSpec
+from jobs.spec_kubernetes import Part
 from jobs.variants import BASE, Variant
 
 _NOTHING = Factors()
@@ -24,11 +25,7 @@ _NOTHING = Factors()
 _Table = dict[str, list[str]]  # level -> settings, for factors of the user's own
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Limits(_Part):
+class Limits(Part):
     """When a study is cut off, and what a trial is expected to take before one was measured."""
 
     time: Duration | None = None
@@ -36,14 +33,14 @@ class Limits(_Part):
     trial: Duration | None = None
 
 
-class Cost(_Part):
+class Cost(Part):
     """Dollars per node and hour, and where and when that was so."""
 
     node_hour: float = Field(gt=0)
     told: str = Field(min_length=1)
 
 
-class StudyFile(_Part):
+class StudyFile(Part):
     """A study as its file says it; ``spec`` is a path from where the file is, or the spec itself."""
 
     spec: str | dict[str, Any]

@@ -65,6 +65,11 @@ class Environment(_Part):
     file_system_id: str
     access_point_id: str
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any of its node groups has GPUs."""
+        return any(group.gpus for group in self.node_groups)
+
     def group(self, name: str) -> NodeGroup:
         """The node group of that name; InputError lists the names there are."""
         for group in self.node_groups:

@@ -13,6 +13,9 @@ from jobs.plan import ship
 TOOLS = ("buildah", "podman", "docker")  # in the order of choice
 LOCAL = "localhost/spotmpi"  # what images are called before they are pushed
 
+# Build arguments for machines without GPUs: no CUDA underneath, and no CuPy.
+WITHOUT_GPUS = (("BASE_IMAGE", "docker.io/library/debian:bookworm"), ("REQUIREMENTS", "requirements.lock"))
+
 _ECR = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
 
 
@@ -45,6 +48,11 @@ class Build:
     def reference(self, repository: str) -> str:
         """What the image is called in a repository."""
         return f"{repository}:{self.tag}"
+
+
+def build_for(image: str, gpus: bool) -> Build:
+    """The build of an image for machines with GPUs, as its Dockerfile has it, or for machines without any."""
+    return Build(image) if gpus else Build(image, WITHOUT_GPUS)
 
 
 def require_known(image: str) -> None:

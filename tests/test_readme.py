@@ -25,10 +25,14 @@ RUN_ELSEWHERE = {
     "spotmpi run jobs/examples/digits.toml --on lab --nodes 4": "tests/engine",
     "pulumi preview": "tests/engine",
     "pulumi destroy": "tests/engine",
-    "spotmpi run jobs/examples/digits.toml --on kubernetes --nodes 2 --set kubernetes.image=IMAGE "
-    "--set kubernetes.volume=CLAIM": "tests/cluster",
+    "helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace": (
+        "tests/cluster/testbed/jobset.py"  # the same controller, from its module
+    ),
+    "spotmpi image push chainermn --to REGISTRY/chainermn": "tests/jobs/test_images.py",
+    "spotmpi run jobs/examples/digits.toml --on kubernetes --nodes 2 --set kubernetes.image=REFERENCE": "tests/cluster",
     "spotmpi drill ID --node 1 --how evict": "tests/cluster",
     "spotmpi logs -f ID": "tests/cluster",
+    "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
     "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 8": "tests/jobs/test_cloud_command.py",
     "spotmpi doctor lab": "tests/jobs/test_cloud_doctor.py",
 }

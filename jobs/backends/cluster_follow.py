@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from lightkube import ApiError
@@ -44,6 +45,7 @@ class ClusterFollower:
         self._logs: dict[str, asyncio.Task[None]] = {}
         self._strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry: an agent's last words
         self._over: Event | None = None  # what the JobSet itself says of its end
+        self._latest = 0.0  # Unix seconds, of what the pods have said
         self._ran = False  # whether it came to an end by itself
         self._ended = asyncio.Event()
         self._streams = asyncio.Semaphore(STREAMS)
@@ -62,6 +64,7 @@ class ClusterFollower:
             while (entry := await self._entries.get()) is not None:
                 if isinstance(entry, Exception):
                     raise entry
+                self._latest = max(self._latest, entry.time or 0.0)
                 if entry.event and entry.event.terminal:
                     ended = entry
                     self._ended.set()
@@ -92,6 +95,7 @@ class ClusterFollower:
         ended = None
         for entries in [*found, self._of_the_gone()]:
             async for entry in entries:
+                self._latest = max(self._latest, entry.time or 0.0)
                 if entry.event and entry.event.terminal:
                     ended = entry
                 else:
@@ -169,6 +173,8 @@ class ClusterFollower:
     def _verdict(self) -> Entry:
         """The end as the JobSet tells it, with the last words of an agent that could not record it."""
         assert self._over is not None
+        # Whatever the nodes' clocks say, the end comes last.
+        self._over = replace(self._over, time=max(time.time(), self._latest + 1e-6))
         if self._over.kind == record.FAILED and self._strays:
             words = f"{self._over.reason}; {self._strays[-1]}"
             return Entry(0, event=Event(self._over.time, record.FAILED, values={"reason": words}))

@@ -26,7 +26,7 @@ from jobs.backends.volume_access import Volume
 from jobs.environment import Environment
 from jobs.errors import Problem, RunInUse, UnknownRun, wrong
 from jobs.events import Event
-from jobs.images import Build
+from jobs.images import build_for
 from jobs.plan import manifests, pods, ship
 from jobs.plan.launch import Plan
 from jobs.plan.pod_plan import VOLUME
@@ -185,13 +185,14 @@ class KubernetesBackend:
             remedy = "neither the cluster nor this terminal knows it any more; name its environment with --on STACK"
             raise wrong("run", paths.id, remedy)
         image, repository = next(iter(self._environment.repositories.items()))
-        return Volume(self._environment.volume_claim, Build(image).reference(repository))
+        build = build_for(image, self._environment.has_gpus)
+        return Volume(self._environment.volume_claim, build.reference(repository))
 
     def _site(self, spec: JobSpec) -> Site:
         wanted, environment = spec.kubernetes, self._environment
         image = wanted.image
         if image is None and environment and spec.image and spec.image in environment.repositories:
-            image = Build(spec.image).reference(environment.repositories[spec.image])
+            image = build_for(spec.image, environment.has_gpus).reference(environment.repositories[spec.image])
         if image is None:
             remedy = "name the image to pull, such as --set kubernetes.image=REGISTRY/chainermn:TAG"
             raise wrong("kubernetes.image", None, remedy)

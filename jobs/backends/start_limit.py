@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from jobs.plan.manifests import LABEL_INDEX
+from jobs.plan.manifests import LABEL_INDEX, LABEL_QUEUE
 
 Object = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ def wait_of(jobset: Object, submitted: float, pods: Iterable[Object], first_look
     *first_look* is when this follower began: where the gang has been restarted and no pod of it is there, nobody
     knows since when.
     """
-    if jobset["spec"].get("suspend"):
+    if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
         return None
     leaders = [pod for pod in pods if pod["metadata"].get("labels", {}).get(LABEL_INDEX) == "0"]
     running = [pod for pod in leaders if pod.get("status", {}).get("phase") == "Running"]
@@ -43,6 +43,13 @@ def wait_of(jobset: Object, submitted: float, pods: Iterable[Object], first_look
     if jobset.get("status", {}).get("restarts") and not leaders:
         moments.append(first_look)
     return Wait(max(moments), False)
+
+
+def _is_being_admitted(jobset: Object) -> bool:
+    """Whether a queue has let the run go, and the JobSet does not tell yet since when."""
+    conditions = jobset.get("status", {}).get("conditions") or []
+    held = any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions)
+    return held and LABEL_QUEUE in jobset["metadata"].get("labels", {})
 
 
 def counted_down(reason: str, left: float) -> str:

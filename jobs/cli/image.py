@@ -13,16 +13,17 @@ Arguments = Annotated[
     list[str] | None,
     typer.Option("--build-arg", help="As the Dockerfile tells, such as BASE_IMAGE=...; repeatable.", metavar="A=V"),
 ]
+Cpu = Annotated[bool, typer.Option("--cpu", help="For machines without GPUs: no CUDA underneath.")]
 Tool = Annotated[str | None, typer.Option("--tool", help="buildah, podman or docker (default: the first there is).")]
 
 
 @app.command("build")
-def build(name: Name, build_arg: Arguments = None, tool: Tool = None) -> None:
+def build(name: Name, cpu: Cpu = False, build_arg: Arguments = None, tool: Tool = None) -> None:
     """Build an image, unless this very build exists, and print its reference."""
     from jobs.cli.view import say
     from jobs.image_commands import build_image
 
-    print(build_image(name, build_arg or (), tool, say))
+    print(build_image(name, build_arg or (), tool, say, cpu))
 
 
 @app.command("push")
@@ -30,11 +31,15 @@ def push(
     name: Name,
     to: Annotated[str | None, typer.Option("--to", help="Repository; by default the environment's.")] = None,
     on: On = None,
+    cpu: Cpu = False,
     build_arg: Arguments = None,
     tool: Tool = None,
 ) -> None:
-    """Build an image where needed, push it, and print the reference to run, by digest."""
+    """Build an image where needed, push it, and print the reference to run, by digest.
+
+    An environment without GPUs gets what --cpu builds.
+    """
     from jobs.cli.view import say
     from jobs.image_commands import push_image
 
-    print(push_image(name, to, where(on, None), build_arg or (), tool, say))
+    print(push_image(name, to, where(on, None), build_arg or (), tool, say, cpu))

@@ -207,6 +207,27 @@ def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(of:
     assert not cluster.deleted
 
 
+def test_a_run_that_its_queue_has_just_let_go_has_all_its_time_before_it() -> None:
+    held = {"conditions": [{"type": "Suspended", "status": "True", "lastTransitionTime": stamp(690)}]}
+    queued = jobset(age=700, status=held)
+    queued["metadata"]["labels"] = {manifests.LABEL_QUEUE: "team"}
+    cluster = FakeCluster([])
+    assert not any(event.terminal for event in look(cluster, queued))
+    assert not cluster.deleted
+
+
+def test_the_end_comes_last_also_where_a_nodes_clock_is_ahead() -> None:
+    cluster = FakeCluster([pod(0, "Running")])
+    name = pod(0, "Running")["metadata"]["name"]
+    late = {"t": time.time() + 60, "event": record.RESTARTED, "attempt": 1}
+    cluster.logs[name] = [json.dumps({"n": 1, "e": late}, separators=(",", ":"))]
+    going = jobset()
+    going["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
+    events = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, "DELETED", going))
+    assert [event.kind for event in events] == [record.RESTARTED, record.STOPPED]
+    assert events[1].time > events[0].time
+
+
 def test_whoever_may_not_delete_a_run_goes_on_waiting_for_it() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
     cluster.refuses["patch"] = refused(403)

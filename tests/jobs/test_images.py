@@ -54,6 +54,16 @@ def test_other_arguments_are_another_build() -> None:
     assert Build("pytorch").tag == Build("pytorch").tag
 
 
+def test_machines_without_gpus_get_a_build_without_cuda(builder: Path) -> None:
+    plain = build_image("chainermn", tool="buildah", cpu=True)
+    assert plain != build_image("chainermn", tool="buildah")
+    said = builder.read_text()
+    assert "--build-arg BASE_IMAGE=docker.io/library/debian:bookworm" in said
+    assert "--build-arg REQUIREMENTS=requirements.lock" in said
+    build_image("chainermn", ["BASE_IMAGE=mine"], "buildah", cpu=True)
+    assert "--build-arg BASE_IMAGE=mine --build-arg REQUIREMENTS=requirements.lock" in builder.read_text()
+
+
 def test_a_push_to_ecr_logs_in_and_gives_the_digest(builder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")

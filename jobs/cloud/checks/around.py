@@ -11,7 +11,7 @@ from jobs.cloud.checks.live import Live, of_live
 from jobs.cloud.faults import CallFailed
 from jobs.cloud.reasons import reason_of
 from jobs.environment import NodeGroup
-from jobs.images import Build
+from jobs.images import build_for
 
 _TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
 _ADDONS = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver")
@@ -143,7 +143,7 @@ def _opens(rule: Mapping[str, Any], nodes: str) -> bool:
 def images(subject: Subject, live: Live) -> Iterator[Finding]:
     """Whether the registry has each image as this checkout would build it."""
     for image, repository in sorted(live.environment.repositories.items()):
-        title, tag = f"image {image}", Build(image).tag
+        title, tag = f"image {image}", build_for(image, live.environment.has_gpus).tag
         name = repository.partition("/")[2]
         try:
             asked = {"repositoryName": name, "imageIds": [{"imageTag": tag}]}

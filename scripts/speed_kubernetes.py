@@ -1,0 +1,260 @@
+"""Measures runs on a cluster beside the same without spotmpi, on a real Kubernetes of its own on this machine.
+
+    scripts/speed-kubernetes [--runs 5] [--only start,following,recovery] [--json]
+
+start      submit to first program line of an mpirun job on two pods, beside `kubectl apply` of a JobSet whose two pods
+           only print, and beside an MPIJob of the MPI Operator that does the same work; the sides take turns
+following  100,000 lines of 20 pods by `spotmpi logs`, beside `kubectl logs`, with the memory of each
+recovery   ten deleted workers in a row, from the deletion to the next iteration
+
+Nothing here fails a build: a target that is missed is marked. Needs Linux and root, as the cluster tier does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))
+
+import tomli_w  # noqa: E402
+
+from jobs import api  # noqa: E402
+from jobs.backends.choose import Where  # noqa: E402
+from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
+from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
+from tests.cluster.testbed.cluster import Cluster, running_cluster  # noqa: E402
+from tests.cluster.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
+from tests.cluster.testbed.mpi_operator import MpiOperator  # noqa: E402
+
+SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
+IMAGE = "chainermn"
+PODS, LINES = 20, 100_000
+STRIKES = 10
+_TRY = 0.1  # seconds between tries to read a log that is not there yet
+
+
+class Bench:
+    """A namespace of the cluster with a run volume, and what every measurement needs of it."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.folder = folder
+        self.image = cluster.images[IMAGE]
+        self.where = Where(f"kubernetes/{namespace}", folder / "runs")
+        self._count = 0
+        cluster.shared_volume(namespace)
+
+    def spec(self, **values: Any) -> Path:
+        """Write a spec file for this cluster."""
+        self._count += 1
+        path = self.folder / f"spec-{self._count}.toml"
+        kubernetes = {"image": self.image, "volume": "shared", **values.pop("kubernetes", {})}
+        path.write_text(tomli_w.dumps({**values, "kubernetes": kubernetes}))
+        return path
+
+    def spotmpi(self, *arguments: str) -> list[str]:
+        """The command line of spotmpi for this cluster."""
+        return [SPOTMPI, *arguments, "--on", str(self.where.on), "--runs", str(self.where.runs_folder)]
+
+    def kubectl(self, *arguments: str) -> list[str]:
+        """The command line of kubectl for this namespace."""
+        program = str(Path(self.cluster.environment["PATH"].partition(":")[0], "kubectl"))
+        return [program, "--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace, *arguments]
+
+    def remove(self, *kinds: str) -> None:
+        """Delete all objects of these kinds, and wait until no pod is left."""
+        for kind in kinds:
+            subprocess.run(self.kubectl("delete", kind, "--all", "--wait=false"), check=True, capture_output=True)
+        while self.cluster.pods(self.namespace):
+            time.sleep(0.2)
+
+
+def measure_start(bench: Bench, count: int) -> list[Figure]:
+    """From Enter to the first line of a program on two pods, three ways."""
+    spec = bench.spec(command=["echo", LINE], image=IMAGE, nodes=2)
+    phases: list[dict[str, float]] = []
+
+    def own() -> float:
+        began = time.time()
+        took = first_line(bench.spotmpi("run", str(spec)))
+        phases.append(_phases(bench, began))
+        bench.remove("jobsets")
+        return took
+
+    def applied(objects: Object, logs: Sequence[str], kind: str) -> float:
+        began = time.monotonic()
+        subprocess.run(
+            bench.kubectl("apply", "-f", "-"), input=json.dumps(objects), text=True, check=True, capture_output=True
+        )
+        while LINE not in subprocess.run(bench.kubectl("logs", *logs), capture_output=True, text=True).stdout:
+            time.sleep(_TRY)
+        took = time.monotonic() - began
+        bench.remove(kind)
+        return took
+
+    jobset, job = printing_jobset(bench.image), mpi_job(bench.image)
+    sides: dict[str, Callable[[], float]] = {
+        "spotmpi": own,
+        "kubectl apply": lambda: applied(jobset, ["job/bare-node-0", "--all-pods"], "jobsets"),
+        "MPI Operator": lambda: applied(job, ["-l", "training.kubeflow.org/job-role=launcher"], "mpijobs"),
+    }
+    with MpiOperator(bench.cluster.plane).running():
+        found = _interleaved(sides, count)
+    medians = {side: statistics.median(values) for side, values in found.items()}
+    details: dict[str, Any] = {side: _spread(values) for side, values in found.items()}
+    details["phases"] = {name: statistics.median(phase[name] for phase in phases) for name in phases[0]}
+    beyond = medians["spotmpi"] - medians["kubectl apply"]
+    ratio = medians["spotmpi"] / medians["MPI Operator"]
+    return [
+        Figure("to the first program line, beyond kubectl apply", beyond, "s", "at most 1.5", beyond <= 1.5, details),
+        Figure("to the first program line / MPI Operator", ratio, "", "at most 1.3", ratio <= 1.3, {}),
+    ]
+
+
+def _phases(bench: Bench, began: float) -> dict[str, float]:
+    """When the newest run got how far, in seconds from *began*."""
+    run = api.list_runs(bench.where)[-1].id
+    pods = bench.cluster.get("pods", "-n", bench.namespace, "-l", f"spotmpi.dev/run={run}")["items"]
+    running = [pod["status"]["containerStatuses"][0]["state"] for pod in pods]
+    started = [state.get("running", state.get("terminated"))["startedAt"] for state in running]
+    events = {event.kind: event.time - began for event in api.logs(run, where=bench.where)}
+    containers = max(time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone for moment in started)
+    return {
+        "submitted": events["submitted"],
+        "containers run (whole seconds)": containers - began,
+        "hosts are there": events["started"],
+        "first line": events["line"],
+    }
+
+
+def measure_following(bench: Bench, count: int) -> list[Figure]:
+    """100,000 lines of 20 pods, read from the start."""
+    template = bench.folder / "small.yaml"
+    small = {"name": "node", "resources": {"requests": {"cpu": "10m"}}}
+    template.write_text(json.dumps({"spec": {"containers": [small]}}))
+    each = LINES // PODS
+    program = f"for i in range({each}): print(f'{{i:06d}} {'x' * 60}')\n"
+    program += "import time; print('all', flush=True); time.sleep(3600)"
+    spec = bench.spec(
+        command=["python3", "-u", "-c", program], launcher="none", nodes=PODS, kubernetes={"templates": [str(template)]}
+    )
+    run = api.run(spec, where=bench.where, detach=True).id
+    every = bench.kubectl("logs", "-l", f"spotmpi.dev/run={run}", "--tail=-1", f"--max-log-requests={PODS}")
+    while subprocess.run(every, capture_output=True, text=True).stdout.count('"all"]') < PODS:
+        time.sleep(1)
+    lines: dict[str, int] = {}
+    memory: dict[str, float] = {}
+
+    def read(side: str, command: list[str]) -> float:
+        began = time.monotonic()
+        lines[side], memory[side] = _read(command)
+        return time.monotonic() - began
+
+    def own() -> float:
+        with tempfile.TemporaryDirectory(dir=bench.folder) as fresh:
+            return read("spotmpi", [SPOTMPI, "logs", run, "--on", str(bench.where.on), "--runs", fresh])
+
+    found = _interleaved({"spotmpi": own, "kubectl": lambda: read("kubectl", every)}, count)
+    bench.remove("jobsets")
+    ratio = statistics.median(found["spotmpi"]) / statistics.median(found["kubectl"])
+    details: dict[str, Any] = {side: _spread(values) for side, values in found.items()}
+    details |= {"lines": lines, "peak memory, MB": memory}
+    lost = LINES + PODS - lines["spotmpi"]
+    return [
+        Figure("100,000 lines of 20 pods / kubectl logs", ratio, "", "at most 1", ratio <= 1, details),
+        Figure("lines lost", lost, "", "0", lost == 0, {}),
+        Figure("memory of the follower", memory["spotmpi"], "MB", "under 100", memory["spotmpi"] < 100, {}),
+    ]
+
+
+def _read(command: list[str]) -> tuple[int, float]:
+    """Lines that a command prints, and its peak memory in MB."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout
+    count = sum(1 for _ in process.stdout)
+    _, _, usage = os.wait4(process.pid, 0)
+    return count, usage.ru_maxrss / 1024
+
+
+def measure_recovery(bench: Bench, count: int) -> list[Figure]:
+    """Ten deleted workers in a row, image present."""
+    checkpoint = {"every": "5s"}
+    args = ["--global-batch", "64", "--epochs", "100000", "--report-every", "5"]
+    spec = bench.spec(program="digits", image=IMAGE, nodes=2, args=args, checkpoint=checkpoint)
+    run = api.run(spec, where=bench.where, detach=True).id
+    recoveries = []
+    for number in range(STRIKES):
+        recoveries.append(api.drill(run, 1, "delete", bench.where))
+        print(f"  {number + 1}: {recoveries[-1]}", file=sys.stderr, flush=True)
+        time.sleep(5)
+    api.stop(run, now=True, where=bench.where)
+    bench.remove("jobsets")
+    took = [recovery.resumed for recovery in recoveries]
+    half = len(took) // 2
+    growth = statistics.median(took[half:]) / statistics.median(took[:half])
+    details = {
+        name: [round(getattr(each, name), 1) for each in recoveries] for name in ("detected", "rescheduled", "resumed")
+    }
+    middle = statistics.median(took)
+    return [
+        Figure("from a deleted worker to the next iteration", middle, "s", "under 15", middle < 15, details),
+        Figure("last five recoveries / first five", growth, "", "about 1", growth < 1.25, {}),
+    ]
+
+
+def first_line(command: list[str]) -> float:
+    """Seconds until a command prints `LINE`; it is read to its end."""
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout
+    took = next((time.monotonic() - began for line in process.stdout if LINE in line), None)
+    process.communicate()
+    if took is None:
+        raise SystemExit(f"{' '.join(command)} printed no {LINE!r}")
+    return took
+
+
+MEASUREMENTS: dict[str, Callable[[Bench, int], list[Figure]]] = {
+    "start": measure_start,
+    "following": measure_following,
+    "recovery": measure_recovery,
+}
+
+
+def main() -> None:
+    """Measure what is asked for and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="interleaved runs of each side")
+    parser.add_argument("--only", default=",".join(MEASUREMENTS), help="which of: " + ", ".join(MEASUREMENTS))
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout")
+    options = parser.parse_args()
+    wanted = [name for name in options.only.split(",") if name]
+    if set(wanted) - set(MEASUREMENTS) or options.runs < 1:
+        parser.error(f"--only takes {', '.join(MEASUREMENTS)}; --runs at least 1")
+    figures: list[Figure] = []
+    with running_cluster({IMAGE}) as cluster, tempfile.TemporaryDirectory() as folder:
+        os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
+        for name in wanted:
+            print(f"measuring {name}", file=sys.stderr, flush=True)
+            with cluster.namespace(labels=RESTRICTED) as namespace:
+                place = Path(folder, name)
+                place.mkdir()
+                figures += MEASUREMENTS[name](Bench(cluster, namespace, place), options.runs)
+    said = {"load": os.getloadavg(), "cores": os.cpu_count(), "figures": [vars(figure) for figure in figures]}
+    print(json.dumps(said, indent=1) if options.json else table(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -48,6 +48,25 @@ Count = Annotated[int, Field(ge=1)]
 Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+class Data(Part):
+    """The data set, and where ranks read it."""
+
+    path: str = Field(description="folder of the data set")
+    stage: Literal["node", "memory"] | None = Field(
+        None, description="on a cluster: copied to each node's own disk, or to memory, before its ranks start"
+    )
+
+
+def _data(value: object) -> object:
+    """A path alone stands for data that is read where it is."""
+    return {"path": value} if isinstance(value, str) else value
+
+
+def _short_data(data: Data | None) -> object:
+    """A path alone, where that says all."""
+    return data.path if data and data.stage is None else data and data.model_dump()
+
+
 class Resources(Part):
     """What one slot gets."""
 
@@ -106,7 +125,9 @@ class JobSpec(Part):
         "mpirun", description="what starts the ranks: mpirun, torchrun or none"
     )
     where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
-    data: str | None = Field(None, description="folder of the data set")
+    data: Annotated[Data | None, BeforeValidator(_data), PlainSerializer(_short_data)] = Field(
+        None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
+    )
     price: Money | None = Field(None, description="US dollars per node and hour; by default the environment's, now")
     env: dict[str, str] = {}
     forward: list[str] = Field([], description="variables of this terminal that ranks get; on a cluster by Secret")
@@ -193,6 +214,8 @@ def _with(values: Mapping[str, Any], keys: list[str], value: object, text: str) 
     if not rest:
         return _added(values, first[:-1], value, text) if first.endswith("+") else {**values, first: value}
     inner = values.get(first, {})
+    if first == "data":
+        inner = _data(inner)
     if not isinstance(inner, Mapping):
         raise wrong("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
     return {**values, first: _with(inner, rest, value, text)}
@@ -211,9 +234,10 @@ def resolved(values: dict[str, Any], base: Path) -> dict[str, Any]:
     A relative data path that leads nowhere here stays as it is: on a cluster it is meant from the run volume. So does
     a relative checkpoint path, which is meant from the run folder everywhere.
     """
-    if isinstance(values.get("data"), str):
-        data = (base / Path(values["data"]).expanduser()).resolve()
-        values = {**values, "data": str(data) if data.exists() else values["data"]}
+    data = _data(values.get("data"))
+    if isinstance(data, dict) and isinstance(data.get("path"), str):
+        path = (base / Path(data["path"]).expanduser()).resolve()
+        values = {**values, "data": {**data, "path": str(path) if path.exists() else data["path"]}}
     if isinstance(values.get("code"), str):
         values = {**values, "code": str((base / Path(values["code"]).expanduser()).resolve())}
     checkpoint = values.get("checkpoint")
@@ -246,7 +270,8 @@ def _near(loc: tuple[Any, ...], model: Any) -> str:
     import difflib
 
     for part in loc[:-1]:
-        model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
+        model = model if isinstance(part, int) else model.model_fields[part].annotation
+        model = next(iter(get_args(model)), model)  # of a list or an Optional
     known = list(model.model_fields)
     close = difflib.get_close_matches(str(loc[-1]), known, n=1)
     return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"

@@ -113,7 +113,7 @@ def _code(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
 
 def _data(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
     if spec.data is not None and not there.data_is_folder:
-        yield Problem("data", spec.data, "is not a folder that can be read; check the path")
+        yield Problem("data", spec.data.path, "is not a folder that can be read; check the path")
 
 
 def _resources(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:

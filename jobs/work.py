@@ -50,7 +50,7 @@ def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
 def _data_of(spec: JobSpec, here: bool) -> dict[str, Any] | None:
     if spec.data is None:
         return None
-    return data_files.identify(Path(spec.data)) if here else data_files.elsewhere(spec.data)
+    return data_files.identify(Path(spec.data.path)) if here else data_files.elsewhere(spec.data.path)
 
 
 def seed_of(args: Sequence[str]) -> int | None:

@@ -23,7 +23,7 @@ def survey(spec: JobSpec) -> Surroundings:
     """What `jobs.validate` has to know; nothing is installed for it."""
     return Surroundings(
         programs={image: programs_of(image) for image in image_environment.known_images()},
-        data_is_folder=spec.data is None or _is_folder(spec.data),
+        data_is_folder=spec.data is None or _is_folder(spec.data.path),
         code_is_folder=spec.code is None or _is_folder(spec.code),
         tools=frozenset({"none", *_tools(spec.image)}),
         gpus=_gpus() if spec.resources.gpu else 0,

@@ -104,7 +104,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
     if spec.program:
         environment["PYTHONPATH"] = str(names.PROJECT)
     if spec.data is not None:
-        environment[protocol.ENV_DATA] = spec.data
+        environment[protocol.ENV_DATA] = spec.data.path
     return {**environment, **spec.env}
 
 
@@ -113,6 +113,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     wanted = spec.world_size * spec.resources.cpu
     if wanted > machine.cores:
         notes.append(f"oversubscribed: {wanted} threads of {spec.world_size} ranks share {machine.cores} cores")
+    if spec.data is not None and spec.data.stage:
+        notes.append("data.stage has no effect on this machine: the data is read where it is")
     if spec.resources.memory is not None:
         notes.append("resources.memory is not enforced on this machine")
     return notes

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 from jobs import names
 from jobs.pod import boot, place, protocol
-from jobs.spec import JobSpec
+from jobs.spec import Data, JobSpec
 
 VOLUME = "/spotmpi/volume"  # where the run volume is mounted
+
+
+STAGED = {"node": f"{place.WORK}/data", "memory": f"{place.MEMORY}/data"}
 
 
 class Shipped(NamedTuple):
@@ -34,6 +37,7 @@ def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dic
         "environment": _environment(spec, run),
         "folder": place.CODE if shipped.code else boot.CODE,
         "code": shipped.code,
+        "staging": _staging(spec.data),
         "limits": dict(spec.limits),
         "rate": shipped.rate,
         "grace": spec.checkpoint.grace,
@@ -43,6 +47,17 @@ def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dic
         "work": shipped.work,
         "files": shipped.files,
     }
+
+
+def _shared(data: Data) -> str:
+    return data.path if data.path.startswith("/") else f"{VOLUME}/{data.path}"
+
+
+def _staging(data: Data | None) -> dict[str, str] | None:
+    """What each node copies before its ranks start: ``from`` where, ``to`` where, and which ``stage`` that is."""
+    if data is None or data.stage is None:
+        return None
+    return {"from": _shared(data), "to": STAGED[data.stage], "stage": data.stage}
 
 
 def _rank(spec: JobSpec) -> list[str]:
@@ -72,6 +87,6 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
         protocol.ENV_TENSORBOARD: f"{folder}/tensorboard",
     }
     if spec.data is not None:
-        environment[protocol.ENV_DATA] = spec.data if spec.data.startswith("/") else f"{VOLUME}/{spec.data}"
+        environment[protocol.ENV_DATA] = STAGED[spec.data.stage] if spec.data.stage else _shared(spec.data)
     nccl = {f"NCCL_{name}": value for name, value in spec.nccl.items()}
     return {**environment, **nccl, **spec.env}

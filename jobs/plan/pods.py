@@ -99,9 +99,14 @@ def _container(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
             {"name": "shm", "mountPath": "/dev/shm"},
             {"name": "config", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True},
             {"name": "config", "mountPath": "/etc/group", "subPath": "group", "readOnly": True},
+            *([{"name": "memory", "mountPath": place.MEMORY}] if _in_memory(spec) else []),
             *_more_mounts(spec),
         ],
     }
+
+
+def _in_memory(spec: JobSpec) -> bool:
+    return spec.data is not None and spec.data.stage == "memory"
 
 
 def forwarded_key(name: str) -> str:
@@ -186,6 +191,7 @@ def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
         {"name": "pod", "downwardAPI": {"items": [annotations]}},
         {"name": "volume", **kept},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.kubernetes.shm}},
+        *([{"name": "memory", "emptyDir": {"medium": "Memory"}}] if _in_memory(spec) else []),
         *({"name": _mount_name(index), **_source(mount)} for index, mount in enumerate(spec.kubernetes.mounts)),
     ]
 

@@ -14,6 +14,7 @@ from .node import Daemon, Notice, attempt_plan, unpack_code, write_environment
 from .peers import Hub
 from .place import Place
 from .pod_record import PodRecord
+from .staging import Staging
 
 RENDEZVOUS_PORT = "23456"  # torch's users know it
 ASKING = 5.0  # seconds in which every agent has to show that it lives after a launcher failed
@@ -118,7 +119,8 @@ def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: 
         unpack_code(here)
         daemon = Daemon(here)
         requests = LeaderRequests(here, hub, notice, daemon)
-        missed = _wait_for_hosts(here, accounts.record, hub, requests)
+        staging = Staging(here.plan["staging"])
+        missed = _wait_for_hosts(here, accounts.record, hub, requests, staging)
         if missed:
             return missed
         environment = write_environment(here, number)
@@ -152,32 +154,40 @@ def _deadlines(here: Place, accounts: Accounts) -> dict[str, float | None]:
     }
 
 
-def _wait_for_hosts(here: Place, written: record.Record, hub: Hub, requests: LeaderRequests) -> Outcome | None:
+def _wait_for_hosts(
+    here: Place, written: record.Record, hub: Hub, requests: LeaderRequests, staging: Staging
+) -> Outcome | None:
     """None once every host is ready and has a name, else the outcome of waiting; says what it waits for."""
     limit = here.plan["limits"]["start"]
     deadline, said = time.monotonic() + limit, ""
     while True:
         hub.serve(0.05)
-        missing = [here.hosts[node] for node in hub.missing()]
-        nameless = [] if missing else [host for host in here.hosts if not network.resolves(host)]
-        if not missing and not nameless:
+        text = _awaited(here, hub, staging)
+        if text is None:
             return None
         ending = requests.wanted()
         if ending:
             return ending.outcome
-        waited = missing or nameless
-        text = "%d of %d hosts %s: %s" % (
-            len(waited),
-            len(here.hosts),
-            "are not here yet" if missing else "have no address yet",
-            ", ".join(waited[:8]) + (" ..." if len(waited) > 8 else ""),
-        )
+        if staging.error:
+            return Outcome(NOT_RETRYABLE, "node 0: %s" % staging.error, protocol.NOT_RETRYABLE)
         if time.monotonic() > deadline:
             reason = "limits.start (%gs) is over: %s" % (limit, text)
             return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
         if text != said:
             said = text
             written.event(record.WAITING, reason=text)
+
+
+def _awaited(here: Place, hub: Hub, staging: Staging) -> str | None:
+    """What is not there yet, or None."""
+    missing = [here.hosts[node] for node in hub.missing()]
+    nameless = [] if missing else [host for host in here.hosts if not network.resolves(host)]
+    waited = missing or nameless
+    if waited:
+        what = "are not ready yet" if missing else "have no address yet"
+        names = ", ".join(waited[:8]) + (" ..." if len(waited) > 8 else "")
+        return "%d of %d hosts %s: %s" % (len(waited), len(here.hosts), what, names)
+    return "node 0: %s" % staging if staging.busy or staging.error else None
 
 
 def _others(hub: Hub, requests: LeaderRequests, count: int) -> Outcome:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
 SECRET = "/spotmpi/secret"  # the run's keys
 WORK = "/spotmpi/work"  # emptyDir, ours alone
+MEMORY = "/spotmpi/memory"  # emptyDir in memory, where data is staged there
 POD_INFO = "/spotmpi/pod"  # downward API: annotations
 RUNS = "/spotmpi/volume/runs"  # on the run volume, or in an emptyDir
 

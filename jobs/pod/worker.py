@@ -16,6 +16,7 @@ from .node import Daemon, Notice, attempt_plan, unpack_code, write_environment
 from .peers import Connection, join
 from .place import Place
 from .pod_record import PodRecord
+from .staging import Staging
 
 LOOK = 0.05  # seconds between looks
 _OVER = Ending(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
@@ -69,9 +70,10 @@ def run(here: Place, notice: Notice, began: float) -> int:
         link = Link(connection, notice, lambda: None)
     else:
         link = Link(connection, notice, daemon.trouble)
-        connection.send(ready=1)
-        if here.launches:
-            _launch_told(here, link, environment, attempt)
+        if _staged(here, link):
+            connection.send(ready=1)
+            if here.launches:
+                _launch_told(here, link, environment, attempt)
     while not (link.over or connection.lost):
         link.look()
         time.sleep(LOOK)
@@ -96,6 +98,17 @@ def _join(here: Place, notice: Notice, began: float) -> tuple[Connection, int] |
             sys.stderr.write("waiting for node 0: %s\n" % answer)
         time.sleep(LOOK)
     return None
+
+
+def _staged(here: Place, link: Link) -> bool:
+    """Whether the data is on this node; why it cannot be is told to node 0."""
+    staging = Staging(here.plan["staging"])
+    while staging.busy and not (link.over or link.connection.lost):
+        link.look()
+        time.sleep(LOOK)
+    if staging.error:
+        link.connection.send(ended=protocol.NOT_RETRYABLE, reason=staging.error)
+    return not staging.busy and not staging.error
 
 
 def _launch_told(here: Place, link: Link, environment: dict[str, str], attempt: int) -> None:

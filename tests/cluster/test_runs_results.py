@@ -74,6 +74,18 @@ def test_a_plain_command_meets_its_peers_by_the_variables_that_pytorchjob_sets(r
     ]
 
 
+@pytest.mark.parametrize("stage", ["node", "memory"])
+def test_data_is_on_each_node_before_its_ranks_start(runs: Runs, stage: str) -> None:
+    assert runs.volume is not None
+    (runs.volume / "sets" / "voc").mkdir(parents=True)
+    (runs.volume / "sets" / "voc" / "labels").write_text("cat dog")
+    read = 'echo "$SPOTMPI_DATA: $(cat $SPOTMPI_DATA/labels)"'
+    run = runs.start(plain("sh", "-c", read, nodes=2, data={"path": "sets/voc", "stage": stage}), image="base")
+    assert run.end().kind == "succeeded", run.told()
+    folder = {"node": "/spotmpi/work/data", "memory": "/spotmpi/memory/data"}[stage]
+    assert run.lines() == [f"{folder}: cat dog"] * 2
+
+
 def test_a_command_for_the_first_node_runs_there_alone_while_the_others_wait_for_it(runs: Runs) -> None:
     said = 'echo "node $JOB_COMPLETION_INDEX, rank $RANK of $WORLD_SIZE"'
     run = runs.start(plain("sh", "-c", said, nodes=2, where="first"), image="base")

@@ -36,6 +36,8 @@ class Gang:
         self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
         self.plan["folder"] = str(folder)
         self.plan["environment"] = {**self.plan["environment"], "PYTHONPATH": "", "HOME": str(folder)}
+        if self.plan["staging"]:
+            self.plan["staging"]["to"] = str(folder / "staged")
         self.agents: dict[int, subprocess.Popen[str]] = {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -236,12 +238,27 @@ def test_notice_on_any_node_becomes_a_checkpoint_of_rank_0_before_anything_ends(
     assert run.attempt()["checkpoint_iteration"] == 7
 
 
+def test_no_rank_starts_before_the_data_is_on_its_node(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "labels").write_text("cat dog")
+    run = gang("cat", str(tmp_path / "staged" / "labels"), data={"path": str(tmp_path / "shared"), "stage": "node"})
+    assert run.codes() == [0, 0]
+    for node in (0, 1):
+        run.printed("cat dog", node)
+
+
+def test_data_that_cannot_be_staged_ends_the_run_with_its_reason(gang: Callable[..., Gang]) -> None:
+    run = gang("true", data={"path": "/none/voc", "stage": "node"})
+    assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+    assert "data /none/voc cannot be staged: [Errno 2] No such file or directory" in str(run.said()[-1].reason)
+
+
 def test_hosts_that_do_not_come_are_named_when_the_start_limit_is_over(gang: Callable[..., Gang]) -> None:
     run = gang("true", nodes=3, started=2, limits={"start": "2s"})
     assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
     end = run.said()[-1]
     assert end.kind == "failed"
-    assert "limits.start (2s) is over: 1 of 3 hosts are not here yet: 127.0.0.1" in str(end.reason)
+    assert "limits.start (2s) is over: 1 of 3 hosts are not ready yet: 127.0.0.1" in str(end.reason)
 
 
 def test_a_worker_without_node_0_gives_up_after_the_start_limit(gang: Callable[..., Gang], tmp_path: Path) -> None:

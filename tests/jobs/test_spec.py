@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from jobs import names, spec_template
 from jobs.errors import InputError, SpotmpiError
-from jobs.spec import JobSpec, duration, from_values, load, read_duration, seconds
+from jobs.spec import Data, JobSpec, duration, from_values, load, read_duration, seconds
 
 
 def problems(values: dict[str, Any], *overrides: str) -> dict[str, str]:
@@ -213,17 +213,17 @@ def test_paths_in_a_file_are_meant_from_the_file_and_overrides_from_here(
     monkeypatch.chdir(here)
     (there / "job.toml").write_text('data = "voc"\n[kubernetes]\ntemplates = ["pod.yaml", "configmap:gpus"]\n')
 
-    assert load(there / "job.toml").data == str(there / "voc")
+    assert load(there / "job.toml").data == Data(path=str(there / "voc"))
     assert load(there / "job.toml").kubernetes.templates == [str(there / "pod.yaml"), "configmap:gpus"]
-    assert load(there / "job.toml", ["data=voc"]).data == str(here / "voc")
+    assert load(there / "job.toml", ["data=voc"]).data == Data(path=str(here / "voc"))
     monkeypatch.setenv("HOME", str(there))
-    assert from_values({"data": "~/voc"}).data == str(there / "voc")
+    assert from_values({"data": "~/voc"}).data == Data(path=str(there / "voc"))
 
 
 def test_a_relative_data_path_that_leads_nowhere_here_is_left_for_the_run_volume(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('data = "sets/voc"\n')
 
-    assert load(tmp_path / "job.toml").data == "sets/voc"
+    assert load(tmp_path / "job.toml").data == Data(path="sets/voc")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,25 @@ def of_rate(trials: Sequence[Seconds]) -> Bounds | None:
     return _quantiles(_medians(trials, _generator(0)))
 
 
+def of_ratios(pairs: Sequence[tuple[Sequence[Seconds], Sequence[Seconds]]]) -> tuple[float, Bounds | None]:
+    """The geometric mean of the ratios of several pairs of sets of trials, and its bounds as `of_ratio` has them."""
+    mean = statistics.geometric_mean(ratio(above, below) for above, below in pairs)
+    fewest = min(len(trials) for pair in pairs for trials in pair)
+    if len(pairs) == 1 or fewest < 2:
+        return mean, of_ratio(*pairs[0]) if len(pairs) == 1 else None
+    if fewest < FEWEST_TRIALS:
+        each = [bounds for pair in pairs if (bounds := of_ratio(*pair))]
+        low, high = (statistics.geometric_mean(ends) for ends in zip(*((b.low, b.high) for b in each), strict=True))
+        return mean, Bounds(low, high, RANGE)
+    import numpy
+
+    drawn = [
+        numpy.log(_medians(above, _generator(2 * at)) / _medians(below, _generator(2 * at + 1)))
+        for at, (above, below) in enumerate(pairs)
+    ]
+    return mean, _quantiles(numpy.exp(numpy.mean(drawn, axis=0)))
+
+
 def of_ratio(above: Sequence[Seconds], below: Sequence[Seconds]) -> Bounds | None:
     """Bounds of the median rate of one set of trials over that of another, independent one; as `of_rate` does."""
     fewest = min(len(above), len(below))

@@ -151,14 +151,14 @@ def _unknowns(series: Series, counts: Sequence[int]) -> list[str]:
     """As many as the counts can tell apart, the weightiest first.
 
     Without trials that leave the exchange out, a fixed part of the computation looks like volume: both are the same at
-    any count. It is then counted as volume, unless something overlaps.
+    any count. It is then counted as volume, unless they overlap: then what hides behind the computation comes last.
     """
     if not series.strong:
         return ["fixed", "volume", "latency"][: len(counts)]
     silent = len(set(series.silent or ()) & set(counts))
     if silent >= 2:
         return ["divided", "volume", "fixed", "latency"][: len(counts) + 1]
-    order = ["divided", "volume", "latency"] if series.serial == 1 else ["divided", "volume", "fixed", "latency"]
+    order = ["divided", "volume", "latency"] if series.serial == 1 else ["divided", "fixed", "volume", "latency"]
     return order[: len(counts)]
 
 

@@ -20,7 +20,7 @@ def command(
     runs: RunsFolder = None,
     json: Json = False,
 ) -> None:
-    """Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown and JSON."""
+    """Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown, JSON and CSV."""
     from jobs.cli import measure
 
     measure.report(ids or [], out, runs, force, json)

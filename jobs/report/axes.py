@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from jobs.report.charts import IDEAL, Chart
+from jobs.report.chart import IDEAL, Chart
 
 
 @dataclass(frozen=True)

@@ -4,52 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jobs.metrics import Point
+from jobs.report.chart import IDEAL, MEASURED, TRACE, XY, Chart, Curve
 from jobs.report.measured import STRONG, WEAK
 from jobs.report.report import Report, batch, label
 from jobs.report.rows import Line, Row
-
-MEASURED = "measured"
-IDEAL = "ideal"
-TRACE = "trace"
 
 _POINTS = 160  # as many as a trace shows; each is the mean of a stretch
 _TRACES = 4  # rows up to which each has its trace
 _LINES = 6  # lines up to which each has a trace
 _LOG_FROM = 20  # highest over lowest value from which a linear axis would hide the end
-
-XY = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One line: ``points`` in order of x, ``bars`` (x, low, high), and single ``trials`` where there are several.
-
-    ``tone`` numbers the colour; an ideal line has the tone of what it belongs to.
-    """
-
-    label: str
-    kind: str
-    tone: int
-    points: tuple[XY, ...]
-    bars: tuple[tuple[float, float, float], ...] = ()
-    trials: tuple[XY, ...] = ()
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One chart; ``ticks`` are those of x where not every number makes sense, ``percent`` says that y is a share."""
-
-    title: str
-    subtitle: str
-    x_label: str
-    y_label: str
-    curves: tuple[Curve, ...]
-    ticks: tuple[float, ...] = ()
-    percent: bool = False
-    log: bool = False
 
 
 def charts(report: Report) -> list[Chart]:

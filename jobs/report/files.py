@@ -1,7 +1,9 @@
-"""The files of a report: page, Markdown, JSON and picture."""
+"""The files of a report: page, Markdown, JSON, CSV and picture."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ class Written:
     page: Path
     markdown: Path
     data: Path
+    csv: Path
     picture: Path | None
 
 
@@ -41,10 +44,23 @@ def write(report: Report, folder: Path) -> Written:
             page=_put(folder / "report.html", page(report)),
             markdown=_put(folder / "report.md", markdown(report)),
             data=_put(folder / "report.json", json.dumps(report.to_json(), indent=1) + "\n"),
+            csv=_put(folder / "report.csv", _csv(report)),
             picture=drawn,
         )
     except OSError as error:
         raise SpotmpiError(f"cannot write the report into {folder}: {error.strerror}; use --out FOLDER") from error
+
+
+def _csv(report: Report) -> str:
+    """A line per row of the main table, with the plain values of its JSON form."""
+    rows = [{key: value for key, value in row.items() if key != "runs"} for row in report.to_json()["rows"]]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [])
+    writer.writeheader()
+    for row in rows:
+        inner = {key: json.dumps(value) for key, value in row.items() if isinstance(value, list | dict)}
+        writer.writerow({**row, **inner})
+    return text.getvalue()
 
 
 def _put(path: Path, text: str) -> Path:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from jobs.report.measured import STRONG, WEAK
+from jobs.report.measured import STRONG, WEAK, Measured
 from jobs.report.report import Report, label
 from jobs.report.rows import Line, Row
 from jobs.series import Series
@@ -20,19 +20,25 @@ def series_of(report: Report) -> list[Series]:
             if len(rows) > 1 and line.scaling in (STRONG, WEAK):
                 several = len({row.slots for row in own}) > 1
                 name = label(line, report.lines) or report.title
-                found.append(_series(f"{name}, {slots} slots" if several else name, line, rows))
+                found.append(_series(f"{name}, {slots} slots" if several else name, line, rows, report.silent))
     return found
 
 
-def _series(name: str, line: Line, rows: Sequence[Row]) -> Series:
+def _series(name: str, line: Line, rows: Sequence[Row], silent: Mapping[tuple[str, int], Sequence[Measured]]) -> Series:
     first = rows[0].runs[0]
     strong = line.scaling == STRONG
     samples = first.training.context.get("samples")
+    apart = {row.nodes: _rates(silent.get((line.variant, row.nodes), ())) for row in rows}
     return Series(
         name,
-        {row.nodes: [rate for run in row.runs if (rate := run.iterations_per_second)] for row in rows},
+        {row.nodes: _rates(row.runs) for row in rows},
         strong=strong,
         serial=first.serial,
+        silent={nodes: rates for nodes, rates in apart.items() if rates} or None,
         batch=line.batch if strong or line.batch is None else line.batch * rows[0].slots,
         samples=samples if isinstance(samples, int) else None,
     )
+
+
+def _rates(runs: Iterable[Measured]) -> list[float]:
+    return [rate for run in runs if (rate := run.iterations_per_second)]

@@ -11,11 +11,11 @@ from pathlib import Path
 from jobs import bench, names, runs, sweep
 from jobs.errors import InputError, Problem, UnknownRun, wrong
 from jobs.names import RunPaths
-from jobs.report import measured, report, rows
+from jobs.report import doubts, measured, parts, report, rows
 from jobs.report.measured import Measured
 from jobs.report.report import Report
 from jobs.sweep import Sweep
-from jobs.trial import FAILED, MEASURED, SUCCEEDED, Trial
+from jobs.trial import DRIFT, FAILED, MEASURED, SILENT, SUCCEEDED, Trial
 
 DIFFERENT = "different work"
 
@@ -53,18 +53,22 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         f"all combinations in a random order of its own (seed {design.seed}); a failed trial is tried again at most "
         f"{design.retries} times."
     )
-    return Report(
+    silent = _by_cell(it, runs_folder)
+    table = rows.rows(found, lambda run: _marks(run, unlike))
+    made = Report(
         title=design.spec.title,
         created=now.timestamp(),
-        rows=rows.rows(found, lambda run: _marks(run, unlike)),
+        rows=table,
         conditions=[("Sweep", it.id), *report.conditions(found[0])],
         method=[factors, *report.method(found)],
-        warnings=_warnings(found, unlike) + warnings,
+        warnings=_warnings(found, unlike) + warnings + doubts.doubts(table, silent) + _drift(it, runs_folder),
         commands=[it.command],
         spec=design.spec.to_toml(),
         place=f"{it.folder.relative_to(runs_folder)}/report",
         variants=[(variant.name, ", ".join(variant.settings) or "the spec itself") for variant in design.variants],
+        silent=silent,
     )
+    return dataclasses.replace(made, sections=parts.of_sweep(it, made, runs_folder))
 
 
 def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Report:
@@ -93,6 +97,24 @@ def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Re
         spec=paths[0].spec.read_text() if paths[0].spec.is_file() else "",
         place=f"{paths[0].id}/report",
     )
+
+
+def _by_cell(it: Sweep, runs_folder: Path) -> dict[tuple[str, int], list[Measured]]:
+    """The runs without exchange."""
+    found: dict[tuple[str, int], list[Measured]] = {}
+    for trial, paths in _finished(it, runs_folder, SILENT):
+        if paths.folder.is_dir():
+            found.setdefault((trial.variant, trial.nodes), []).append(measured.read(paths, trial.variant))
+    return found
+
+
+def _drift(it: Sweep, runs_folder: Path) -> list[str]:
+    there = [(trial, paths) for trial, paths in _finished(it, runs_folder, DRIFT) if paths.folder.is_dir()]
+    before, after = (
+        [measured.read(paths, trial.variant) for trial, paths in there if (trial.repeat == 0) == first]
+        for first in (True, False)
+    )
+    return doubts.drift(before, after)
 
 
 def _newest(runs_folder: Path) -> str:

@@ -19,6 +19,10 @@ def markdown(report: Report) -> str:
     parts += [_text(made.caption)] if made.caption else []
     if made.notes:
         parts.append("\n".join(f"- {letter}: {_text(note)}" for letter, note in made.notes))
+    for section in report.sections:
+        parts += [f"## {_text(section.title)}", *(_text(said) for said in section.said)]
+        parts += [_table(section.header, section.cells, section.right)] if section.cells else []
+        parts += ["\n".join(f"- {_text(fact)}" for fact in section.listed)] if section.listed else []
     if len(report.variants) > 1:
         parts += ["## Variants", _table(["Variant", "Changes"], [list(pair) for pair in report.variants])]
     parts += ["## Measured on", _table(["What", "Value"], [list(pair) for pair in report.conditions])]

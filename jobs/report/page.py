@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobs.report import svg
 from jobs.report.cells import quality_name, table
+from jobs.report.chart import Chart
 from jobs.report.charts import charts
 from jobs.report.figures import number, share
 from jobs.report.measured import Measured
@@ -30,21 +31,10 @@ class Tile:
 def page(report: Report) -> str:
     """The page of *report*; everything in it is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    drawn = [
-        {
-            "title": chart.title,
-            "subtitle": chart.subtitle,
-            # The markup is our own; the labels in it were escaped where they were put in.
-            "svg": Markup(svg.svg(chart)),
-            "legend": [(Markup(swatch), name) for swatch, name in svg.legend(chart.curves)],
-        }
-        for chart in charts(report)
-    ]
     facts = dict(report.conditions)
     return environment.get_template(_TEMPLATE).render(
         report=report,
@@ -53,10 +43,26 @@ def page(report: Report) -> str:
         machine=facts.get("Machine", ""),
         tiles=tiles(report),
         table=table(report),
-        charts=drawn,
+        charts=[_drawn(chart) for chart in charts(report)],
+        sections=[
+            {**vars(each), "right": each.right, "charts": [_drawn(chart) for chart in each.charts]}
+            for each in report.sections
+        ],
         runs=[_run(run) for run in report.runs],
         tones=svg.TONES,
     )
+
+
+def _drawn(chart: Chart) -> dict[str, object]:
+    from markupsafe import Markup
+
+    return {
+        "title": chart.title,
+        "subtitle": chart.subtitle,
+        # The markup is our own; the labels in it were escaped where they were put in.
+        "svg": Markup(svg.svg(chart)),
+        "legend": [(Markup(swatch), name) for swatch, name in svg.legend(chart.curves)],
+    }
 
 
 def tiles(report: Report) -> list[Tile]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.errors import SpotmpiError
 from jobs.report.axes import x_axis, y_axis
-from jobs.report.charts import IDEAL, MEASURED, TRACE, Chart, Curve, charts
+from jobs.report.chart import IDEAL, MEASURED, TRACE, Chart, Curve
+from jobs.report.charts import charts
 from jobs.report.figures import tick
 from jobs.report.report import Report
 

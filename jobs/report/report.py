@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from jobs import metrics
 from jobs.report.figures import share
 from jobs.report.measured import Measured
 from jobs.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row
+from jobs.report.section import Section
 from jobs.series import EFFICIENCY_LIMIT
 
 
@@ -20,7 +21,8 @@ class Report:
 
     ``conditions`` are facts (name, value) that hold for all runs, ``method`` says how was measured, ``warnings`` what
     a reader must know first, ``commands`` repeat the measurement and ``spec`` is the TOML that they read. ``place``
-    is where the files of the report go unless told otherwise, below the runs folder.
+    is where the files of the report go unless told otherwise, below the runs folder. ``silent`` holds by (variant,
+    nodes) the runs that left out the exchange of gradients; ``sections`` are what is shown beside the main table.
     """
 
     title: str
@@ -33,6 +35,8 @@ class Report:
     spec: str
     place: str
     variants: list[tuple[str, str]] = field(default_factory=list)
+    silent: Mapping[tuple[str, int], Sequence[Measured]] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)
 
     def folder(self, runs_folder: Path) -> Path:
         """Where the files of the report go unless told otherwise."""
@@ -65,6 +69,7 @@ class Report:
             "commands": self.commands,
             "spec": self.spec,
             "variants": dict(self.variants),
+            "sections": [section.to_json() for section in self.sections],
         }
 
 

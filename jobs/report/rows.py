@@ -90,6 +90,11 @@ def rows(runs: Iterable[Measured], marks: Callable[[Measured], Sequence[str]] = 
     return found
 
 
+def kept(runs: Iterable[Measured]) -> list[tuple[float, ...]]:
+    """The seconds of the iterations that count, of each run that has enough of them."""
+    return [run.training.rates.kept for run in runs if run.training.rates]
+
+
 def place(nodes: int, slots: int) -> str:
     """Ranks and where they are, in words."""
     ranks = nodes * slots
@@ -166,7 +171,7 @@ def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callab
 
 def _bounds(runs: Sequence[Measured]) -> tuple[float | None, float | None, str, float | None]:
     """Low, high, what they are, and the spread."""
-    trials = [run.training.rates.kept for run in runs if run.training.rates]
+    trials = kept(runs)
     found = intervals.of_rate(trials)
     if found:
         middle = statistics.median(intervals.rate(trial) for trial in trials)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from jobs.report.axes import Axis, x_axis, y_axis
-from jobs.report.charts import IDEAL, TRACE, XY, Chart, Curve
+from jobs.report.chart import IDEAL, TRACE, XY, Chart, Curve
 from jobs.report.figures import number, share, tick
 
 TONES = 6  # colours that the style sheet has

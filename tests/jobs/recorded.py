@@ -9,6 +9,7 @@ from typing import Any
 from jobs import sweep
 from jobs.design import Factors, crossed
 from jobs.names import RunPaths
+from jobs.pod import protocol
 from jobs.report.gather import gather
 from jobs.report.report import Report
 from jobs.report.rows import Row
@@ -29,13 +30,14 @@ class Recorded:
     iterations: int = 60
     samples: int | None = 64
     scaling: str | None = "strong"
-    loss: float = 0.25
+    loss: float | None = 0.25
     accuracy: float | None = 0.97
     wobble: float = 0.01
     slows: float = 0.0  # how much longer the last iteration takes than the first, as a share
     state: str = "succeeded"
     interrupted_at: tuple[int, ...] = ()  # the next attempt starts 10 iterations before
     by_arrival: bool = False
+    ranks: tuple[float, ...] = ()  # mean seconds of each
     oversubscribed: bool = False
     work: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
@@ -99,11 +101,13 @@ def _metrics(spec: JobSpec, made: Recorded) -> tuple[list[dict[str, Any]], float
         for last in range(first + 10, bounds[attempt] + 1, 10):
             seconds = [_seconds(made, at) for at in range(last - 9, last + 1)]
             clock += sum(seconds)
-            said = {"iteration": last, "loss": made.loss * made.iterations / last}
+            said: dict[str, Any] = {"iteration": last}
+            said |= {} if made.loss is None else {"loss": made.loss * made.iterations / last}
+            said |= {"ranks": protocol.pack([[mean] * 10 for mean in made.ranks])} if made.ranks else {}
             timed = {} if made.by_arrival else {"seconds": seconds}
             lines.append({"t": clock, "attempt": attempt, "node": 0, "kind": "metric", **said, **timed})
     if made.state == "succeeded":
-        result = {"iteration": made.iterations, "loss": made.loss}
+        result = {"iteration": made.iterations, **({} if made.loss is None else {"loss": made.loss})}
         quality = {} if made.accuracy is None else {"accuracy": made.accuracy}
         lines.append({"t": clock, "attempt": len(bounds) - 1, "node": 0, "kind": "result", **result, **quality})
     return lines, clock

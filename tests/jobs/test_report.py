@@ -10,6 +10,7 @@ import pytest
 
 from jobs.design import Factors
 from jobs.errors import InputError, UnknownRun
+from jobs.report import chart as chart_data
 from jobs.report import charts
 from jobs.report.cells import table
 from jobs.report.gather import gather
@@ -55,7 +56,7 @@ def test_strong_and_weak_scaling_never_share_a_line_or_a_chart(runs: Path) -> No
     assert titles[0] == ("Iterations per second", "strong scaling")
     assert titles[2] == ("Iterations per second", "weak scaling")
     for chart in charts.charts(found)[:4]:
-        assert len([curve for curve in chart.curves if curve.kind == charts.MEASURED]) == 1
+        assert len([curve for curve in chart.curves if curve.kind == chart_data.MEASURED]) == 1
 
 
 def test_the_ideal_line_rises_under_strong_scaling_and_is_flat_under_weak(runs: Path) -> None:
@@ -66,7 +67,7 @@ def test_the_ideal_line_rises_under_strong_scaling_and_is_flat_under_weak(runs: 
         for chart in charts.charts(over_nodes(runs, *made))
         if chart.title == "Iterations per second"
         for curve in chart.curves
-        if curve.kind == charts.IDEAL
+        if curve.kind == chart_data.IDEAL
     ]
     assert ideals == [[10.0, 40.0], [10.0, 10.0]]
 
@@ -91,7 +92,7 @@ def test_without_samples_per_iteration_there_is_no_efficiency_and_the_remedy_is_
     found = over_nodes(runs, (1, Recorded(samples=None)), (2, Recorded(samples=None)))
     assert "Efficiency" not in table(found).header
     assert any("metrics.samples_per_iteration" in warning for warning in found.warnings)
-    assert not any(curve.kind == charts.IDEAL for chart in charts.charts(found) for curve in chart.curves)
+    assert not any(curve.kind == chart_data.IDEAL for chart in charts.charts(found) for curve in chart.curves)
 
 
 def test_the_specs_samples_per_iteration_serve_a_program_that_does_not_tell_them(runs: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jobs.errors import SpotmpiError
 from jobs.report import axes, charts, files, svg, terminal
+from jobs.report import chart as chart_data
 from jobs.report.cells import table
 from jobs.report.figures import number, share
 from jobs.report.markdown import markdown
@@ -44,7 +45,7 @@ def test_the_page_asks_for_nothing_from_anywhere(runs: Path) -> None:
 def test_the_page_holds_table_charts_conditions_method_and_command(runs: Path) -> None:
     report = sweep_report(runs)
     parsed = _Page(page(report))
-    assert len([1 for tag, values in parsed.tags if tag == "svg" and values.get("class") == "chart"]) == 3
+    assert len([1 for tag, values in parsed.tags if tag == "svg" and values.get("class") == "chart"]) == 5
     for cells in table(report).cells:
         assert all(cell in parsed.text for cell in cells)
     for said in (*report.method, *report.commands, *(value for _, value in report.conditions)):
@@ -88,7 +89,7 @@ def test_a_line_has_the_same_colour_in_every_chart(runs: Path) -> None:
     tones: dict[str, set[int]] = {}
     for chart in charts.charts(over_nodes(runs, *made))[:4]:
         for curve in chart.curves:
-            if curve.kind == charts.MEASURED:
+            if curve.kind == chart_data.MEASURED:
                 tones.setdefault(curve.label, set()).add(curve.tone)
     assert sorted(tones.values(), key=str) == [{0}, {1}]
 
@@ -101,7 +102,9 @@ def test_more_losses_than_an_eye_can_follow_are_one_for_each_variant(runs: Path)
 
 def test_markers_tell_lines_apart_without_colour(runs: Path) -> None:
     chart = charts.charts(sweep_report(runs))[0]
-    marks = {re.sub(r"[\d.]+|t\d", "", svg.swatch(c).split("/>")[1]) for c in chart.curves if c.kind == charts.MEASURED}
+    marks = {
+        re.sub(r"[\d.]+|t\d", "", svg.swatch(c).split("/>")[1]) for c in chart.curves if c.kind == chart_data.MEASURED
+    }
     assert len(marks) == 2
 
 
@@ -164,6 +167,7 @@ def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Pa
     assert (width, height) == (2070, 615)
     assert json.loads(written.data.read_text())["rows"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "report.csv",
         "report.html",
         "report.json",
         "report.md",

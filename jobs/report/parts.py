@@ -1,0 +1,31 @@
+"""The sections of a sweep's report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobs import published
+from jobs.names import RunPaths
+from jobs.report import beside, costs, effects, modelled, split, timeline
+from jobs.report.fitted import series_of
+from jobs.report.report import Report, label
+from jobs.report.section import Section
+from jobs.sweep import Sweep
+
+
+def of_sweep(it: Sweep, report: Report, runs_folder: Path) -> list[Section]:
+    """What *report*, which has its rows already, can show beside them."""
+    design, series = it.design, series_of(report)
+    lines = [(line, label(line, report.lines) or report.title) for line in report.lines]
+    compared = beside.section(series, published.tables()[design.compare], report.conditions) if design.compare else None
+    runs = [(trial.number, RunPaths(runs_folder / run)) for trial in it.trials for run in trial.runs]
+    found: Sequence[Section | None] = (
+        costs.section(report.rows, lines, design.budget.price),
+        split.section(report.rows, report.silent),
+        effects.section(report.rows, design.variants),
+        modelled.section(series),
+        compared,
+        timeline.section([each for trial, paths in runs for each in timeline.attempts(trial, paths)]),
+    )
+    return [section for section in found if section]

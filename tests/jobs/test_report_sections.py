@@ -1,0 +1,161 @@
+"""What a study's report shows beside its main table, from recorded runs of known contents."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import sweep
+from jobs.report import files
+from jobs.report.gather import gather
+from jobs.report.markdown import markdown
+from jobs.report.page import page
+from jobs.report.report import Report
+from jobs.report.section import Section
+from jobs.study import design_of
+from jobs.sweep import Sweep
+from jobs.trial import DRIFT, SILENT, SUCCEEDED, Trial
+from tests.jobs.recorded import NOW, SPEC, START, Recorded, record, work_of
+
+PRICE = {"node_hour": 3.6, "told": "spot, 21 November 2026"}
+Made = dict[tuple[str, int], Recorded]
+
+
+def reported(
+    runs: Path, factors: dict[str, Any], rates: dict[tuple[str, int], float], changed: Made | None = None, **more: Any
+) -> Report:
+    """The report of a study; each cell has its rate, give or take a per cent from trial to trial.
+
+    Trials without exchange are a quarter faster, and *changed* holds by (role, repeat) what else a trial came to.
+    """
+    design = design_of({"spec": SPEC.canonical(), "factors": factors, **more})
+    it = Sweep(sweep.folder_of("study-1", runs), design, work_of(SPEC), START)
+    it.create()
+    for trial in design.trials():
+        rate = rates[trial.variant, trial.nodes] * (1 + 0.01 * (trial.repeat % 3 - 1))
+        made = (changed or {}).get((trial.role, trial.repeat), Recorded())
+        run = f"run-{trial.number}"
+        made = replace(made, rate=rate * (1.25 if trial.role == SILENT else made.rate / 10.0))
+        record(runs, run, design.spec_of(trial), made)
+        it.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
+    return gather([], runs, NOW)
+
+
+def section(report: Report, title: str) -> Section:
+    return next(each for each in report.sections if each.title == title)
+
+
+def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) -> None:
+    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE)
+    costs = section(report, "What it costs")
+    dollars = [float(cells[2]) for cells in costs.cells]
+    assert dollars == pytest.approx([1 * 3.6 * 1000 / 10 / 3600, 2 * 3.6 * 1000 / 16 / 3600], rel=0.01)
+    assert "$3.6 an hour (spot, 21 November 2026)" in costs.said[0]
+    assert [y for _, y in costs.charts[0].curves[0].points] == pytest.approx(dollars, rel=0.01)
+
+
+def test_without_a_price_nothing_is_said_of_money(runs: Path) -> None:
+    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0})
+    assert "What it costs" not in [each.title for each in report.sections]
+
+
+def test_the_split_of_an_iteration_shows_what_the_silent_partners_saved(runs: Path) -> None:
+    factors, rates = {"nodes": [2, 4]}, {("base", 2): 10.0, ("base", 4): 16.0}
+    report = reported(runs, factors, rates, silent=True, repeats=5)
+    split = section(report, "Where the time goes")
+    assert [cells[1] for cells in split.cells] == ["2", "4"]
+    assert {cells[3] for cells in split.cells} == {"20.0 %"}  # 1 - 1 / 1.25
+    assert {cells[2] for cells in split.cells} == {"80.0 %"}
+    assert [curve.label for curve in split.charts[0].curves] == ["compute", "communication", "input"]
+    assert [len(row.runs) for row in report.rows] == [5, 5]  # silent trials are in no rate
+
+
+def test_a_switch_that_brings_something_is_told_from_one_that_does_not(runs: Path) -> None:
+    factors = {"nodes": [2], "double_buffering": [False, True], "loader_processes": [0, 2]}
+    spec = SPEC.canonical() | {"resources": {"gpu": 1}}
+    design = design_of({"spec": spec, "factors": factors})
+    names = [variant.name for variant in design.variants]
+    rates = {(name, 2): 10.0 if name.startswith("no double") else 14.0 for name in names}
+    report = reported(runs, factors, rates, repeats=5, spec=spec)
+    found = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Which switch brought what").cells}
+    assert found["double buffering"] == ("\N{MULTIPLICATION SIGN}1.400", "2", "faster")
+    assert found["loader processes"] == ("\N{MULTIPLICATION SIGN}1.000", "2", "within noise")
+
+
+def test_the_model_stands_beside_the_measurement_with_its_error(runs: Path) -> None:
+    falling = {("base", 2): 15.474, ("base", 4): 18.987, ("base", 8): 18.405}
+    model = section(reported(runs, {"nodes": [2, 4, 8]}, falling), "Model and measurement")
+    assert [cells[-1] for cells in model.cells] == ["fitted", "fitted", "not valid here"]
+    assert model.cells[-1][-2] == "16.4 %"
+    assert len(model.charts[0].curves) == 2
+
+
+def test_a_published_table_stands_beside_ours_with_all_that_differs(runs: Path) -> None:
+    rates = {("base", 2): 15.0, ("base", 4): 22.0}
+    report = reported(runs, {"nodes": [2, 4]}, rates, compare="chainercv-ssd300-p2")
+    beside = section(report, "Beside published results")
+    assert ("ours", "15.0") in {(cells[4], cells[2][:4]) for cells in beside.cells}
+    assert any("efficiency 108.5 %" in fact for fact in beside.listed)
+    assert any("Not the same work" in fact and "global batch 64" in fact for fact in beside.listed)
+    assert any("single run" in fact for fact in beside.listed)
+    assert [len(chart.curves) for chart in beside.charts] == [4, 4]
+    assert "Horovod" in beside.said[1]
+
+
+def test_the_timeline_holds_every_attempt_and_tells_what_cut_one_off(runs: Path) -> None:
+    made = {("measured", 2): Recorded(interrupted_at=(30,))}
+    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, made)
+    timeline = section(report, "Attempts and reclaims")
+    assert timeline.said[0] == "8 attempts of 6 trials."
+    assert {(cells[3], cells[4]) for cells in timeline.cells} == {("interrupted", "reclaimed")}
+    assert {curve.label for curve in timeline.charts[0].curves} == {"done", "interrupted"}
+
+
+def test_drift_between_start_and_end_is_warned_of(runs: Path) -> None:
+    factors, rates = {"nodes": [1]}, {("base", 1): 10.0}
+    steady = reported(runs / "a", factors, rates, drift=True)
+    assert not any("Drift" in warning for warning in steady.warnings)
+    slower = {(DRIFT, 4): Recorded(rate=9.0)}
+    drifted = reported(runs / "b", factors, rates, slower, drift=True)
+    assert any("after all trials the smallest cell was" in warning for warning in drifted.warnings)
+    assert [len(row.runs) for row in drifted.rows] == [3]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (Recorded(context={"versions": {}}), "No versions were told by run-1 and 4 more"),
+        (Recorded(loss=None), "No loss was told by run-1 and 4 more"),
+        (
+            Recorded(work={"code": {"files": {"programs": "b" * 64}, "commit": "c" * 40, "diff": "d"}}),
+            "is in no commit",
+        ),
+        (Recorded(ranks=(0.1, 0.1, 0.13)), "rank 2 takes 30.0 % longer than the median rank"),
+    ],
+)
+def test_what_a_reader_would_ask_is_answered_before(runs: Path, made: Recorded, told: str) -> None:
+    report = reported(
+        runs, {"nodes": [1]}, {("base", 1): 10.0}, {("measured", at): made for at in range(1, 6)}, repeats=5
+    )
+    assert any(told in warning for warning in report.warnings), report.warnings
+
+
+def test_few_repeats_are_warned_of_and_five_are_enough(runs: Path) -> None:
+    few = reported(runs / "few", {"nodes": [1]}, {("base", 1): 10.0}, repeats=4)
+    assert few.warnings == ["Rows with fewer than 5 trials show their range; 5 repeats give a 95 % interval."]
+    assert reported(runs / "enough", {"nodes": [1]}, {("base", 1): 10.0}, repeats=5).warnings == []
+
+
+def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Path) -> None:
+    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE, silent=True)
+    written = files.write(report, tmp_path / "out")
+    for title in ("What it costs", "Where the time goes", "Attempts and reclaims"):
+        assert f"<h2>{title}</h2>" in page(report)
+        assert f"## {title}" in markdown(report)
+        assert title in [each["title"] for each in json.loads(written.data.read_text())["sections"]]
+    rows = list(csv.DictReader(written.csv.open()))
+    assert [row["nodes"] for row in rows] == ["1", "2"]
+    assert float(rows[1]["iterations_per_second"]) == pytest.approx(16.0, rel=0.01)

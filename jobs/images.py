@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,25 @@ from pathlib import Path
 from jobs import names
 from jobs.errors import wrong
 from jobs.plan import ship
+from jobs.pod.gpus import have_kernels
 
 TOOLS = ("buildah", "podman", "docker")  # in the order of choice
 LOCAL = "localhost/spotmpi"  # what images are called before they are pushed
 
 # Build arguments for machines without GPUs: no CUDA underneath, and no CuPy.
 WITHOUT_GPUS = (("BASE_IMAGE", "docker.io/library/debian:bookworm"), ("REQUIREMENTS", "requirements.lock"))
+
+# Build arguments that differ from the Dockerfile's defaults, and the architectures that such a build has kernels for.
+# Each image's own record (/opt/spotmpi/image.json) says it of a build for certain, and agents go by that.
+_V100 = (
+    ("BASE_IMAGE", "docker.io/nvidia/cuda:12.6.3-base-ubuntu22.04"),
+    ("REQUIREMENTS", "requirements-v100.lock"),
+)
+_CUDA_12 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90")
+_BUILDS: dict[str, dict[tuple[tuple[str, str], ...], tuple[str, ...]]] = {
+    "chainermn": {(): _CUDA_12},
+    "pytorch": {(): ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"), _V100: _CUDA_12},
+}
 
 _ECR = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
 
@@ -53,6 +67,21 @@ class Build:
 def build_for(image: str, gpus: bool) -> Build:
     """The build of an image for machines with GPUs, as its Dockerfile has it, or for machines without any."""
     return Build(image) if gpus else Build(image, WITHOUT_GPUS)
+
+
+def build_with_kernels(image: str, capability: str | None) -> Build | None:
+    """The first build of *image* with kernels for GPUs of *capability* ("7.0"); the default one where that is None."""
+    builds = _BUILDS.get(image)
+    if capability is None or builds is None:
+        return build_for(image, True)
+    fitting = (arguments for arguments, kernels in builds.items() if have_kernels(kernels, capability))
+    return next(map(functools.partial(Build, image), fitting), None)
+
+
+def push_line(build: Build) -> str:
+    """The command line that puts a build where the runs of an environment pull it from."""
+    given = "".join(f" --build-arg {name}={value}" for name, value in build.arguments)
+    return f"spotmpi image push {build.image}{given} --on STACK"
 
 
 def require_known(image: str) -> None:

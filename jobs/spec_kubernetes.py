@@ -50,6 +50,7 @@ class Kubernetes(Part):
     volume: str | None = Field(None, description="claim (RWX) that keeps runs, checkpoints and data")
     mounts: list[Mount] = Field([], description="more volumes: a claim, secret, config_map or empty folder at a path")
     spread: Literal["node", "any"] | None = Field(None, description="node: one pod per node; any: as they fit")
+    node_groups: list[str] = Field([], description="of the environment; by default the first that the run fits")
     node_selector: dict[str, str] = Field({}, description="labels that nodes must have")
     tolerations: list[Toleration] = Field([], description="taints of nodes that do not keep the pods away")
     labels: dict[str, str] = Field({}, description="labels for JobSet and pods")

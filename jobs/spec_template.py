@@ -40,6 +40,7 @@ _EXAMPLES: dict[str, Any] = {
     "volume": "runs",
     "spread": "node",
     "queue": "gpus",
+    "node_groups": ["g5"],
     "forward": ["WANDB_API_KEY"],
     "mounts": [{"path": "/cache", "claim": "cache"}],
     "secret_env": {"HF_TOKEN": "hugging-face/token"},

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jobs import validate_cluster
+from jobs.environment import NodeGroup
 from jobs.errors import InputError, Problem
 from jobs.spec import JobSpec
 
@@ -25,6 +26,7 @@ class Surroundings:
     variables: frozenset[str] = frozenset()  # that are set where the command was given
     lasting: tuple[str, ...] | None = None  # folders that outlive the run's pods; None where everything does
     rate: float | None = None  # US dollars per hour of all nodes, where known
+    groups: tuple[NodeGroup, ...] = ()  # of the environment
 
 
 Check = Callable[[JobSpec, Surroundings], Iterable[Problem]]
@@ -144,7 +146,9 @@ def _metrics(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
 
 
 def _cluster(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
-    return validate_cluster.problems(spec, there.lasting)
+    if there.lasting is not None:
+        yield from validate_cluster.nodes(spec, there.groups)
+    yield from validate_cluster.problems(spec, there.lasting)
 
 
 def _money(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:

@@ -6,8 +6,10 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
-from jobs import names
+from jobs import images, names, node_groups
+from jobs.environment import NodeGroup
 from jobs.errors import Problem
+from jobs.node_groups import Choice
 from jobs.pod import place
 from jobs.spec import JobSpec
 
@@ -24,6 +26,27 @@ def problems(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:
     yield from _secret_variables(spec)
     yield from _mpi(spec)
     yield from _checkpoint(spec, lasting)
+
+
+def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
+    """What keeps the run off the node groups of its environment, if that has any."""
+    if not groups:
+        if spec.kubernetes.node_groups:
+            remedy = "no environment is named that has groups: use --on STACK, or node_selector"
+            yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
+        return
+    choice = node_groups.choose(spec, groups)
+    if isinstance(choice, list):
+        yield from choice
+    elif spec.image and not spec.kubernetes.image and choice.spec.resources.gpu:
+        yield from _kernels(spec.image, choice)
+
+
+def _kernels(image: str, choice: Choice) -> Iterable[Problem]:
+    if choice.capability and images.build_with_kernels(image, choice.capability) is None:
+        group, kind = choice.groups[0], "sm_" + choice.capability.replace(".", "")
+        remedy = f"no build has kernels for the GPUs of {group.name} ({group.type}, {kind}): "
+        yield Problem("image", image, remedy + "choose another node group, or an image by kubernetes.image")
 
 
 def within(path: str, folders: Iterable[str]) -> bool:

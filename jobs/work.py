@@ -17,7 +17,7 @@ from jobs import code_folder, data_files, machine, names
 from jobs.spec import JobSpec
 
 # Compared part by part; nodes and slots are what a comparison varies.
-_COMPARED = ("program", "args", "env", "launcher", "resources", "image", "machine", "versions")
+_COMPARED = ("program", "args", "env", "launcher", "resources", "image", "container", "machine", "versions")
 _NOTED_ONLY = ("system",)  # a newer kernel alone does not make runs incomparable
 _NAMED_FILE_LIMIT = 32 << 20  # bytes: what is bigger on a command line is data, not code
 
@@ -25,9 +25,9 @@ _NAMED_FILE_LIMIT = 32 << 20  # bytes: what is bigger on a command line is data,
 def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
     """Everything that makes the work of *spec* what it is, as JSON values.
 
-    ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``code``, ``data``, ``machine``,
-    ``versions``. Big data is identified by its listing, so a start never waits for it to be read. For a run that is
-    not to happen *here*, only the path of its data is known and nothing of the machine.
+    ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``container`` (what pods pull),
+    ``code``, ``data``, ``machine``, ``versions``. Big data is identified by its listing, so a start never waits for it
+    to be read. For a run that is not to happen *here*, only the path of its data is known and nothing of the machine.
 
     Raises:
         InputError: the data folder cannot be read.
@@ -40,6 +40,7 @@ def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
         "launcher": spec.launcher,
         "resources": spec.resources.model_dump(),
         "image": _image(spec),
+        "container": None,
         "code": _code(spec),
         "data": _data_of(spec, here),
         "machine": machine.describe() if here else None,

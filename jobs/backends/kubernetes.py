@@ -12,7 +12,17 @@ from pathlib import Path
 from lightkube import ApiError
 
 from jobs import names, runs, work
-from jobs.backends import cluster_api, code_shipping, faults, local_machine, pod_templates, pulling, run_cache, stopping
+from jobs.backends import (
+    cluster_api,
+    cluster_offer,
+    code_shipping,
+    faults,
+    local_machine,
+    pod_templates,
+    pulling,
+    run_cache,
+    stopping,
+)
 from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.cluster_follow import ClusterFollower
@@ -29,8 +39,6 @@ from jobs.events import Event
 from jobs.images import build_for
 from jobs.plan import manifests, pods, ship
 from jobs.plan.launch import Plan
-from jobs.plan.pod_plan import VOLUME
-from jobs.plan.site import Site
 from jobs.pod import record
 from jobs.spec import JobSpec
 from jobs.validate import Surroundings
@@ -63,14 +71,15 @@ class KubernetesBackend:
             tools=frozenset({"none", "mpirun", "torchrun"}),
             gpus=spec.resources.gpu * spec.world_size,
             variables=here.variables,
-            lasting=self._lasting(spec),
+            lasting=cluster_offer.lasting(spec, self._environment),
+            groups=self._environment.node_groups if self._environment else (),
             rate=run_rate(spec, self._environment),
         )
 
     def plan(self, spec: JobSpec, run: str) -> Plan:
         """The run's objects in the order of creation, without its keys."""
-        submitted, site = round(time.time(), 3), self._site(spec)
-        shipped = code_shipping.shipment(spec, site)
+        submitted, offer = round(time.time(), 3), cluster_offer.make(spec, self._environment, self._api())
+        shipped = code_shipping.shipment(offer.spec, offer.site)
         submission = manifests.Submission(
             run=run,
             owner=getpass.getuser(),
@@ -78,16 +87,16 @@ class KubernetesBackend:
             keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
             code={"pod.tar.gz": ship.pod_side(names.PROJECT), **(shipped.carried if shipped else {})},
             user_code=shipped.archive if shipped else None,
-            work=work.identify(spec, here=False),
-            rate=run_rate(spec, self._environment),
+            work={**work.identify(offer.spec, here=False), "container": offer.site.image},
+            rate=run_rate(offer.spec, self._environment),
         )
-        objects = manifests.kubernetes_plan(spec, site, submission)
-        if site.templates:
-            pod_templates.require_shape(manifests.pod_template(objects[0]), site.templates)
+        objects = manifests.kubernetes_plan(offer.spec, offer.site, submission)
+        if offer.site.templates:
+            pod_templates.require_shape(manifests.pod_template(objects[0]), offer.site.templates)
         return {
-            **manifests.copied_plan(spec, run, self._context, site.namespace),
+            **manifests.copied_plan(spec, run, self._context, offer.site.namespace),
             "submitted": submitted,
-            "notes": [*_notes(site), *([shipped.note] if shipped else [])],
+            "notes": [*offer.notes, *([shipped.note] if shipped else [])],
             "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
             "owner": submission.owner,
             "environment": self._environment.name if self._environment else None,
@@ -188,31 +197,6 @@ class KubernetesBackend:
         build = build_for(image, self._environment.has_gpus)
         return Volume(self._environment.volume_claim, build.reference(repository))
 
-    def _site(self, spec: JobSpec) -> Site:
-        wanted, environment = spec.kubernetes, self._environment
-        image = wanted.image
-        if image is None and environment and spec.image and spec.image in environment.repositories:
-            image = build_for(spec.image, environment.has_gpus).reference(environment.repositories[spec.image])
-        if image is None:
-            remedy = "name the image to pull, such as --set kubernetes.image=REGISTRY/chainermn:TAG"
-            raise wrong("kubernetes.image", None, remedy)
-        return Site(
-            namespace=self._api().namespace,
-            image=image,
-            volume=self._volume(spec),
-            node_selector={},
-            tolerations=(),
-            spread=wanted.spread or ("node" if environment else "any"),
-            templates=pod_templates.read(wanted.templates, self._api()) if wanted.templates else (),
-        )
-
-    def _volume(self, spec: JobSpec) -> str | None:
-        return spec.kubernetes.volume or (self._environment.volume_claim if self._environment else None)
-
-    def _lasting(self, spec: JobSpec) -> tuple[str, ...]:
-        claims = tuple(mount.path for mount in spec.kubernetes.mounts if mount.claim and not mount.read_only)
-        return (VOLUME, *claims) if self._volume(spec) else claims
-
     def _api(self) -> ClusterApi:
         return ClusterApi(self._context, self._namespace)
 
@@ -292,9 +276,3 @@ def _submitted(jobset: Object) -> Event:
     annotations = jobset["metadata"]["annotations"]
     values = {"name": manifests.spec_of(jobset).title, "owner": annotations[manifests.ANNOTATION_OWNER]}
     return Event(float(annotations[manifests.ANNOTATION_SUBMITTED]), record.SUBMITTED, values=values)
-
-
-def _notes(site: Site) -> list[str]:
-    if site.volume is not None:
-        return []
-    return ["no run volume: an interruption starts from zero, and logs last a day (set kubernetes.volume to a claim)"]

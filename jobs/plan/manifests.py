@@ -52,7 +52,7 @@ def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[O
     """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
     copied = json.dumps(copied_plan(spec, submission.run, None, site.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": copied}
-    shipped = Shipped(submission.work, files, submission.user_code, submission.rate)
+    shipped = Shipped(submission.work, files, submission.user_code, submission.rate, dict(site.machine))
     agents = pod_plan(spec, submission.run, submission.time, shipped)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission)]
     for part in parts:

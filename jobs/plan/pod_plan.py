@@ -21,6 +21,7 @@ class Shipped(NamedTuple):
     files: dict[str, str]  # texts by name, for the run folder
     code: str | None = None  # the archive of the user's code
     rate: float | None = None  # US dollars per hour of all nodes, where known
+    machine: dict[str, str] | None = None  # what is known of the nodes beforehand
 
 
 def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dict[str, Any]:
@@ -46,6 +47,7 @@ def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dic
         "submitted": submitted,
         "work": shipped.work,
         "files": shipped.files,
+        "machine": shipped.machine or {},
     }
 
 

@@ -19,6 +19,7 @@ CONTAINER = "node"
 USER = 1000
 UNREACHABLE_SECONDS = 30
 GPU = "nvidia.com/gpu"
+FILLING = 600  # thousandths of each CPU that a pod asks for which is to have its node for itself
 
 
 def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
             "securityContext": pod_security(),
             "dnsConfig": {"searches": [f"{run}.{site.namespace}.svc.cluster.local"]},
             "nodeSelector": {**site.node_selector, **spec.kubernetes.node_selector},
+            **_affinity(site),
             "tolerations": _tolerations(spec, site),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
             "containers": [_container(spec, site, run)],
@@ -88,7 +90,7 @@ def _container(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
             *_secret_variables(spec, run),
         ],
         "envFrom": [{"secretRef": {"name": name}} for name in spec.kubernetes.secrets],
-        "resources": _resources(spec),
+        "resources": _resources(spec, site),
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": "config", "mountPath": place.CONFIG, "readOnly": True},
@@ -147,9 +149,14 @@ def _source(mount: Mount) -> dict[str, Any]:
     return {"emptyDir": {"sizeLimit": mount.empty}}
 
 
-def _resources(spec: JobSpec) -> dict[str, Any]:
-    """A node's share: what one slot gets, times the slots of a node."""
+def _resources(spec: JobSpec, site: Site) -> dict[str, Any]:
+    """A node's share: what one slot gets, times the slots of a node; more than half of a node that is to be filled.
+
+    More than half keeps every other such pod off the node, and leaves room for the node's own daemons.
+    """
     requests = {"cpu": str(spec.resources.cpu * spec.slots)}
+    if site.node_cpus is not None:
+        requests["cpu"] = f"{site.node_cpus * FILLING}m"
     limits: dict[str, str] = {}
     if spec.resources.memory is not None:
         amount, unit = spec.resources.memory[:-2], spec.resources.memory[-2:]
@@ -194,6 +201,18 @@ def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
         *([{"name": "memory", "emptyDir": {"medium": "Memory"}}] if _in_memory(spec) else []),
         *({"name": _mount_name(index), **_source(mount)} for index, mount in enumerate(spec.kubernetes.mounts)),
     ]
+
+
+def _affinity(site: Site) -> dict[str, Any]:
+    """Nodes of any one of several groups; of a single one its labels are in the selector."""
+    if not site.one_of:
+        return {}
+    terms = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in labels.items()]}
+        for labels in site.one_of
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": required}}
 
 
 def _spreading(site: Site, run: str) -> dict[str, Any]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
 from jobs import names
+from jobs.environment import NodeGroup
 from jobs.plan import manifests, pods, ship
 from jobs.plan.manifests import Submission, kubernetes_plan, spec_of
-from jobs.plan.site import Site
+from jobs.plan.site import Site, on_groups
 from jobs.plan.templates import Template
 from jobs.pod import protocol
 from jobs.spec import JobSpec, from_values
@@ -108,7 +110,25 @@ def found(value: Any, key: str) -> Iterator[Any]:
             yield from found(item, key)
 
 
-CASES = {"small": (SMALL, SITE), "plain": (PLAIN, SITE), "full": (FULL, NODES)}
+GROUP = NodeGroup.model_validate(
+    {
+        **{"name": "g5", "type": "g5.12xlarge", "market": "spot", "gpus": 4, "vcpus": 48, "memory_mib": 196608},
+        **{"min": 0, "max": 8, "placement_group": True, "efa_interfaces": 0},
+        "labels": {"spotmpi.dev/group": "g5", "nvidia.com/gpu.present": "true"},
+        "taint": {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
+    }
+)
+LIKE = GROUP.model_copy(
+    update={"name": "g6", "vcpus": 32, "labels": {"spotmpi.dev/group": "g6", "nvidia.com/gpu.present": "true"}}
+)
+ON_GROUPS = {**SMALL, "slots": 4, "resources": {"gpu": 1, "cpu": 2}}
+CASES = {
+    "small": (SMALL, SITE),
+    "plain": (PLAIN, SITE),
+    "full": (FULL, NODES),
+    "one-group": (ON_GROUPS, on_groups(replace(SITE, spread="node"), [GROUP], "us-east-1a")),
+    "two-groups": (ON_GROUPS, on_groups(replace(SITE, spread="node"), [GROUP, LIKE], "us-east-1a")),
+}
 every_plan = pytest.mark.parametrize(("values", "site"), CASES.values(), ids=CASES)
 
 

@@ -43,6 +43,7 @@ def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dic
         "rate": shipped.rate,
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
+        "gpus": spec.resources.gpu * spec.slots,
         "oversubscribed": False,
         "submitted": submitted,
         "work": shipped.work,

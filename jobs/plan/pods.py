@@ -10,7 +10,7 @@ from jobs import names
 from jobs.plan import templates
 from jobs.plan.pod_plan import VOLUME
 from jobs.plan.site import Site
-from jobs.pod import boot, place
+from jobs.pod import boot, hardware, place
 from jobs.pod import machine as machine_of
 from jobs.spec import JobSpec
 from jobs.spec_kubernetes import Mount
@@ -187,7 +187,7 @@ def _tolerations(spec: JobSpec, site: Site) -> list[dict[str, Any]]:
 
 def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
     parts = names.parts_name(run)
-    annotations = {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}
+    told = [{"path": what, "fieldRef": {"fieldPath": f"metadata.{what}"}} for what in ("annotations", hardware.LABELS)]
     kept: dict[str, Any] = {"emptyDir": {}}
     if site.volume is not None:
         kept = {"persistentVolumeClaim": {"claimName": site.volume}}
@@ -195,7 +195,7 @@ def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
         {"name": "config", "configMap": {"name": parts}},
         {"name": "secret", "secret": {"secretName": parts, "defaultMode": 0o440}},
         {"name": "work", "emptyDir": {}},
-        {"name": "pod", "downwardAPI": {"items": [annotations]}},
+        {"name": "pod", "downwardAPI": {"items": told}},
         {"name": "volume", **kept},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.kubernetes.shm}},
         *([{"name": "memory", "emptyDir": {"medium": "Memory"}}] if _in_memory(spec) else []),

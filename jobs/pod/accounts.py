@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import protocol, record, spending
+from . import hardware, protocol, record, spending
 from .attempt import Attempt
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
 from .progress import Progress
@@ -35,6 +35,7 @@ class Accounts:
         self.clock = clock
         self.present = clock()  # from here on this machine works for the run
         self.attempts = _earlier(written.folder)
+        self.hardware: dict[int, hardware.Facts] = {}  # of the attempt's nodes, where agents have told
 
     @property
     def failures(self) -> int:
@@ -80,6 +81,7 @@ class Accounts:
             "last_iteration": progress.iteration,
             "checkpoint_iteration": progress.checkpoint,
             "lost_iterations": self._lost(progress),
+            "hardware": hardware.grouped(self.hardware),
             "context": progress.context,
             "result": progress.result,
         }
@@ -139,11 +141,18 @@ class Accounts:
             "interruptions": self.interruptions,
             "iteration": last.get("last_iteration"),
             "oversubscribed": self.plan["oversubscribed"],
-            "work": self.plan["work"],
+            "work": self._work(),
+            "hardware": last.get("hardware", []),
+            "image": hardware.shown(hardware.image()),
             "context": contexts[-1] if contexts else {},
             "result": last.get("result", {}),
             "attempts": self.attempts,
         }
+
+    def _work(self) -> dict[str, Any]:
+        """What identifies the work; on a cluster only the agents know the machine."""
+        found = hardware.work_machine(self.hardware)
+        return {**self.plan["work"], "machine": found} if found else self.plan["work"]
 
     def _counted(self, cause: str) -> int:
         return sum(attempt["cause"] == cause and attempt["started"] >= self.since for attempt in self.attempts)

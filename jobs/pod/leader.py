@@ -6,11 +6,11 @@ import contextlib
 import os
 import time
 
-from . import machine, network, place, protocol, record, ssh
+from . import hardware, machine, network, place, protocol, record, ssh
 from .accounts import Accounts
 from .attempt import Attempt
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Ending, Outcome
-from .node import Daemon, Notice, attempt_plan, unpack_code, write_environment
+from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
 from .peers import Hub
 from .place import Place
 from .pod_record import PodRecord
@@ -116,16 +116,18 @@ def _run(here: Place, notice: Notice, written: PodRecord) -> int:
 
 def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: int) -> Outcome:
     try:
+        accounts.hardware[0] = own_hardware(here)
         unpack_code(here)
         daemon = Daemon(here)
         requests = LeaderRequests(here, hub, notice, daemon)
         staging = Staging(here.plan["staging"])
         missed = _wait_for_hosts(here, accounts.record, hub, requests, staging)
+        accounts.hardware.update(hub.hardware)
         if missed:
             return missed
         environment = write_environment(here, number)
         plan = attempt_plan(here, environment, RENDEZVOUS_PORT)
-    except (ssh.KeysWrong, OSError) as error:
+    except (ssh.KeysWrong, hardware.Unfit, OSError) as error:
         return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
     attempt = Attempt(number, plan, accounts.record, requests, _deadlines(here, accounts))
     return _launch(here, accounts, hub, requests, attempt)

@@ -18,9 +18,14 @@ def describe(node: int, since: float, root: str = "/") -> dict[str, Any]:
         "node": node,
         "since": since,
         "name": os.environ.get(ENV_NAME),
-        "type": _said(root, "product_name", _TYPE),
+        "type": kind(root),
         "instance": _said(root, "board_asset_tag", _INSTANCE),
     }
+
+
+def kind(root: str = "/") -> str | None:
+    """The EC2 type, such as ``g5.xlarge``, where the machine tells it."""
+    return _said(root, "product_name", _TYPE)
 
 
 def _said(root: str, name: str, expected: re.Pattern[str]) -> str | None:

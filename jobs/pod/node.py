@@ -13,7 +13,7 @@ import zlib
 from types import FrameType
 from typing import Any
 
-from . import launchers, network, place, protocol, ssh
+from . import hardware, launchers, network, place, protocol, ssh
 from .place import Place
 
 
@@ -57,6 +57,13 @@ def unpack_code(here: Place) -> None:
             packed.extractall(here.plan["folder"])
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise OSError("the code in %s cannot be unpacked: %s" % (archive, error)) from error
+
+
+def own_hardware(here: Place) -> hardware.Facts:
+    """What this pod's machine is made of; `hardware.Unfit` where it cannot run what the image holds."""
+    facts = hardware.of_pod(place.POD_INFO, here.plan["machine"])
+    hardware.require_fit(facts, hardware.image(), here.plan["gpus"])
+    return facts
 
 
 def write_environment(here: Place, attempt: int) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Messages are JSON objects, one a line. A connection that closes, or is silent for too long, is a lost host.
 
     worker -> node 0   {"hello": token, "node": 1, "generation": 0, "host": name, "machine": where it is}
-                       {"ready": true}                    its sshd answers
+                       {"ready": true, "hardware": {...}} its sshd answers, and what it runs on
                        {"notice": reason}                 its machine is about to go away
                        {"ended": code, "reason": ...}     its own launcher has ended (launchers with one per node)
                        {"beat": 1}
@@ -111,6 +111,7 @@ class Hub:
         self.ready: set[int] = set()
         self.notices: dict[int, str] = {}
         self.ended: dict[int, tuple[int, str]] = {}
+        self.hardware: dict[int, dict[str, Any]] = {}
         self._token = token
         self._nodes = nodes
         self._generation = generation
@@ -162,6 +163,7 @@ class Hub:
             self._greet(connection, message)
         elif "ready" in message:
             self.ready.add(node)
+            self.hardware[node] = message.get("hardware") or {}
         elif "notice" in message:
             self.notices[node] = str(message["notice"])
         elif "ended" in message:

@@ -8,11 +8,11 @@ import time
 import traceback
 from collections.abc import Callable
 
-from . import machine, processes, protocol, record, ssh
+from . import hardware, machine, processes, protocol, record, ssh
 from .attempt import Attempt
 from .endings import STOPPED, SUCCEEDED, Ending, Outcome
 from .leader import RENDEZVOUS_PORT
-from .node import Daemon, Notice, attempt_plan, unpack_code, write_environment
+from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
 from .peers import Connection, join
 from .place import Place
 from .pod_record import PodRecord
@@ -62,16 +62,17 @@ def run(here: Place, notice: Notice, began: float) -> int:
         return protocol.INTERRUPTED
     connection, attempt = joined
     try:
+        facts = own_hardware(here)
         unpack_code(here)
         daemon = Daemon(here)
         environment = write_environment(here, attempt)
-    except (ssh.KeysWrong, OSError) as error:
+    except (ssh.KeysWrong, hardware.Unfit, OSError) as error:
         connection.send(ended=protocol.NOT_RETRYABLE, reason=str(error))
         link = Link(connection, notice, lambda: None)
     else:
         link = Link(connection, notice, daemon.trouble)
         if _staged(here, link):
-            connection.send(ready=1)
+            connection.send(ready=1, hardware=facts)
             if here.launches:
                 _launch_told(here, link, environment, attempt)
     while not (link.over or connection.lost):

@@ -32,7 +32,8 @@ class Gang:
     def __init__(self, folder: Path, values: dict[str, Any]) -> None:
         self.folder = folder
         spec = from_values({"launcher": "none", "nodes": 2, **values})
-        self.plan = pod_plan(spec, RUN, time.time(), Shipped({}, {"spec.toml": spec.to_toml()}))
+        shipped = Shipped({}, {"spec.toml": spec.to_toml()}, machine={"zone": "zone-a", "type": "big"})
+        self.plan = pod_plan(spec, RUN, time.time(), shipped)
         self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
         self.plan["folder"] = str(folder)
         self.plan["environment"] = {**self.plan["environment"], "PYTHONPATH": "", "HOME": str(folder)}
@@ -125,6 +126,11 @@ def test_all_end_well_when_every_launcher_has(gang: Callable[..., Gang]) -> None
     said = [[event.values["text"] for event in run.said(node) if event.kind == "line"] for node in range(3)]
     assert said == [[f"rank {node} of 3"] for node in range(3)]
     assert run.attempt()["cause"] == "succeeded"
+    summary = json.loads((run.folder / "runs" / RUN / "summary.json").read_text())
+    (alike,) = summary["hardware"]
+    assert alike["nodes"] == [0, 1, 2]
+    assert (alike["zone"], alike["cores"], alike["gpus"]) == ("zone-a", os.cpu_count(), [])
+    assert summary["work"]["machine"]["cpu"] == alike["cpu"]
     assert (run.folder / "runs" / RUN / "spec.toml").read_text().startswith("command = ")
 
 

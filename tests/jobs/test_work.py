@@ -186,30 +186,3 @@ def test_identifying_work_with_small_data_takes_less_than_50_ms(folder: Path) ->
         work.identify(digits(data=str(folder)))
         times.append(time.perf_counter() - start)
     assert min(times) < 0.05
-
-
-def test_the_machine_is_described_by_what_decides_its_speed() -> None:
-    found = machine.describe()
-    assert found["cores"] >= 1
-    assert found["memory_gib"] >= 1
-    assert found["cpu"]
-
-
-def test_gpus_are_read_from_nvidia_smi_which_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = tmp_path / "calls"
-    fake = tmp_path / "nvidia-smi"
-    line = "Tesla V100-SXM2-16GB, 16384 MiB, 550.54.15"
-    fake.write_text(f'#!/bin/sh\necho x >> "{calls}"\necho "{line}"\necho "{line}"\n')
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    card = {"name": "Tesla V100-SXM2-16GB", "memory": "16384 MiB", "driver": "550.54.15"}
-    for _ in range(2):
-        machine._found.cache_clear()
-        assert machine.describe()["gpus"] == [card, card]
-    machine._found.cache_clear()
-    assert calls.read_text() == "x\n"
-
-
-def test_the_cpu_model_is_read_with_single_spaces() -> None:
-    assert machine.cpu_model("processor\t: 0\nmodel name\t: Some  CPU @ 2.30GHz\n") == "Some CPU @ 2.30GHz"
-    assert machine.cpu_model("processor\t: 0\n") is None

@@ -18,7 +18,7 @@ from jobs.backends.choose import Place, Where
 from jobs.errors import SpotmpiError, UnknownRun, wrong
 from jobs.events import Event
 from jobs.follow import follow, interrupts
-from jobs.measure import bench, plan_bench, predict, report
+from jobs.measure import bench, compare, plan_bench, predict, report
 from jobs.plan.launch import Plan
 from jobs.pod import record
 from jobs.runs import RunState
@@ -29,7 +29,7 @@ from jobs.validate import require_valid
 if TYPE_CHECKING:
     from jobs.drill import Recovery
 
-__all__ = ["bench", "plan_bench", "predict", "read_spec", "report"]  # and all that is defined here
+__all__ = ["bench", "compare", "plan_bench", "predict", "read_spec", "report"]  # and all that is defined here
 
 
 def init(path: Path | str = "job.toml") -> Path:

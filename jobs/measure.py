@@ -20,6 +20,7 @@ from jobs.sweep import Sweep
 
 if TYPE_CHECKING:
     from jobs.forecast import Forecast, Goal
+    from jobs.report.comparison import Comparison
     from jobs.report.report import Report
     from jobs.trials import BackendRunner
 
@@ -86,6 +87,18 @@ def report(wanted: Sequence[str] = (), where: Place = None, force: bool = False)
     from jobs.report.gather import gather
 
     return gather(wanted, choose.where(where).folder, datetime.now(), force)
+
+
+def compare(before: str, after: str, where: Place = None, force: bool = False) -> Comparison:
+    """Two sweeps or runs of the same work, row by row.
+
+    Raises:
+        UnknownRun: an id fits nothing, or several.
+        InputError: nothing in them can be compared, or they measured different work and *force* is not given.
+    """
+    from jobs.report.comparison import compare as compared
+
+    return compared(report([before], where, force=True), report([after], where, force=True), force)
 
 
 def predict(

@@ -17,10 +17,25 @@ def command(
         typer.Option("--out", "-o", help="Folder for page, picture, Markdown and JSON.", metavar="FOLDER"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Show runs of different work side by side, marked.")] = False,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--compare", help="Say what changed from one sweep to another, and if that is more than noise."),
+    ] = None,
+    fail_below: Annotated[
+        float | None,
+        typer.Option("--fail-below", help="With --compare: exit 1 where a rate fell below this share, such as 0.95."),
+    ] = None,
     runs: RunsFolder = None,
     json: Json = False,
 ) -> None:
     """Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown, JSON and CSV."""
-    from jobs.cli import measure
+    from jobs.cli import compared, measure
+    from jobs.errors import wrong
 
+    if fail_below is not None and (not compare or fail_below <= 0):
+        raise wrong("--fail-below", fail_below, "give a share above 0, such as 0.95, together with --compare A B")
+    if compare and ids:
+        raise wrong("--compare", " ".join(ids), "names both sweeps itself; leave the other ids out")
+    if compare:
+        compared.show(*compare, fail_below, runs, force, json)
     measure.report(ids or [], out, runs, force, json)

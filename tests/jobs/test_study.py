@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from jobs import bench, measure, study, sweep
+from jobs import bench, measure, names, study, sweep
 from jobs.budget import Budget, Price
 from jobs.cli.main import main
 from jobs.design import Design, Factors
@@ -284,3 +284,19 @@ def test_a_spec_is_no_study_and_a_study_needs_a_spec(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name the job spec that the study varies"):
         measure.design_of(tmp_path / "study.toml", Factors())
     assert not measure.design_of(JobSpec(command=["x"], launcher="none"), Factors()).is_study
+
+
+@pytest.mark.parametrize(
+    "path", sorted((names.PROJECT / "jobs" / "studies").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_every_ready_study_is_a_valid_one_that_can_have_intervals(path: Path) -> None:
+    design = measure.design_of(path, Factors())
+    assert design.is_study and design.repeats >= 5
+    assert "is not known" not in design.budget.estimate(design.trials())
+    if path.stem.startswith("ssd300"):
+        assert {nodes for _, nodes in design.cells} == {2, 4, 8}
+        assert len(design.variants) == 3  # base, placement group, and that with fp16
+        assert {variant.spec.kubernetes.node_selector["spotmpi.dev/group"] for variant in design.variants} == {
+            path.stem.split("-")[-1],
+            f"{path.stem.split('-')[-1]}-spread",
+        }

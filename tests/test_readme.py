@@ -19,6 +19,7 @@ RUN_ELSEWHERE = {
     "./scripts/demo": ".ci/run",
     "./scripts/test": ".ci/run",
     "source .venv/bin/activate": ".ci/run",
+    "spotmpi bench jobs/studies/cpu.toml": "tests/jobs/test_study_with_mpi.py",
     "pulumi stack select lab --create": "tests/engine",
     "pulumi config set --path 'access[0]' MY.ADDRESS/32": "tests/engine",
     "pulumi up": "tests/engine",

@@ -260,7 +260,7 @@ def test_every_node_gets_the_same_variables_but_those_that_tell_it_apart(place: 
         assert {variables[name] for variables in told.values()} == {value}, name
     assert [told[node]["RANK"] for node in range(3)] == ["0", "1", "2"]
     apart = {name for name in told[0] if len({told[node].get(name) for node in range(3)}) > 1}
-    assert apart <= {"RANK", "HOSTNAME", "JOB_COMPLETION_INDEX", "POD_NAME", "POD_IP", "SPOTMPI_NODE"}
+    assert apart <= {"RANK", "HOSTNAME", "JOB_COMPLETION_INDEX", "POD_NAME", "POD_IP", "SPOTMPI_MACHINE"}
 
 
 def test_a_plain_command_on_the_first_node_runs_once(place: Somewhere) -> None:

@@ -74,11 +74,7 @@ class Cluster(Kubernetes):
             size = f"size={megabytes}m,uid=1000,gid=1000"
             subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=True)
         os.chown(folder, 1000, 1000)
-        volume, claim = shared_claim(f"{namespace}-{name}", name, folder)
-        # One after the other: a claim that the controller sees before its volume is looked at again after 15 s only.
-        self.apply(volume)
-        self.wait_for_phase("Available", "pv", f"{namespace}-{name}")
-        self.apply(claim, namespace=namespace)
+        self.apply(*shared_claim(f"{namespace}-{name}", name, folder), namespace=namespace)
         self.wait_for_phase("Bound", "pvc", name, "-n", namespace)
         return folder
 

@@ -121,6 +121,7 @@ class ControlPlane:
             "--use-service-account-credentials=true",
             # The kubelets of the testbed renew their lease every 5 s, so a dead node is told apart after 20.
             "--node-monitor-grace-period=20s",
+            "--pvclaimbinder-sync-period=1s",  # by default a claim that is met in passing waits 15 s
         ]
 
     def _scheduler_flags(self) -> list[str]:

@@ -93,9 +93,10 @@ def plan_resume(run: str, overrides: Iterable[str] = (), where: Place = None) ->
     return backend.plan(spec, paths.id)
 
 
-def list_runs(where: Place = None) -> list[RunState]:
-    """All recorded runs, oldest first."""
-    return choose.backend(where).list()
+def list_runs(where: Place = None, mine: bool = False) -> list[RunState]:
+    """All recorded runs, oldest first; with *mine* only those that this user submitted, as far as is known."""
+    found = choose.backend(where).list()
+    return [state for state in found if state.owner in (None, names.user())] if mine else found
 
 
 def status(run: str, where: Place = None) -> RunState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 from dataclasses import dataclass
@@ -42,6 +43,14 @@ def cache_folder() -> Path:
     """The user's cache folder for what can be made again: ``SPOTMPI_CACHE``, else the XDG one."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
+
+
+def user() -> str:
+    """Who runs this: the login name, or the number of a user that has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def shown(path: Path) -> str:

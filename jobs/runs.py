@@ -32,6 +32,7 @@ class RunState:
     folder: str
     name: str
     state: str
+    owner: str | None = None
     reason: str | None = None
     submitted: float | None = None
     ended: float | None = None
@@ -179,6 +180,7 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
     if kind == record.SUBMITTED:
         values.update(
             name=event.get("name", values["name"]),
+            owner=event.get("owner", values.get("owner")),
             submitted=values.get("submitted", event["t"]),
             ended=None,
             reason=None,

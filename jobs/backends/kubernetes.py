@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -82,7 +81,7 @@ class KubernetesBackend:
         shipped = code_shipping.shipment(offer.spec, offer.site)
         submission = manifests.Submission(
             run=run,
-            owner=getpass.getuser(),
+            owner=names.user(),
             time=submitted,
             keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
             code={"pod.tar.gz": ship.pod_side(names.PROJECT), **(shipped.carried if shipped else {})},

@@ -139,6 +139,7 @@ def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: Plan) -> None:
     paths.summary.unlink(missing_ok=True)
     with paths.events.open("a") as file:
         submitted = {"t": time.time(), "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
+        submitted["owner"] = names.user()
         file.write(json.dumps(submitted) + "\n")
 
 

@@ -119,6 +119,7 @@ def create(paths: RunPaths, spec: str, plan: dict[str, Any], submitted: float) -
     paths.summary.unlink(missing_ok=True)
     continued = paths.events.exists()
     event = {"t": submitted, "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
+    event |= {"owner": plan["owner"]} if "owner" in plan else {}
     with paths.events.open("a") as file:
         file.write(json.dumps(event) + "\n")
 

@@ -1,11 +1,20 @@
 """`spotmpi list`: the runs that are recorded here."""
 
+from typing import Annotated
+
+import typer
+
 from jobs.cli.options import Json, On, RunsFolder, where
 
 
-def command(on: On = None, runs: RunsFolder = None, json: Json = False) -> None:
+def command(
+    mine: Annotated[bool, typer.Option("--mine", help="Only the runs that you submitted.")] = False,
+    on: On = None,
+    runs: RunsFolder = None,
+    json: Json = False,
+) -> None:
     """List runs, oldest first."""
     from jobs import api
     from jobs.cli import tables
 
-    tables.show_runs(api.list_runs(where(on, runs)), json)
+    tables.show_runs(api.list_runs(where(on, runs), mine), json)

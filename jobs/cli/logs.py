@@ -11,6 +11,9 @@ def command(
     run: RunId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     node: Annotated[int | None, typer.Option("--node", help="Only this node's lines.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only what is newer than this, such as 10m or 2h.", metavar="AGE")
+    ] = None,
     grep: Annotated[str | None, typer.Option("--grep", help="Only lines that match this regular expression.")] = None,
     on: On = None,
     runs: RunsFolder = None,
@@ -18,6 +21,7 @@ def command(
 ) -> None:
     """Print a run's lines, from the first one on; --json prints every event."""
     from jobs import api
-    from jobs.cli.printing import print_events
+    from jobs.cli.printing import Filter, print_events
 
-    print_events(api.logs(run, follow, where(on, runs)), node, grep, json)
+    wanted = Filter.of(node, grep, since)
+    print_events(api.logs(run, follow, where(on, runs)), wanted, json)

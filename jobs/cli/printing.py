@@ -4,28 +4,51 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from jobs.cli.view import Pace, event_text, say
 from jobs.drill import Recovery
 from jobs.errors import wrong
 from jobs.events import Event
 from jobs.pod import record
+from jobs.spec import read_duration
 
 
-def print_events(events: Iterable[Event], node: int | None, grep: str | None, as_json: bool) -> None:
-    """Print lines of output, of one *node* or matching *grep* where given, as they come.
+@dataclass(frozen=True)
+class Filter:
+    """Which events are printed: those newer than ``since`` (Unix seconds), and lines of a node that match a pattern."""
+
+    node: int | None
+    pattern: re.Pattern[str]
+    since: float
+
+    @classmethod
+    def of(cls, node: int | None, grep: str | None, age: str | None) -> Filter:
+        """The filter that a command's options stand for; InputError where one cannot be read."""
+        try:
+            pattern = re.compile(grep or "")
+        except re.error as error:
+            raise wrong("--grep", grep, f"is not a regular expression: {error}") from None
+        return cls(node, pattern, time.time() - read_duration("--since", age) if age else 0.0)
+
+    def passes(self, event: Event) -> bool:
+        """Whether *event* is wanted."""
+        if event.time < self.since:
+            return False
+        if event.kind != record.LINE:
+            return True
+        return self.node in (None, event.node) and bool(self.pattern.search(event.values["text"]))
+
+
+def print_events(events: Iterable[Event], wanted: Filter, as_json: bool) -> None:
+    """Print the *wanted* lines of output as they come.
 
     As JSON every event is an object on a line of its own; else what is not output goes to stderr.
     """
-    try:
-        pattern = re.compile(grep or "")
-    except re.error as error:
-        raise wrong("--grep", grep, f"is not a regular expression: {error}") from None
     pace = Pace()
-    for event in events:
-        if event.kind == record.LINE and not (node in (None, event.node) and pattern.search(event.values["text"])):
-            continue
+    for event in filter(wanted.passes, events):
         if as_json:
             print(json.dumps(event.to_json()), flush=True)
         elif event.kind == record.LINE:

@@ -24,12 +24,13 @@ def show_runs(states: Sequence[RunState], as_json: bool) -> None:
     if as_json:
         print(json.dumps([vars(state) for state in states]))
         return
-    rows = [("ID", "STATE", "ATTEMPT", "ITERATION", "SUBMITTED", "REASON")]
-    rows += [
-        (state.id, state.state, str(state.attempt), _iterations(state), _moment(state.submitted), state.reason or "")
-        for state in states
-    ]
-    show_table(rows[0], rows[1:])
+    titles = ("ID", "STATE", "ATTEMPT", "ITERATION", "OWNER", "SUBMITTED", "REASON")
+    show_table(titles, [_row(state) for state in states])
+
+
+def _row(state: RunState) -> Sequence[str]:
+    counts = (str(state.attempt), _iterations(state))
+    return (state.id, state.state, *counts, state.owner or "", _moment(state.submitted), state.reason or "")
 
 
 def show_status(state: RunState, as_json: bool) -> None:

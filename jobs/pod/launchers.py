@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
+
 PORT = "{spotmpi-port}"  # stands for a port that is chosen when the attempt starts
 
 
@@ -19,24 +24,46 @@ def mpirun(mpirun_path: str, family: int, ranks: int, root: bool) -> list[str]:
     return arguments + (["--allow-run-as-root"] if root else [])
 
 
-def mpirun_over_ssh(
-    mpirun_path: str, family: int, ranks: int, hostfile: str, ssh_config: str, interface: str
-) -> list[str]:
-    """The mpirun arguments before the rank's command, with ranks on the hosts of *hostfile*.
+class Remote(NamedTuple):
+    """How mpirun reaches the other hosts: the files that say which and by which keys, and the interface to them."""
+
+    hostfile: str
+    ssh_config: str
+    interface: str
+
+
+def mpirun_over_ssh(mpirun_path: str, family: int, ranks: int, remote: Remote, own: Sequence[str] = ()) -> list[str]:
+    """The mpirun arguments before the rank's command, with ranks on other hosts too and the user's *own* arguments.
 
     The defaults of the published runs (ChainerCV SSD300 on EKS), in each family's spelling, with two differences: the
     interface that leads to the peers is named instead of those that do not, and the map of ranks, which Open MPI 5
-    spreads over dozens of lines, is left to the record, as are timestamps.
+    spreads over dozens of lines, is left to the record, as are timestamps. A default that *own* arguments set is left
+    out, since Open MPI 5 refuses an option that is given twice.
     """
-    shared = ["--hostfile", hostfile, "-np", str(ranks), "--bind-to", "none", "--map-by", "slot"]
-    shared += ["--mca", "pml", "ob1", "--mca", "btl", "^openib", "--mca", "btl_tcp_if_include", interface]
+    defaults = [["--bind-to", "none"], ["--map-by", "slot"], ["--mca", "pml", "ob1"], ["--mca", "btl", "^openib"]]
+    defaults.append(["--mca", "btl_tcp_if_include", remote.interface])
     if family >= 5:
-        runtime = ["--prtemca", "plm_ssh_no_tree_spawn", "1", "--prtemca", "plm_ssh_args", "-F " + ssh_config]
-        runtime += ["--prtemca", "prte_if_include", interface]
-        return [mpirun_path, *shared, *runtime, "--output", "tag"]
-    runtime = ["--mca", "plm_rsh_no_tree_spawn", "1", "--mca", "plm_rsh_args", "-F " + ssh_config]
-    runtime += ["--mca", "oob_tcp_if_include", interface]
-    return [mpirun_path, *shared, *runtime, "--tag-output"]
+        defaults += [["--prtemca", "plm_ssh_no_tree_spawn", "1"]]
+        meeting = ["--prtemca", "prte_if_include", remote.interface]
+        fixed = ["--prtemca", "plm_ssh_args", "-F " + remote.ssh_config, "--output", "tag"]
+    else:
+        defaults += [["--mca", "plm_rsh_no_tree_spawn", "1"]]
+        meeting = ["--mca", "oob_tcp_if_include", remote.interface]
+        fixed = ["--mca", "plm_rsh_args", "-F " + remote.ssh_config, "--tag-output"]
+    defaults += [meeting] if remote.interface != "lo" else []  # Open MPI 5 refuses to meet there, though alone
+    said = set(_settings(own))
+    kept = [argument for default in defaults if not said.intersection(_settings(default)) for argument in default]
+    return [mpirun_path, "--hostfile", remote.hostfile, "-np", str(ranks), *kept, *fixed, *own]
+
+
+def _settings(arguments: Sequence[str]) -> Iterator[str]:
+    """What *arguments* set: options, and MCA parameters, of which the one to include excludes the one to exclude."""
+    for number, argument in enumerate(arguments):
+        option = argument.split("=")[0].lstrip("-") if argument.startswith("-") else ""
+        if option in _MCA:
+            yield "".join(arguments[number + 1 : number + 2]).replace("_if_exclude", "_if_include")
+        elif option:
+            yield option
 
 
 def hostfile(hosts: list[str], slots: int) -> str:

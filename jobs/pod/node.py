@@ -68,8 +68,7 @@ def own_hardware(here: Place) -> hardware.Facts:
 
 def write_environment(here: Place, attempt: int) -> dict[str, str]:
     """Write the environment of this pod's ranks (image, pod, spec, attempt) where the starter finds it; returns it."""
-    peer = here.hosts[1 if here.leads and len(here.hosts) > 1 else 0]
-    interface = network.interface_towards(peer) if len(here.hosts) > 1 else "lo"
+    interface = _interface(here)
     own = {
         "NCCL_SOCKET_IFNAME": interface,
         "GLOO_SOCKET_IFNAME": interface,
@@ -95,7 +94,7 @@ def _launcher(here: Place, environment: dict[str, str], port: str) -> tuple[list
     starter = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")]
     starter += ["--env", here.environment_file]
     if plan["launcher"] == "mpirun":
-        return [*_mpirun(here, environment), *plan["mpi_args"], *starter, *rank], {}
+        return [*_mpirun(here, environment), *starter, *rank], {}
     if plan["launcher"] == "torchrun":
         torchrun = launchers.torchrun("python3", len(here.hosts), here.node, plan["slots"], here.hosts[0])
         launcher = [part.replace(launchers.PORT, port) for part in torchrun]
@@ -115,7 +114,13 @@ def _mpirun(here: Place, environment: dict[str, str]) -> list[str]:
     family = int(said.split("(Open MPI) ", 1)[1].split(".")[0]) if "(Open MPI) " in said else 5
     ranks = len(here.hosts) * here.plan["slots"]
     ssh_config = os.path.join(here.ssh_folder, "ssh_config")
-    return launchers.mpirun_over_ssh(found, family, ranks, hostfile, ssh_config, environment["NCCL_SOCKET_IFNAME"])
+    remote = launchers.Remote(hostfile, ssh_config, _interface(here))
+    return launchers.mpirun_over_ssh(found, family, ranks, remote, here.plan["mpi_args"])
+
+
+def _interface(here: Place) -> str:
+    """The network interface that leads to the other nodes, for MPI, NCCL and Gloo alike."""
+    return network.interface_towards(here.hosts[1 if here.leads and len(here.hosts) > 1 else 0])
 
 
 def _last_line(path: str) -> str:

@@ -36,7 +36,8 @@ class Gang:
         self.plan = pod_plan(spec, RUN, time.time(), shipped)
         self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
         self.plan["folder"] = str(folder)
-        self.plan["environment"] = {**self.plan["environment"], "PYTHONPATH": "", "HOME": str(folder)}
+        self.plan["environment"] = {**self.plan["environment"], "HOME": str(folder)}
+        self.plan["environment"]["PYTHONPATH"] = spec.env.get("PYTHONPATH", "")
         if self.plan["staging"]:
             self.plan["staging"]["to"] = str(folder / "staged")
         self.agents: dict[int, subprocess.Popen[str]] = {}
@@ -302,3 +303,37 @@ def test_a_command_for_the_first_node_leaves_the_others_waiting(gang: Callable[.
     assert run.codes() == [0, 0]
     assert [event.values["text"] for event in run.said() if event.kind == "line"] == ["0 of 1"]
     assert run.said(1) == []
+
+
+TORCHRUN = """
+import os, subprocess, sys
+options = dict(part.lstrip("-").split("=") for part in sys.argv[1:] if "=" in part and part.startswith("--"))
+rank_command = sys.argv[sys.argv.index("--no-python") + 1 :]
+count, first = int(options["nproc-per-node"]), int(options["node-rank"]) * int(options["nproc-per-node"])
+ranks = []
+for local in range(count):
+    own = {"RANK": str(first + local), "LOCAL_RANK": str(local), "WORLD_SIZE": str(int(options["nnodes"]) * count)}
+    ranks.append(subprocess.Popen(rank_command, env={**os.environ, **own}))
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+def test_under_torchrun_every_line_has_its_rank_and_ranks_know_their_interface(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    package = tmp_path / "site" / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (package / "run.py").write_text(TORCHRUN)
+    say = 'printf "rank %s of %s by " $RANK $WORLD_SIZE; echo "$GLOO_SOCKET_IFNAME and $NCCL_SOCKET_IFNAME"'
+    environment = {"PYTHONPATH": str(tmp_path / "site")}
+
+    run = gang("sh", "-c", say, launcher="torchrun", slots=2, env=environment)
+
+    assert run.codes() == [0, 0]
+    said = [
+        (event.node, event.values["rank"], event.values["text"])
+        for node in (0, 1)
+        for event in run.said(node)
+        if event.kind == "line"
+    ]
+    assert sorted(said) == [(rank // 2, rank, f"rank {rank} of 4 by lo and lo") for rank in range(4)]

@@ -53,6 +53,12 @@ def user() -> str:
         return str(os.getuid())
 
 
+def state_folder() -> Path:
+    """Where this machine writes down what it must not forget: ``SPOTMPI_STATE``, else the XDG one."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(os.environ.get("SPOTMPI_STATE") or Path(home) / "spotmpi")
+
+
 def shown(path: Path) -> str:
     """*path* as a user would write it: relative where it is inside the current folder."""
     here = Path.cwd()

@@ -20,12 +20,6 @@ RUN_ELSEWHERE = {
     "./scripts/test": ".ci/run",
     "source .venv/bin/activate": ".ci/run",
     "spotmpi bench jobs/studies/cpu.toml": "tests/jobs/test_study_with_mpi.py",
-    "pulumi stack select lab --create": "tests/engine",
-    "pulumi config set --path 'access[0]' MY.ADDRESS/32": "tests/engine",
-    "pulumi up": "tests/engine",
-    "spotmpi run jobs/examples/digits.toml --on lab --nodes 4": "tests/engine",
-    "pulumi preview": "tests/engine",
-    "pulumi destroy": "tests/engine",
     "helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace": (
         "tests/cluster/testbed/jobset.py"  # the same controller, from its module
     ),
@@ -34,8 +28,14 @@ RUN_ELSEWHERE = {
     "spotmpi drill ID --node 1 --how evict": "tests/cluster",
     "spotmpi logs -f ID": "tests/cluster",
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
-    "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 8": "tests/jobs/test_cloud_command.py",
-    "spotmpi doctor lab": "tests/jobs/test_cloud_doctor.py",
+    "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/jobs/test_cloud_command.py",
+    "spotmpi doctor lab": "tests/jobs/test_doctor_live.py",
+    "spotmpi up lab --expires 8h": "tests/engine/test_up_and_down_in_engine.py",
+    "spotmpi run jobs/examples/digits.toml --on lab --nodes 2 --set limits.cost=1": "tests/jobs/test_spending.py",
+    "spotmpi scale g4dn 2 --warm 30m --on lab": "tests/jobs/test_nodes_and_scale.py",
+    "spotmpi nodes --on lab": "tests/jobs/test_nodes_and_scale.py",
+    "spotmpi cost lab": "tests/jobs/test_cost.py",
+    "spotmpi down lab": "tests/engine/test_up_and_down_in_engine.py",
 }
 
 

@@ -21,6 +21,7 @@ _RESOURCES: dict[str, Any] = {
     "Event": core_v1.Event,
     "Job": batch_v1.Job,
     "PersistentVolumeClaim": core_v1.PersistentVolumeClaim,
+    "PersistentVolume": core_v1.PersistentVolume,
     "DaemonSet": apps_v1.DaemonSet,
     "Deployment": apps_v1.Deployment,
 }
@@ -86,4 +87,4 @@ def view_of(cluster: str, region: str) -> ClusterView:
 
 
 def _there(kind: str, namespace: str | None) -> dict[str, str]:
-    return {} if kind == "Node" or namespace is None else {"namespace": namespace}
+    return {} if kind in ("Node", "PersistentVolume") or namespace is None else {"namespace": namespace}

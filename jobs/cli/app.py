@@ -9,6 +9,7 @@ from jobs.cli import (
     clean,
     cost,
     doctor,
+    down,
     drill,
     image,
     init,
@@ -24,6 +25,7 @@ from jobs.cli import (
     shell,
     status,
     stop,
+    up,
 )
 
 app = typer.Typer(
@@ -48,6 +50,8 @@ app.command("drill")(drill.command)
 app.command("pull")(pull.command)
 app.command("shell")(shell.command)
 app.add_typer(image.app, name="image")
+app.command("up")(up.command)
+app.command("down")(down.command)
 app.command("plan")(plan.command)
 app.command("doctor")(doctor.command)
 app.command("cost")(cost.command)

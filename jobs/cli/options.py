@@ -25,6 +25,8 @@ On = Annotated[
         metavar="PLACE",
     ),
 ]
+Stack = Annotated[str, typer.Argument(help="A stack: the NAME of stacks/Pulumi.NAME.yaml.", metavar="STACK")]
+Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
 Set = Annotated[
     list[str] | None,

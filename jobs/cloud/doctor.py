@@ -26,11 +26,11 @@ _PATIENCE = 20  # seconds for a program to tell its version
 
 
 def doctor(
-    stack: str | None = None, aws: Aws | None = None, tell: Tell | None = None, look_at: Look = look
+    stack: str | None = None, aws: Aws | None = None, tell: Tell | None = None, look_at: Look | None = look
 ) -> tuple[Finding, ...]:
     """Findings about the account, this machine's tools and *stack*, in a fixed order; changes nothing.
 
-    Where the stack's environment is built, what AWS and its cluster say of it is examined too.
+    Where the stack's environment is built, AWS and its cluster are asked about it too, unless *look_at* is None.
     A check that fails is a finding itself. InputError only for a stack that has no readable file.
     """
     settings = read_stack(stack) if stack else None
@@ -44,7 +44,7 @@ def doctor(
     who = examined(_LOGIN, subject)
     if any(finding.level == "error" for finding in who):
         return (*who, *_without_account(subject.tell, subject))
-    subject, trouble = _with_life(subject, look_at)
+    subject, trouble = _with_life(subject, look_at) if look_at else (subject, ())
     with Questions() as questions:
         answers = [questions.ask(partial(examined, check, subject)) for check in (*CHECKS, *LIVE)]
         found = [answer.get() for answer in answers]

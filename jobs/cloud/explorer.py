@@ -6,7 +6,7 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
 from jobs.cloud.aws import Aws
-from jobs.cloud.checks.leftovers import TAG
+from jobs.cloud.remains import TAG
 
 _REGION = "us-east-1"  # Cost Explorer lives here and answers for all regions
 

@@ -8,8 +8,8 @@ from typing import Any
 from jobs.cloud import scaling
 from jobs.cloud.checks.finding import Finding, Subject
 from jobs.cloud.checks.live import Live, of_live
-from jobs.cloud.faults import CallFailed
 from jobs.cloud.reasons import reason_of
+from jobs.cloud.registry import in_registry
 from jobs.environment import NodeGroup
 from jobs.images import build_for
 
@@ -144,18 +144,12 @@ def images(subject: Subject, live: Live) -> Iterator[Finding]:
     """Whether the registry has each image as this checkout would build it."""
     for image, repository in sorted(live.environment.repositories.items()):
         title, tag = f"image {image}", build_for(image, live.environment.has_gpus).tag
-        name = repository.partition("/")[2]
-        try:
-            asked = {"repositoryName": name, "imageIds": [{"imageTag": tag}]}
-            subject.aws.call("ecr", subject.region, "describe_images", **asked)
-        except CallFailed as error:
-            if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
-                raise
-            command = f"spotmpi image push {image} --on {subject.stack.stack if subject.stack else 'STACK'}"
-            what = "its repository is gone" if error.code.startswith("Repo") else f"tag {tag} is not in the registry"
-            yield Finding(title, "warning", what, "push it, or runs name kubernetes.image", command)
-        else:
+        if in_registry(subject.aws, subject.region, repository, tag):
             yield Finding(title, "ok", f"tag {tag} is in the registry")
+        else:
+            command = f"spotmpi image push {image} --on {subject.stack.stack if subject.stack else 'STACK'}"
+            what = f"tag {tag} is not in the registry"
+            yield Finding(title, "warning", what, "push it, or runs name kubernetes.image", command)
 
 
 CHECKS = (

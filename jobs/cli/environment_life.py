@@ -1,0 +1,72 @@
+"""What `spotmpi up` and `spotmpi down` do once their options are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+
+import typer
+
+from jobs.cli.view import say
+from jobs.cloud import down as going
+from jobs.cloud import up as coming
+from jobs.cloud.aws import open_account
+from jobs.cloud.hands import Hands
+from jobs.cloud.pulumi_cli import Pulumi
+from jobs.cloud.stack_file import read_stack
+from jobs.cloud.up import Wishes
+from jobs.errors import EXIT_FAILURE, wrong
+from jobs.spec import read_duration
+
+_SHORTEST = 300.0  # seconds; a shorter life is a mistake
+
+
+def wishes(images: bool, smoke: bool, expires: str | None) -> Wishes:
+    """The options of `up` as wishes; InputError for a time that is none."""
+    if expires is None:
+        return Wishes(images, smoke)
+    seconds = read_duration("--expires", expires)
+    if seconds < _SHORTEST:
+        raise wrong("--expires", expires, "give at least 5m")
+    return Wishes(images, smoke, timedelta(seconds=seconds))
+
+
+def bring_up(stack: str, yes: bool, wished: Wishes, as_json: bool) -> None:
+    """Bring an environment up and print the command that comes next."""
+    there = coming.up(stack, _hands(stack, yes), wished)
+    following = f"spotmpi run jobs/examples/digits.toml --on {stack}"
+    if as_json:
+        print(json.dumps({"environment": there.model_dump(mode="json"), "next": following}))
+        return
+    print(f"{there.name} is up in {there.zone}. Next: {following}")
+    print(f"It bills while it is there, runs or not: spotmpi down {stack}")
+
+
+def take_down(stack: str, yes: bool, delete_data: str | None, as_json: bool) -> None:
+    """Take an environment down, print what still bills, and exit with 1 where that is anything."""
+    left = going.down(stack, _hands(stack, yes), delete_data)
+    if as_json:
+        print(json.dumps([asdict(each) for each in left]))
+    for each in left if not as_json else ():
+        print(f"{each.what}: {each.id}\n  -> {each.command}")
+    if left:
+        say(f"{len(left)} things of {stack} are left and may bill; the same command looks again")
+        raise typer.Exit(EXIT_FAILURE)
+    say(f"nothing of {stack} is left that bills")
+
+
+def _hands(stack: str, yes: bool) -> Hands:
+    def agree(question: str) -> bool:
+        if yes:
+            return True
+        if not sys.stdin.isatty():
+            raise wrong("--yes", None, f"say --yes where nobody can be asked: {question}")
+        return typer.confirm(question, err=True)
+
+    return Hands(open_account(read_stack(stack).region), Pulumi(_print), say, agree)
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,25 @@
+"""`spotmpi up`: an environment, from its stack's file to its first run."""
+
+from typing import Annotated
+
+import typer
+
+from jobs.cli.options import Json, Stack, Yes
+
+
+def command(
+    stack: Stack,
+    yes: Yes = False,
+    no_images: Annotated[
+        bool, typer.Option("--no-images", help="Push no images, and so run nothing small at the end.")
+    ] = False,
+    no_smoke: Annotated[bool, typer.Option("--no-smoke", help="Leave the small run at the end out.")] = False,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="AWS takes all nodes of the groups after this time, such as 8h.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Build an environment, push images and run something small; the same command goes on where one stopped."""
+    from jobs.cli import environment_life
+
+    environment_life.bring_up(stack, yes, environment_life.wishes(not no_images, not no_smoke, expires), json)

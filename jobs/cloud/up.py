@@ -1,0 +1,168 @@
+"""From a stack's file to an environment that has run something: `spotmpi up` as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from jobs import environment
+from jobs.backends.choose import Where
+from jobs.cloud import ledger, sizes
+from jobs.cloud.hands import Hands
+from jobs.cloud.pulumi_cli import Pulumi
+from jobs.cloud.registry import in_registry
+from jobs.cloud.stack_file import StackFile, read_stack
+from jobs.environment import Environment
+from jobs.errors import SpotmpiError, wrong
+from jobs.images import Build, build_for
+from jobs.pod import record
+
+PROVEN = "images that ran"
+
+
+class NotAgreed(SpotmpiError):
+    """Somebody said no; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How far to go, and after what time the groups are closed."""
+
+    images: bool = True
+    smoke: bool = True
+    expires: timedelta | None = None
+
+
+def up(stack: str, hands: Hands, wishes: Wishes | None = None) -> Environment:
+    """Bring *stack* up, step by step; each looks at what is there first, so the same call goes on where one stopped.
+
+    Raises:
+        InputError: the stack's file is missing or lacks its zone.
+        NotAgreed: the preview was not agreed to.
+        SpotmpiError: a step failed; what it says ends with what to do.
+    """
+    building = _Building(read_stack(stack), hands, wishes or Wishes())
+    steps = building.steps()
+    for number, (title, step) in enumerate(steps, 1):
+        hands.say(f"{number}/{len(steps)} {title}")
+        step()
+    return building.there
+
+
+class _Building:
+    def __init__(self, stack: StackFile, hands: Hands, wishes: Wishes) -> None:
+        self._stack, self._hands, self._wishes = stack, hands, wishes
+        self._found: Environment | None = None
+
+    @property
+    def there(self) -> Environment:
+        """The environment, once its machines are built."""
+        assert self._found is not None
+        return self._found
+
+    def steps(self) -> list[tuple[str, Callable[[], None]]]:
+        """Title and work of each step, in order."""
+        if self._stack.kind == "data":
+            remedy = f"it is built with the stack that uses it: `spotmpi up {self._stack.stack.removesuffix('-data')}`"
+            raise wrong("STACK", self._stack.stack, remedy)
+        steps = [("doctor: account, tools, quota", self._examine)]
+        if self._stack.keep:
+            steps.append(("storage that outlives the environment", self._storage))
+        steps.append(("network, cluster, node groups", self._machines))
+        steps.append(("what to look for when it is gone again", self._write_down))
+        steps.append(("the way to the cluster", self._reach))
+        steps.append(("sizes of the node groups", self._open))
+        if self._wishes.images:
+            steps.append(("images", self._images))
+        if self._wishes.images and self._wishes.smoke:
+            steps.append(("a small run", self._smoke))
+        return steps
+
+    def _examine(self) -> None:
+        if self._stack.zone is None:
+            types = ",".join(sorted({group.type for group in self._stack.groups if group.type})) or "TYPES"
+            command = f"spotmpi plan --types {types} --nodes N --write {self._stack.stack}"
+            raise wrong("spotmpi:zone", None, f"the stack has none yet: `{command}` compares zones and sets one")
+        found = [each for each in self._hands.examine(self._stack.stack, self._hands.aws) if each.level != "ok"]
+        for each in found:
+            self._hands.say(f"{each.level}: {each.check} {each.message}")
+        bad = [each for each in found if each.level == "error"]
+        if bad:
+            first = next((each for each in bad if each.remedy), bad[0])
+            raise SpotmpiError(f"{len(bad)} errors stand in the way; the first: {first.message}: {first.remedy}")
+
+    def _storage(self) -> None:
+        self._build(f"{self._stack.stack}-data")
+
+    def _machines(self) -> None:
+        self._build(self._stack.stack)
+        self._found = environment.parse(self._hands.pulumi.outputs(self._stack.stack))
+
+    def _build(self, stack: str) -> None:
+        """Preview and build one stack; where nothing would change nothing is asked."""
+        pulumi = self._hands.pulumi
+        pulumi.run(stack, "stack", "select", "--create")
+        if _changes(pulumi, stack):
+            if not self._hands.agree(f"Build {stack} as shown?"):
+                raise NotAgreed(f"{stack} was left as it is")
+            pulumi.run(stack, "up", "--yes", "--skip-preview")
+
+    def _write_down(self) -> None:
+        trace = ledger.read(self.there.name, self.there.region)
+        ledger.add(trace, ledger.of_state(self._hands.pulumi.state(self._stack.stack) or {}))
+
+    def _reach(self) -> None:
+        if not self._hands.knows(self.there):
+            where = ["--name", self.there.cluster, "--region", self.there.region]
+            self._hands.command(["aws", "eks", "update-kubeconfig", *where])
+        self._hands.cluster(self.there).list("Node")
+
+    def _open(self) -> None:
+        until = datetime.now(UTC) + self._wishes.expires if self._wishes.expires else None
+        sizes.open_groups(self._hands.aws, self.there, until)
+        if until:
+            when = f"{until.astimezone():%Y-%m-%d %H:%M}"
+            self._hands.say(f"AWS takes all nodes of {', '.join(g.name for g in self.there.node_groups)} at {when}")
+
+    def _images(self) -> None:
+        for image, repository in sorted(self.there.repositories.items()):
+            if in_registry(self._hands.aws, self.there.region, repository, self._build_of(image).tag):
+                self._hands.say(f"{image} is in the registry")
+            else:
+                self._hands.push(image, self.there, self._hands.say)
+
+    def _build_of(self, image: str) -> Build:
+        return build_for(image, self.there.has_gpus)
+
+    def _smoke(self) -> None:
+        trace, image = ledger.read(self.there.name, self.there.region), min(self.there.repositories)
+        proof = f"{image}:{self._build_of(image).tag}"
+        if proof in trace.of(PROVEN):
+            self._hands.say(f"{image} has run here before")
+            return
+        gpus = max(group.gpus for group in self.there.node_groups)
+        values = {
+            "name": "smoke",
+            "image": image,
+            "program": "digits",
+            "args": ["--global-batch", "64", "--epochs", "1"],
+            "resources": {"gpu": min(1, gpus)},
+            "limits": {"start": "20m", "failures": 0},
+        }
+        state = self._hands.run(values, where=Where(self._stack.stack), say=self._hands.say)
+        if state.state != record.SUCCEEDED:
+            look = f"`spotmpi logs {state.id}` shows more, `spotmpi doctor {self._stack.stack}` looks around"
+            raise SpotmpiError(f"the small run {state.state}: {state.reason}; {look}")
+        ledger.add(trace, [(PROVEN, proof)])
+
+
+def _changes(pulumi: Pulumi, stack: str) -> bool:
+    """Show what would change, and tell whether anything would."""
+    try:
+        pulumi.run(stack, "preview", "--expect-no-changes")
+    except SpotmpiError as error:
+        if "no changes were expected" not in str(error):
+            raise
+        return True
+    return False

@@ -1,0 +1,135 @@
+"""An AWS account with a stock of things, which answers as EC2, EFS, ECR and others would, filters included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.jobs.scripted_account import Refusal, ScriptedAccount
+
+Tags = dict[str, str]
+
+
+@dataclass
+class Stock:
+    """What there is, by id, each with its tags; interfaces know their network and whether they are attached."""
+
+    systems: dict[str, Tags] = field(default_factory=dict)
+    volumes: dict[str, Tags] = field(default_factory=dict)
+    networks: dict[str, Tags] = field(default_factory=dict)
+    interfaces: dict[str, tuple[str, str, Tags]] = field(default_factory=dict)  # network, status, tags
+    logs: set[str] = field(default_factory=set)
+    keys: dict[str, str] = field(default_factory=dict)  # state
+    repositories: set[str] = field(default_factory=set)
+    stacks: set[str] = field(default_factory=set)
+    tagged: dict[str, str] = field(default_factory=dict)  # environment by ARN
+    images: set[str] = field(default_factory=set)  # repository:tag
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # Auto Scaling groups as AWS tells of them
+    ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # scheduled actions
+    look: Callable[[], None] = lambda: None  # called before every answer
+
+    def account(self) -> ScriptedAccount:
+        """An account that has this stock."""
+        made = ScriptedAccount()
+        answers: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+            "DescribeFileSystems": lambda asked: {
+                "FileSystems": [_tagged("FileSystemId", *i) for i in self.systems.items()]
+            },
+            "DescribeMountTargets": lambda asked: {"MountTargets": []},
+            "DescribeVolumes": lambda asked: {"Volumes": _filtered("VolumeId", "volume-id", self.volumes, asked)},
+            "DescribeVpcs": lambda asked: {"Vpcs": _filtered("VpcId", "vpc-id", self.networks, asked)},
+            "DescribeNetworkInterfaces": self._interfaces,
+            "DeleteNetworkInterface": lambda asked: self.interfaces.pop(asked["NetworkInterfaceId"]) and {},
+            "DescribeLogGroups": lambda asked: {
+                "logGroups": [{"logGroupName": n} for n in self.logs if n.startswith(asked["logGroupNamePrefix"])]
+            },
+            "DescribeKey": self._key,
+            "DescribeRepositories": lambda asked: {"repositories": [{"repositoryName": n} for n in self.repositories]},
+            "DescribeImages": self._image,
+            "ListStacks": lambda asked: {
+                "StackSummaries": [{"StackName": name, "StackStatus": "CREATE_COMPLETE"} for name in self.stacks]
+            },
+            "GetResources": lambda asked: {
+                "ResourceTagMappingList": [
+                    {"ResourceARN": arn}
+                    for arn, name in self.tagged.items()
+                    if [name] == asked["TagFilters"][0]["Values"]
+                ]
+            },
+            "DescribeInstances": lambda asked: {"Reservations": [{"Instances": [{"State": {"Name": "terminated"}}]}]},
+            "DescribeNatGateways": lambda asked: {"NatGateways": [{"State": "deleted"}]},
+            "DescribeAutoScalingGroups": lambda asked: {"AutoScalingGroups": list(self.groups.values())},
+            "UpdateAutoScalingGroup": self._resize,
+            "PutScheduledUpdateGroupAction": lambda asked: (
+                self.ends.update({asked["AutoScalingGroupName"]: asked}) or {}
+            ),
+            "DeleteScheduledAction": self._forget_end,
+        }
+
+        def answered(answer: Callable[[Mapping[str, Any]], Any], asked: Mapping[str, Any]) -> Any:
+            self.look()
+            return answer(asked)
+
+        for operation, answer in answers.items():
+            made.answers[operation] = lambda region, asked, answer=answer: answered(answer, asked)  # type: ignore[misc]
+        return made
+
+    def group(self, name: str, tags: Tags, most: int = 2, nodes: int = 0) -> None:
+        """Add an Auto Scaling group that has *nodes* machines."""
+        self.groups[name] = {
+            "AutoScalingGroupName": name,
+            "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+            "MinSize": 0,
+            "MaxSize": most,
+            "DesiredCapacity": nodes,
+            "Instances": [{"InstanceId": f"i-{number:08x}"} for number in range(nodes)],
+        }
+
+    def _interfaces(self, asked: Mapping[str, Any]) -> Any:
+        found = []
+        for id, (network, status, tags) in self.interfaces.items():
+            if _fits({"vpc-id": network, "status": status, "network-interface-id": id}, tags, asked):
+                found.append({"NetworkInterfaceId": id})
+        return {"NetworkInterfaces": found}
+
+    def _key(self, asked: Mapping[str, Any]) -> Any:
+        if asked["KeyId"] not in self.keys:
+            raise Refusal("NotFoundException")
+        return {"KeyMetadata": {"KeyState": self.keys[asked["KeyId"]]}}
+
+    def _image(self, asked: Mapping[str, Any]) -> Any:
+        if f"{asked['repositoryName']}:{asked['imageIds'][0]['imageTag']}" not in self.images:
+            raise Refusal("ImageNotFoundException")
+        return {"imageDetails": []}
+
+    def _resize(self, asked: Mapping[str, Any]) -> Any:
+        group = self.groups[asked["AutoScalingGroupName"]]
+        group.update({key: value for key, value in asked.items() if key != "AutoScalingGroupName"})
+        group["Instances"] = group["Instances"][: group["MaxSize"]]
+        return {}
+
+    def _forget_end(self, asked: Mapping[str, Any]) -> Any:
+        if self.ends.pop(asked["AutoScalingGroupName"], None) is None:
+            raise Refusal("ValidationError", "Scheduled action name not found")
+        return {}
+
+
+def _tagged(key: str, id: str, tags: Tags) -> dict[str, Any]:
+    return {key: id, "Tags": [{"Key": name, "Value": value} for name, value in tags.items()]}
+
+
+def _filtered(key: str, called: str, things: Mapping[str, Tags], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [_tagged(key, id, tags) for id, tags in things.items() if _fits({called: id}, tags, asked)]
+
+
+def _fits(facts: Mapping[str, str], tags: Tags, asked: Mapping[str, Any]) -> bool:
+    return all(_fits_one(facts, tags, each["Name"], each["Values"]) for each in asked["Filters"])
+
+
+def _fits_one(facts: Mapping[str, str], tags: Tags, name: str, values: Sequence[str]) -> bool:
+    if name == "tag-key":
+        return any(value in tags for value in values)
+    if name.startswith("tag:"):
+        return tags.get(name.removeprefix("tag:")) in values
+    return facts[name] in values

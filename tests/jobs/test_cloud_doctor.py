@@ -53,10 +53,12 @@ def account(one_account: ScriptedAccount, world: World, tmp_path: Path, monkeypa
         "DescribeVpcs": lambda region, asked: {"Vpcs": []},
         "DescribeNetworkInterfaces": lambda region, asked: {"NetworkInterfaces": []},
         "DescribeVolumes": lambda region, asked: {"Volumes": []},
+        "DescribeRepositories": lambda region, asked: {"repositories": []},
         "ListStacks": lambda region, asked: {"StackSummaries": []},
         "DescribeLogGroups": lambda region, asked: {"logGroups": []},
     }
     (tmp_path / "stacks").mkdir()
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
     stack()
     return one_account
@@ -90,6 +92,8 @@ def test_where_all_is_well_every_line_is_ok(account: ScriptedAccount) -> None:
                 "network interfaces",
                 "volumes",
                 "log groups",
+                "keys",
+                "image repositories",
             )
         ),
     ]
@@ -367,7 +371,7 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
 
     lines, listed = outputs[0].out.splitlines(), json.loads(outputs[1].out)
     assert lines[0].split() == ["ok", "credentials", "account", "123456789012", "as", "arn:aws:sts::123456789012:x/me"]
-    assert len(listed) == 14 and len([line for line in lines if not line.startswith(" ")]) == 14
+    assert len(listed) == 16 and len([line for line in lines if not line.startswith(" ")]) == 16
     assert (any("-> spotmpi plan --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 

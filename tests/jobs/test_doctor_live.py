@@ -159,6 +159,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     account.answers["DescribeInstances"] = instances
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "Pulumi.mine.yaml").write_text(STACK)
+    monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
     return made
 

@@ -1,0 +1,88 @@
+"""What a spec says of its pods, as the ranks in them find it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.followed import Runs, plain, runs_in
+from tests.cluster.testbed.cluster import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def zone(testbed: Cluster) -> Iterator[str]:
+    """A zone that all nodes are in."""
+    testbed.kubectl("label", "nodes", "--all", "topology.kubernetes.io/zone=zone-t")
+    yield "zone-t"
+    testbed.kubectl("label", "nodes", "--all", "topology.kubernetes.io/zone-")
+
+
+@pytest.fixture
+def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+        yield runs
+
+
+LOOK = """
+import json, os
+def text(path):
+    with open(path) as file:
+        return file.read()
+open("/scratch/mine", "w").close()
+seen = [text("/etc/team/motto"), text("/etc/team-keys/key"), os.listdir("/scratch")]
+print(json.dumps(seen + [os.environ.get(name) for name in ("FROM_SECRET", "FORWARDED", "TZ", "NICE")]))
+"""
+
+
+def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summary(
+    runs: Runs, zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED", "from-the-terminal")
+    pod = {"spec": {"containers": [{"name": "node", "env": [{"name": "NICE", "value": "yes"}]}]}}
+    for kind, name, values in (
+        ("Secret", "keys", {"stringData": {"key": "s3cret"}}),
+        ("ConfigMap", "team", {"data": {"motto": "onwards"}}),
+        ("ConfigMap", "pods", {"data": {"pod.yaml": json.dumps(pod)}}),
+    ):
+        made = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **values}
+        runs.testbed.apply(made, namespace=runs.namespace)
+    (tmp_path / "zone.yaml").write_text("spec: {containers: [{name: node, env: [{name: TZ, value: CET}]}]}")
+    kubernetes = {
+        "mounts": [
+            {"path": "/etc/team", "config_map": "team"},
+            {"path": "/etc/team-keys", "secret": "keys"},
+            {"path": "/scratch", "empty": "1Mi"},
+        ],
+        "secret_env": {"FROM_SECRET": "keys/key"},
+        "templates": [str(tmp_path / "zone.yaml"), "configmap:pods"],
+    }
+    spec = plain("python3", "-c", LOOK, nodes=2, forward=["FORWARDED"], kubernetes=kubernetes)
+
+    run = runs.start(spec, image="base")
+
+    assert run.end().kind == "succeeded", run.told()
+    seen = ["onwards", "s3cret", ["mine"], "s3cret", "from-the-terminal", "CET", "yes"]
+    assert [json.loads(line) for line in run.lines()] == [seen, seen]
+    written = runs.testbed.kubectl("get", "jobset,configmap,pod", "-n", runs.namespace, "-o", "json")
+    assert "from-the-terminal" not in written
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert "from-the-terminal" not in json.dumps(summary)
+    (alike,) = summary["hardware"]
+    assert alike["nodes"] == [0, 1] and alike["cpu"] and alike["memory_gib"] >= 1 and alike["zone"] == zone
+    assert summary["work"]["machine"]["cores"] == alike["cores"]
+    assert summary["work"]["container"] == runs.testbed.images["base"]
+
+
+def test_mpirun_on_a_single_node_takes_arguments_in_the_place_of_its_defaults(runs: Runs) -> None:
+    spec = plain("sh", "-c", 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"', slots=2)
+    run = runs.start({**spec, "launcher": "mpirun", "mpi": {"args": ["--map-by", "node", "--mca", "btl", "self,sm"]}})
+
+    assert run.end().kind == "succeeded", run.told()
+    assert sorted(run.lines()) == ["rank 0 of 2", "rank 1 of 2"]
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["image"]["image"] == "chainermn" and summary["image"]["mpi"].startswith("Open MPI")

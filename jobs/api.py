@@ -141,15 +141,15 @@ def shell_command(run: str, node: int = 0, where: Place = None) -> Sequence[str]
     return backend.shell(backend.state(run).id, node)
 
 
-def pull(run: str, where: Place = None, say: Say = lambda text: None) -> Path:
-    """Bring all that is kept of a run (checkpoints, logs, TensorBoard events) here; the folder that holds it.
+def pull(run: str, where: Place = None, say: Say = lambda text: None, part: str | None = None) -> Path:
+    """Bring all that is kept of a run (checkpoints, logs, TensorBoard events), or one *part*, here; its folder.
 
     A run whose JobSet is gone, and which this machine has never seen, needs its whole id.
     """
     backend = choose.backend_of(run, where)
     with contextlib.suppress(UnknownRun):
         run = backend.state(run).id
-    return backend.pull(run, say)
+    return backend.pull(run, say, part)
 
 
 def clean(older: float, delete: bool = False, where: Place = None) -> list[RunState]:

@@ -59,8 +59,8 @@ class Backend(Protocol):
         """The command that opens a shell where a node of the run is."""
         ...
 
-    def pull(self, run: str, say: Say) -> Path:
-        """Bring all that is kept of a run, checkpoints too, to this machine; the folder that then holds it.
+    def pull(self, run: str, say: Say, part: str | None = None) -> Path:
+        """Bring all that is kept of a run, or one *part* of its folder, to this machine; the folder that then holds it.
 
         Raises:
             SpotmpiError: it is out of reach.

@@ -175,13 +175,13 @@ class KubernetesBackend:
         there = ["--namespace", self._api().namespace, "--stdin", "--tty", pod]
         return ["kubectl", *context, "exec", *there, "--", "/bin/sh"]
 
-    def pull(self, run: str, say: Say) -> Path:
+    def pull(self, run: str, say: Say, part: str | None = None) -> Path:
         """Bring the run's folder from its run volume, by way of one of its pods or of a pod for the purpose."""
         paths = names.RunPaths(self.runs_folder / run)
         jobset = call(self._find(run))
         if jobset:
             self.state(run)
-        call(pulling.pull(self._api(), paths, self._volume_of(paths, jobset), say))
+        call(pulling.pull(self._api(), paths, self._volume_of(paths, jobset), say, part))
         return paths.folder
 
     def _volume_of(self, paths: names.RunPaths, jobset: Object | None) -> Volume:

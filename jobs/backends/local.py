@@ -105,7 +105,7 @@ class LocalBackend:
         except (OSError, ValueError) as error:
             raise SpotmpiError(f"rank 0 of run {run} has not said which process it is: {error}") from error
 
-    def pull(self, run: str, say: Say) -> Path:
+    def pull(self, run: str, say: Say, part: str | None = None) -> Path:
         """A local run's folder is here already."""
         return runs.find(run, self.runs_folder).folder
 

@@ -25,16 +25,17 @@ _KEPT = ("events.jsonl", "spec.toml", "plan.yaml", LOCK)
 # tar's exit status would tell of files that grow while they are read; those of a run that goes on do.
 _PACK = """
 import os, sys, tarfile
-folder = sys.argv[1]
+folder, part = sys.argv[1:]
 if not os.path.isdir(folder):
     sys.exit("there is no folder " + folder)
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
-    packed.add(folder, ".")
+    if os.path.exists(os.path.join(folder, part)):
+        packed.add(os.path.join(folder, part), part)
 """
 
 
-async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say) -> None:
-    """Bring everything in a run's folder on *volume* into *paths*; what was there of an earlier pull is replaced.
+async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part: str | None = None) -> None:
+    """Bring everything in a run's folder on *volume*, or one *part* of it, into *paths*, in place of an earlier pull.
 
     Raises:
         RunInUse: another process follows the run into the same folder.
@@ -45,13 +46,17 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say) -> No
         packed, unpacked = Path(aside, "run.tar"), Path(aside, "run")
         async with _access(api, paths.id, volume, say) as there:
             with packed.open("wb") as file:
-                await there.read(["python3", "-c", _PACK, f"{place.RUNS}/{paths.id}"], file)
+                await there.read(["python3", "-c", _PACK, f"{place.RUNS}/{paths.id}", part or "."], file)
         try:
             with tarfile.open(packed) as archive:
                 archive.extractall(unpacked, filter="data")
         except tarfile.TarError as error:
             raise SpotmpiError(f"what the run volume holds of {paths.id} cannot be taken over: {error}") from error
         packed.unlink()
+        if part:  # never of the record, which a follower may be writing
+            paths.folder.mkdir(exist_ok=True)
+            _take_over(unpacked, paths.folder)
+            return
         with _alone(paths):
             _take_over(unpacked, paths.folder)
 

@@ -25,6 +25,7 @@ from jobs.cli import (
     shell,
     status,
     stop,
+    tensorboard,
     up,
 )
 
@@ -48,6 +49,7 @@ app.command("logs")(logs.command)
 app.command("stop")(stop.command)
 app.command("drill")(drill.command)
 app.command("pull")(pull.command)
+app.command("tensorboard")(tensorboard.command)
 app.command("shell")(shell.command)
 app.add_typer(image.app, name="image")
 app.command("up")(up.command)

@@ -21,10 +21,10 @@ import typer.main
 
 from jobs import names, runs
 from jobs.cli.app import app
-from jobs.cli.main import main
 from tests.contract import living
 from tests.contract.fake_program import fake_job
 from tests.contract.living import wait_until
+from tests.jobs.conftest import InProcess
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -44,23 +44,6 @@ def spotmpi(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
 def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return subprocess.Popen([SPOTMPI, *arguments], stdout=pipe, stderr=pipe, text=True, **more)
-
-
-InProcess = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> InProcess:
-    """The command line without a process of its own, which is quicker: exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said, complaint = capsys.readouterr()
-        return int(ended.value.code or 0), said, complaint
-
-    return run
 
 
 def written(values: dict[str, Any], name: str = "job.toml") -> str:

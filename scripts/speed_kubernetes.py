@@ -1,13 +1,14 @@
 """Measures runs on a cluster beside the same without spotmpi, on a real Kubernetes of its own on this machine.
 
-    scripts/speed-kubernetes [--runs 5] [--only start,following,recovery] [--json]
+    scripts/speed-kubernetes [--runs 5] [--only start,following,recovery,scale] [--json]
 
 start      submit to first program line of an mpirun job on two pods, beside `kubectl apply` of a JobSet whose two pods
            only print, and beside an MPIJob of the MPI Operator that does the same work; the sides take turns
 following  100,000 lines of 20 pods by `spotmpi logs`, beside `kubectl logs`, with the memory of each
+scale      a run of 1,000 nodes that only seem to run (kwok): submitting, showing and stopping it, with the memory
 recovery   ten deleted workers in a row, from the deletion to the next iteration
 
-Nothing here fails a build: a target that is missed is marked. Needs Linux and root, as the cluster tier does.
+A target that is missed is marked, no more. Needs Linux and root, as the cluster tier does.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
 from tests.cluster.testbed.cluster import Cluster, running_cluster  # noqa: E402
 from tests.cluster.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
+from tests.cluster.testbed.kwok import Kwok  # noqa: E402
 from tests.cluster.testbed.mpi_operator import MpiOperator  # noqa: E402
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 IMAGE = "chainermn"
 PODS, LINES = 20, 100_000
-STRIKES = 10
+STRIKES, MARKS = 10, ("detected", "rescheduled", "resumed")
+MANY = 1000
 _TRY = 0.1  # seconds between tries to read a log that is not there yet
 
 
@@ -214,6 +217,43 @@ def measure_recovery(bench: Bench, count: int) -> list[Figure]:
     ]
 
 
+def measure_scale(bench: Bench, count: int) -> list[Figure]:
+    """A run of 1,000 nodes: its submission, a look at it, its end, and a follower all the while."""
+    kwok = Kwok(bench.cluster.plane)
+    kubernetes = {"tolerations": [{"key": "kwok"}], "node_selector": {"type": "kwok"}}
+    more: dict[str, Any] = {"resources": {"gpu": 1}, "limits": {"start": "1h"}, "kubernetes": kubernetes}
+    spec = bench.spec(command=["true"], nodes=MANY, **more)
+    with kwok.running():
+        kwok.add_nodes(MANY, {"nvidia.com/gpu": "1"})
+        submitting, asked = _timed(bench.spotmpi("run", str(spec), "--detach"))
+        run = api.list_runs(bench.where)[-1].id
+        command = [SPOTMPI, "logs", "-f", run, "--on", str(bench.where.on), "--runs", str(bench.folder / "follower")]
+        follower = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while sum(pod["status"]["phase"] == "Running" for pod in bench.cluster.pods(bench.namespace)) < MANY:
+            time.sleep(5)
+        showing, looked = _timed(bench.spotmpi("status", run))
+        stopping, _ = _timed(bench.spotmpi("stop", run, "--now"))
+        _, _, usage = os.wait4(follower.pid, 0)
+        bench.remove("jobsets")
+        kwok.remove_nodes()
+    memory = {"run": asked, "status": looked, "follower": usage.ru_maxrss / 1024}
+    return [
+        Figure("1,000 nodes: run --detach", submitting, "s", "none", None, {"peak memory, MB": memory}),
+        Figure("1,000 nodes: status", showing, "s", "none", None, {}),
+        Figure("1,000 nodes: stop --now", stopping, "s", "none", None, {}),
+    ]
+
+
+def _timed(command: list[str]) -> tuple[float, float]:
+    """Seconds that a command takes, and its peak memory in MB."""
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)} failed")
+    return time.monotonic() - began, usage.ru_maxrss / 1024
+
+
 def first_line(command: list[str]) -> float:
     """Seconds until a command prints `LINE`; it is read to its end."""
     began = time.monotonic()
@@ -230,6 +270,7 @@ MEASUREMENTS: dict[str, Callable[[Bench, int], list[Figure]]] = {
     "start": measure_start,
     "following": measure_following,
     "recovery": measure_recovery,
+    "scale": measure_scale,
 }
 
 

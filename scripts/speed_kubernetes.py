@@ -275,7 +275,7 @@ MEASUREMENTS: dict[str, Callable[[Bench, int], list[Figure]]] = {
 
 
 def main() -> None:
-    """Measure what is asked for and print it."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs of each side")
     parser.add_argument("--only", default=",".join(MEASUREMENTS), help="which of: " + ", ".join(MEASUREMENTS))

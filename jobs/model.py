@@ -113,11 +113,11 @@ class Model:
         if self._covariance is None:
             return None
         import numpy
-        from scipy import stats
+        from scipy.special import stdtrit  # scipy.stats would say the same, and take a second to import
 
         slope = _slopes(self.unknowns, self.series, nodes, False)
         variance = float(slope @ self._covariance @ slope)
-        return float(numpy.exp(stats.t.ppf(_LEVEL, self.freedom) * math.sqrt(max(variance, 0.0))))
+        return float(numpy.exp(stdtrit(self.freedom, _LEVEL) * math.sqrt(max(variance, 0.0))))
 
 
 def fit(series: Series, counts: Sequence[int] | None = None) -> Model:

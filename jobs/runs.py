@@ -94,7 +94,7 @@ def _entries(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in file:
         if line.endswith(b"\n"):
             try:
-                values = json.loads(line)
+                values = json.loads(line.decode())  # decoded by us: json would look for the encoding of every line
             except ValueError:
                 continue
             if isinstance(values, dict) and isinstance(values.get("t"), int | float):

@@ -86,13 +86,14 @@ def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Re
             kinds.append(differences)
         letter = chr(ord("A") + kinds.index(differences))
         named.append(dataclasses.replace(run, variant=f"{title} {letter}") if unlike else run)
+    table = rows.rows(named, lambda run: _marks(run, unlike))
     return Report(
         title=title,
         created=now.timestamp(),
-        rows=rows.rows(named, lambda run: _marks(run, unlike)),
+        rows=table,
         conditions=report.conditions(found[0]),
         method=report.method(found),
-        warnings=_warnings(found, unlike),
+        warnings=_warnings(found, unlike) + doubts.doubts(table, {}),
         commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
         spec=paths[0].spec.read_text() if paths[0].spec.is_file() else "",
         place=f"{paths[0].id}/report",

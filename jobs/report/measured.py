@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ class Measured:
     failures: int
     oversubscribed: bool
     started: float | None
+    hardware: Sequence[Mapping[str, Any]] = ()  # of its nodes, like ones once, where agents told
 
     @property
     def nodes(self) -> int:
@@ -121,6 +122,7 @@ def read(paths: RunPaths, variant: str) -> Measured:
         failures=state.failures,
         oversubscribed=bool(summary.get("oversubscribed", plan.get("oversubscribed"))),
         started=state.submitted,
+        hardware=summary.get("hardware") or (),
     )
 
 

@@ -129,6 +129,7 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(slows=0.2))], "first and last window more than 5 % apart"),
         ([(1, Recorded(oversubscribed=True))], "oversubscribed"),
         ([(1, Recorded(by_arrival=True))], "timed by arrival of lines"),
+        ([(2, Recorded(context={"exchange": False}))], "without exchange of gradients: this is no training"),
         ([(1, Recorded(state="failed"))], "run-0: failed"),
         ([(1, Recorded(iterations=10))], "run-0: only 10 iterations timed, no rate after the warm-up"),
     ],

@@ -1,0 +1,102 @@
+"""Builds a report over a generated study and says how long it took, with how much memory, and how big the page is."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from jobs import sweep, work
+from jobs.spec import JobSpec
+from jobs.study import design_of
+from jobs.sweep import Sweep
+from jobs.trial import SUCCEEDED, Trial
+
+_LINE = 10  # iterations
+_BUILD = """
+import json, resource, sys, time
+from datetime import datetime
+from pathlib import Path
+from jobs.report import files
+from jobs.report.gather import gather
+began, worked = time.perf_counter(), time.process_time()
+written = files.write(gather([], Path(sys.argv[1]), datetime.now(), force=True), Path(sys.argv[1]) / "report")
+seconds, processor = time.perf_counter() - began, time.process_time() - worked
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+page = written.page.stat().st_size / 1e6
+print(json.dumps({"seconds": seconds, "processor": processor, "memory_mb": memory, "page_mb": page}))
+"""
+
+
+def main() -> None:
+    """Generate, build, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--iterations", type=int, default=10_000)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        generate(Path(folder), asked.trials, asked.iterations, asked.ranks)
+        done = subprocess.run([sys.executable, "-c", _BUILD, folder], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    if asked.json:
+        print(json.dumps(found))
+        return
+    print(f"report over {asked.trials} trials of {asked.iterations} iterations on {asked.ranks} ranks:")
+    print(f"{found['seconds']:.1f} s, {found['processor']:.1f} s of which on a core")
+    print(f"{found['memory_mb']:.0f} MB of memory, a page of {found['page_mb']:.2f} MB")
+
+
+def generate(folder: Path, trials: int, iterations: int, ranks: int) -> None:
+    """A study on record in *folder*, of as many trials as asked for or a few more."""
+    spec = {"program": "digits", "image": "chainermn", "args": ["--global-batch", str(ranks * 8)], "slots": 8}
+    nodes = [max(ranks // 8 // 2**at, 1) for at in range(3)]
+    factors = {"nodes": sorted(set(nodes)), "loader_processes": [0, 1]}
+    cells = 2 * len(set(nodes))
+    design = design_of({"spec": spec, "factors": factors, "repeats": -(-trials // cells)})
+    identity = work.identify(design.spec)
+    it = Sweep(sweep.folder_of("study", folder), design, identity, time.time())
+    it.create()
+    chance = numpy.random.default_rng(1)
+    for at, trial in enumerate(list(it.trials)):
+        run = f"run-{trial.number}"
+        _run(folder / run, design.spec_of(trial), identity, iterations, chance)
+        it.trials[at] = Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)})
+    it.save()
+
+
+def _run(
+    folder: Path, spec: JobSpec, identity: dict[str, Any], iterations: int, chance: numpy.random.Generator
+) -> None:
+    folder.mkdir()
+    (folder / "spec.toml").write_text(spec.to_toml())
+    (folder / "plan.yaml").write_text(json.dumps({"work": {**identity, "args": spec.args}}))
+    mean, now = 1 / spec.nodes * (1 + 0.01 * chance.standard_normal()), time.time()
+    times = mean * (1 + 0.05 * chance.random((iterations // _LINE, spec.world_size, _LINE), dtype="f4"))
+    shared = {"attempt": 1, "node": 0}
+    context = {"samples_per_iteration": 512, "scaling": "strong", "versions": {"framework": "1"}}
+    with (folder / "metrics.jsonl").open("w") as file:
+        file.write(json.dumps({"t": now, **shared, "kind": "context", **context}) + "\n")
+        for at, rows in enumerate(times, 1):
+            values = {
+                "iteration": at * _LINE,
+                "seconds": [round(float(second), 6) for second in rows[0]],
+                "loss": 1 / at,
+            }
+            packed = base64.b64encode(rows.astype("<f4").tobytes()).decode()
+            file.write(json.dumps({"t": now + at, **shared, "kind": "metric", **values, "ranks": packed}) + "\n")
+    events = [{"t": now, "event": "submitted"}, {"t": now, "event": "started"}, {"t": now + 9, "event": "succeeded"}]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+if __name__ == "__main__":
+    main()

@@ -50,9 +50,10 @@ class Factors:
 class Design:
     """What a sweep measures and how often; `trials` follows from it.
 
-    ``cells`` are the combinations of variant and nodes. With ``silent`` each trial has a partner that leaves out the
-    exchange of gradients; with ``drift`` the smallest cell runs once more before and after all others. ``source`` is
-    what the design was read from, as JSON values; ``compare`` names a published table to stand beside the result.
+    ``cells`` are the combinations of variant and nodes. With ``silent`` each trial of several ranks has a partner that
+    leaves out the exchange of gradients; with ``drift`` the smallest cell runs once more before and after all others.
+    ``source`` is what the design was read from, as JSON values; ``compare`` names a published table to stand beside the
+    result.
     """
 
     spec: JobSpec
@@ -118,7 +119,8 @@ class Design:
         return min(self.cells, key=lambda cell: (cell[1], self.cells.index(cell)))
 
     def _paired(self, cell: Cell, repeat: int, chance: random.Random) -> list[tuple[Cell, int, str]]:
-        roles = [MEASURED, SILENT] if self.silent else [MEASURED]
+        alone = cell[1] * self.variant(cell[0]).spec.slots == 1  # has nobody to exchange with
+        roles = [MEASURED, SILENT] if self.silent and not alone else [MEASURED]
         chance.shuffle(roles)
         return [(cell, repeat, role) for role in roles]
 

@@ -103,13 +103,22 @@ def test_trials_on_one_kind_of_node_stay_together() -> None:
 
 
 def test_silent_partners_run_beside_their_trials_and_drift_before_and_after_all() -> None:
-    trials = design_of({"nodes": [2, 1]}, repeats=2, silent=True, drift=True).trials()
-    assert [(trial.role, trial.nodes) for trial in (trials[0], trials[-1])] == [(DRIFT, 1)] * 2
+    trials = design_of({"nodes": [4, 2]}, repeats=2, silent=True, drift=True).trials()
+    assert [(trial.role, trial.nodes) for trial in (trials[0], trials[-1])] == [(DRIFT, 2)] * 2
     inner = trials[1:-1]
     for one, other in zip(inner[::2], inner[1::2], strict=True):
         assert {one.role, other.role} == {MEASURED, SILENT}
         assert (one.nodes, one.repeat) == (other.nodes, other.repeat)
     assert len({trial.role for trial in inner[::2]}) == 2  # neither always comes first
+
+
+def test_a_single_rank_has_nobody_to_be_silent_towards() -> None:
+    trials = design_of({"nodes": [1], "slots": [1, 2]}, repeats=1, silent=True).trials()
+    assert sorted((trial.variant, trial.role) for trial in trials) == [
+        ("slots 1", MEASURED),
+        ("slots 2", MEASURED),
+        ("slots 2", SILENT),
+    ]
 
 
 def test_a_silent_trial_is_told_to_leave_the_exchange_out() -> None:

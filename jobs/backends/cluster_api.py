@@ -16,6 +16,7 @@ from lightkube.resources import core_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from jobs.errors import NotPermitted, SpotmpiError, wrong
+from jobs.plan.pods import CONTAINER
 
 Object = dict[str, Any]
 
@@ -126,24 +127,26 @@ class ClusterApi:
 
     async def execute(self, pod: str, command: Sequence[str]) -> str:
         """What *command* printed in a pod's container; its exit status is its own."""
-        done = await self._client.exec(pod, command=command, stdout=True, stderr=True)
+        done = await self._client.exec(pod, container=CONTAINER, command=command, stdout=True, stderr=True)
         return str(done.stdout)
 
     async def stream(
         self, pod: str, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None
     ) -> tuple[int, str]:
         """Exit status and last words of *command* in a pod, fed from *given*, its output written to *into*."""
-        done = await self._client.exec(pod, command=command, stdin=given, stdout=into or False, stderr=True)
+        done = await self._client.exec(
+            pod, container=CONTAINER, command=command, stdin=given, stdout=into or False, stderr=True
+        )
         return int(done.exit_code), str(done.stderr)
 
     async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
         """The lines of a pod's log from *since* seconds ago; with *follow* until the container ends."""
         try:
-            async for line in self._client.log(pod, follow=follow, since=since, newlines=False):
+            async for line in self._client.log(pod, container=CONTAINER, follow=follow, since=since, newlines=False):
                 yield line
         except RuntimeError:
             # The client cannot read the refusal of a followed log; of one that is not followed it can.
-            async for _ in self._client.log(pod, follow=False, tail_lines=1):
+            async for _ in self._client.log(pod, container=CONTAINER, follow=False, tail_lines=1):
                 pass
             raise httpx2.ReadError(f"the log of {pod} was refused for a moment") from None
 

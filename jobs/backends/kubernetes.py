@@ -172,7 +172,7 @@ class KubernetesBackend:
         """Kubectl exec into a node's pod."""
         pod = call(faults.pod_of(self._api(), run, node))["metadata"]["name"]
         context = ["--context", self._context] if self._context else []
-        there = ["--namespace", self._api().namespace, "--stdin", "--tty", pod]
+        there = ["--namespace", self._api().namespace, "--container", pods.CONTAINER, "--stdin", "--tty", pod]
         return ["kubectl", *context, "exec", *there, "--", "/bin/sh"]
 
     def pull(self, run: str, say: Say, part: str | None = None) -> Path:

@@ -48,7 +48,15 @@ def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
             **_spreading(site, run),
         },
     }
-    return templates.merged(own, site.templates, CONTAINER)
+    return _restricted(templates.merged(own, site.templates, CONTAINER))
+
+
+def _restricted(pod: dict[str, Any]) -> dict[str, Any]:
+    """*pod* with the restricted standard's security context in containers of templates that say nothing of theirs."""
+    for kind in ("containers", "initContainers"):
+        for container in pod["spec"].get(kind, []):
+            container.setdefault("securityContext", container_security())
+    return pod
 
 
 def pod_security() -> dict[str, Any]:

@@ -17,7 +17,7 @@ _SHARE = {"cpu": "100m", "memory": "64Mi"}
 def volume_pod(name: str, namespace: str, volume: str, image: str, pull_secrets: list[str]) -> dict[str, Any]:
     """The pod that mounts the claim *volume* and waits; *image* needs ``sh``, ``sleep``, ``tar`` and ``python3``."""
     container = {
-        "name": PURPOSE,
+        "name": pods.CONTAINER,
         "image": image,
         "command": ["sleep", str(LIVES)],
         "resources": {"requests": _SHARE},

@@ -74,6 +74,14 @@ def test_tolerations_are_added_lists_without_names_replaced_and_null_takes_away(
     assert "schedulerName" not in found["spec"]
 
 
+def test_a_container_of_a_template_gets_the_restricted_security_context_unless_it_has_one() -> None:
+    own = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+    watch, sync = {"name": "watch", "image": "w"}, {"name": "sync", "image": "s", "securityContext": own}
+    found = pod({"spec": {"containers": [watch], "initContainers": [sync]}})
+    assert container(found, "watch")["securityContext"] == pods.container_security()
+    assert found["spec"]["initContainers"][0]["securityContext"] == own
+
+
 def test_one_template_may_serve_many_plans() -> None:
     values: Object = {"spec": {"volumes": [{"name": "more", "emptyDir": {}}], "tolerations": [{"key": "mine"}]}}
     first, second = pod(values), pod(values)

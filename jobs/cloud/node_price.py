@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from jobs.cloud.aws import Aws, open_account
@@ -10,15 +11,16 @@ from jobs.environment import Environment, NodeGroup
 from jobs.errors import SpotmpiError, wrong
 
 
-def node_price(environment: Environment, gpus: int, aws: Aws | None = None, now: datetime | None = None) -> float:
-    """US dollars per hour of the dearest group whose nodes have *gpus* GPUs (0: any node).
+def node_price(
+    environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None, now: datetime | None = None
+) -> float:
+    """US dollars per hour of a node of the dearest of *groups*.
 
     InputError that names the field `price` where AWS doesn't tell.
     """
-    fitting = [group for group in environment.node_groups if group.gpus >= gpus] or list(environment.node_groups)
     try:
         aws = aws or open_account(environment.region)
-        return max(group_price(environment, group, aws, now or datetime.now(UTC)) for group in fitting)
+        return max(group_price(environment, group, aws, now or datetime.now(UTC)) for group in groups)
     except SpotmpiError as error:
         raise wrong("price", None, f"set it, since what a node costs could not be learnt: {error}") from error
 

@@ -208,15 +208,15 @@ def test_a_given_price_asks_nobody_and_none_is_asked_for(tmp_path: Path) -> None
         run_cost("big", tmp_path)
 
 
-def test_the_price_of_a_node_for_a_limit_is_that_of_the_dearest_group_that_fits(
+def test_the_price_of_a_node_for_a_limit_is_that_of_the_dearest_group(
     account: ScriptedAccount, there: environment.Environment
 ) -> None:
-    assert node_price(there, 1, account.aws) == 0.60
+    assert node_price(there, there.node_groups, account.aws) == 0.60
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     with pytest.raises(
         InputError, match=r"price: set it, since what a node costs could not be learnt: .* not permitted"
     ):
-        node_price(there, 1, account.aws)
+        node_price(there, there.node_groups, account.aws)
 
 
 def spotmpi(

@@ -207,3 +207,19 @@ def test_node_groups_without_an_environment_are_refused(lab: Path) -> None:
     ):
         api.plan(spec, (), Where("kubernetes"))
     assert api.plan(spec)["backend"] == "local"
+
+
+def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def node_price(environment: Any, groups: list[NodeGroup]) -> float:
+        asked.append([each.name for each in groups])
+        return 2.0
+
+    monkeypatch.setattr("jobs.cloud.node_price.node_price", node_price)
+    plan = planned(lab, "limits.cost=1", "kubernetes.node_groups+=p3")
+
+    assert asked and all(names == ["p3"] for names in asked)
+    assert json.loads(plan["objects"][1]["data"]["plan.json"])["rate"] == 4.0

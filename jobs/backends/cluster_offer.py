@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobs import images, node_groups
-from jobs.backends import pod_templates
+from jobs.backends import pod_templates, registry
 from jobs.backends.cluster_api import ClusterApi
+from jobs.backends.registry import Pinned
 from jobs.environment import Environment
 from jobs.errors import InputError, wrong
 from jobs.images import Build
@@ -44,14 +45,16 @@ def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Off
     """
     choice = _choice(spec, environment)
     build = _build(choice, environment)
-    image = spec.kubernetes.image or (build and environment and build.reference(environment.repositories[build.image]))
-    if not image:
+    pinned = Pinned(spec.kubernetes.image or "", None)
+    if build and environment:
+        pinned = registry.pin(build, environment.repositories[build.image])
+    if not pinned.reference:
         raise wrong(
             "kubernetes.image", None, "name the image to pull, such as --set kubernetes.image=REGISTRY/chainermn:TAG"
         )
     site = Site(
         namespace=api.namespace,
-        image=image,
+        image=pinned.reference,
         volume=volume(spec, environment),
         node_selector={},
         tolerations=(),
@@ -60,9 +63,8 @@ def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Off
     )
     if environment and choice.groups:
         site = on_groups(site, choice.groups, environment.zone)
-    return Offer(
-        site, choice.spec, (*_notes_on_nodes(choice), *_notes_on_image(build, environment), *_notes_on_volume(site))
-    )
+    notes = [*_notes_on_nodes(choice), *_notes_on_image(build, environment, pinned), *_notes_on_volume(site)]
+    return Offer(site, choice.spec, tuple(notes))
 
 
 def _choice(spec: JobSpec, environment: Environment | None) -> Choice:
@@ -94,10 +96,11 @@ def _notes_on_nodes(choice: Choice) -> list[str]:
     return [note]
 
 
-def _notes_on_image(build: Build | None, environment: Environment | None) -> list[str]:
-    if not build or not environment or build == images.build_for(build.image, environment.has_gpus):
-        return []
-    return [f"these GPUs need a build of their own, pushed once by: {images.push_line(build)}"]
+def _notes_on_image(build: Build | None, environment: Environment | None, pinned: Pinned) -> list[str]:
+    notes = [pinned.note] if pinned.note else []
+    if build and environment and build != images.build_for(build.image, environment.has_gpus):
+        notes.append(f"these GPUs need a build of their own, pushed once by: {images.push_line(build)}")
+    return notes
 
 
 def _notes_on_volume(site: Site) -> list[str]:

@@ -31,6 +31,7 @@ RUN_ELSEWHERE = {
     "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/jobs/test_cloud_command.py",
     "spotmpi doctor lab": "tests/jobs/test_doctor_live.py",
     "spotmpi up lab --expires 8h": "tests/engine/test_up_and_down_in_engine.py",
+    "spotmpi data push my-set voc --on lab": "tests/jobs/test_data.py",
     "spotmpi run jobs/examples/digits.toml --on lab --nodes 2 --set limits.cost=1": "tests/jobs/test_spending.py",
     "spotmpi scale g4dn 2 --warm 30m --on lab": "tests/jobs/test_nodes_and_scale.py",
     "spotmpi nodes --on lab": "tests/jobs/test_nodes_and_scale.py",

@@ -45,6 +45,10 @@ class VolumeAccess:
         """Run *command* with *given* on its standard input; SpotmpiError with its last words where it fails."""
         await self._done(command, given, None)
 
+    async def ask(self, command: Sequence[str], given: BinaryIO, into: BinaryIO) -> None:
+        """Both: *given* on the standard input of *command*, what it prints to *into*."""
+        await self._done(command, given, into)
+
     async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
         status, said = await self._api.stream(self.pod, command, given, into)
         if status:

@@ -8,6 +8,7 @@ from jobs.cli import (
     bench,
     clean,
     cost,
+    data,
     doctor,
     down,
     drill,
@@ -59,6 +60,7 @@ app.command("doctor")(doctor.command)
 app.command("cost")(cost.command)
 app.command("nodes")(nodes.command)
 app.command("scale")(scale.command)
+app.add_typer(data.app, name="data")
 app.command("clean")(clean.command)
 
 

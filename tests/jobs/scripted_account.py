@@ -60,7 +60,7 @@ class ScriptedAccount:
 
     def _remember(self, params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
         context["asked"] = params
-        self.asked.append((model.name, context["client_region"], params))
+        self.asked.append((model.name, context.get("client_region", ""), params))
         self.rights.add(f"{model.service_model.signing_name}:{model.name}")
 
     def _answer(self, model: Any, context: dict[str, Any], **_: Any) -> Any:

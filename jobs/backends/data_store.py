@@ -1,0 +1,222 @@
+"""Data sets on a run volume: pushed, listed and brought here, checked by SHA-256 and taken up where they broke off."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from jobs import names
+from jobs.backends.base import Say
+from jobs.backends.volume_access import VolumeAccess
+from jobs.data_source import Index, Source
+from jobs.errors import SpotmpiError
+from jobs.plan import ship
+from jobs.plan.pod_plan import VOLUME
+from jobs.pod import store
+from jobs.remote_source import Order
+
+BATCH = 64 << 20  # bytes of files that go at once; what arrived of a batch that broke off is kept
+AT_ONCE = 4
+# Images of the original tar files, as their authors publish them.
+VOC = {"VOC2007/trainval": 5011, "VOC2007/test": 4952, "VOC2012/trainval": 11540}
+_CODE = "/tmp/spotmpi-code"
+_SOURCE = Path(store.__file__).read_text()
+_IN_MEMORY = 8 << 20
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a push or pull came to: files and bytes in all, and how many of them had to travel."""
+
+    files: int
+    bytes: int
+    moved: int
+
+
+class DataStore:
+    """The data on a run volume, by way of a pod that sees it."""
+
+    def __init__(self, there: VolumeAccess, say: Say) -> None:
+        self._there, self._say = there, say
+        self._got = 0  # bytes of what was fetched last
+
+    async def push(self, source: Source, folder: str) -> Moved:
+        """Bring every file of *source* below *folder*; those that are there already stay.
+
+        SpotmpiError where the volume has something else than what was sent.
+        """
+        index = await asyncio.to_thread(_index, source)
+        self._say(f"{len(index)} files, {_size(_bytes(index))}: comparing with what is there")
+        lacking = {name: index[name] for name in await self._missing(folder, index)}
+        batches, taking, sent = _batches(source, set(lacking)), asyncio.Lock(), 0
+
+        async def carry() -> None:
+            nonlocal sent
+            while True:
+                async with taking:
+                    batch = await asyncio.to_thread(next, batches, None)
+                if batch is None:
+                    return
+                with batch[0]:
+                    await self._there.run(self._command("take", folder), batch[0])
+                sent += batch[1]
+                self._say(f"{_size(sent)} of {_size(_bytes(lacking))}")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_ONCE):
+                    group.create_task(carry())
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several
+        if lacking and (lost := await self._missing(folder, lacking)):
+            raise SpotmpiError(f"{len(lost)} files did not arrive whole, such as {lost[0]}; push again")
+        return Moved(len(index), _bytes(index), len(lacking))
+
+    async def fetch(self, order: Order, folder: str) -> Moved:
+        """Let the pod fetch a file by itself; SpotmpiError with its words where it can't."""
+        await self._there.run(["sh", "-c", f"mkdir -p {_CODE} && tar xzf - -C {_CODE}"], io.BytesIO(_pod_side()))
+        values = json.dumps(order.values(f"{VOLUME}/{folder}")).encode()
+        lines = _Lines(lambda said: self._progress(order.name, said))
+        command = ["sh", "-c", f"cd {_CODE} && exec python3 -m jobs.pod.fetch"]
+        await self._there.ask(command, io.BytesIO(values), lines)
+        if "files" not in lines.last:
+            why = lines.last.get("failed", "the pod broke off; push again to go on")
+            raise SpotmpiError(f"could not fetch {order.name}: {why}")
+        return Moved(int(lines.last["files"]), self._got, int(lines.last["files"]))
+
+    def _progress(self, name: str, said: dict[str, Any]) -> None:
+        if "got" in said:
+            self._got = int(said["of"])
+            self._say(f"{name}: {_size(int(said['got']))} of {_size(self._got)}")
+
+    async def check_voc(self, folder: str) -> None:
+        """SpotmpiError unless the folder holds the three published sets of PASCAL VOC, each image with its objects."""
+        found = json.loads(await self._said("voc", folder))
+        bad = [f"{name} has {found.get(name, 0)} of {count}" for name, count in VOC.items() if found.get(name) != count]
+        if bad:
+            raise SpotmpiError(f"not the whole of PASCAL VOC: {', '.join(bad)} images; push what is missing")
+        self._say(f"PASCAL VOC is whole: {', '.join(f'{name} {count}' for name, count in VOC.items())}")
+
+    async def listed(self, folder: str) -> list[dict[str, Any]]:
+        """What is directly in *folder*: name, bytes, and the number of files where it is a folder."""
+        return list(json.loads(await self._said("list", folder)))
+
+    async def pull(self, folder: str, into: Path) -> Moved:
+        """Bring every file below *folder* here; those that are here already stay."""
+        index: Index = json.loads(await self._said("index", folder))
+        wanted = await asyncio.to_thread(store.missing, str(into), index)
+        self._say(f"{len(index)} files, {_size(_bytes(index))}: {len(wanted)} are not here")
+        got = 0
+        for batch in _named_batches(index, wanted):
+            with tempfile.TemporaryFile() as file:
+                await self._there.ask(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
+                file.seek(0)
+                await asyncio.to_thread(_unpack, file, into)
+            got += _bytes({name: index[name] for name in batch})
+            self._say(f"{_size(got)} of {_size(sum(_bytes({name: index[name]}) for name in wanted))}")
+        if lacking := await asyncio.to_thread(store.missing, str(into), {name: index[name] for name in wanted}):
+            raise SpotmpiError(f"{len(lacking)} files did not arrive whole, such as {lacking[0]}; pull again")
+        return Moved(len(index), _bytes(index), len(wanted))
+
+    async def _missing(self, folder: str, index: Index) -> list[str]:
+        said = await self._said("missing", folder, json.dumps(index).encode())
+        return [str(name) for name in json.loads(said)]
+
+    async def _said(self, verb: str, folder: str, given: bytes = b"") -> str:
+        into = io.BytesIO()
+        await self._there.ask(self._command(verb, folder), io.BytesIO(given), into)
+        return into.getvalue().decode()
+
+    def _command(self, verb: str, folder: str) -> Sequence[str]:
+        return ["python3", "-c", _SOURCE, verb, f"{VOLUME}/{folder}".rstrip("/")]
+
+
+class _Lines(io.RawIOBase, BinaryIO):
+    """Hands on each JSON line that is written to it; `last` is the newest."""
+
+    def __init__(self, hear: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__()
+        self.last: dict[str, Any] = {}
+        self._hear, self._rest = hear, b""
+
+    def write(self, data: Any) -> int:
+        """Take some bytes of output."""
+        *whole, self._rest = (self._rest + bytes(data)).split(b"\n")
+        for line in whole:
+            self.last = json.loads(line)
+            self._hear(self.last)
+        return len(data)
+
+
+def _pod_side() -> bytes:
+    return ship.pod_side(names.PROJECT)
+
+
+def _index(source: Source) -> Index:
+    """Bytes and SHA-256 of every file."""
+    found: Index = {}
+    for name, size, file in source.files():
+        found[name] = [size, store.digest(file)]
+    return found
+
+
+def _batches(source: Source, wanted: set[str]) -> Iterator[tuple[BinaryIO, int]]:
+    """The wanted files as tars of about 64 MiB, each with the bytes of its files."""
+    batch, packed, size = _new_batch()
+    for name, length, file in source.files():
+        if name not in wanted:
+            continue
+        facts = tarfile.TarInfo(name)
+        facts.size, facts.mode = length, 0o644
+        packed.addfile(facts, file)
+        size += length
+        if size >= BATCH:
+            yield _closed(batch, packed), size
+            batch, packed, size = _new_batch()
+    if packed.getnames():
+        yield _closed(batch, packed), size
+
+
+def _new_batch() -> tuple[BinaryIO, tarfile.TarFile, int]:
+    batch: Any = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # closed by whoever sends it  # noqa: SIM115
+    return batch, tarfile.open(fileobj=batch, mode="w"), 0
+
+
+def _closed(batch: BinaryIO, packed: tarfile.TarFile) -> BinaryIO:
+    packed.close()
+    batch.seek(0)
+    return batch
+
+
+def _named_batches(index: Index, wanted: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for name in wanted:
+        batch.append(name)
+        if _bytes({each: index[each] for each in batch}) >= BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _unpack(file: BinaryIO, into: Path) -> None:
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as packed:
+            store.take(str(into), packed)
+    except (tarfile.TarError, ValueError, OSError) as error:
+        raise SpotmpiError(f"what came from the run volume cannot be taken over: {error}") from error
+
+
+def _bytes(index: Index) -> int:
+    return sum(int(str(facts[0])) for facts in index.values())
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"

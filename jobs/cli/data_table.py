@@ -1,0 +1,59 @@
+"""What `spotmpi data` does once its options are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from jobs import data, names
+from jobs.backends.choose import Where
+from jobs.backends.data_store import Moved
+from jobs.cli.tables import show_table
+from jobs.cli.view import say
+from jobs.data import Storage
+from jobs.errors import wrong
+
+
+def storage(on: str | None, claim: str | None, image: str | None) -> Storage:
+    """The storage that the options name."""
+    return Storage(Where(on), claim, image)
+
+
+def push(sources: Sequence[str], check: str | None, storage: Storage, as_json: bool) -> None:
+    """Push all but the last of *sources* to the last, and print what came of it."""
+    if len(sources) < 2:
+        raise wrong("DEST", None, "name what to push, then the folder on the storage: spotmpi data push SRC DEST")
+    *found, folder = sources
+    moved = data.push(found, folder, storage, say, check)
+    if as_json:
+        print(json.dumps([asdict(each) for each in moved]))
+        return
+    for source, each in zip(found, moved, strict=True):
+        print(f"{source.partition('#')[0]} -> {folder}: {_told(each)}")
+    say(f"a spec reads it with: data = {json.dumps(folder)}")
+
+
+def ls(folder: str, storage: Storage, as_json: bool) -> None:
+    """Print a folder's entries, or a JSON list."""
+    found = data.ls(folder, storage, say)
+    if as_json:
+        print(json.dumps(found))
+        return
+    rows = [
+        (f"{each['bytes'] / 1e6:,.1f}", "" if each["files"] is None else str(each["files"]), each["name"])
+        for each in found
+    ]
+    show_table(("MB", "FILES", "NAME"), rows)
+
+
+def pull(folder: str, into: Path, storage: Storage, as_json: bool) -> None:
+    """Pull a folder, and print what came of it."""
+    target = into if into != Path() else Path(Path(folder).name)
+    moved = data.pull(folder, target, storage, say)
+    print(json.dumps(asdict(moved)) if as_json else f"{folder} -> {names.shown(target.absolute())}: {_told(moved)}")
+
+
+def _told(moved: Moved) -> str:
+    return f"{moved.files} files, {moved.bytes / 1e6:,.1f} MB, {moved.moved} of them new"

@@ -1,0 +1,124 @@
+"""`spotmpi data` as functions: data sets on the shared storage, pushed, listed and pulled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from jobs.backends import choose
+from jobs.backends.base import Say
+from jobs.backends.choose import Place
+from jobs.backends.cluster_api import ClusterApi
+from jobs.backends.cluster_view import context_of
+from jobs.backends.data_store import DataStore, Moved
+from jobs.backends.loop_thread import call
+from jobs.backends.volume_access import Volume, volume_access
+from jobs.data_source import Source, source_of
+from jobs.errors import InputError, Problem, wrong
+from jobs.images import build_for
+from jobs.remote_source import Order, is_remote, orders_of
+
+T = TypeVar("T")
+_VOC = "voc"
+_OURS = "runs"  # the folder in which agents record runs
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where data is: a place as `--on` names it, with claim and image where it is no environment."""
+
+    where: Place = None
+    claim: str | None = None
+    image: str | None = None
+
+
+def push(
+    sources: Sequence[str],
+    folder: str,
+    storage: Storage,
+    say: Say = lambda text: None,
+    check: str | None = None,
+) -> list[Moved]:
+    """Bring sources below *folder* of the volume, one after the other.
+
+    A source is a folder or tar file of this machine, or an ``https://...#sha256=...`` or ``s3://`` address, which a pod
+    fetches by itself. With *check* ``voc`` all of PASCAL VOC has to be there afterwards.
+
+    Raises:
+        InputError: a source, the folder or the check is none.
+        SpotmpiError: it broke off, and the same call goes on; or the check failed.
+    """
+    target = folder_name(folder)
+    if not sources:
+        raise wrong("SRC", None, "name what to push, then the folder on the storage")
+    if check not in (None, _VOC):
+        raise wrong("--check", check, f"there is one check: {_VOC}")
+    found = [orders_of(text) if is_remote(text) else source_of(text) for text in sources]
+
+    async def work(there: DataStore) -> list[Moved]:
+        moved = [await _moved(there, source, target) for source in found]
+        if check:
+            await there.check_voc(target)
+        return moved
+
+    return _with_store(storage, say, work)
+
+
+async def _moved(there: DataStore, source: list[Order] | Source, folder: str) -> Moved:
+    if not isinstance(source, list):
+        return await there.push(source, folder)
+    each = [await there.fetch(order, folder) for order in source]
+    return Moved(sum(one.files for one in each), sum(one.bytes for one in each), sum(one.moved for one in each))
+
+
+def ls(folder: str, storage: Storage, say: Say = lambda text: None) -> list[dict[str, Any]]:
+    """What is directly in *folder* of the volume ("" is its top): name, bytes, and files of a folder."""
+    return _with_store(storage, say, lambda there: there.listed(folder_name(folder) if folder else ""))
+
+
+def pull(folder: str, into: Path, storage: Storage, say: Say = lambda text: None) -> Moved:
+    """Bring every file below *folder* of the volume into a folder here; the same call goes on where it broke off."""
+    return _with_store(storage, say, lambda there: there.pull(folder_name(folder, reading=True), into))
+
+
+def folder_name(text: str, reading: bool = False) -> str:
+    """*text* as a folder of the volume; InputError where it leads out of it, or to where runs are recorded."""
+    path = PurePosixPath(text)
+    if not path.parts or path.is_absolute() or ".." in path.parts or not text.isprintable():
+        raise wrong("DEST", text, "write a folder of the storage, such as voc or team/voc")
+    if path.parts[0] == _OURS and not reading:
+        raise wrong("DEST", text, "runs are recorded there; take another folder")
+    return str(path)
+
+
+def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutine[Any, Any, T]]) -> T:
+    api, volume = _reached(storage)
+
+    async def whole() -> T:
+        async with volume_access(api, volume, say) as there:
+            return await work(DataStore(there, say))
+
+    return call(whole())
+
+
+def _reached(storage: Storage) -> tuple[ClusterApi, Volume]:
+    here = choose.where(storage.where)
+    if here.place == choose.LOCAL:
+        raise wrong("--on", here.place, "name an environment, or kubernetes: runs on this machine take any folder")
+    environment = choose.environment_of(here)
+    claim, image = storage.claim, storage.image
+    if environment is not None:
+        name, repository = min(environment.repositories.items())
+        claim = claim or environment.volume_claim
+        image = image or build_for(name, environment.has_gpus).reference(repository)
+        return ClusterApi(context_of(environment.cluster), environment.namespace), Volume(claim, image)
+    problems = [
+        Problem(option, None, f"needed where the place is no environment: {what}")
+        for option, value, what in (("--volume", claim, "a claim (RWX)"), ("--image", image, "with python3"))
+        if value is None
+    ]
+    if problems:
+        raise InputError(problems)
+    return ClusterApi(None, here.place.partition("/")[2] or None), Volume(str(claim), str(image))

@@ -1,0 +1,143 @@
+"""Files below a folder of the run volume, for whoever talks to a pod: listed, taken, given. Handed over as text.
+
+python3 -c SOURCE list FOLDER      a JSON object per entry: name, bytes, files
+python3 -c SOURCE index FOLDER     {name: [bytes, SHA-256]} of every file
+python3 -c SOURCE missing FOLDER   stdin: such an index; stdout: the names that are not there as it says
+python3 -c SOURCE take FOLDER      stdin: a tar of files; each appears under its name once it is whole
+python3 -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are there with their objects, ...}
+python3 -c SOURCE give FOLDER      stdin: a list of names; stdout: a tar of them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+PART = ".spotmpi-part"
+_BLOCK = 1 << 20
+
+
+def files(folder: str) -> Iterator[str]:
+    """The name of every whole file below *folder*, sorted within each folder; links are followed to files only."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.endswith(PART))
+        for name in sorted(names):
+            if not name.endswith(PART):
+                yield os.path.relpath(os.path.join(place, name), folder)
+
+
+def digest(file: IO[bytes]) -> str:
+    """The SHA-256 of what is left to read of *file*."""
+    whole = hashlib.sha256()
+    for block in iter(lambda: file.read(_BLOCK), b""):
+        whole.update(block)
+    return whole.hexdigest()
+
+
+def described(path: str) -> list[Any]:
+    """Bytes and SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return [os.path.getsize(path), digest(file)]
+
+
+def missing(folder: str, wanted: dict[str, list[Any]]) -> list[str]:
+    """The names in *wanted* that *folder* lacks, or has with other content."""
+    found = []
+    for name, facts in wanted.items():
+        path = inside(folder, name)
+        if not os.path.isfile(path) or os.path.getsize(path) != facts[0] or described(path) != list(facts):
+            found.append(name)
+    return found
+
+
+def inside(folder: str, name: str) -> str:
+    """The path of *name* below *folder*; ValueError where it leads out of it."""
+    path = os.path.normpath(os.path.join(folder, name))
+    if os.path.isabs(name) or not path.startswith(os.path.normpath(folder) + os.sep):
+        raise ValueError("%r leads out of the folder" % name)
+    return path
+
+
+def take(folder: str, packed: tarfile.TarFile) -> int:
+    """Unpack the files of a tar below *folder*; how many. ValueError for what is neither file nor folder."""
+    count = 0
+    for member in packed:
+        path = inside(folder, member.name) if member.name.strip("./") else folder
+        if member.isdir():
+            os.makedirs(path, exist_ok=True)
+            continue
+        source = packed.extractfile(member) if member.isfile() else None
+        if source is None:
+            raise ValueError("%r is neither a file nor a folder" % member.name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + PART, "wb") as file:
+            shutil.copyfileobj(source, file, _BLOCK)
+        os.replace(path + PART, path)
+        count += 1
+    return count
+
+
+def listing(folder: str) -> Iterator[dict[str, Any]]:
+    """What is directly in *folder*: name, bytes in all, and for a folder the number of files below it."""
+    for name in sorted(each for each in os.listdir(folder) if not each.endswith(PART)):
+        path = os.path.join(folder, name)
+        if not os.path.isdir(path):
+            yield {"name": name, "bytes": os.path.getsize(path), "files": None}
+            continue
+        below = [os.path.join(path, each) for each in files(path)]
+        yield {"name": name + "/", "bytes": sum(map(os.path.getsize, below)), "files": len(below)}
+
+
+def voc(folder: str) -> dict[str, int]:
+    """How many images of each list of PASCAL VOC below *folder* are there with their annotations."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        parts = place.split(os.sep)
+        if parts[-2:] != ["ImageSets", "Main"]:
+            continue
+        year = os.sep.join(parts[:-2])
+        for name in {"trainval.txt", "test.txt"} & set(names):
+            with open(os.path.join(place, name)) as lines:
+                images = lines.read().split()
+            whole = [image for image in images if _whole(year, image)]
+            found["%s/%s" % (parts[-3], name[:-4])] = len(whole)
+    return found
+
+
+def _whole(year: str, image: str) -> bool:
+    there = (("JPEGImages", ".jpg"), ("Annotations", ".xml"))
+    return all(os.path.isfile(os.path.join(year, part, image + end)) for part, end in there)
+
+
+def main(verb: str, folder: str) -> None:
+    """Do what *verb* says with *folder*."""
+    if verb in ("list", "index", "give", "voc") and not os.path.isdir(folder):
+        sys.exit("there is no folder %s" % folder)
+    if verb == "list":
+        print(json.dumps(list(listing(folder))))
+    elif verb == "index":
+        print(json.dumps({name: described(os.path.join(folder, name)) for name in files(folder)}))
+    elif verb == "missing":
+        print(json.dumps(missing(folder, json.load(sys.stdin))))
+    elif verb == "voc":
+        print(json.dumps(voc(folder)))
+    elif verb == "take":
+        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as packed:
+            take(folder, packed)
+    else:
+        with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
+            for name in json.load(sys.stdin):
+                packed.add(inside(folder, name), name, recursive=False)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except (OSError, ValueError, tarfile.TarError) as error:
+        sys.exit(str(error))

@@ -1,0 +1,429 @@
+"""`spotmpi data`: what is pushed, listed and pulled, by programs that run here in place of a pod's."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from moto import mock_aws
+
+from jobs import data, names
+from jobs.backends import data_store
+from jobs.backends.data_store import DataStore, Moved
+from jobs.backends.volume_access import VolumeAccess
+from jobs.cli.main import main
+from jobs.data_source import source_of
+from jobs.errors import InputError, SpotmpiError
+from jobs.plan import ship
+from jobs.remote_source import Order, orders_of
+from tests.jobs.scripted_account import ScriptedAccount
+
+Spotmpi = Callable[..., tuple[int, str, str]]
+HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
+
+
+class Pod(VolumeAccess):
+    """Runs what a pod would run, with a folder here in place of the volume; fails where it is told to."""
+
+    def __init__(self, volume: Path) -> None:
+        self.volume = volume
+        self.failures: list[str] = []  # verbs that fail once each
+
+    async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
+        places = {"/spotmpi/volume": str(self.volume), data_store._CODE: str(self.volume.parent / "code")}
+        places["python3"] = f"{sys.executable} -S" if command[0] == "sh" else sys.executable
+        words, sent = list(command), given.read() if given else b""
+        for there, path in places.items():
+            words = [part.replace(there, path) for part in words]
+        verb = words[3] if len(words) > 3 else "sh"
+        if verb != "take":
+            sent = sent.replace(b"/spotmpi/volume", str(self.volume).encode())
+        if verb in self.failures:
+            self.failures.remove(verb)
+            sent = sent[: len(sent) // 2]  # the connection breaks in the middle
+        done = await asyncio.to_thread(subprocess.run, words, input=sent, capture_output=True)
+        if done.returncode:
+            raise SpotmpiError(f"could not reach the files on the run volume: {done.stderr.decode().strip()}")
+        if into:
+            into.write(done.stdout)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    (tmp_path / "volume").mkdir()
+    return Pod(tmp_path / "volume")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with hostile names, an empty file and one of several batches' size."""
+    folder = tmp_path / "set"
+    for number, name in enumerate(HOSTILE):
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"{name}.txt").write_text(str(number))
+    (folder / "empty").write_bytes(b"")
+    (folder / "big").write_bytes(bytes(range(256)) * 4096)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_store, "BATCH", 1000)
+
+
+def pushed(pod: Pod, source: Path | str, folder: str = "voc", said: list[str] | None = None) -> Moved:
+    lines: list[str] = [] if said is None else said
+    return asyncio.run(DataStore(pod, lines.append).push(source_of(str(source)), folder))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_arrives_whole_with_hostile_names_and_again_nothing_travels(pod: Pod, here: Path) -> None:
+    said: list[str] = []
+    count, size = len(tree(here)), sum(map(len, tree(here).values()))
+
+    assert pushed(pod, here, "team/voc", said) == Moved(count, size, count)
+    assert tree(pod.volume / "team" / "voc") == tree(here)
+    assert said[0] == f"{count} files, 1.0 MB: comparing with what is there" and said[-1] == "1.0 MB of 1.0 MB"
+    assert pushed(pod, here, "team/voc") == Moved(count, size, 0)
+
+
+def test_what_differs_travels_again_even_at_the_same_size(pod: Pod, here: Path) -> None:
+    pushed(pod, here)
+    (pod.volume / "voc" / "big").write_bytes(b"\0" * (256 * 4096))
+    (pod.volume / "voc" / "empty").unlink()
+
+    assert pushed(pod, here).moved == 2
+    assert tree(pod.volume / "voc") == tree(here)
+
+
+def test_a_push_that_broke_off_is_taken_up_and_keeps_what_had_arrived(pod: Pod, here: Path) -> None:
+    pod.failures = ["take"]
+    with pytest.raises(SpotmpiError, match="could not reach the files"):
+        pushed(pod, here)
+    kept = {name for name in tree(pod.volume / "voc") if not name.endswith(".spotmpi-part")}
+
+    again = pushed(pod, here)
+
+    assert again.moved <= again.files - len(kept)
+    assert {n: c for n, c in tree(pod.volume / "voc").items() if not n.endswith(".spotmpi-part")} == tree(here)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+def test_a_tar_file_arrives_as_what_is_in_it(pod: Pod, here: Path, tmp_path: Path, mode: str) -> None:
+    with tarfile.open(tmp_path / "set.tar", mode) as packed:  # type: ignore[call-overload]
+        packed.add(here, "VOCdevkit")
+
+    assert pushed(pod, tmp_path / "set.tar").moved == len(tree(here))
+    assert tree(pod.volume / "voc" / "VOCdevkit") == tree(here)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("../out", tarfile.REGTYPE, "leads out of its folder"),
+        ("/etc/passwd", tarfile.REGTYPE, "leads out of its folder"),
+        ("link", tarfile.SYMTYPE, "is neither a file nor a folder"),
+        ("device", tarfile.CHRTYPE, "is neither a file nor a folder"),
+    ],
+)
+def test_a_tar_with_what_does_not_belong_there_is_refused(
+    pod: Pod, tmp_path: Path, name: str, kind: bytes, said: str
+) -> None:
+    with tarfile.open(tmp_path / "bad.tar", "w") as packed:
+        facts = tarfile.TarInfo(name)
+        facts.type, facts.linkname = kind, "/etc/passwd"
+        packed.addfile(facts, io.BytesIO())
+
+    with pytest.raises(InputError, match=said):
+        pushed(pod, tmp_path / "bad.tar")
+    assert list(pod.volume.iterdir()) == []
+
+
+def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_path: Path) -> None:
+    batch = io.BytesIO()
+    with tarfile.open(fileobj=batch, mode="w") as packed:
+        packed.addfile(tarfile.TarInfo("../../out"), io.BytesIO())
+    batch.seek(0)
+    (pod.volume / "voc").mkdir()
+
+    with pytest.raises(SpotmpiError, match="leads out of the folder"):
+        asyncio.run(pod.run(["python3", "-c", data_store._SOURCE, "take", "/spotmpi/volume/voc"], batch))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", ["missing", "broken.tar"])
+def test_a_source_that_is_none_is_named(pod: Pod, tmp_path: Path, path: str) -> None:
+    (tmp_path / "broken.tar").write_bytes(b"no tar")
+    with pytest.raises(InputError, match=r"SRC = .*(is no folder or file here|cannot be read as a tar file)"):
+        pushed(pod, tmp_path / path)
+
+
+def test_a_pull_brings_what_is_not_here_and_checks_it(pod: Pod, here: Path, tmp_path: Path) -> None:
+    pushed(pod, here)
+    into, said = tmp_path / "back", list[str]()
+    store = DataStore(pod, said.append)
+
+    first = asyncio.run(store.pull("voc", into))
+    assert (first.moved, tree(into)) == (first.files, tree(here))
+    (into / "big").write_bytes(b"torn")
+    assert asyncio.run(store.pull("voc", into)).moved == 1 and tree(into) == tree(here)
+    with pytest.raises(SpotmpiError, match="there is no folder"):
+        asyncio.run(store.pull("nothing", into))
+
+
+def test_a_listing_tells_sizes_and_files(pod: Pod, here: Path) -> None:
+    pushed(pod, here)
+    (pod.volume / "notes.txt").write_text("abc")
+
+    found = asyncio.run(DataStore(pod, print).listed(""))
+
+    size = sum(map(len, tree(here).values()))
+    assert found == [
+        {"name": "notes.txt", "bytes": 3, "files": None},
+        {"name": "voc/", "bytes": size, "files": len(tree(here))},
+    ]
+
+
+@pytest.mark.parametrize("name", ["/abs", "../up", "a/../../b", "", "."])
+def test_a_folder_that_is_none_of_the_storage_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="write a folder of the storage"):
+        data.folder_name(name)
+
+
+def test_runs_can_be_read_but_not_written_over() -> None:
+    with pytest.raises(InputError, match="runs are recorded there"):
+        data.folder_name("runs/digits-1")
+    assert data.folder_name("runs/digits-1", reading=True) == "runs/digits-1"
+
+
+@pytest.fixture
+def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Spotmpi]:
+    @asynccontextmanager
+    async def access(api: Any, volume: Any, say: Any) -> Any:
+        assert (volume.claim, volume.image) == ("runs", "registry/x:1")
+        yield pod
+
+    monkeypatch.setattr(data, "volume_access", access)
+    monkeypatch.setattr(data, "ClusterApi", lambda context, namespace: None)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        place = ["--on", "kubernetes", "--volume", "runs", "--image", "registry/x:1"]
+        monkeypatch.setattr(sys, "argv", ["spotmpi", "data", *arguments, *(place if "--on" not in arguments else [])])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said, complaint = capsys.readouterr()
+        return int(ended.value.code or 0), said, complaint
+
+    yield run
+
+
+def test_the_commands_push_list_and_pull(
+    spotmpi: Spotmpi, pod: Pod, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said, complaint = spotmpi("push", str(here), "voc")
+    assert (code, said) == (0, f"{here} -> voc: {len(tree(here))} files, 1.0 MB, {len(tree(here))} of them new\n")
+    assert 'a spec reads it with: data = "voc"' in complaint
+    assert spotmpi("ls")[1].split()[-3:] == ["1.0", str(len(tree(here))), "voc/"]
+    assert json.loads(spotmpi("ls", "voc", "--json")[1])[0]["files"] == 1
+    assert spotmpi("pull", "voc")[1].startswith("voc -> voc: ") and tree(tmp_path / "voc") == tree(here)
+    assert spotmpi("push", "voc")[0] == 2
+    assert spotmpi("push", "voc", "x", "--on", "local")[0] == 2
+    code, _, complaint = spotmpi("ls", "--on", "kubernetes")
+    assert code == 2 and "--volume" in complaint and "--image" in complaint
+
+
+class Site:
+    """A web server that gives pieces of files, with faults by number of the question."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.faults: dict[int, int] = {}  # question -> status instead of an answer; 0 breaks off in the middle
+        self.pieces = True
+        handler = type("Handler", (_Handler,), {"site": self})
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def order(self, name: str, sha256: str | None = None) -> Order:
+        return Order(f"http://127.0.0.1:{self.http.server_port}/{name}?signature={len(self.asked)}", name, sha256)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    site: Site
+
+    def do_GET(self) -> None:
+        number, content = len(self.site.asked), self.site.files[self.path[1:].partition("?")[0]]
+        self.site.asked.append(self.headers["Range"])
+        fault = self.site.faults.get(number)
+        if fault:
+            self.send_error(fault)
+            return
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        piece = content[first : last + 1]
+        self.send_response(206 if self.site.pieces else 200)
+        self.send_header("Content-Length", str(len(piece)))
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        self.send_header("ETag", hashlib.sha256(content).hexdigest())
+        self.end_headers()
+        self.wfile.write(piece if fault is None else piece[: len(piece) // 2])
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def site(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A site with a tar of several pieces; the pod's pieces are small, and it waits for nothing."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        facts = tarfile.TarInfo("VOCdevkit/big")
+        facts.size = 100_000
+        tar.addfile(facts, io.BytesIO(bytes(100_000)))
+    made = Site()
+    made.files = {"set.tar": packed.getvalue(), "weights.npz": b"w" * 50_000}
+    source = (names.PROJECT / "jobs/pod/fetch.py").read_text()
+    assert "PIECE = 16 << 20" in source and "PAUSE = 1.0" in source
+    small = source.replace("PIECE = 16 << 20", "PIECE = 10_000").replace("PAUSE = 1.0", "PAUSE = 0.01")
+    usual = ship.pod_side(names.PROJECT)
+    with tarfile.open(fileobj=io.BytesIO(usual)) as tar:
+        files = [(m.name, tar.extractfile(m).read()) for m in tar if m.isfile()]  # type: ignore[union-attr]
+    shipped = [ship.Member(n, small.encode() if n == "jobs/pod/fetch.py" else c) for n, c in files]
+    monkeypatch.setattr(data_store, "_pod_side", lambda: ship.archive(shipped))
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+def fetched(pod: Pod, order: Order) -> tuple[Moved, list[str]]:
+    said: list[str] = []
+    return asyncio.run(DataStore(pod, said.append).fetch(order, "voc")), said
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_a_pod_fetches_a_tar_in_pieces_checks_it_and_unpacks_it(pod: Pod, site: Site) -> None:
+    moved, said = fetched(pod, site.order("set.tar", sha(site.files["set.tar"])))
+
+    assert tree(pod.volume / "voc") == {"VOCdevkit/big": bytes(100_000)} and moved.files == 1
+    assert len(site.asked) == 1 + -(-len(site.files["set.tar"]) // 10_000)
+    assert said[-1] == "set.tar: 0.1 MB of 0.1 MB"
+
+
+def test_a_file_that_is_no_tar_stays_as_it_is(pod: Pod, site: Site) -> None:
+    fetched(pod, site.order("weights.npz"))
+    assert tree(pod.volume / "voc") == {"weights.npz": b"w" * 50_000}
+
+
+def test_pieces_that_fail_for_a_moment_are_asked_for_again(pod: Pod, site: Site) -> None:
+    site.faults = {2: 503, 3: 0, 5: 500}
+    fetched(pod, site.order("weights.npz", sha(b"w" * 50_000)))
+    assert tree(pod.volume / "voc") == {"weights.npz": b"w" * 50_000} and len(site.asked) == 1 + 5 + 3
+
+
+def test_what_went_away_in_the_middle_is_taken_up_by_another_address_of_the_same_file(pod: Pod, site: Site) -> None:
+    site.faults = dict.fromkeys(range(4, 99), 404)
+    with pytest.raises(SpotmpiError, match=r"could not fetch weights.npz: the address answers 404: the file is gone"):
+        fetched(pod, site.order("weights.npz"))
+    assert asyncio.run(DataStore(pod, print).listed("voc")) == []
+    site.faults, before = {}, len(site.asked)
+
+    fetched(pod, site.order("weights.npz"))
+
+    assert len(site.asked) - before < 1 + 5
+    assert tree(pod.volume / "voc") == {"weights.npz": b"w" * 50_000}
+
+
+def test_a_file_that_has_changed_since_is_fetched_anew(pod: Pod, site: Site) -> None:
+    site.faults = dict.fromkeys(range(4, 99), 403)
+    with pytest.raises(SpotmpiError, match="access to it has ended"):
+        fetched(pod, site.order("weights.npz"))
+    site.faults, site.files["weights.npz"] = {}, b"v" * 50_000
+    fetched(pod, site.order("weights.npz"))
+    assert tree(pod.volume / "voc") == {"weights.npz": b"v" * 50_000}
+
+
+def test_another_checksum_or_a_server_without_pieces_is_told_and_nothing_is_left(pod: Pod, site: Site) -> None:
+    with pytest.raises(SpotmpiError, match="another SHA-256 than the one given"):
+        fetched(pod, site.order("set.tar", "0" * 64))
+    assert tree(pod.volume / "voc") == {}
+    site.pieces = False
+    with pytest.raises(SpotmpiError, match=r"the server gives no pieces of it \(answer 200\)"):
+        fetched(pod, site.order("set.tar"))
+
+
+def test_an_address_needs_https_and_a_checksum() -> None:
+    good = "0" * 64
+    assert orders_of(f"https://x.org/a/set.tar.gz#sha256={good}") == [
+        Order("https://x.org/a/set.tar.gz", "set.tar.gz", good)
+    ]
+    assert orders_of(f"https://x.org/a.tgz#sha256={good}")[0].values("/v")["unpack"] is True
+    for text, said in (
+        ("https://x.org/a.tar", "needs its SHA-256"),
+        ("https://x.org/a.tar#sha256=12", "ends in no SHA-256"),
+        (f"http://x.org/a.tar#sha256={good}", "is not safe on its way"),
+        (f"https://x.org/#sha256={good}", "names no file"),
+    ):
+        with pytest.raises(InputError, match=said):
+            orders_of(text)
+
+
+def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> None:
+    with mock_aws():
+        account = ScriptedAccount().aws
+        client = account.client("s3", "us-east-1")
+        client.create_bucket(Bucket="sets")
+        for key in ("voc/2007.tar", "voc/more/2012.tar", "voc/", "vocal"):
+            client.put_object(Bucket="sets", Key=key, Body=b"x")
+
+        (one,) = orders_of("s3://sets/voc/2007.tar", account)
+        assert (one.name, one.sha256) == ("2007.tar", None) and "Signature" in one.url
+        assert [each.name for each in orders_of("s3://sets/voc/", account)] == ["2007.tar", "more/2012.tar"]
+        for text, said in (
+            ("s3://sets/vo", "there is no such object"),
+            (f"s3://sets/voc/#sha256={'0' * 64}", "a SHA-256 is of one object"),
+        ):
+            with pytest.raises(InputError, match=said):
+                orders_of(text, account)
+        with pytest.raises(SpotmpiError, match="NoSuchBucket"):
+            orders_of("s3://nobodys/x", account)
+
+
+def test_voc_is_whole_only_with_every_published_image_and_its_objects(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_store, "VOC", {"VOC2007/trainval": 2, "VOC2007/test": 1})
+    root = pod.volume / "voc" / "VOCdevkit" / "VOC2007"
+    for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / part).mkdir(parents=True)
+    (root / "ImageSets/Main/trainval.txt").write_text("1\n2\n")
+    (root / "ImageSets/Main/test.txt").write_text("3\n")
+    for image in "123":
+        (root / f"JPEGImages/{image}.jpg").write_text("")
+        (root / f"Annotations/{image}.xml").write_text("")
+    said: list[str] = []
+    store = DataStore(pod, said.append)
+
+    asyncio.run(store.check_voc("voc"))
+    assert said == ["PASCAL VOC is whole: VOC2007/trainval 2, VOC2007/test 1"]
+    (root / "Annotations/2.xml").unlink()
+    (root / "ImageSets/Main/test.txt").unlink()
+    with pytest.raises(SpotmpiError, match="VOC2007/trainval has 1 of 2, VOC2007/test has 0 of 1 images"):
+        asyncio.run(store.check_voc("voc"))

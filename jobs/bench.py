@@ -16,7 +16,7 @@ from jobs.pod import record
 from jobs.runs import RunState
 from jobs.spec import JobSpec
 from jobs.sweep import Sweep
-from jobs.trial import DRIFT, FAILED, MEASURED, PENDING, RUNNING, SUCCEEDED, Trial
+from jobs.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, PENDING, READ, RUNNING, SUCCEEDED, Trial
 
 Say = Callable[[str], None]
 
@@ -161,6 +161,8 @@ def describe(design: Design, trial: Trial) -> str:
     variant = f"{trial.variant}, " if len(design.variants) > 1 else ""
     if trial.role == DRIFT:
         return f"{variant}{nodes}, to see drift, {'before' if trial.repeat == 0 else 'after'} all others"
+    if trial.role in (ALLREDUCE, READ):
+        return f"{variant}{nodes}, {trial.role} benchmark before all others"
     role = f", {trial.role}" if trial.role != MEASURED else ""
     return f"{variant}{nodes}{role}, repeat {trial.repeat} of {design.repeats}"
 

@@ -12,7 +12,7 @@ from jobs import variants
 from jobs.budget import Budget
 from jobs.errors import InputError, Problem
 from jobs.spec import JobSpec
-from jobs.trial import DRIFT, MEASURED, SILENT, Trial
+from jobs.trial import ALLREDUCE, DRIFT, MEASURED, READ, SILENT, Trial
 from jobs.variants import Variant
 
 SEED = 1
@@ -51,7 +51,8 @@ class Design:
     """What a sweep measures and how often; `trials` follows from it.
 
     ``cells`` are the combinations of variant and nodes. With ``silent`` each trial of several ranks has a partner that
-    leaves out the exchange of gradients; with ``drift`` the smallest cell runs once more before and after all others.
+    leaves out the exchange of gradients; with ``drift`` the smallest cell runs once more before and after all others,
+    and with ``probe`` micro-benchmarks run on each kind of node first.
     ``source`` is what the design was read from, as JSON values; ``compare`` names a published table to stand beside the
     result.
     """
@@ -65,6 +66,7 @@ class Design:
     source: dict[str, Any] = field(compare=False, repr=False)
     silent: bool = False
     drift: bool = False
+    probe: bool = False
     budget: Budget = field(default=Budget(), compare=False)
     compare: str | None = field(default=None, compare=False)
 
@@ -86,7 +88,8 @@ class Design:
         kind of node stay together, and the next one begins with the kind that is still up.
         """
         chance = random.Random(self.seed)
-        found: list[tuple[Cell, int, str]] = [(self._smallest(), 0, DRIFT)] if self.drift else []
+        found: list[tuple[Cell, int, str]] = self._probes() if self.probe else []
+        found += [(self._smallest(), 0, DRIFT)] if self.drift else []
         last = None
         for repeat in range(1, self.repeats + 1):
             for group in self._groups(chance, last):
@@ -99,9 +102,10 @@ class Design:
 
     def spec_of(self, trial: Trial) -> JobSpec:
         """The job spec of one trial."""
-        spec = self.variant(trial.variant).spec
-        args = [*spec.args, NO_EXCHANGE] if trial.role == SILENT else spec.args
-        return spec.model_copy(update={"nodes": trial.nodes, "args": args})
+        spec = self.variant(trial.variant).spec.model_copy(update={"nodes": trial.nodes})
+        if trial.role in (ALLREDUCE, READ):
+            return spec.model_copy(update={"program": trial.role, "args": []})
+        return spec.model_copy(update={"args": [*spec.args, NO_EXCHANGE]}) if trial.role == SILENT else spec
 
     def variant(self, name: str) -> Variant:
         """The variant of that name."""
@@ -117,6 +121,17 @@ class Design:
 
     def _smallest(self) -> Cell:
         return min(self.cells, key=lambda cell: (cell[1], self.cells.index(cell)))
+
+    def _probes(self) -> list[tuple[Cell, int, str]]:
+        """Micro-benchmarks on the most nodes of each kind, and for each place of the data."""
+        found: dict[tuple[str, str, str], tuple[Cell, int, str]] = {}
+        for cell in sorted(self.cells, key=lambda cell: -cell[1]):
+            spec, group = self.variant(cell[0]).spec, self._group(cell)
+            if cell[1] * spec.slots > 1:
+                found.setdefault((ALLREDUCE, group, str(spec.image)), (cell, 0, ALLREDUCE))
+            if spec.data is not None:
+                found.setdefault((READ, group, str(spec.data)), (cell, 0, READ))
+        return list(found.values())
 
     def _paired(self, cell: Cell, repeat: int, chance: random.Random) -> list[tuple[Cell, int, str]]:
         alone = cell[1] * self.variant(cell[0]).spec.slots == 1  # has nobody to exchange with

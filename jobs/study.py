@@ -51,6 +51,7 @@ class StudyFile(Part):
     retries: int = Field(RETRIES, ge=0)
     silent: bool = False
     drift: bool = False
+    probe: bool = False
     compare: str | None = None
     limits: Limits = Limits()
     price: Cost | None = None
@@ -103,6 +104,7 @@ def design_of(values: Mapping[str, Any]) -> Design:
         {"study": file.model_dump(mode="json", exclude_defaults=True)},
         file.silent,
         file.drift,
+        file.probe,
         _budget(file),
         file.compare,
     )
@@ -127,6 +129,8 @@ def _of_limits(file: StudyFile, base: JobSpec) -> list[Problem]:
         found.append(Problem("limits.money", file.limits.money, "needs [price] with node_hour and told"))
     if file.silent and base.program is None:
         found.append(Problem("silent", True, "only our programs can leave out the exchange of gradients"))
+    if file.probe and base.image is None:
+        found.append(Problem("probe", True, "the micro-benchmarks need one of the images: name it in the spec"))
     if file.compare is not None and file.compare not in published.tables():
         found.append(Problem("compare", file.compare, f"published tables are: {', '.join(published.tables())}"))
     return found

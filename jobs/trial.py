@@ -11,6 +11,8 @@ FAILED = "failed"
 
 MEASURED = "measured"
 SILENT = "without exchange"  # the same work, but no rank hears of another's gradients: a measurement, not training
+ALLREDUCE = "allreduce"  # how fast the nodes exchange, before the trials
+READ = "read"  # how fast they read the data, before the trials
 DRIFT = "drift"  # the smallest cell once more, before and after all others
 
 
@@ -18,7 +20,7 @@ DRIFT = "drift"  # the smallest cell once more, before and after all others
 class Trial:
     """One run; ``runs`` are the ids of all tries, the last one counts, and ``seconds`` what they took together.
 
-    ``role`` says what it is for: measured, without exchange, or drift.
+    ``role`` says what it is for: measured, without exchange, drift, allreduce or read.
     """
 
     number: int

@@ -15,7 +15,7 @@ from jobs.report import doubts, measured, parts, report, rows
 from jobs.report.measured import Measured
 from jobs.report.report import Report
 from jobs.sweep import Sweep
-from jobs.trial import DRIFT, FAILED, MEASURED, SILENT, SUCCEEDED, Trial
+from jobs.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, SILENT, SUCCEEDED, Trial
 
 DIFFERENT = "different work"
 
@@ -67,6 +67,7 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         place=f"{it.folder.relative_to(runs_folder)}/report",
         variants=[(variant.name, ", ".join(variant.settings) or "the spec itself") for variant in design.variants],
         silent=silent,
+        probes=[run for role in (ALLREDUCE, READ) for run in _with_role(it, runs_folder, role)],
     )
     return dataclasses.replace(made, sections=parts.of_sweep(it, made, runs_folder))
 
@@ -103,10 +104,14 @@ def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Re
 def _by_cell(it: Sweep, runs_folder: Path) -> dict[tuple[str, int], list[Measured]]:
     """The runs without exchange."""
     found: dict[tuple[str, int], list[Measured]] = {}
-    for trial, paths in _finished(it, runs_folder, SILENT):
-        if paths.folder.is_dir():
-            found.setdefault((trial.variant, trial.nodes), []).append(measured.read(paths, trial.variant))
+    for run in _with_role(it, runs_folder, SILENT):
+        found.setdefault((run.variant, run.nodes), []).append(run)
     return found
+
+
+def _with_role(it: Sweep, runs_folder: Path, role: str) -> list[Measured]:
+    there = [(trial, paths) for trial, paths in _finished(it, runs_folder, role) if paths.folder.is_dir()]
+    return [measured.read(paths, trial.variant) for trial, paths in there]
 
 
 def _drift(it: Sweep, runs_folder: Path) -> list[str]:

@@ -22,7 +22,8 @@ class Report:
     ``conditions`` are facts (name, value) that hold for all runs, ``method`` says how was measured, ``warnings`` what
     a reader must know first, ``commands`` repeat the measurement and ``spec`` is the TOML that they read. ``place``
     is where the files of the report go unless told otherwise, below the runs folder. ``silent`` holds by (variant,
-    nodes) the runs that left out the exchange of gradients; ``sections`` are what is shown beside the main table.
+    nodes) the runs that left out the exchange of gradients, ``probes`` the micro-benchmarks; ``sections`` are what is
+    shown beside the main table.
     """
 
     title: str
@@ -36,6 +37,7 @@ class Report:
     place: str
     variants: list[tuple[str, str]] = field(default_factory=list)
     silent: Mapping[tuple[str, int], Sequence[Measured]] = field(default_factory=dict)
+    probes: Sequence[Measured] = ()
     sections: list[Section] = field(default_factory=list)
 
     def folder(self, runs_folder: Path) -> Path:

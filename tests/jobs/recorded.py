@@ -41,6 +41,7 @@ class Recorded:
     oversubscribed: bool = False
     work: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
 
 
 def work_of(spec: JobSpec) -> dict[str, Any]:
@@ -109,7 +110,9 @@ def _metrics(spec: JobSpec, made: Recorded) -> tuple[list[dict[str, Any]], float
     if made.state == "succeeded":
         result = {"iteration": made.iterations, **({} if made.loss is None else {"loss": made.loss})}
         quality = {} if made.accuracy is None else {"accuracy": made.accuracy}
-        lines.append({"t": clock, "attempt": len(bounds) - 1, "node": 0, "kind": "result", **result, **quality})
+        lines.append(
+            {"t": clock, "attempt": len(bounds) - 1, "node": 0, "kind": "result", **result, **quality, **made.result}
+        )
     return lines, clock
 
 

@@ -174,3 +174,11 @@ def test_nodes_are_told_as_they_really_were_and_several_zones_are_warned_of(runs
     assert any("several zones (us-east-1a, us-east-1b)" in warning for warning in found.warnings)
     paths.summary.write_text(json.dumps({"hardware": hardware[:1]}))
     assert not any("zones" in warning for warning in gather(["run-0"], runs, NOW).warnings)
+
+
+def test_what_the_nodes_could_do_beforehand_is_told(runs: Path) -> None:
+    busy = {("allreduce", 0): Recorded(result={"best_busbw": 1.25})}
+    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, busy, probe=True)
+    beforehand = section(report, "The nodes beforehand")
+    assert beforehand.cells == (("base", "2", "allreduce, bus bandwidth", "1.250", "GB/s"),)
+    assert [len(row.runs) for row in report.rows] == [3, 3]  # the benchmark is in no rate

@@ -121,6 +121,23 @@ def test_a_single_rank_has_nobody_to_be_silent_towards() -> None:
     ]
 
 
+def test_micro_benchmarks_run_first_on_each_kind_of_node_with_the_data_of_the_study() -> None:
+    spec = {**GPU, "data": "voc"}
+    kinds = {"a": ["kubernetes.node_selector={k='a'}"], "b": ["kubernetes.node_selector={k='b'}"]}
+    design = design_of({"nodes": [1, 2, 4], "kind": kinds}, spec, repeats=1, probe=True, drift=True)
+    first = design.trials()[:5]
+    assert sorted((trial.role, trial.variant, trial.nodes) for trial in first[:4]) == [
+        (role, kind, 4) for role in ("allreduce", "read") for kind in ("a", "b")
+    ]
+    assert first[4].role == DRIFT
+    made = design.spec_of(first[0])
+    assert (made.program, made.args, made.image) == (first[0].role, [], "chainermn")
+    assert made.data == design.spec.data
+    alone = design_of({"nodes": [1]}, repeats=1, probe=True).trials()
+    assert [trial.role for trial in alone] == [MEASURED]  # one rank, no data: there is nothing to probe
+    assert "one of the images" in problems_of({"nodes": [1]}, {"command": ["x"], "launcher": "none"}, probe=True)[0]
+
+
 def test_a_silent_trial_is_told_to_leave_the_exchange_out() -> None:
     design = design_of({"nodes": [2]}, repeats=1, silent=True)
     args = {trial.role: design.spec_of(trial).args for trial in design.trials()}

@@ -1,0 +1,30 @@
+"""Measure how fast the ranks read the files of a data set, started as PyTorch programs are."""
+
+import argparse
+
+from jobs.programs.ending import ends_together
+from jobs.programs.options import described
+from jobs.programs.pytorch.exchange import versions
+from jobs.programs.pytorch.processes import join, leave_group, process_options
+from jobs.programs.reading import chosen, measure, reading_parser
+from jobs.programs.reporting import Reporter
+
+
+def main() -> None:
+    """Run the program with the options of the command line."""
+    options = parse()
+    world = join(options)
+    details = {**described(options, "pytorch", versions()), "program": "pytorch/read"}
+    measure(world, chosen(options.data, options.files), details, Reporter(world.rank))
+    leave_group()
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of *arguments*, by default the command line's."""
+    parser = reading_parser(__doc__)
+    process_options(parser)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    ends_together(main)()

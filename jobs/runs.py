@@ -32,7 +32,6 @@ class RunState:
     folder: str
     name: str
     state: str
-    owner: str | None = None
     reason: str | None = None
     submitted: float | None = None
     ended: float | None = None
@@ -42,6 +41,7 @@ class RunState:
     iteration: int | None = None
     total_iterations: int | None = None
     scalars: dict[str, Any] = field(default_factory=dict)
+    owner: str | None = None
 
     @property
     def over(self) -> bool:

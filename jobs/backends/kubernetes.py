@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -211,8 +212,8 @@ class KubernetesBackend:
                     raise RunInUse(f"run {run} exists in {plan['namespace']} already") from error
                 raise
             try:
-                for part in parts:
-                    await api.create(_filled(part, made["metadata"]["uid"]))
+                # At once; should the JobSet have to go again, the cluster deletes whatever it owns by then.
+                await asyncio.gather(*(api.create(_filled(part, made["metadata"]["uid"])) for part in parts))
                 if manifests.LABEL_QUEUE not in jobset["metadata"]["labels"]:
                     await api.patch(cluster_api.JOBSET, run, {"spec": {"suspend": False}})
             except BaseException:

@@ -94,7 +94,7 @@ def folder_name(text: str, reading: bool = False) -> str:
 
 
 def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutine[Any, Any, T]]) -> T:
-    api, volume = _reached(storage)
+    api, volume = reached(storage)
 
     async def whole() -> T:
         async with volume_access(api, volume, say) as there:
@@ -103,7 +103,8 @@ def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutin
     return call(whole())
 
 
-def _reached(storage: Storage) -> tuple[ClusterApi, Volume]:
+def reached(storage: Storage) -> tuple[ClusterApi, Volume]:
+    """The cluster and the volume of a storage; InputError where the place has none."""
     here = choose.where(storage.where)
     if here.place == choose.LOCAL:
         raise wrong("--on", here.place, "name an environment, or kubernetes: runs on this machine take any folder")

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from jobs import names
 from jobs.backends.base import Say
 from jobs.backends.volume_access import VolumeAccess
+from jobs.cloud.redaction import redacted
 from jobs.data_source import Index, Source
 from jobs.errors import SpotmpiError
 from jobs.plan import ship
@@ -87,7 +88,7 @@ class DataStore:
         command = ["sh", "-c", f"cd {_CODE} && exec python3 -m jobs.pod.fetch"]
         await self._there.ask(command, io.BytesIO(values), lines)
         if "files" not in lines.last:
-            why = lines.last.get("failed", "the pod broke off; push again to go on")
+            why = redacted(str(lines.last.get("failed", "the pod broke off; push again to go on")))
             raise SpotmpiError(f"could not fetch {order.name}: {why}")
         return Moved(int(lines.last["files"]), self._got, int(lines.last["files"]))
 

@@ -19,6 +19,9 @@ def command(
             metavar="look|run|up",
         ),
     ] = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Also start a small pod that mounts the storage and resolves a name.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check account, tools, quota, leftovers and a live environment; exit 1 when something is an error."""
@@ -29,7 +32,7 @@ def command(
         return
     from jobs.cloud.doctor import doctor
 
-    found = doctor(stack)
+    found = doctor(stack) if not probe else findings.with_probe(stack)
     findings.show(found, json)
     if any(finding.level == "error" for finding in found):
         raise typer.Exit(1)

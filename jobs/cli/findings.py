@@ -6,13 +6,24 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from jobs.cli.view import say
 from jobs.cloud.checks.finding import Finding
 from jobs.cloud.rights import policy
+from jobs.errors import wrong
 
 
 def show_policy(wanted: str) -> None:
     """Print an IAM policy as JSON."""
     print(json.dumps(policy(wanted), indent=1))
+
+
+def with_probe(stack: str | None) -> tuple[Finding, ...]:
+    """What the doctor finds, then what a pod finds; InputError without a stack."""
+    if stack is None:
+        raise wrong("--probe", None, "name the stack whose storage is to be tried")
+    from jobs.cloud import doctor, probe
+
+    return (*doctor.doctor(stack), *probe.of_stack(stack, say))
 
 
 def show(findings: Sequence[Finding], as_json: bool) -> None:

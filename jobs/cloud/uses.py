@@ -62,6 +62,6 @@ def _attempts(paths: RunPaths) -> Iterator[tuple[dict[str, Any], float | None]]:
 
 def _who(paths: RunPaths) -> tuple[str, str]:
     """Owner and team; the team is the queue that admits the run."""
-    plan = runs.plan(paths) if paths.plan.is_file() else {}
+    owners = (event["owner"] for event in runs.lines(paths.events) if event.get("owner"))
     queue = spec.load(paths.spec).kubernetes.queue if paths.spec.is_file() else None
-    return plan.get("owner") or "unknown", queue or "none"
+    return next(owners, "unknown"), queue or "none"

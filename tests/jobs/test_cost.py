@@ -142,8 +142,8 @@ def recorded(folder: Path, uses: list[Use], **plan: Any) -> None:
     paths.mkdir(parents=True)
     queue = "" if uses[0].team == "none" else f'[kubernetes]\nqueue = "{uses[0].team}"\n'
     (paths / "spec.toml").write_text(f'command = ["train"]\n{queue}')
-    (paths / "plan.yaml").write_text(json.dumps({"owner": uses[0].owner, **plan}))
-    events: list[dict[str, Any]] = [{"t": uses[0].began, "event": "submitted"}]
+    (paths / "plan.yaml").write_text(json.dumps(plan))
+    events: list[dict[str, Any]] = [{"t": uses[0].began, "event": "submitted", "owner": uses[0].owner}]
     for attempt, ended in enumerate(sorted({use.ended or 0 for use in uses}), 1):
         own = [use for use in uses if use.ended == ended]
         machines = [

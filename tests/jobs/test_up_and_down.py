@@ -239,7 +239,9 @@ def test_groups_are_closed_by_aws_when_an_environment_expires_and_opened_by_the_
 
 
 def test_a_small_run_that_fails_is_told_and_tried_again(life: Life) -> None:
-    hands = replace(life.hands, run=lambda values, **more: RunState("smoke-1", "", "smoke", "failed", "no capacity"))
+    hands = replace(
+        life.hands, run=lambda values, **more: RunState("smoke-1", "", "smoke", "failed", reason="no capacity")
+    )
     with pytest.raises(SpotmpiError, match="the small run failed: no capacity; `spotmpi logs smoke-1` shows more"):
         up("lab", hands)
     up("lab", life.hands)

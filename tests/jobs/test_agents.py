@@ -305,6 +305,22 @@ def test_a_command_for_the_first_node_leaves_the_others_waiting(gang: Callable[.
     assert run.said(1) == []
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_cannot_run_the_image_ends_the_run_before_any_rank_starts(
+    gang: Callable[..., Gang], tmp_path: Path, node: int
+) -> None:
+    (tmp_path / f"node-{node}").mkdir()
+    (tmp_path / f"node-{node}" / "image.json").write_text(json.dumps({"cuda_of_framework": None}))
+
+    run = gang(*SLEEP, resources={"gpu": 1})
+
+    assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE  # by which the Job ends the other pods
+    assert kinds(run.said()) == ["failed"]
+    reason = str(run.said()[-1].reason)
+    assert "the image has no CUDA but GPUs are asked for: build it on a CUDA base" in reason
+    assert reason.startswith("node 1: ") is (node == 1)
+
+
 TORCHRUN = """
 import os, subprocess, sys
 options = dict(part.lstrip("-").split("=") for part in sys.argv[1:] if "=" in part and part.startswith("--"))

@@ -66,7 +66,7 @@ def section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section | None:
         "Iterations/s against those of the first level of the same factor, all else being equal; where "
         "several pairs are, their geometric mean.",
     )
-    header = ("Factor", "Level", "Against", "Nodes", "Effect", "Bounds", "Pairs", "")
+    header = ("Factor", "Level", "Against", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
     return Section("Which switch brought what", said, header, tuple(map(_cells, found)), 3)
 
 

@@ -10,7 +10,7 @@ from jobs.report.figures import MISSING, number, share
 from jobs.report.section import Section
 from jobs.series import Series
 
-_HEADER = ("Variant", "Nodes", "Measured", "Model", "95 % interval", "Error", "")
+_HEADER = ("Variant", "Nodes", "Measured", "Model", "95 % interval", "Error", "Verdict")
 _FURTHER = 2  # times the largest measured count is as far as the curve goes
 
 

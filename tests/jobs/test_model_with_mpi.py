@@ -63,4 +63,5 @@ def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth
             assert errors[-1] < 0.25  # a busy machine holds up real ranks
             assert (made.verdict == model.NOT_VALID) == (max(errors) > model.ERROR_LIMIT)
     volumes = [each.model.unknowns["volume"] for each in found]
-    assert volumes[0] > 2 * volumes[1]  # a third of the bandwidth
+    # What an allreduce costs beside its bandwidth is the same at both rates.
+    assert volumes[0] - volumes[1] == pytest.approx(1e6 / 20e6 - 1e6 / 60e6, rel=0.4)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 
 import typer
 
+from jobs import names
 from jobs.cli.view import say
 from jobs.cloud import down as going
 from jobs.cloud import up as coming
@@ -17,20 +20,27 @@ from jobs.cloud.hands import Hands
 from jobs.cloud.pulumi_cli import Pulumi
 from jobs.cloud.stack_file import read_stack
 from jobs.cloud.up import Wishes
+from jobs.data import folder_name
 from jobs.errors import EXIT_FAILURE, wrong
 from jobs.spec import read_duration
 
 _SHORTEST = 300.0  # seconds; a shorter life is a mistake
 
 
-def wishes(images: bool, smoke: bool, expires: str | None) -> Wishes:
-    """The options of `up` as wishes; InputError for a time that is none."""
+def wishes(images: bool, smoke: bool, expires: str | None, data: Sequence[str]) -> Wishes:
+    """The options of `up` as wishes; InputError for a time that is none, and for data without a folder."""
+    staged = []
+    for text in data:
+        source, equals, folder = text.rpartition("=")
+        if not (source and equals):
+            raise wrong("--data", text, "write it as SRC=FOLDER, such as my-set=voc")
+        staged.append((source, folder_name(folder)))
     if expires is None:
-        return Wishes(images, smoke)
+        return Wishes(images, smoke, None, tuple(staged))
     seconds = read_duration("--expires", expires)
     if seconds < _SHORTEST:
         raise wrong("--expires", expires, "give at least 5m")
-    return Wishes(images, smoke, timedelta(seconds=seconds))
+    return Wishes(images, smoke, timedelta(seconds=seconds), tuple(staged))
 
 
 def bring_up(stack: str, yes: bool, wished: Wishes, as_json: bool) -> None:
@@ -65,7 +75,9 @@ def _hands(stack: str, yes: bool) -> Hands:
             raise wrong("--yes", None, f"say --yes where nobody can be asked: {question}")
         return typer.confirm(question, err=True)
 
-    return Hands(open_account(read_stack(stack).region), Pulumi(_print), say, agree)
+    # The stack's file and Pulumi's project have to be of the same folder.
+    project = Path.cwd() if Path("Pulumi.yaml").is_file() else names.PROJECT
+    return Hands(open_account(read_stack(stack).region), Pulumi(_print, project), say, agree)
 
 
 def _print(line: str) -> None:

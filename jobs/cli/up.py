@@ -14,6 +14,10 @@ def command(
         bool, typer.Option("--no-images", help="Push no images, and so run nothing small at the end.")
     ] = False,
     no_smoke: Annotated[bool, typer.Option("--no-smoke", help="Leave the small run at the end out.")] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="Push this to a folder of the storage; repeatable.", metavar="SRC=FOLDER"),
+    ] = None,
     expires: Annotated[
         str | None, typer.Option("--expires", help="AWS takes all nodes of the groups after this time, such as 8h.")
     ] = None,
@@ -22,4 +26,5 @@ def command(
     """Build an environment, push images and run something small; the same command goes on where one stopped."""
     from jobs.cli import environment_life
 
-    environment_life.bring_up(stack, yes, environment_life.wishes(not no_images, not no_smoke, expires), json)
+    wished = environment_life.wishes(not no_images, not no_smoke, expires, data or [])
+    environment_life.bring_up(stack, yes, wished, json)

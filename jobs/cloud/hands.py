@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from jobs import api
+from jobs import api, data
 from jobs.backends.base import Say
 from jobs.backends.choose import Where
 from jobs.backends.cluster_view import Reads, context_of, view_of
@@ -35,6 +35,10 @@ def _push(image: str, there: Environment, say: Say) -> str:
     return push_image(image, there.repositories[image], say=say, cpu=not there.has_gpus)
 
 
+def _stage(source: str, folder: str, where: Where, say: Say) -> None:
+    data.push([source], folder, data.Storage(where), say)
+
+
 def _run(command: Sequence[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -58,6 +62,7 @@ class Hands:
     knows: Callable[[Environment], bool] = _knows  # whether this machine's kubeconfig has the cluster
     command: Callable[[Sequence[str]], None] = _run
     push: Callable[[str, Environment, Say], str] = _push
+    stage: Callable[[str, str, Where, Say], None] = _stage
     run: Callable[..., RunState] = api.run
     list_runs: Callable[[Where], list[RunState]] = api.list_runs
     stop_run: Callable[..., RunState] = api.stop

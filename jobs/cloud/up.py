@@ -27,11 +27,12 @@ class NotAgreed(SpotmpiError):
 
 @dataclass(frozen=True)
 class Wishes:
-    """How far to go, and after what time the groups are closed."""
+    """How far to go, after what time the groups are closed, and data as (source, folder on the storage)."""
 
     images: bool = True
     smoke: bool = True
     expires: timedelta | None = None
+    data: tuple[tuple[str, str], ...] = ()
 
 
 def up(stack: str, hands: Hands, wishes: Wishes | None = None) -> Environment:
@@ -75,6 +76,8 @@ class _Building:
         steps.append(("sizes of the node groups", self._open))
         if self._wishes.images:
             steps.append(("images", self._images))
+        if self._wishes.data:
+            steps.append(("data", self._data))
         if self._wishes.images and self._wishes.smoke:
             steps.append(("a small run", self._smoke))
         return steps
@@ -131,6 +134,10 @@ class _Building:
                 self._hands.say(f"{image} is in the registry")
             else:
                 self._hands.push(image, self.there, self._hands.say)
+
+    def _data(self) -> None:
+        for source, folder in self._wishes.data:
+            self._hands.stage(source, folder, Where(self._stack.stack), self._hands.say)
 
     def _build_of(self, image: str) -> Build:
         return build_for(image, self.there.has_gpus)

@@ -29,9 +29,9 @@ class Stock:
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # scheduled actions
     look: Callable[[], None] = lambda: None  # called before every answer
 
-    def account(self) -> ScriptedAccount:
-        """An account that has this stock."""
-        made = ScriptedAccount()
+    def account(self, made: ScriptedAccount | None = None) -> ScriptedAccount:
+        """An account that has this stock, or *made* as one: its clients take a while to make."""
+        made = made or ScriptedAccount()
         answers: dict[str, Callable[[Mapping[str, Any]], Any]] = {
             "DescribeFileSystems": lambda asked: {
                 "FileSystems": [_tagged("FileSystemId", *i) for i in self.systems.items()]

@@ -43,7 +43,7 @@ BIG = [
 ]
 SMALL = [Use("small", "bob", "none", TWO, T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
 LIVES = [
-    Life(ONE, None, "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 4 * HOUR),
+    Life(ONE, "ip-10-0-0-1.ec2.internal", "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 4 * HOUR),
     Life(TWO, None, "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 2 * HOUR, reclaimed=True),
 ]
 CURVES = {KIND: Curve(tuple((T0 + hour * HOUR, float(price)) for hour, price in CHANGES))}
@@ -89,9 +89,15 @@ def there() -> environment.Environment:
     return environment.parse({**OUTPUTS, "region": "us-east-1", "zone": "us-east-1a", "node_groups": [group]})
 
 
+@pytest.fixture(scope="module")
+def one_account() -> ScriptedAccount:
+    return ScriptedAccount()
+
+
 @pytest.fixture
-def account(there: environment.Environment) -> ScriptedAccount:
-    made = ScriptedAccount()
+def account(one_account: ScriptedAccount, there: environment.Environment) -> ScriptedAccount:
+    made = one_account
+    made.asked.clear()
     tags = [{"Key": "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group", "Value": "gpus"}]
     sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
     failed = {**activity("Launching a new", "i-0fffffffffffffff0", 0, 0), "StatusCode": "Failed"}
@@ -120,6 +126,9 @@ def account(there: environment.Environment) -> ScriptedAccount:
                 activity("Launching a new", TWO, 0.0, 0.1),
                 activity("Launching a new", ONE, 0.0, 0.1),
             ]
+        },
+        "DescribeInstances": lambda region, asked: {
+            "Reservations": [{"Instances": [{"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}]}]
         },
         "DescribeSpotPriceHistory": lambda region, asked: {"SpotPriceHistory": history},
         "GetCostAndUsage": lambda region, asked: {
@@ -167,6 +176,14 @@ def test_an_environment_costs_what_its_machines_did_though_nobody_watched(
     (asked,) = account.calls("GetCostAndUsage")
     assert asked["TimePeriod"] == {"Start": "2026-11-20", "End": "2026-11-21"}
     assert asked["Filter"]["Tags"] == {"Key": "spotmpi:environment", "Values": [there.name]}
+
+
+def test_a_machine_that_only_tells_its_nodes_name_is_known_by_it_too() -> None:
+    uses = [Use("old", "ann", "none", "ip-10-0-0-1.ec2.internal", T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
+
+    bill = make_bill(LIVES, uses, CURVES, T0, T0 + 9 * HOUR)
+
+    assert bill.runs[0].dollars == pytest.approx(0.40) and bill.machines[1].used == 0
 
 
 def test_where_the_bill_may_not_be_read_the_rest_is_there(

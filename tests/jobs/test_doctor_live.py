@@ -109,11 +109,16 @@ def group_of(tags: Mapping[str, str]) -> dict[str, Any]:
     return {"AutoScalingGroupName": "eks-g4dn", "Tags": listed, **sizes}
 
 
+@pytest.fixture(scope="module")
+def one_account() -> ScriptedAccount:
+    return ScriptedAccount()
+
+
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
-    account = ScriptedAccount()
-    World().script(account)
-    made = Here(account)
+def here(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    World().script(one_account)
+    one_account.rights.clear()
+    made = Here(one_account)
     nodegroup = {
         "status": "ACTIVE",
         "health": {"issues": []},
@@ -148,7 +153,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
         made.answer(operation, **values)
     place = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-mine-g4dn"}
     # Placement is asked by instance id, the quota's use by life cycle.
-    usual = account.answers["DescribeInstances"]
+    usual = one_account.answers["DescribeInstances"]
 
     def instances(region: str, asked: Mapping[str, Any]) -> Any:
         if asked["Filters"][0]["Name"] != "instance-id":
@@ -156,7 +161,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
         ids = asked["Filters"][0]["Values"]
         return {"Reservations": [{"Instances": [{"InstanceId": each, "Placement": place} for each in ids]}]}
 
-    account.answers["DescribeInstances"] = instances
+    one_account.answers["DescribeInstances"] = instances
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "Pulumi.mine.yaml").write_text(STACK)
     monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))

@@ -25,6 +25,7 @@ from jobs.environment import Environment
 from jobs.errors import InputError, SpotmpiError
 from jobs.images import Build
 from jobs.runs import RunState
+from tests.jobs.scripted_account import ScriptedAccount
 from tests.jobs.scripted_cluster import ScriptedCluster
 from tests.jobs.stocked_account import Stock
 from tests.jobs.test_environment import OUTPUTS
@@ -78,10 +79,10 @@ if words[0] != "stack":
 class Life:
     """One environment's life: hands that do what the test says, and a list of what they did."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, account: ScriptedAccount) -> None:
         self.folder, self.stock, self.cluster = folder, Stock(), ScriptedCluster()
         self.stock.group("eks-g4dn", GROUP_TAGS, nodes=1)
-        self.account = self.stock.account()
+        self.account = self.stock.account(account)
         self.did: list[str] = []
         self.answers: list[bool] = []
         self.findings: list[Finding] = []
@@ -101,6 +102,7 @@ class Life:
             knows=lambda there: self.known,
             command=self.command,
             push=self.push,
+            stage=lambda source, folder, where, say: self.do(f"stage {source} as {folder} on {where.place}"),
             run=self.run,
             list_runs=lambda where: self.runs,
             stop_run=lambda run, where: self.do(f"stop {run} on {where.place}"),
@@ -142,8 +144,13 @@ class Life:
         (self.folder / "stacks" / f"Pulumi.{name}.yaml").write_text(SETTINGS + more)
 
 
+@pytest.fixture(scope="module")
+def one_account() -> ScriptedAccount:
+    return ScriptedAccount()
+
+
 @pytest.fixture
-def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
+def life(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
     monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stacks").mkdir()
@@ -151,7 +158,7 @@ def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
     program.write_text(PULUMI.format(python=sys.executable, folder=str(tmp_path), made=MADE))
     program.chmod(0o755)
     (tmp_path / "outputs").write_text(json.dumps(OUTPUTS))
-    made = Life(tmp_path)
+    made = Life(tmp_path, one_account)
     made.stack()
     return made
 
@@ -167,6 +174,19 @@ def test_up_builds_after_a_yes_and_ends_with_something_that_ran(life: Life) -> N
     assert life.did == ["Build lab as shown?", command, "push chainermn", "run chainermn on lab"]
     assert ledger.read("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
     assert [line for line in life.said if line[1:3] == "/7"][-1] == "7/7 a small run"
+
+
+def test_data_is_staged_before_something_runs_and_asked_for_again_by_the_next_up(life: Life) -> None:
+    wished = Wishes(data=(("set", "voc"), ("s3://sets/coco/", "coco")))
+    life.trouble["stage"] = "the terminal went away"
+    with pytest.raises(SpotmpiError, match="the terminal went away"):
+        up("lab", life.hands, wished)
+    assert not any(each.startswith("run") for each in life.did)
+
+    up("lab", life.hands, wished)
+
+    staged = ["stage set as voc on lab", "stage s3://sets/coco/ as coco on lab"]
+    assert life.did[-3:] == [*staged, "run chainermn on lab"]
 
 
 def test_up_again_asks_nothing_and_repeats_nothing(life: Life) -> None:
@@ -440,6 +460,9 @@ def test_the_commands_say_what_comes_next_and_what_is_left(
     assert code == 0 and said.startswith("spotmpi-lab is up in us-east-1a. Next: spotmpi run jobs/examples/digits.toml")
     assert json.loads(spotmpi("up", "lab", "--no-images", "--json")[1])["environment"]["cluster"] == "spotmpi-lab"
     assert spotmpi("up", "lab", "--expires", "1m")[0] == 2
+    assert spotmpi("up", "lab", "--data", "set")[0] == spotmpi("up", "lab", "--data", "set=../x")[0] == 2
+    assert spotmpi("up", "lab", "--no-images", "--data", "https://x/#sha256=0=voc")[0] == 0
+    assert life.did[-1] == "stage https://x/#sha256=0 as voc on lab"
     life.stock.logs.add("/aws/eks/spotmpi-lab/cluster")
     code, said = spotmpi("down", "lab")
     assert code == 1 and said.startswith("log groups: /aws/eks/spotmpi-lab/cluster\n  -> aws logs delete-log-group")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 from jobs.report.cells import Table as Cells
@@ -16,7 +17,7 @@ _ENDLESS = 10_000
 
 
 def show(report: Report, file: IO[str] | None = None, width: int | None = None) -> None:
-    """Print the table of *report* with its notes and warnings, by default to stdout and as wide as that is."""
+    """Print the tables of *report* with notes and warnings, by default to stdout and as wide as that is."""
     from rich.console import Console
 
     made = table(report)
@@ -31,17 +32,25 @@ def show(report: Report, file: IO[str] | None = None, width: int | None = None) 
     for line in [made.caption, *(f"{letter}: {note}" for letter, note in made.notes)]:
         if line:
             console.print(line, soft_wrap=True)
+    for section in report.sections:
+        if section.cells:
+            console.print(f"\n{section.title}", style="bold")
+            console.print(_table(section.header, section.right, section.cells, 1))
     for warning in report.warnings:
         console.print(f"warning: {warning}", soft_wrap=True, style="yellow")
 
 
 def _grid(made: Cells, header: list[str], roomy: bool) -> Table:
+    return _table(header, made.numeric, made.cells, 1 if roomy else 0)
+
+
+def _table(header: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[str]], padding: int) -> Table:
     from rich import box
     from rich.table import Table
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if roomy else 0), header_style="bold")
-    for name, numeric in zip(header, made.numeric, strict=True):
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, padding), header_style="bold")
+    for name, numeric in zip(header, right, strict=True):
         shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for cells in made.cells:
+    for cells in rows:
         shown.add_row(*cells)
     return shown

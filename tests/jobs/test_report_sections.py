@@ -1,6 +1,7 @@
 """What a study's report shows beside its main table, from recorded runs of known contents."""
 
 import csv
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs import sweep
-from jobs.report import files
+from jobs.report import files, terminal
 from jobs.report.gather import gather
 from jobs.report.markdown import markdown
 from jobs.report.page import page
@@ -155,6 +156,10 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
     for title in ("What it costs", "Where the time goes", "Attempts and reclaims"):
         assert f"<h2>{title}</h2>" in page(report)
         assert f"## {title}" in markdown(report)
+    shown = io.StringIO()
+    terminal.show(report, shown, width=120)
+    assert "What it costs" in shown.getvalue() and "$ per 1,000 iterations" in shown.getvalue()
+    for title in ("What it costs", "Where the time goes", "Attempts and reclaims"):
         assert title in [each["title"] for each in json.loads(written.data.read_text())["sections"]]
     rows = list(csv.DictReader(written.csv.open()))
     assert [row["nodes"] for row in rows] == ["1", "2"]

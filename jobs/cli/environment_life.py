@@ -16,10 +16,10 @@ from jobs.cli.view import say
 from jobs.cloud import down as going
 from jobs.cloud import up as coming
 from jobs.cloud.aws import open_account
-from jobs.cloud.hands import Hands
+from jobs.cloud.hands import Agree, Hands
 from jobs.cloud.pulumi_cli import Pulumi
-from jobs.cloud.stack_file import read_stack
-from jobs.cloud.up import Wishes
+from jobs.cloud.stack_file import StackFile, read_stack
+from jobs.cloud.up import NotAgreed, Wishes
 from jobs.data import folder_name
 from jobs.errors import EXIT_FAILURE, wrong
 from jobs.spec import read_duration
@@ -44,8 +44,11 @@ def wishes(images: bool, smoke: bool, expires: str | None, data: Sequence[str]) 
 
 
 def bring_up(stack: str, yes: bool, wished: Wishes, as_json: bool) -> None:
-    """Bring an environment up and print the command that comes next."""
-    there = coming.up(stack, _hands(stack, yes), wished)
+    """Choose a zone where the stack has none, bring its environment up and print the command that comes next."""
+    hands = _hands(stack, yes)
+    if read_stack(stack).zone is None:
+        _choose_zone(read_stack(stack), hands.agree)
+    there = coming.up(stack, hands, wished)
     following = f"spotmpi run jobs/examples/digits.toml --on {stack}"
     if as_json:
         print(json.dumps({"environment": there.model_dump(mode="json"), "next": following}))
@@ -65,6 +68,26 @@ def take_down(stack: str, yes: bool, delete_data: str | None, as_json: bool) -> 
         say(f"{len(left)} things of {stack} are left and may bill; the same command looks again")
         raise typer.Exit(EXIT_FAILURE)
     say(f"nothing of {stack} is left that bills")
+
+
+def _choose_zone(stack: StackFile, agree: Agree) -> None:
+    """Show zones and types by price, score and quota, and put the first into the stack's file after a yes."""
+    from jobs.cli import zone_choice, zone_table
+    from jobs.cloud.zone_plan import zone_plan
+
+    types = sorted({group.type for group in stack.groups if group.type})
+    if not types:
+        raise wrong(
+            "spotmpi:groups", None, f"{stack.path} names no group with a type: start from one of the ready stacks"
+        )
+    nodes = max(group.max or 1 for group in stack.groups)
+    plan = zone_plan(types, nodes, [stack.region] if stack.region else [])
+    zone_table.show(plan)
+    row = plan.rows[0]
+    if not agree(f"{stack.stack} has no zone yet. Take row 1, {row.type} in {row.zone}?"):
+        command = f"spotmpi plan --types {','.join(types)} --nodes {nodes} --write {stack.stack} --row N"
+        raise NotAgreed(f"no zone was chosen: `{command}` takes another row")
+    zone_choice.write(plan, 1, stack.stack, None)
 
 
 def _hands(stack: str, yes: bool) -> Hands:

@@ -20,12 +20,13 @@ from jobs.cloud.down import down
 from jobs.cloud.hands import Hands
 from jobs.cloud.pulumi_cli import Pulumi
 from jobs.cloud.remains import KINDS
+from jobs.cloud.stack_file import read_stack
 from jobs.cloud.up import NotAgreed, Wishes, up
 from jobs.environment import Environment
 from jobs.errors import InputError, SpotmpiError
 from jobs.images import Build
 from jobs.runs import RunState
-from tests.jobs.scripted_account import ScriptedAccount
+from tests.jobs.scripted_account import ScriptedAccount, World
 from tests.jobs.scripted_cluster import ScriptedCluster
 from tests.jobs.stocked_account import Stock
 from tests.jobs.test_environment import OUTPUTS
@@ -479,3 +480,30 @@ def test_without_a_terminal_a_yes_has_to_be_said(life: Life, monkeypatch: pytest
     with pytest.raises(InputError, match=r"say --yes where nobody can be asked: Build lab"):
         hands.agree("Build lab as shown?")
     assert environment_life._hands("lab", True).agree("?") and isinstance(hands.pulumi, pulumi_cli.Pulumi)
+
+
+def test_a_stack_without_a_zone_gets_the_best_row_after_a_yes_and_says_what_lost(
+    life: Life, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = "config:\n  aws:region: us-east-1\n  spotmpi:groups:\n    - {name: g4dn, type: g4dn.xlarge, max: 2}\n"
+    (life.folder / "stacks" / "Pulumi.lab.yaml").write_text(settings)
+    markets, world = ScriptedAccount(), World()
+    world.script(markets)
+    monkeypatch.setattr("jobs.cloud.zone_plan.open_account", lambda: markets.aws)
+    monkeypatch.setattr("jobs.cli.environment_life._hands", lambda stack, yes: life.hands)
+
+    def up_by_hand() -> int:
+        monkeypatch.setattr(sys, "argv", ["spotmpi", "up", "lab", "--no-images"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0)
+
+    life.answers = [False]
+    assert up_by_hand() == 1 and read_stack("lab").zone is None and life.asked() == []
+    assert (
+        "`spotmpi plan --types g4dn.xlarge --nodes 2 --write lab --row N` takes another row" in capsys.readouterr().err
+    )
+    life.did.clear()
+    assert up_by_hand() == 0 and read_stack("lab").zone == "us-east-1a"
+    assert life.did[:2] == ["lab has no zone yet. Take row 1, g4dn.xlarge in us-east-1a?", "Build lab as shown?"]
+    assert "g4dn.xlarge in us-east-1b lost: " in capsys.readouterr().out

@@ -43,8 +43,7 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     runs: Runs, zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORWARDED", "from-the-terminal")
-    beside = {"name": "beside", "image": runs.testbed.images["base"], "command": ["sh", "-c", "echo not a rank"]}
-    pod = {"spec": {"containers": [{"name": "node", "env": [{"name": "NICE", "value": "yes"}]}, beside]}}
+    pod = {"spec": {"containers": [{"name": "node", "env": [{"name": "NICE", "value": "yes"}]}]}}
     for kind, name, values in (
         ("Secret", "keys", {"stringData": {"key": "s3cret"}}),
         ("ConfigMap", "team", {"data": {"motto": "onwards"}}),

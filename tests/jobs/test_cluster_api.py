@@ -222,6 +222,14 @@ def test_a_followed_log_gives_its_lines(api: ClusterApi, server: Server) -> None
     server.answers["log"] = [(200, "one\ntwo\n")]
     assert taken(lambda: api.log("a", 3, True), 2) == ["one", "two"]
     assert "sinceSeconds=3" in server.asked[0] and "follow=true" in server.asked[0].lower()
+    assert "container=node" in server.asked[0]  # beside which templates may put others
+
+
+def test_the_refusal_of_a_followed_log_is_asked_for_with_the_same_container(api: ClusterApi, server: Server) -> None:
+    server.answers["log"] = [(500, json.dumps(status(500, "kubelet away"))), (200, "one\n")]
+    with pytest.raises(httpx2.HTTPError):
+        taken(lambda: api.log("a", None, True), 1)
+    assert all("container=node" in asked for asked in server.asked) and len(server.asked) == 2
 
 
 def test_a_followed_log_of_a_pod_that_is_gone_is_missing(api: ClusterApi, server: Server) -> None:

@@ -15,6 +15,7 @@ BASE = "base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 _FIELD = "--variant"
 _SHAPE = 'write it as name:key=value,..., such as "wide:slots=2" or "fp16:args+=--allreduce-dtype fp16"'
+_SELECTOR = "kubernetes.node_selector"
 _NOT_MEASURED = ("name", "limits")  # what may differ without changing what is measured
 
 
@@ -32,8 +33,10 @@ class Variant:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The spec's top-level keys that the variant changes on purpose."""
-        return tuple(sorted({re.split(r"[.+=]", setting.strip())[0] for setting in self.settings}))
+        """What the variant changes on purpose: the spec's top-level keys, and ``machine`` where it selects nodes."""
+        changed = {re.split(r"[.+=]", setting.strip())[0] for setting in self.settings}
+        selects = any(setting.strip().startswith(_SELECTOR) for setting in self.settings)
+        return tuple(sorted({*changed, "machine"} if selects else changed))
 
     @property
     def text(self) -> str:

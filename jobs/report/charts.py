@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jobs.metrics import Point
 from jobs.report.chart import IDEAL, MEASURED, TRACE, XY, Chart, Curve
+from jobs.report.figures import counted
 from jobs.report.measured import STRONG, WEAK
 from jobs.report.report import Report, batch, label
 from jobs.report.rows import Line, Row
@@ -14,6 +15,7 @@ from jobs.report.rows import Line, Row
 _POINTS = 160  # as many as a trace shows; each is the mean of a stretch
 _TRACES = 4  # rows up to which each has its trace
 _LINES = 6  # lines up to which each has a trace
+_ASIDE = 0.022  # of the width, from one line's intervals to the next one's
 _LOG_FROM = 20  # highest over lowest value from which a linear axis would hide the end
 
 
@@ -46,7 +48,7 @@ def _x_label(rows: Sequence[Row]) -> str:
 
 
 def _rates(report: Report, rows: Sequence[Row]) -> Chart:
-    curves = []
+    curves: list[Curve] = []
     for line in _lines(rows):
         own = [row for row in rows if row.line == line]
         name, tone = label(line, report.lines), report.lines.index(line)
@@ -61,9 +63,17 @@ def _rates(report: Report, rows: Sequence[Row]) -> Chart:
                 points=tuple((_x(row, rows), row.iterations_per_second or 0.0) for row in own),
                 bars=tuple((_x(row, rows), row.low, row.high) for row in own if row.low and row.high),
                 trials=tuple((_x(row, rows), rate) for row in own for rate in _trials(row)),
+                aside=_aside(rows, line),
             )
         )
-    return Chart("Iterations per second", _kind(rows), _x_label(rows), "iterations/s", tuple(curves), _ticks(rows))
+    subtitle = ", ".join([_kind(rows), *sorted({row.bounds for row in rows if row.low and row.high})])
+    return Chart("Iterations per second", subtitle, _x_label(rows), "iterations/s", tuple(curves), _ticks(rows))
+
+
+def _aside(rows: Sequence[Row], line: Line) -> float:
+    """By how much the intervals of *line* are drawn beside their place, so that those of others stay apart."""
+    lines, ticks = _lines(rows), _ticks(rows)
+    return (lines.index(line) - (len(lines) - 1) / 2) * _ASIDE * (ticks[-1] - ticks[0])
 
 
 def _ideal(own: Sequence[Row], rows: Sequence[Row]) -> tuple[XY, ...]:
@@ -83,8 +93,9 @@ def _efficiencies(report: Report, rows: Sequence[Row]) -> Chart:
     for line in _lines(rows):
         own = [row for row in rows if row.line == line and row.efficiency is not None]
         points = tuple((float(_x(row, rows)), row.efficiency or 0.0) for row in own)
-        if points:
-            curves.append(Curve(label(line, tones) or "measured", MEASURED, tones.index(line), points))
+        bars = tuple((float(_x(row, rows)), b.low, b.high) for row in own if (b := row.efficiency_bounds))
+        name, tone = label(line, tones) or "measured", tones.index(line)
+        curves += [Curve(name, MEASURED, tone, points, bars, aside=_aside(rows, line))] if points else []
     bases = {row.base for row in rows if row.base}
     subtitle = f"samples/s per rank against {bases.pop()}" if len(bases) == 1 else "samples/s per rank"
     return Chart("Scaling efficiency", subtitle, _x_label(rows), "efficiency", tuple(curves), ticks, percent=True)
@@ -100,7 +111,7 @@ def _losses(report: Report) -> Chart | None:
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
     curves = []
     for tone, (row, points) in enumerate(traces):
-        name = f"{label(row.line, report.lines)} {row.ranks} rank{'s' * (row.ranks > 1)}".strip()
+        name = counted(label(row.line, report.lines), row.ranks, "rank")
         curves.append(Curve(name, TRACE, tone, tuple((x / size, y) for x, y in thinned(points))))
     values = [y for curve in curves for _, y in curve.points]
     log = min(values) > 0 and max(values) / min(values) > _LOG_FROM

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from jobs import intervals
 from jobs.intervals import Bounds
+from jobs.report.chart import Strip, Strips
+from jobs.report.figures import counted
 from jobs.report.rows import Row, kept
 from jobs.report.section import Section, bounded, factor
 from jobs.variants import Variant
 
+_TONE = 2
 NOISE = "within noise"
 UNSURE = "a single trial: not known"
 
@@ -66,8 +69,26 @@ def section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section | None:
         "Iterations/s against those of the first level of the same factor, all else being equal; where "
         "several pairs are, their geometric mean.",
     )
+    chart = _chart(found)
     header = ("Factor", "Level", "Against", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
-    return Section("Which switch brought what", said, header, tuple(map(_cells, found)), 3)
+    return Section("Which switch brought what", said, header, tuple(map(_cells, found)), 3, (chart,), pictured=True)
+
+
+def _chart(found: Sequence[Effect]) -> Strips:
+    strips = tuple(
+        Strip(
+            f"{counted(each.level, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
+            value=each.ratio,
+            bounds=(each.bounds.low, each.bounds.high) if each.bounds else None,
+            tone=_TONE,
+            faint=each.verdict in (NOISE, UNSURE),
+        )
+        for each in found
+    )
+    kinds = sorted({each.bounds.kind for each in found if each.bounds})
+    bases = {each.base for each in found}
+    against = f"against {bases.pop()}" if len(bases) == 1 else "against the first level of each factor"
+    return Strips("Which switch brought what", ", ".join([against, *kinds]), "ratio of iterations/s", strips, mark=1.0)
 
 
 def _cells(each: Effect) -> tuple[str, ...]:

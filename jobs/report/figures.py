@@ -28,3 +28,8 @@ def tick(value: float, percent: bool = False) -> str:
     if percent:
         return share(value, 0)
     return f"{value:,.10g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.3g}"
+
+
+def counted(name: str, count: int, what: str) -> str:
+    """A name, where there is one, with how many of what: "fp16, 2 nodes"."""
+    return f"{name}, {count} {what}{'s' * (count != 1)}" if name else f"{count} {what}{'s' * (count != 1)}"

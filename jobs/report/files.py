@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.errors import SpotmpiError
-from jobs.report.charts import charts
 from jobs.report.markdown import markdown
 from jobs.report.page import page
-from jobs.report.picture import draw
+from jobs.report.picture import draw, pictured
 from jobs.report.report import Report
 
 
@@ -35,7 +34,7 @@ def write(report: Report, folder: Path) -> Written:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = folder / "report.png" if charts(report) else None
+        drawn = folder / "report.png" if pictured(report) else None
         if drawn:
             aside = folder / ".report.png.part"
             draw(report, aside)

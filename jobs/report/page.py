@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jobs.report import svg
+from jobs.report import svg, svg_strips
 from jobs.report.cells import quality_name, table
-from jobs.report.chart import Chart
+from jobs.report.chart import Drawing, Strips
 from jobs.report.charts import charts
 from jobs.report.figures import number, share
 from jobs.report.measured import Measured
@@ -53,15 +53,19 @@ def page(report: Report) -> str:
     )
 
 
-def _drawn(chart: Chart) -> dict[str, object]:
+def _drawn(chart: Drawing) -> dict[str, object]:
     from markupsafe import Markup
 
+    if isinstance(chart, Strips):
+        drawn, legend = svg_strips.svg(chart), svg_strips.legend(chart)
+    else:
+        drawn, legend = svg.svg(chart), svg.legend(chart.curves)
     return {
         "title": chart.title,
         "subtitle": chart.subtitle,
         # The markup is our own; the labels in it were escaped where they were put in.
-        "svg": Markup(svg.svg(chart)),
-        "legend": [(Markup(swatch), name) for swatch, name in svg.legend(chart.curves)],
+        "svg": Markup(drawn),
+        "legend": [(Markup(swatch), name) for swatch, name in legend],
     }
 
 

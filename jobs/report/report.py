@@ -193,6 +193,8 @@ def _row_json(row: Row) -> dict[str, Any]:
         "spread": row.spread,
         "samples_per_second": row.samples_per_second,
         "efficiency": row.efficiency,
+        "efficiency_low": row.efficiency_bounds and row.efficiency_bounds.low,
+        "efficiency_high": row.efficiency_bounds and row.efficiency_bounds.high,
         "efficiency_base": row.base,
         "loss": row.loss,
         "quality": dict([row.quality]) if row.quality else {},

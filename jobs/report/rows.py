@@ -33,7 +33,8 @@ class Row:
     """One combination; rates are medians over its ``runs`` that have one.
 
     ``low`` and ``high`` bound the rate as ``bounds`` says, and ``spread`` is their distance over the rate; with a
-    single trial ``spread`` is that of its iterations, and there are no bounds.
+    single trial ``spread`` is that of its iterations, and there are no bounds. Those of the efficiency hold the noise
+    of the row that it is against as well.
     """
 
     line: Line
@@ -47,6 +48,7 @@ class Row:
     spread: float | None
     samples_per_second: float | None
     efficiency: float | None
+    efficiency_bounds: intervals.Bounds | None
     base: str | None
     loss: float | None
     quality: tuple[str, float] | None
@@ -125,7 +127,13 @@ def _kind(runs: Sequence[Measured]) -> str | None:
     return WEAK
 
 
-_Base = tuple[float, str]  # samples/s of one rank, and where
+@dataclass(frozen=True)
+class _Base:
+    """What efficiencies are against: samples/s of one rank, where, and the trials behind it."""
+
+    samples: float
+    place: str
+    runs: Sequence[Measured]
 
 
 def _base(line: Line, groups: Sequence[Sequence[Measured]]) -> _Base | None:
@@ -136,7 +144,7 @@ def _base(line: Line, groups: Sequence[Sequence[Measured]]) -> _Base | None:
     first = rated[0][0]
     rate = _median(run.iterations_per_second for run in rated[0])
     assert rate is not None and first.samples_per_iteration is not None
-    return rate * first.samples_per_iteration / first.ranks, place(first.nodes, first.slots)
+    return _Base(rate * first.samples_per_iteration / first.ranks, place(first.nodes, first.slots), rated[0])
 
 
 def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callable[[Measured], Sequence[str]]) -> Row:
@@ -145,7 +153,7 @@ def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callab
     rate = statistics.median(rates) if rates else None
     low, high, bounds, spread = _bounds(runs)
     samples = rate * first.samples_per_iteration if rate and first.samples_per_iteration else None
-    efficiency = samples / first.ranks / base[0] if samples and base else None
+    efficiency = samples / first.ranks / base.samples if samples and base else None
     qualities = [run.quality for run in runs if run.quality]
     quality = _median(value for _, value in qualities)
     return Row(
@@ -160,13 +168,24 @@ def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callab
         spread=spread,
         samples_per_second=samples,
         efficiency=efficiency,
-        base=base[1] if base else None,
+        efficiency_bounds=_around(efficiency, runs, base.runs) if efficiency and base else None,
+        base=base.place if base else None,
         loss=_median(run.loss for run in runs),
         quality=None if quality is None else (qualities[0][0], quality),
         interruptions=sum(run.interruptions for run in runs),
         failures=sum(run.failures for run in runs),
         flags=(*_flags(runs, spread, efficiency), *dict.fromkeys(mark for run in runs for mark in marks(run))),
     )
+
+
+def _around(efficiency: float, runs: Sequence[Measured], base: Sequence[Measured]) -> intervals.Bounds | None:
+    """The bounds of an efficiency: those of the ratio of the two rates, in its scale; the base itself has none."""
+    above, below = kept(runs), kept(base)
+    found = None if runs is base or not above or not below else intervals.of_ratio(above, below)
+    if found is None:
+        return None
+    scale = efficiency / intervals.ratio(above, below)
+    return intervals.Bounds(found.low * scale, found.high * scale, found.kind)
 
 
 def _bounds(runs: Sequence[Measured]) -> tuple[float | None, float | None, str, float | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.intervals import Bounds
-from jobs.report.chart import Chart
+from jobs.report.chart import Drawing
 from jobs.report.figures import MISSING, number, share
 
 
@@ -15,6 +15,7 @@ class Section:
     """``cells`` has one list per row, as long as ``header``; columns from ``numeric`` on align right.
 
     ``said`` are sentences above the table, ``listed`` what stands beside the charts as a list.
+    Charts that are ``pictured`` are in the picture of the report too.
     """
 
     title: str
@@ -22,8 +23,9 @@ class Section:
     header: tuple[str, ...] = ()
     cells: tuple[tuple[str, ...], ...] = ()
     numeric: int = 1
-    charts: tuple[Chart, ...] = ()
+    charts: tuple[Drawing, ...] = ()
     listed: tuple[str, ...] = ()
+    pictured: bool = False
 
     @property
     def right(self) -> list[bool]:

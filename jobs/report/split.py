@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from jobs import intervals
 from jobs.intervals import Bounds
-from jobs.report.chart import MEASURED, Chart, Curve
-from jobs.report.figures import share
+from jobs.report.chart import Strip, Strips
+from jobs.report.figures import counted, share
 from jobs.report.measured import Measured
 from jobs.report.rows import Row, kept
 from jobs.report.section import Section, bounded
 
 Silent = Mapping[tuple[str, int], Sequence[Measured]]  # (variant, nodes) -> runs without exchange
 
+_TONES = {5: "compute", 3: "communication", 4: "input"}  # none of the first ones, which tell variants apart
 _HEADER = ("Variant", "Nodes", "Compute", "Communication", "Bounds", "Input", "Slowest rank")
 
 
@@ -76,8 +77,8 @@ def section(rows: Sequence[Row], silent: Silent) -> Section | None:
         )
     else:
         said.append("Trials without exchange (silent = true in a study) would tell computation from communication.")
-    charts = (_chart(telling),) if len({each.row.line for each in telling}) == 1 and _drawable(telling) else ()
-    return Section("Where the time goes", tuple(said), _HEADER, tuple(map(_cells, telling)), 1, charts)
+    charts = (_chart(telling),) if silent else ()
+    return Section("Where the time goes", tuple(said), _HEADER, tuple(map(_cells, telling)), 1, charts, pictured=True)
 
 
 def _cells(each: Split) -> tuple[str, ...]:
@@ -87,25 +88,19 @@ def _cells(each: Split) -> tuple[str, ...]:
     return (each.row.line.variant, str(each.row.nodes), share(each.compute), exposed, bounds, waited, worst)
 
 
-def _drawable(splits: Sequence[Split]) -> bool:
-    return len({each.row.nodes for each in splits if each.exposed is not None}) > 1
-
-
-def _chart(splits: Sequence[Split]) -> Chart:
-    drawn = [each for each in splits if each.exposed is not None]
-    ticks = tuple(sorted({float(each.row.nodes) for each in drawn}))
-    shares = {
-        "compute": [each.compute for each in drawn],
-        "communication": [each.exposed for each in drawn],
-        "input": [each.waited for each in drawn],
-    }
-    curves = tuple(
-        Curve(
-            name,
-            MEASURED,
-            tone,
-            tuple((float(each.row.nodes), max(value or 0.0, 0.0)) for each, value in zip(drawn, values, strict=True)),
-        )
-        for tone, (name, values) in enumerate(shares.items())
+def _chart(splits: Sequence[Split]) -> Strips:
+    several = len({each.row.line for each in splits}) > 1
+    strips = tuple(
+        Strip(counted(each.row.line.variant if several else "", each.row.nodes, "node"), _parts(each))
+        for each in splits
+        if each.exposed is not None
     )
-    return Chart("Time split", "shares of an iteration", "nodes", "share", curves, ticks, percent=True)
+    legend = tuple(_TONES.items())
+    return Strips("Where the time goes", "shares of an iteration", "share", strips, legend, percent=True)
+
+
+def _parts(each: Split) -> tuple[tuple[int, float], ...]:
+    """Sizes that fill the strip; noise can make a share of communication negative, which cannot be drawn."""
+    communication, waited = max(each.exposed or 0.0, 0.0), max(each.waited or 0.0, 0.0)
+    sizes = (max(1 - communication - waited, 0.0), communication, waited)
+    return tuple((tone, size / sum(sizes)) for (tone, _), size in zip(_TONES.items(), sizes, strict=True))

@@ -57,7 +57,8 @@ def _grid(chart: Chart, x: Axis, y: Axis) -> str:
     return "".join(parts)
 
 
-def _curve(chart: Chart, curve: Curve, x: Axis, y: Axis) -> str:
+def _curve(chart: Chart, told: Curve, x: Axis, y: Axis) -> str:
+    curve = told.placed
     points = [(_across(x, px), _down(y, py)) for px, py in curve.points]
     parts = [f'<polyline points="{_path(points)}" class="line {_classes(curve)}"{_dash(curve)}/>']
     parts += [_bar(_across(x, at), _down(y, low), _down(y, high), curve) for at, low, high in curve.bars]
@@ -66,9 +67,9 @@ def _curve(chart: Chart, curve: Curve, x: Axis, y: Axis) -> str:
         for px, py in curve.trials
     ]
     if curve.kind not in (IDEAL, TRACE):
-        for (px, py), (across, down) in zip(curve.points, points, strict=True):
-            told = f"{curve.label}, {tick(px)} {chart.x_label}: {share(py) if chart.percent else number(py)}"
-            parts.append(f"<g>{_mark(across, down, curve.tone)}<title>{escape(told)}</title></g>")
+        for (px, py), (across, down) in zip(told.points, points, strict=True):
+            words = f"{curve.label}, {tick(px)} {chart.x_label}: {share(py) if chart.percent else number(py)}"
+            parts.append(f"<g>{_mark(across, down, curve.tone)}<title>{escape(words)}</title></g>")
     return f"<g data-curve={quoteattr(curve.label)}>{''.join(parts)}</g>"
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 
 from jobs import sweep
 from jobs.report import files, terminal
+from jobs.report.chart import Chart, Curve, Drawing, Strips
 from jobs.report.gather import gather
 from jobs.report.markdown import markdown
 from jobs.report.page import page
+from jobs.report.picture import pictured
 from jobs.report.report import Report
 from jobs.report.section import Section
 from jobs.study import design_of
@@ -49,13 +52,19 @@ def section(report: Report, title: str) -> Section:
     return next(each for each in report.sections if each.title == title)
 
 
+def curves(told: Section, at: int = 0) -> Sequence[Curve]:
+    chart = told.charts[at]
+    assert isinstance(chart, Chart)
+    return chart.curves
+
+
 def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) -> None:
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE)
     costs = section(report, "What it costs")
     dollars = [float(cells[2]) for cells in costs.cells]
     assert dollars == pytest.approx([1 * 3.6 * 1000 / 10 / 3600, 2 * 3.6 * 1000 / 16 / 3600], rel=0.01)
     assert "$3.6 an hour (spot, 21 November 2026)" in costs.said[0]
-    assert [y for _, y in costs.charts[0].curves[0].points] == pytest.approx(dollars, rel=0.01)
+    assert [y for _, y in curves(costs)[0].points] == pytest.approx(dollars, rel=0.01)
 
 
 def test_without_a_price_nothing_is_said_of_money(runs: Path) -> None:
@@ -70,7 +79,10 @@ def test_the_split_of_an_iteration_shows_what_the_silent_partners_saved(runs: Pa
     assert [cells[1] for cells in split.cells] == ["2", "4"]
     assert {cells[3] for cells in split.cells} == {"20.0 %"}  # 1 - 1 / 1.25
     assert {cells[2] for cells in split.cells} == {"80.0 %"}
-    assert [curve.label for curve in split.charts[0].curves] == ["compute", "communication", "input"]
+    (strips,) = split.charts
+    assert isinstance(strips, Strips)
+    assert [name for _, name in strips.legend] == ["compute", "communication", "input"]
+    assert [[size for _, size in strip.parts] for strip in strips.strips] == [pytest.approx([0.8, 0.2, 0.0])] * 2
     assert [len(row.runs) for row in report.rows] == [5, 5]  # silent trials are in no rate
 
 
@@ -83,7 +95,34 @@ def test_a_switch_that_brings_something_is_told_from_one_that_does_not(runs: Pat
     report = reported(runs, factors, rates, repeats=5, spec=spec)
     found = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Which switch brought what").cells}
     assert found["double buffering"] == ("\N{MULTIPLICATION SIGN}1.400", "2", "faster")
+    assert [title for title, _ in _drawn(report)] == ["Which switch brought what", "Loss over time"]
     assert found["loader processes"] == ("\N{MULTIPLICATION SIGN}1.000", "2", "within noise")
+
+
+def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> None:
+    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, repeats=5)
+    base, row = report.rows
+    assert base.efficiency_bounds is None
+    assert row.efficiency is not None
+    assert row.efficiency_bounds is not None
+    assert row.efficiency_bounds.low < row.efficiency < row.efficiency_bounds.high
+    # Rates differ by 1 % from trial to trial on both sides.
+    assert row.efficiency_bounds.low == pytest.approx(0.8 * 0.99 / 1.01, rel=0.01)
+    drawn = next(chart for title, chart in _drawn(report) if title == "Scaling efficiency")
+    assert isinstance(drawn, Chart)
+    assert [bar[0] for bar in drawn.curves[1].bars] == [2.0]
+
+
+def test_the_picture_of_a_study_shows_split_and_switches_in_the_place_of_the_loss(runs: Path) -> None:
+    factors = {"nodes": [1, 2], "loader_processes": [0, 2]}
+    cells = {(f"loader processes {level}", nodes): 10.0 * nodes for level in (0, 2) for nodes in (1, 2)}
+    report = reported(runs, factors, cells, silent=True, repeats=5)
+    titles = ["Iterations per second", "Scaling efficiency", "Where the time goes", "Which switch brought what"]
+    assert [title for title, _ in _drawn(report)] == titles
+
+
+def _drawn(report: Report) -> list[tuple[str, Drawing]]:
+    return [(chart.title, chart) for chart in pictured(report)]
 
 
 def test_the_model_stands_beside_the_measurement_with_its_error(runs: Path) -> None:
@@ -91,7 +130,7 @@ def test_the_model_stands_beside_the_measurement_with_its_error(runs: Path) -> N
     model = section(reported(runs, {"nodes": [2, 4, 8]}, falling), "Model and measurement")
     assert [cells[-1] for cells in model.cells] == ["fitted", "fitted", "not valid here"]
     assert model.cells[-1][-2] == "16.4 %"
-    assert len(model.charts[0].curves) == 2
+    assert len(curves(model)) == 2
 
 
 def test_a_published_table_stands_beside_ours_with_all_that_differs(runs: Path) -> None:
@@ -102,7 +141,7 @@ def test_a_published_table_stands_beside_ours_with_all_that_differs(runs: Path) 
     assert any("efficiency 108.5 %" in fact for fact in beside.listed)
     assert any("Not the same work" in fact and "global batch 64" in fact for fact in beside.listed)
     assert any("single run" in fact for fact in beside.listed)
-    assert [len(chart.curves) for chart in beside.charts] == [4, 4]
+    assert [len(curves(beside, at)) for at in range(2)] == [4, 4]
     assert "Horovod" in beside.said[1]
 
 
@@ -112,7 +151,7 @@ def test_the_timeline_holds_every_attempt_and_tells_what_cut_one_off(runs: Path)
     timeline = section(report, "Attempts and reclaims")
     assert timeline.said[0] == "8 attempts of 6 trials."
     assert {(cells[3], cells[4]) for cells in timeline.cells} == {("interrupted", "reclaimed")}
-    assert {curve.label for curve in timeline.charts[0].curves} == {"done", "interrupted"}
+    assert {curve.label for curve in curves(timeline)} == {"done", "interrupted"}
 
 
 def test_drift_between_start_and_end_is_warned_of(runs: Path) -> None:

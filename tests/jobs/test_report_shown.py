@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from jobs.errors import SpotmpiError
-from jobs.report import axes, charts, files, svg, terminal
+from jobs.report import axes, charts, files, svg, svg_strips, terminal
 from jobs.report import chart as chart_data
 from jobs.report.cells import table
+from jobs.report.chart import Strip, Strips
 from jobs.report.figures import number, share
 from jobs.report.markdown import markdown
 from jobs.report.page import page
@@ -45,7 +46,7 @@ def test_the_page_asks_for_nothing_from_anywhere(runs: Path) -> None:
 def test_the_page_holds_table_charts_conditions_method_and_command(runs: Path) -> None:
     report = sweep_report(runs)
     parsed = _Page(page(report))
-    assert len([1 for tag, values in parsed.tags if tag == "svg" and values.get("class") == "chart"]) == 5
+    assert len([1 for tag, values in parsed.tags if tag == "svg" and values.get("class") == "chart"]) == 6
     for cells in table(report).cells:
         assert all(cell in parsed.text for cell in cells)
     for said in (*report.method, *report.commands, *(value for _, value in report.conditions)):
@@ -78,6 +79,44 @@ def test_every_chart_is_well_formed_and_stays_inside_its_frame(runs: Path) -> No
                 assert 0 <= y <= height
 
 
+STRIPS = Strips(
+    "Split & more",
+    "shares",
+    "share",
+    (Strip("one zone, no group, fp16 allreduce, no double buffering, 2 nodes", ((5, 0.75), (3, 0.25))),),
+    ((5, "compute"), (3, "communication")),
+    percent=True,
+)
+
+
+def test_parts_of_a_strip_lie_end_to_end_under_a_name_that_is_folded() -> None:
+    from xml.etree import ElementTree
+
+    root = ElementTree.fromstring(svg_strips.svg(STRIPS))
+    _, _, width, height = (float(part) for part in root.attrib["viewBox"].split())
+    first, second = (element.attrib for element in root.iter("rect"))
+    assert float(first["x"]) + float(first["width"]) == pytest.approx(float(second["x"]), abs=0.2)
+    assert float(first["width"]) == pytest.approx(3 * float(second["width"]), abs=0.5)
+    named = [element for element in root.iter("text") if element.attrib["class"] == "name"]
+    assert [element.text for element in named] == STRIPS.names[0]
+    assert len(named) == 2
+    assert all(float(element.attrib["y"]) < float(first["y"]) < height for element in named)
+    assert [name for _, name in svg_strips.legend(STRIPS)] == ["compute", "communication"]
+    assert float(second["x"]) + float(second["width"]) < width
+
+
+def test_an_interval_lies_around_its_value_and_what_is_within_noise_is_faint() -> None:
+    from xml.etree import ElementTree
+
+    sure, unsure = Strip("a", value=1.1, bounds=(1.05, 1.2)), Strip("b", value=0.9, bounds=(0.7, 1.3), faint=True)
+    root = ElementTree.fromstring(svg_strips.svg(Strips("Effects", "", "ratio", (sure, unsure), mark=1.0)))
+    for path, mark in zip(root.iter("path"), root.iter("circle"), strict=True):
+        low, high = re.findall(r"M([\d.]+) [\d.]+v10", path.attrib["d"])
+        assert float(low) < float(mark.attrib["cx"]) < float(high)
+    assert len([1 for group in root.iter("g") if group.attrib.get("class") == "faint"]) == 1
+    assert len([1 for line in root.iter("line") if "stroke-dasharray" in line.attrib]) == 1
+
+
 def test_a_legend_names_the_ideal_once_and_last(runs: Path) -> None:
     named = [name for _, name in svg.legend(charts.charts(sweep_report(runs))[0].curves)]
     assert named == ["base", "double", "ideal"]
@@ -96,7 +135,7 @@ def test_a_line_has_the_same_colour_in_every_chart(runs: Path) -> None:
 
 def test_more_losses_than_an_eye_can_follow_are_one_for_each_variant(runs: Path) -> None:
     loss = charts.charts(sweep_report(runs))[-1]
-    assert [curve.label for curve in loss.curves] == ["base 4 ranks", "double 4 ranks"]
+    assert [curve.label for curve in loss.curves] == ["base, 4 ranks", "double, 4 ranks"]
     assert loss.subtitle.startswith("training loss at the most ranks")
 
 
@@ -164,7 +203,7 @@ def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Pa
     head = written.picture.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", head[16:])
-    assert (width, height) == (2070, 615)
+    assert (width, height) == (1568, 1120)
     assert json.loads(written.data.read_text())["rows"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "report.csv",

@@ -36,6 +36,13 @@ def root_and_packages() -> str | None:
     return None if done.returncode == 0 else "its Debian packages could not be installed"
 
 
+def a_browser() -> str | None:
+    """Why the report page cannot be looked at here, or None; installs Chromium where it may."""
+    if subprocess.run([str(PROJECT / "scripts" / "browser-packages")], stdout=sys.stderr).returncode == 0:
+        return None
+    return "needs Chromium, which could not be installed"
+
+
 @dataclass(frozen=True)
 class Tier:
     """One group of tests: what it covers, its commands, and what stands in its way (None: nothing)."""
@@ -60,6 +67,7 @@ TIERS = [
     Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]]),
     Tier("images", "real mpirun and both frameworks", [marked("images")]),
     Tier("engine", "the real Pulumi CLI over stand-in providers", [marked("engine")]),
+    Tier("browser", "the report page in a real Chromium", [marked("browser")], a_browser),
     Tier("cluster", "a real Kubernetes on this machine", [marked("cluster")], root_and_packages),
 ]
 

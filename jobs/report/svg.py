@@ -12,7 +12,7 @@ from jobs.report.figures import number, share, tick
 TONES = 6  # colours that the style sheet has
 
 _WIDTH, _HEIGHT = 400, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 22, 12, 44
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")
 
 

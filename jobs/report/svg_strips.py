@@ -9,7 +9,7 @@ from jobs.report.chart import NAMED_FROM, Strip, Strips
 from jobs.report.figures import number, share, tick
 from jobs.report.svg import TONES
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 12, 20, 6, 44
+_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 20, 28, 6, 44
 _LINE, _ROW, _BAR = 16, 30, 18  # heights of a line of text, of the rest of a strip, and of a bar in it
 
 

@@ -1,0 +1,135 @@
+"""The report page as a browser shows it; screenshots of what was seen are kept in test-results/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.names import PROJECT
+from jobs.report.page import page
+from jobs.report.report import Report
+from tests.browser.chromium import Page, Tab, running
+from tests.jobs.recorded import Recorded
+from tests.jobs.recorded_study import reported
+
+pytestmark = pytest.mark.browser
+
+DESK, PHONE = 1280, 390
+SCREENSHOTS = PROJECT / "test-results" / "report-page"
+_READABLE = 4.5  # contrast that WCAG asks of text
+
+# Titles of the charts that can be seen, at a size that can be read, with all their words inside.
+CHARTS = """[...document.querySelectorAll("figure")].filter(figure => {
+  const frame = figure.querySelector("svg.chart").getBoundingClientRect();
+  const inside = box => box.left >= frame.left - 1 && box.right <= frame.right + 1 && box.bottom <= frame.bottom + 1;
+  const words = [...figure.querySelectorAll("svg.chart text")];
+  return frame.width > 250 && frame.height > 120 && words.every(word => inside(word.getBoundingClientRect()));
+}).map(figure => figure.querySelector("h3").textContent)"""
+
+# [text, its colour, the colour behind it] of everything that holds words of its own.
+COLOURS = """(() => {
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (colour !== "rgba(0, 0, 0, 0)") return colour;
+    }
+  };
+  const own = element => [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+  const shown = element => element.getClientRects().length && !element.classList.contains("inside");
+  return [...document.body.querySelectorAll("*")].filter(element => own(element) && shown(element)).map(element => {
+    const style = getComputedStyle(element);
+    const front = element.closest("svg") ? style.fill : style.color;
+    return [element.textContent.trim().slice(0, 40), front, behind(element)];
+  });
+})()"""
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with running(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A study that has every section with a chart, and a name that is longer than a phone is wide."""
+    factors = {"nodes": [1, 2, 4], "double_buffering": [False, True], "loader_processes": [0, 2]}
+    name = "a-study-of-everything-with-a-name-that-is-longer-than-a-phone-is-wide"
+    spec = {"name": name, "image": "chainermn", "program": "digits", "resources": {"gpu": 1}}
+    rate = {1: 10.0, 2: 17.0, 4: 25.0}
+    rates = {
+        (f"{word}double buffering, loader processes {loader}", nodes): rate[nodes] * (1.0 if word else 1.2)
+        for loader in (0, 2)
+        for word in ("", "no ")
+        for nodes in rate
+    }
+    more: dict[str, Any] = {"price": {"node_hour": 3.6, "told": "spot"}, "compare": "chainercv-ssd300-p3"}
+    made = {("measured", 2): Recorded(interrupted_at=(30,))}
+    runs = tmp_path_factory.mktemp("runs")
+    return reported(runs, factors, rates, made, spec=spec, silent=True, drift=True, repeats=5, **more)
+
+
+@pytest.fixture(scope="module")
+def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page(report))
+    return path
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [DESK, PHONE], ids=["desk", "phone"])
+def test_the_page_opens_whole_silent_and_alone(tab: Tab, report: Report, file: Path, width: int, dark: bool) -> None:
+    shown = tab.show(file, width, dark)
+    shown.screenshot(SCREENSHOTS / f"{'dark' if dark else 'light'}-{width}.png")
+
+    assert shown.said == []
+    assert [url for url in shown.asked_for if not url.startswith("data:")] == [file.as_uri()]
+    told = [chart.title for section in report.sections for chart in section.charts]
+    assert shown.evaluate(CHARTS) == ["Iterations per second", "Scaling efficiency", "Loss over time", *told]
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    behind = _luminance(shown.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert behind < 0.05 if dark else behind > 0.8
+    assert _hard_to_read(shown) == []
+
+
+def test_all_kinds_of_sections_are_in_the_page_that_is_looked_at(report: Report) -> None:
+    charts = {chart.title for section in report.sections for chart in section.charts}
+    assert charts >= {"Money", "Where the time goes", "Which switch brought what", "Model and measurement"}
+    assert charts >= {"Rates, ours and theirs", "Efficiency, ours and theirs", "Attempts over time"}
+
+
+def test_a_page_that_asks_for_something_says_something_or_is_too_wide_would_be_noticed(
+    tab: Tab, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        '<meta name="viewport" content="width=device-width"><body style="background: #fff">'
+        '<div style="width: 600px; color: #eee">pale</div><img src="http://127.0.0.1:9/elsewhere.png">'
+        "<script>console.error('oh'); nowhere()</script>"
+    )
+    shown = tab.show(bad, PHONE, dark=False)
+    assert "http://127.0.0.1:9/elsewhere.png" in shown.asked_for
+    assert any("oh" in said for said in shown.said)
+    assert any("nowhere is not defined" in said for said in shown.said)
+    assert shown.evaluate("document.documentElement.scrollWidth") > PHONE
+    assert _hard_to_read(shown) == ["pale"]
+
+
+def _hard_to_read(shown: Page) -> list[str]:
+    return [words for words, front, back in shown.evaluate(COLOURS) if _contrast(front, back) < _READABLE]
+
+
+def _contrast(front: str, back: str) -> float:
+    """The WCAG contrast of two colours, from 1 to 21."""
+    low, high = sorted((_luminance(front), _luminance(back)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    """The WCAG luminance of a colour as ``rgb(r, g, b)``, from 0 to 1."""
+    parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -28,7 +28,7 @@ def run_rules(queueing: bool) -> list[rbac.v1.PolicyRuleArgs]:
     """What the CLI's users may do in the namespace: everything that a run is made of, and nothing else."""
     rules = [
         ("jobset.x-k8s.io", ("jobsets",), _ALL_VERBS),
-        ("batch", ("jobs",), _READ),
+        ("batch", ("jobs",), _ALL_VERBS),
         ("", ("pods",), _ALL_VERBS),
         ("", ("pods/log",), ("get", "watch")),
         ("", ("pods/exec", "pods/portforward"), ("create", "get")),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from jobs.backends import choose
+from jobs.backends import choose, fetching
 from jobs.backends.base import Say
 from jobs.backends.choose import Place
 from jobs.backends.cluster_api import ClusterApi
@@ -43,8 +44,9 @@ def push(
 ) -> list[Moved]:
     """Bring sources below *folder* of the volume, one after the other.
 
-    A source is a folder or tar file of this machine, or an ``https://...#sha256=...`` or ``s3://`` address, which a pod
-    fetches by itself. With *check* ``voc`` all of PASCAL VOC has to be there afterwards.
+    A source is a folder or tar file of this machine, or an address, ``https://...#sha256=...`` or ``s3://``; those a
+    Job of the cluster fetches, whatever becomes of this process. With *check* ``voc`` all of PASCAL VOC has to be there
+    afterwards.
 
     Raises:
         InputError: a source, the folder or the check is none.
@@ -56,21 +58,30 @@ def push(
     if check not in (None, _VOC):
         raise wrong("--check", check, f"there is one check: {_VOC}")
     found = [orders_of(text) if is_remote(text) else source_of(text) for text in sources]
+    _require_once([order.address for source in found if isinstance(source, list) for order in source])
+    api, volume = reached(storage)
+    return call(_pushed(api, volume, found, target, bool(check), say))
 
-    async def work(there: DataStore) -> list[Moved]:
-        moved = [await _moved(there, source, target) for source in found]
+
+async def _pushed(
+    api: ClusterApi, volume: Volume, found: Sequence[list[Order] | Source], folder: str, check: bool, say: Say
+) -> list[Moved]:
+    remote = [source for source in found if isinstance(source, list)]
+    fetched = iter(await fetching.fetch(api, volume, remote, folder, say) if remote else [])
+    if len(remote) == len(found) and not check:
+        return list(fetched)
+    async with volume_access(api, volume, say) as pod:
+        there = DataStore(pod, say)
+        moved = [next(fetched) if isinstance(each, list) else await there.push(each, folder) for each in found]
         if check:
-            await there.check_voc(target)
-        return moved
-
-    return _with_store(storage, say, work)
+            await there.check_voc(folder)
+    return moved
 
 
-async def _moved(there: DataStore, source: list[Order] | Source, folder: str) -> Moved:
-    if not isinstance(source, list):
-        return await there.push(source, folder)
-    each = [await there.fetch(order, folder) for order in source]
-    return Moved(sum(one.files for one in each), sum(one.bytes for one in each), sum(one.moved for one in each))
+def _require_once(addresses: Sequence[str]) -> None:
+    twice = [Problem("SRC", each, "is named twice") for each, count in Counter(addresses).items() if count > 1]
+    if twice:
+        raise InputError(twice)
 
 
 def ls(folder: str, storage: Storage, say: Say = lambda text: None) -> list[dict[str, Any]]:

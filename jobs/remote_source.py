@@ -1,4 +1,4 @@
-"""Data elsewhere that a run volume's pod fetches by itself: https addresses with their SHA-256, and objects in S3."""
+"""Data elsewhere that a Job of the cluster fetches by itself: https addresses with their SHA-256, and objects in S3."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ class Order:
     url: str
     name: str
     sha256: str | None
+
+    @property
+    def address(self) -> str:
+        """The address without a signature."""
+        return self.url.partition("?")[0]
 
     def values(self, folder: str) -> dict[str, Any]:
         """What the pod is told."""

@@ -12,7 +12,7 @@ from lightkube import ApiError, AsyncClient, KubeConfig, codecs
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources import core_v1
+from lightkube.resources import batch_v1, core_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from jobs.errors import NotPermitted, SpotmpiError, wrong
@@ -24,12 +24,14 @@ JOBSET = "JobSet"
 POD = "Pod"
 EVENT = "Event"
 CONFIG_MAP = "ConfigMap"
+JOB = "Job"
 AGAIN = "AGAIN"
 _RESOURCES: dict[str, Any] = {
     JOBSET: create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
     POD: core_v1.Pod,
     EVENT: core_v1.Event,
     CONFIG_MAP: core_v1.ConfigMap,
+    JOB: batch_v1.Job,
 }
 RETRY = 1.0  # seconds between tries when the API does not answer
 _REFUSED = (401, 403, 404)
@@ -138,6 +140,11 @@ class ClusterApi:
             pod, container=CONTAINER, command=command, stdin=given, stdout=into or False, stderr=True
         )
         return int(done.exit_code), str(done.stderr)
+
+    async def last_line(self, pod: str) -> str:
+        """The newest line of a pod's log, empty where there is none."""
+        lines = [line async for line in self._client.log(pod, container=CONTAINER, tail_lines=1, newlines=False)]
+        return str(lines[-1]) if lines else ""
 
     async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
         """The lines of a pod's log from *since* seconds ago; with *follow* until the container ends."""

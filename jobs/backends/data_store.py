@@ -7,27 +7,22 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jobs import names
 from jobs.backends.base import Say
 from jobs.backends.volume_access import VolumeAccess
-from jobs.cloud.redaction import redacted
 from jobs.data_source import Index, Source
 from jobs.errors import SpotmpiError
-from jobs.plan import ship
 from jobs.plan.pod_plan import VOLUME
 from jobs.pod import store
-from jobs.remote_source import Order
 
 BATCH = 64 << 20  # bytes of files that go at once; what arrived of a batch that broke off is kept
 AT_ONCE = 4
 # Images of the original tar files, as their authors publish them.
 VOC = {"VOC2007/trainval": 5011, "VOC2007/test": 4952, "VOC2012/trainval": 11540}
-_CODE = "/tmp/spotmpi-code"
 _SOURCE = Path(store.__file__).read_text()
 _IN_MEMORY = 8 << 20
 
@@ -46,7 +41,6 @@ class DataStore:
 
     def __init__(self, there: VolumeAccess, say: Say) -> None:
         self._there, self._say = there, say
-        self._got = 0  # bytes of what was fetched last
 
     async def push(self, source: Source, folder: str) -> Moved:
         """Bring every file of *source* below *folder*; those that are there already stay.
@@ -54,7 +48,7 @@ class DataStore:
         SpotmpiError where the volume has something else than what was sent.
         """
         index = await asyncio.to_thread(_index, source)
-        self._say(f"{len(index)} files, {_size(_bytes(index))}: comparing with what is there")
+        self._say(f"{len(index)} files, {size_of(_bytes(index))}: comparing with what is there")
         lacking = {name: index[name] for name in await self._missing(folder, index)}
         batches, taking, sent = _batches(source, set(lacking)), asyncio.Lock(), 0
 
@@ -68,7 +62,7 @@ class DataStore:
                 with batch[0]:
                     await self._there.run(self._command("take", folder), batch[0])
                 sent += batch[1]
-                self._say(f"{_size(sent)} of {_size(_bytes(lacking))}")
+                self._say(f"{size_of(sent)} of {size_of(_bytes(lacking))}")
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -79,23 +73,6 @@ class DataStore:
         if lacking and (lost := await self._missing(folder, lacking)):
             raise SpotmpiError(f"{len(lost)} files did not arrive whole, such as {lost[0]}; push again")
         return Moved(len(index), _bytes(index), len(lacking))
-
-    async def fetch(self, order: Order, folder: str) -> Moved:
-        """Let the pod fetch a file by itself; SpotmpiError with its words where it can't."""
-        await self._there.run(["sh", "-c", f"mkdir -p {_CODE} && tar xzf - -C {_CODE}"], io.BytesIO(_pod_side()))
-        values = json.dumps(order.values(f"{VOLUME}/{folder}")).encode()
-        lines = _Lines(lambda said: self._progress(order.name, said))
-        command = ["sh", "-c", f"cd {_CODE} && exec python3 -m jobs.pod.fetch"]
-        await self._there.ask(command, io.BytesIO(values), lines)
-        if "files" not in lines.last:
-            why = redacted(str(lines.last.get("failed", "the pod broke off; push again to go on")))
-            raise SpotmpiError(f"could not fetch {order.name}: {why}")
-        return Moved(int(lines.last["files"]), self._got, int(lines.last["files"]))
-
-    def _progress(self, name: str, said: dict[str, Any]) -> None:
-        if "got" in said:
-            self._got = int(said["of"])
-            self._say(f"{name}: {_size(int(said['got']))} of {_size(self._got)}")
 
     async def check_voc(self, folder: str) -> None:
         """SpotmpiError unless the folder holds the three published sets of PASCAL VOC, each image with its objects."""
@@ -113,7 +90,7 @@ class DataStore:
         """Bring every file below *folder* here; those that are here already stay."""
         index: Index = json.loads(await self._said("index", folder))
         wanted = await asyncio.to_thread(store.missing, str(into), index)
-        self._say(f"{len(index)} files, {_size(_bytes(index))}: {len(wanted)} are not here")
+        self._say(f"{len(index)} files, {size_of(_bytes(index))}: {len(wanted)} are not here")
         got, whole = 0, _bytes({name: index[name] for name in wanted})
         for batch in _named_batches(index, wanted):
             with tempfile.TemporaryFile() as file:
@@ -121,7 +98,7 @@ class DataStore:
                 file.seek(0)
                 await asyncio.to_thread(_unpack, file, into)
             got += _bytes({name: index[name] for name in batch})
-            self._say(f"{_size(got)} of {_size(whole)}")
+            self._say(f"{size_of(got)} of {size_of(whole)}")
         if lacking := await asyncio.to_thread(store.missing, str(into), {name: index[name] for name in wanted}):
             raise SpotmpiError(f"{len(lacking)} files did not arrive whole, such as {lacking[0]}; pull again")
         return Moved(len(index), _bytes(index), len(wanted))
@@ -137,27 +114,6 @@ class DataStore:
 
     def _command(self, verb: str, folder: str) -> Sequence[str]:
         return ["python3", "-c", _SOURCE, verb, f"{VOLUME}/{folder}".rstrip("/")]
-
-
-class _Lines(io.RawIOBase, BinaryIO):
-    """Hands on each JSON line that is written to it; `last` is the newest."""
-
-    def __init__(self, hear: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__()
-        self.last: dict[str, Any] = {}
-        self._hear, self._rest = hear, b""
-
-    def write(self, data: Any) -> int:
-        """Take some bytes of output."""
-        *whole, self._rest = (self._rest + bytes(data)).split(b"\n")
-        for line in whole:
-            self.last = json.loads(line)
-            self._hear(self.last)
-        return len(data)
-
-
-def _pod_side() -> bytes:
-    return ship.pod_side(names.PROJECT)
 
 
 def _index(source: Source) -> Index:
@@ -221,5 +177,6 @@ def _bytes(index: Index) -> int:
     return sum(int(str(facts[0])) for facts in index.values())
 
 
-def _size(count: int) -> str:
+def size_of(count: int) -> str:
+    """A number of bytes, as it is told."""
     return f"{count / 1e9:.2f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"

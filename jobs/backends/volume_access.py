@@ -64,7 +64,7 @@ async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncItera
         SpotmpiError: the pod could not be made, or does not run within five minutes; it says why.
     """
     name = f"spotmpi-volume-{secrets.token_hex(4)}"
-    pod = volume_pod.volume_pod(name, api.namespace, volume.claim, volume.image, list(volume.pull_secrets))
+    pod = volume_pod.volume_pod(name, api.namespace, volume.claim, volume.image, volume.pull_secrets)
     with told("start a pod that reads the run volume"):
         await api.create(pod)
     try:
@@ -83,7 +83,7 @@ async def _until_running(api: ClusterApi, name: str, say: Say) -> None:
             phase = pod["status"].get("phase") if pod else None
             if phase == "Running":
                 return
-            reason = await _why_not(api, name, pod)
+            reason = await why_not(api, name, pod)
         if pod is None or phase in ("Failed", "Succeeded"):
             raise SpotmpiError(f"the pod that was to read the run volume is gone ({reason}); try again")
         if time.monotonic() > deadline:
@@ -94,7 +94,8 @@ async def _until_running(api: ClusterApi, name: str, say: Say) -> None:
         await asyncio.sleep(_LOOK)
 
 
-async def _why_not(api: ClusterApi, name: str, pod: cluster_api.Object | None) -> str:
+async def why_not(api: ClusterApi, name: str, pod: cluster_api.Object | None) -> str:
+    """Why the pod of that name does not run."""
     if pod is None:
         return "somebody deleted it"
     seen = Seen(pods={name: pod})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jobs import names
@@ -14,33 +15,41 @@ LIVES = 3600  # seconds after which the cluster ends one whose user has gone
 _SHARE = {"cpu": "100m", "memory": "64Mi"}
 
 
-def volume_pod(name: str, namespace: str, volume: str, image: str, pull_secrets: list[str]) -> dict[str, Any]:
+def volume_pod(name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str]) -> dict[str, Any]:
     """The pod that mounts the claim *volume* and waits; *image* needs ``sh``, ``sleep``, ``tar`` and ``python3``."""
+    spec = pod_spec(volume, image, pull_secrets, ["sleep", str(LIVES)], _SHARE)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels(PURPOSE)},
+        "spec": {**spec, "activeDeadlineSeconds": LIVES},
+    }
+
+
+def labels(purpose: str) -> dict[str, str]:
+    """The labels of what reads or fills a volume; a new dict each time."""
+    return {names.LABEL_APP: "spotmpi", LABEL_PURPOSE: purpose}
+
+
+def pod_spec(
+    volume: str, image: str, pull_secrets: Sequence[str], command: list[str], requests: dict[str, str]
+) -> dict[str, Any]:
+    """The spec of a restricted pod that runs *command* with the claim *volume* mounted, without a GPU."""
     container = {
         "name": pods.CONTAINER,
         "image": image,
-        "command": ["sleep", str(LIVES)],
-        "resources": {"requests": _SHARE},
+        "command": command,
+        "resources": {"requests": dict(requests)},
         "securityContext": pods.container_security(),
         "volumeMounts": [{"name": "volume", "mountPath": VOLUME}],
     }
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {names.LABEL_APP: "spotmpi", LABEL_PURPOSE: PURPOSE},
-        },
-        "spec": {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": LIVES,
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": pods.pod_security(),
-            "imagePullSecrets": [{"name": secret} for secret in pull_secrets],
-            "containers": [container],
-            "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": volume}}],
-        },
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pods.pod_security(),
+        "imagePullSecrets": [{"name": secret} for secret in pull_secrets],
+        "containers": [container],
+        "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": volume}}],
     }

@@ -1,12 +1,17 @@
-"""Fetches one file from an https address to the run volume: in pieces at once, taken up where it broke off, checked.
+"""Fetches files from https addresses to the run volume: in pieces at once, taken up where it broke off, checked.
 
-    python3 -m jobs.pod.fetch      stdin: {"url", "name", "folder", "sha256" or null, "unpack"}
+    python3 -m jobs.pod.fetch ORDERS
 
-It prints JSON lines: {"got": bytes, "of": bytes} now and then, at the end {"files": how many} or {"failed": why}.
+ORDERS is a gzipped JSON list of lists, one for each source: {"url", "name", "folder", "sha256" or null, "unpack"}. It
+prints JSON lines: {"name", "got": bytes, "of": bytes, "whole": files, "all": files} now and then. The last word is
+{"done": [[files, bytes, files that had to travel], ...]}, one for each source, or {"failed": why}, and is the
+container's termination message, too. The exit code is 1 where another try may help, and 78 where none will.
 """
 
 from __future__ import annotations
 
+import errno
+import gzip
 import hashlib
 import http.client
 import json
@@ -17,65 +22,132 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from . import store
 
 PIECE = 16 << 20
-AT_ONCE = 4
+PIECES_AT_ONCE = 8  # over all files; each is in memory while it is under way
+FILES_AT_ONCE = 4
 TRIES = 6
 PAUSE = 1.0  # seconds before the second try; each further pause is twice as long
+FINAL = 78
+SAID_EVERY = 1.0  # seconds
+LAST_WORD = "/dev/termination-log"
 _GONE = (401, 403, 404, 410)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+T = TypeVar("T")
 
 
 class Gone(Exception):
     """The address does not give the file, however often one asks."""
 
 
+class Arrived:
+    """What earlier fetches brought to a folder, written down in it: files and sizes by mark and version."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, ".fetched" + store.PART)
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._known: dict[str, Any] = {}
+        if os.path.exists(self._path):
+            with open(self._path) as lines:
+                for line in lines:
+                    self._take(line)
+
+    def _take(self, line: str) -> None:
+        try:
+            note = json.loads(line)
+            self._known[note["mark"]] = note
+        except (ValueError, KeyError, TypeError):
+            pass  # two wrote at once, or one was killed: what it told of is fetched again
+
+    def files(self, mark: str, version: list[Any]) -> dict[str, int] | None:
+        """Names and sizes of what came of that very file, where all of it is still there."""
+        note = self._known.get(mark)
+        if note is None or note["version"] != version:
+            return None
+        found: dict[str, int] = note["files"]
+        paths = {name: store.inside(self._folder, name) for name in found}
+        whole = all(os.path.isfile(paths[name]) and os.path.getsize(paths[name]) == found[name] for name in found)
+        return found if whole else None
+
+    def add(self, mark: str, version: list[Any], files: dict[str, int]) -> None:
+        """Write down what came of a file."""
+        with self._lock, open(self._path, "a") as notes:
+            notes.write(json.dumps({"mark": mark, "version": version, "files": files}) + "\n")
+
+
+class Progress:
+    """Tells how far all is, at most once a second."""
+
+    def __init__(self, count: int) -> None:
+        self._all, self._whole, self._told = count, 0, 0.0
+        self._lock = threading.Lock()
+
+    def tell(self, name: str, got: int, of: int, whole: bool = False) -> None:
+        """A piece of a file has come; *whole* when it was the last."""
+        with self._lock:
+            self._whole += whole
+            if whole or time.monotonic() > self._told + SAID_EVERY:
+                self._told = time.monotonic()
+                say(name=name, got=got, of=of, whole=self._whole, all=self._all)
+
+
 class Fetch:
     """One file on its way: its pieces that are here are written down beside it."""
 
-    def __init__(self, order: dict[str, Any]) -> None:
-        self.order = order
+    def __init__(self, order: dict[str, Any], arrived: Arrived, pieces: ThreadPoolExecutor, progress: Progress) -> None:
+        self._order, self._arrived, self._pool, self._progress = order, arrived, pieces, progress
         # Signed addresses differ from one order to the next, and mean the same file.
-        mark = hashlib.sha256(order["url"].split("?")[0].encode()).hexdigest()[:12]
-        self.place = store.inside(order["folder"], ".fetch-" + mark + store.PART)
-        self.path = os.path.join(self.place, "file")
-        self._notes = os.path.join(self.place, "pieces")
+        self._mark = hashlib.sha256(order["url"].split("?")[0].encode()).hexdigest()[:12]
+        self._place = store.inside(order["folder"], ".fetch-" + self._mark + store.PART)
+        self._path = os.path.join(self._place, "file")
+        self._notes = os.path.join(self._place, "pieces")
         self._lock = threading.Lock()
 
-    def run(self) -> int:
-        """Fetch, check and unpack; the number of files that came of it."""
-        size, version = probe(self.order["url"])
-        here = self._pieces(size, version)
-        wanted = [start for start in range(0, max(size, 1), PIECE) if start not in here]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for start in pool.map(lambda start: self._piece(start, size), wanted):
-                here.add(start)
-                say(got=min(len(here) * PIECE, size), of=size)
-        self._check()
-        return self._settle()
+    def run(self) -> list[int]:
+        """Fetch, check and unpack it, unless it is here: files that came of it, their bytes, how many travelled."""
+        size, version = again(lambda: probe(self._order["url"]))
+        same = [size, version, self._order["sha256"]]
+        files, moved = self._arrived.files(self._mark, same), False
+        if files is None:
+            files, moved = self._brought(size, version), True
+            self._arrived.add(self._mark, same, files)
+        self._progress.tell(self._order["name"], size, size, whole=True)
+        return [len(files), sum(files.values()), len(files) * moved]
 
-    def _pieces(self, size: int, version: str) -> set[int]:
+    def _brought(self, size: int, version: str) -> dict[str, int]:
+        here = self._here(size, version)
+        wanted = [start for start in range(0, size, PIECE) if start not in here]
+        for start in self._pool.map(lambda start: self._piece(start, size), wanted):
+            here.add(start)
+            self._progress.tell(self._order["name"], min(len(here) * PIECE, size), size)
+        self._check()
+        return self._settled()
+
+    def _here(self, size: int, version: str) -> set[int]:
         """Where the pieces begin that an earlier fetch of the very same file has brought."""
-        os.makedirs(self.place, exist_ok=True)
+        os.makedirs(self._place, exist_ok=True)
         head = "%d %s\n" % (size, version)
         lines = []
-        if os.path.exists(self._notes) and os.path.exists(self.path):
+        if os.path.exists(self._notes) and os.path.exists(self._path):
             with open(self._notes) as notes:
                 lines = notes.readlines()
         if lines[:1] != [head]:
             with open(self._notes, "w") as notes:
                 notes.write(head)
-            with open(self.path, "wb") as file:
+            with open(self._path, "wb") as file:
                 file.truncate(size)
             return set()
         return {int(line) for line in lines[1:] if line.endswith("\n")}
 
     def _piece(self, start: int, size: int) -> int:
-        data = read(self.order["url"], start, min(start + PIECE, size))
-        with open(self.path, "r+b") as file:
+        data = again(lambda: read(self._order["url"], start, min(start + PIECE, size)))
+        with open(self._path, "r+b") as file:
             file.seek(start)
             file.write(data)
         with self._lock, open(self._notes, "a") as notes:
@@ -83,28 +155,56 @@ class Fetch:
         return start
 
     def _check(self) -> None:
-        wanted = self.order["sha256"]
-        if wanted and store.described(self.path)[1] != wanted:
-            remove(self.place)
+        wanted = self._order["sha256"]
+        if wanted and store.described(self._path)[1] != wanted:
+            remove(self._place)
             raise Gone("the file has another SHA-256 than the one given: check both, then push again")
 
-    def _settle(self) -> int:
-        folder = self.order["folder"]
-        if self.order["unpack"]:
-            with tarfile.open(self.path) as packed:
-                count = store.take(folder, packed)
+    def _settled(self) -> dict[str, int]:
+        folder, name = self._order["folder"], self._order["name"]
+        if self._order["unpack"]:
+            with tarfile.open(self._path) as packed:
+                files = store.take(folder, packed)
         else:
-            path = store.inside(folder, self.order["name"])
+            path = store.inside(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            os.replace(self.path, path)
-            count = 1
-        remove(self.place)
-        return count
+            os.replace(self._path, path)
+            files = {name: os.path.getsize(path)}
+        remove(self._place)
+        return files
+
+
+def carry_out(sources: list[list[dict[str, Any]]]) -> list[list[int]]:
+    """Fetch every file of every source: files, bytes and files that had to travel, for each source."""
+    orders = [(number, order) for number, source in enumerate(sources) for order in source]
+    folders = {order["folder"] for _, order in orders}
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)
+    arrived = {folder: Arrived(folder) for folder in folders}
+    progress, sums = Progress(len(orders)), [[0, 0, 0] for _ in sources]
+    with ThreadPoolExecutor(PIECES_AT_ONCE) as pieces, ThreadPoolExecutor(FILES_AT_ONCE) as files:
+
+        def fetched(item: tuple[int, dict[str, Any]]) -> tuple[int, list[int]]:
+            number, order = item
+            try:
+                return number, Fetch(order, arrived[order["folder"]], pieces, progress).run()
+            except (Gone, ValueError, tarfile.TarError) as error:
+                raise Gone("%s: %s" % (order["name"], error)) from error
+            except OSError as error:
+                kind = Gone if error.errno in _FULL else OSError
+                raise kind("%s: %s" % (order["name"], error)) from error
+
+        for number, came in files.map(fetched, orders):
+            sums[number] = [sums[number][at] + came[at] for at in range(len(came))]
+    return sums
 
 
 def probe(url: str) -> tuple[int, str]:
     """Bytes of the file at *url*, and what changes with its content; Gone where it gives no pieces."""
-    with asked(url, 0, 1) as answer:
+    answer = asked(url, 0, 1)
+    if answer is None:
+        return 0, ""
+    with answer:
         total = (answer.headers.get("Content-Range") or "").rpartition("/")[2]
         if answer.status != 206 or not total.isdigit():
             raise Gone("the server gives no pieces of it (answer %d), so nothing could be taken up" % answer.status)
@@ -112,26 +212,36 @@ def probe(url: str) -> tuple[int, str]:
 
 
 def read(url: str, start: int, end: int) -> bytes:
-    """The bytes of *url* from *start* to before *end*, however often that has to be tried."""
+    """The bytes of *url* from *start* to before *end*; OSError where they are fewer."""
+    answer = asked(url, start, end)
+    if answer is not None:
+        with answer:
+            data: bytes = answer.read()
+        if len(data) == end - start:
+            return data
+    raise OSError("the server breaks off")
+
+
+def again(work: Callable[[], T]) -> T:
+    """What *work* gives, after some tries if need be; OSError where none helps now, Gone where none ever will."""
     for number in range(TRIES):
         try:
-            with asked(url, start, end) as answer:
-                data: bytes = answer.read()
-            if len(data) == end - start:
-                return data
+            return work()
         except (OSError, http.client.HTTPException) as error:
             if number == TRIES - 1:
-                raise Gone("no answer after %d tries: %s" % (TRIES, error)) from error
+                raise OSError("no answer after %d tries: %s" % (TRIES, error)) from error
         time.sleep(PAUSE * 2**number)
-    raise Gone("the server breaks off after %d tries" % TRIES)
+    raise AssertionError
 
 
 def asked(url: str, start: int, end: int) -> Any:
-    """The answer to a question for some bytes; Gone where asking again is of no use."""
+    """The answer to a question for some bytes, None where there are none; Gone where asking again is of no use."""
     wanted = urllib.request.Request(url, headers={"Range": "bytes=%d-%d" % (start, end - 1)})
     try:
         return urllib.request.urlopen(wanted, timeout=60)
     except urllib.error.HTTPError as error:
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return None
         if error.code in _GONE:
             raise Gone("the address answers %d: the file is gone, or access to it has ended" % error.code) from error
         raise
@@ -150,13 +260,21 @@ def say(**values: Any) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    """Carry out the order on the standard input."""
+def main(path: str) -> int:
+    """Carry out the orders in the file *path*; the exit code."""
     try:
-        say(files=Fetch(json.load(sys.stdin)).run())
-    except (Gone, OSError, ValueError, tarfile.TarError) as error:
-        say(failed=str(error))
+        with gzip.open(path) as file:
+            word: dict[str, Any] = {"done": carry_out(json.load(file))}
+        code = 0
+    except Gone as error:
+        word, code = {"failed": str(error)}, FINAL
+    except OSError as error:
+        word, code = {"failed": str(error)}, 1
+    say(**word)
+    with open(LAST_WORD, "w") as last:
+        json.dump(word, last)
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1]))

@@ -64,9 +64,9 @@ def inside(folder: str, name: str) -> str:
     return path
 
 
-def take(folder: str, packed: tarfile.TarFile) -> int:
-    """Unpack the files of a tar below *folder*; how many. ValueError for what is neither file nor folder."""
-    count = 0
+def take(folder: str, packed: tarfile.TarFile) -> dict[str, int]:
+    """Unpack the files of a tar below *folder*; names and bytes. ValueError for what is neither file nor folder."""
+    found = {}
     for member in packed:
         path = inside(folder, member.name) if member.name.strip("./") else folder
         if member.isdir():
@@ -79,8 +79,8 @@ def take(folder: str, packed: tarfile.TarFile) -> int:
         with open(path + PART, "wb") as file:
             shutil.copyfileobj(source, file, _BLOCK)
         os.replace(path + PART, path)
-        count += 1
-    return count
+        found[os.path.relpath(path, folder)] = member.size
+    return found
 
 
 def listing(folder: str) -> Iterator[dict[str, Any]]:

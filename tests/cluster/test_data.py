@@ -18,7 +18,9 @@ from jobs.backends.choose import Where
 from jobs.backends.data_store import Moved
 from jobs.data import Storage
 from jobs.plan.volume_pod import LABEL_PURPOSE
+from jobs.pod import store
 from tests.cluster.testbed.cluster import Cluster
+from tests.jobs.web_site import Site, serving
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -48,6 +50,20 @@ class Shared:
         command = [sys.executable, "-u", "-c", CLI, "data", *words, *place]
         return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
+    def killed_at(self, told: str, *words: str) -> str:
+        """What `spotmpi data ...` said until it said something like *told* and was killed."""
+        command, said = self.command(*words), ""
+        assert command.stderr is not None
+        for line in command.stderr:
+            said += line
+            if re.search(told, line):
+                break
+        else:
+            raise AssertionError(f"{told!r} was not said: {said}")
+        command.send_signal(signal.SIGKILL)
+        command.communicate()
+        return said
+
     def left(self) -> Sequence[str]:
         """The pods of ours that are still there."""
         found = self.testbed.kubectl("get", "pods", "-n", self.namespace, "-l", LABEL_PURPOSE, "-o", "name")
@@ -73,7 +89,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: (folder / name).read_bytes() for name in store.files(str(folder))}
 
 
 def test_a_folder_and_a_tar_file_go_there_and_come_back_byte_for_byte(
@@ -99,11 +115,7 @@ def test_a_folder_and_a_tar_file_go_there_and_come_back_byte_for_byte(
 
 
 def test_a_push_whose_terminal_was_killed_is_taken_up_by_the_same_command(shared: Shared, here: Path) -> None:
-    first = shared.command("push", str(here), "voc")
-    assert first.stderr is not None
-    assert any(re.search(r"[\d.]+ MB of ", line) for line in first.stderr), "it was over before it could be killed"
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    shared.killed_at(r"[\d.]+ MB of ", "push", str(here), "voc")
 
     again = shared.command("push", str(here), "voc")
     said, complaint = again.communicate(timeout=60)
@@ -113,3 +125,57 @@ def test_a_push_whose_terminal_was_killed_is_taken_up_by_the_same_command(shared
     assert told and again.returncode == 0, (said, complaint)
     assert 0 < int(told[1]) < count
     assert tree(shared.folder / "voc") == tree(here)
+
+
+@pytest.fixture
+def site(testbed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A stand-in for S3 that pods reach, with a bucket of small objects."""
+    with serving(testbed.slot.gateway) as made:
+        made.files = {f"sets/voc/{number:02}": os.urandom(SIZE) for number in range(FILES)}
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.address)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x" * 20)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y" * 40)
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield made
+
+
+def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_again(
+    shared: Shared, site: Site
+) -> None:
+    site.free = FILES
+    site.open.clear()
+    words = ("push", "s3://sets/voc/", "team/voc")
+    progress = rf"MB of 1.0 MB; \d+ of {FILES} files are there"
+
+    said = shared.killed_at(progress, *words)
+    (job,) = shared.testbed.get("jobs", "-n", shared.namespace)["items"]
+    name = job["metadata"]["name"]
+    assert f"Job {name} fetches it, also when this terminal is closed" in said
+    assert "ignature" not in said
+
+    (pod,) = shared.testbed.pods(shared.namespace)
+    shared.testbed.evict(pod["metadata"]["name"], shared.namespace)
+    site.free = len(site.asked) + FILES  # more than it takes to look at all, less than what lacks
+    said = shared.killed_at(progress, *words)
+    assert f"Job {name} is fetching this already" in said and "fetches it" not in said
+
+    site.open.set()
+    shared.testbed.kubectl("wait", f"job/{name}", "-n", shared.namespace, "--for=condition=Complete", "--timeout=60s")
+    ended = {each["metadata"]["name"]: each["status"]["phase"] for each in shared.testbed.pods(shared.namespace)}
+    assert "Succeeded" in ended.values() and ended.get(pod["metadata"]["name"]) != "Succeeded"
+    assert tree(shared.folder / "team/voc") == {
+        name.removeprefix("sets/voc/"): content for name, content in site.files.items()
+    }
+
+    again = shared.command(*words)
+    said, complaint = again.communicate(timeout=60)
+    assert said == f"s3://sets/voc/ -> team/voc: {FILES} files, 25.2 MB, 0 of them new\n", complaint
+    assert data.pull("team/voc", shared.folder.parent / "back", shared.storage).files == FILES
+
+
+def test_an_object_that_is_gone_in_mid_copy_ends_the_fetch_with_its_name(shared: Shared, site: Site) -> None:
+    site.faults = {FILES: 404}
+    pushed = shared.command("push", "s3://sets/voc/", "voc")
+    said, complaint = pushed.communicate(timeout=60)
+    assert pushed.returncode == 1 and said == ""
+    assert re.search(r"could not fetch \d\d: the address answers 404: the file is gone, or access to it", complaint)

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 import json
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from moto import mock_aws
 
-from jobs import data, names
+from jobs import data
 from jobs.backends import data_store
 from jobs.backends.data_store import DataStore, Moved
 from jobs.backends.volume_access import VolumeAccess
 from jobs.cli.main import main
 from jobs.data_source import source_of
 from jobs.errors import InputError, SpotmpiError
-from jobs.plan import ship
-from jobs.remote_source import Order, orders_of
-from tests.jobs.scripted_account import ScriptedAccount
 
 Spotmpi = Callable[..., tuple[int, str, str]]
 HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
@@ -42,14 +35,10 @@ class Pod(VolumeAccess):
         self.failures: list[str] = []  # verbs that fail once each
 
     async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
-        places = {"/spotmpi/volume": str(self.volume), data_store._CODE: str(self.volume.parent / "code")}
-        places["python3"] = f"{sys.executable} -S" if command[0] == "sh" else sys.executable
-        words, sent = list(command), given.read() if given else b""
-        for there, path in places.items():
-            words = [part.replace(there, path) for part in words]
-        verb = words[3] if len(words) > 3 else "sh"
-        if verb != "take":
-            sent = sent.replace(b"/spotmpi/volume", str(self.volume).encode())
+        python, option, source, verb, folder = command
+        assert (python, option) == ("python3", "-c")
+        sent = given.read() if given else b""
+        words = [sys.executable, option, source, verb, folder.replace("/spotmpi/volume", str(self.volume))]
         if verb in self.failures:
             self.failures.remove(verb)
             sent = sent[: len(sent) // 2]  # the connection breaks in the middle
@@ -246,164 +235,6 @@ def test_the_commands_push_list_and_pull(
     assert spotmpi("push", "voc", "x", "--on", "local")[0] == 2
     code, _, complaint = spotmpi("ls", "--on", "kubernetes")
     assert code == 2 and "--volume" in complaint and "--image" in complaint
-
-
-class Site:
-    """A web server that gives pieces of files, with faults by number of the question."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.faults: dict[int, int] = {}  # question -> status instead of an answer; 0 breaks off in the middle
-        self.pieces = True
-        handler = type("Handler", (_Handler,), {"site": self})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
-
-    def order(self, name: str, sha256: str | None = None) -> Order:
-        return Order(f"http://127.0.0.1:{self.http.server_port}/{name}?signature={len(self.asked)}", name, sha256)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    site: Site
-
-    def do_GET(self) -> None:
-        number, content = len(self.site.asked), self.site.files[self.path[1:].partition("?")[0]]
-        self.site.asked.append(self.headers["Range"])
-        fault = self.site.faults.get(number)
-        if fault:
-            self.send_error(fault)
-            return
-        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-        piece = content[first : last + 1]
-        self.send_response(206 if self.site.pieces else 200)
-        self.send_header("Content-Length", str(len(piece)))
-        self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
-        self.send_header("ETag", hashlib.sha256(content).hexdigest())
-        self.end_headers()
-        self.wfile.write(piece if fault is None else piece[: len(piece) // 2])
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def site(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A site with a tar of several pieces; the pod's pieces are small, and it waits for nothing."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        facts = tarfile.TarInfo("VOCdevkit/big")
-        facts.size = 100_000
-        tar.addfile(facts, io.BytesIO(bytes(100_000)))
-    made = Site()
-    made.files = {"set.tar": packed.getvalue(), "weights.npz": b"w" * 50_000}
-    source = (names.PROJECT / "jobs/pod/fetch.py").read_text()
-    assert "PIECE = 16 << 20" in source and "PAUSE = 1.0" in source
-    small = source.replace("PIECE = 16 << 20", "PIECE = 10_000").replace("PAUSE = 1.0", "PAUSE = 0.01")
-    usual = ship.pod_side(names.PROJECT)
-    with tarfile.open(fileobj=io.BytesIO(usual)) as tar:
-        files = [(m.name, tar.extractfile(m).read()) for m in tar if m.isfile()]  # type: ignore[union-attr]
-    shipped = [ship.Member(n, small.encode() if n == "jobs/pod/fetch.py" else c) for n, c in files]
-    monkeypatch.setattr(data_store, "_pod_side", lambda: ship.archive(shipped))
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
-
-
-def fetched(pod: Pod, order: Order) -> tuple[Moved, list[str]]:
-    said: list[str] = []
-    return asyncio.run(DataStore(pod, said.append).fetch(order, "voc")), said
-
-
-def sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def test_a_pod_fetches_a_tar_in_pieces_checks_it_and_unpacks_it(pod: Pod, site: Site) -> None:
-    moved, said = fetched(pod, site.order("set.tar", sha(site.files["set.tar"])))
-
-    assert tree(pod.volume / "voc") == {"VOCdevkit/big": bytes(100_000)} and moved.files == 1
-    assert len(site.asked) == 1 + -(-len(site.files["set.tar"]) // 10_000)
-    assert said[-1] == "set.tar: 0.1 MB of 0.1 MB"
-
-
-def test_a_file_that_is_no_tar_stays_as_it_is(pod: Pod, site: Site) -> None:
-    fetched(pod, site.order("weights.npz"))
-    assert tree(pod.volume / "voc") == {"weights.npz": b"w" * 50_000}
-
-
-def test_pieces_that_fail_for_a_moment_are_asked_for_again(pod: Pod, site: Site) -> None:
-    site.faults = {2: 503, 3: 0, 5: 500}
-    fetched(pod, site.order("weights.npz", sha(b"w" * 50_000)))
-    assert tree(pod.volume / "voc") == {"weights.npz": b"w" * 50_000} and len(site.asked) == 1 + 5 + 3
-
-
-def test_what_went_away_in_the_middle_is_taken_up_by_another_address_of_the_same_file(pod: Pod, site: Site) -> None:
-    site.faults = dict.fromkeys(range(4, 99), 404)
-    with pytest.raises(SpotmpiError, match=r"could not fetch weights.npz: the address answers 404: the file is gone"):
-        fetched(pod, site.order("weights.npz"))
-    assert asyncio.run(DataStore(pod, print).listed("voc")) == []
-    site.faults, before = {}, len(site.asked)
-
-    fetched(pod, site.order("weights.npz"))
-
-    assert len(site.asked) - before < 1 + 5
-    assert tree(pod.volume / "voc") == {"weights.npz": b"w" * 50_000}
-
-
-def test_a_file_that_has_changed_since_is_fetched_anew(pod: Pod, site: Site) -> None:
-    site.faults = dict.fromkeys(range(4, 99), 403)
-    with pytest.raises(SpotmpiError, match="access to it has ended"):
-        fetched(pod, site.order("weights.npz"))
-    site.faults, site.files["weights.npz"] = {}, b"v" * 50_000
-    fetched(pod, site.order("weights.npz"))
-    assert tree(pod.volume / "voc") == {"weights.npz": b"v" * 50_000}
-
-
-def test_another_checksum_or_a_server_without_pieces_is_told_and_nothing_is_left(pod: Pod, site: Site) -> None:
-    with pytest.raises(SpotmpiError, match="another SHA-256 than the one given"):
-        fetched(pod, site.order("set.tar", "0" * 64))
-    assert tree(pod.volume / "voc") == {}
-    site.pieces = False
-    with pytest.raises(SpotmpiError, match=r"the server gives no pieces of it \(answer 200\)"):
-        fetched(pod, site.order("set.tar"))
-
-
-def test_an_address_needs_https_and_a_checksum() -> None:
-    good = "0" * 64
-    assert orders_of(f"https://x.org/a/set.tar.gz#sha256={good}") == [
-        Order("https://x.org/a/set.tar.gz", "set.tar.gz", good)
-    ]
-    assert orders_of(f"https://x.org/a.tgz#sha256={good}")[0].values("/v")["unpack"] is True
-    for text, said in (
-        ("https://x.org/a.tar", "needs its SHA-256"),
-        ("https://x.org/a.tar#sha256=12", "ends in no SHA-256"),
-        (f"http://x.org/a.tar#sha256={good}", "is not safe on its way"),
-        (f"https://x.org/#sha256={good}", "names no file"),
-    ):
-        with pytest.raises(InputError, match=said):
-            orders_of(text)
-
-
-def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> None:
-    with mock_aws():
-        account = ScriptedAccount().aws
-        client = account.client("s3", "us-east-1")
-        client.create_bucket(Bucket="sets")
-        for key in ("voc/2007.tar", "voc/more/2012.tar", "voc/", "vocal"):
-            client.put_object(Bucket="sets", Key=key, Body=b"x")
-
-        (one,) = orders_of("s3://sets/voc/2007.tar", account)
-        assert (one.name, one.sha256) == ("2007.tar", None) and "Signature" in one.url
-        assert [each.name for each in orders_of("s3://sets/voc/", account)] == ["2007.tar", "more/2012.tar"]
-        for text, said in (
-            ("s3://sets/vo", "there is no such object"),
-            (f"s3://sets/voc/#sha256={'0' * 64}", "a SHA-256 is of one object"),
-        ):
-            with pytest.raises(InputError, match=said):
-                orders_of(text, account)
-        with pytest.raises(SpotmpiError, match="NoSuchBucket"):
-            orders_of("s3://nobodys/x", account)
 
 
 def test_voc_is_whole_only_with_every_published_image_and_its_objects(

@@ -1,0 +1,93 @@
+"""The Job that fetches data from elsewhere to a run volume, whoever has gone home by then. Pure."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import wrong
+from jobs.plan import volume_pod
+from jobs.plan.pod_plan import VOLUME
+from jobs.pod import fetch, store
+from jobs.remote_source import Order
+
+PURPOSE = "fetch"
+LIVES = 24 * 3600  # seconds after which the cluster ends one that does not get on
+KEPT = 3600  # seconds for which a finished one stays to be asked
+TRIES = 6
+_ORDERS = "/spotmpi/orders"
+_SHARE = {"cpu": "100m", "memory": "384Mi"}  # pieces under way are held in memory
+_LARGEST = 900_000  # bytes that a Secret takes besides the code
+_CODE = {
+    "jobs/__init__.py": "",
+    "jobs/pod/__init__.py": "",
+    "jobs/pod/fetch.py": Path(fetch.__file__).read_text(),
+    "jobs/pod/store.py": Path(store.__file__).read_text(),
+}
+
+
+def name_of(sources: Sequence[Sequence[Order]], folder: str, volume: str) -> str:
+    """The same name for the same files, folder and claim, however the addresses are signed."""
+    what = [volume, folder, *([order.address, order.name, order.sha256] for source in sources for order in source)]
+    return f"spotmpi-fetch-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:10]}"
+
+
+def fetch_job(name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str]) -> dict[str, Any]:
+    """The Job, suspended until its orders are there; a pod that is taken away costs none of its tries."""
+    command = ["python3", "-m", "jobs.pod.fetch", f"{_ORDERS}/orders.json.gz"]
+    spec = volume_pod.pod_spec(volume, image, pull_secrets, command, _SHARE)
+    items = [{"key": _key(path), "path": path} for path in (*_CODE, "orders.json.gz")]
+    spec["volumes"].append({"name": "orders", "secret": {"secretName": name, "items": items, "defaultMode": 0o440}})
+    (container,) = spec["containers"]
+    container["workingDir"] = _ORDERS
+    container["volumeMounts"].append({"name": "orders", "mountPath": _ORDERS, "readOnly": True})
+    rules = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [fetch.FINAL]}},
+    ]
+    labels = volume_pod.labels(PURPOSE)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {
+            "suspend": True,
+            "backoffLimit": TRIES - 1,
+            "activeDeadlineSeconds": LIVES,
+            "ttlSecondsAfterFinished": KEPT,
+            "podFailurePolicy": {"rules": rules},
+            "template": {"metadata": {"labels": dict(labels)}, "spec": spec},
+        },
+    }
+
+
+def orders_secret(job: dict[str, Any], sources: Sequence[Sequence[Order]], folder: str) -> dict[str, Any]:
+    """The Secret of the made *job*: code, and orders with signed addresses; InputError where these are too many."""
+    told = [[order.values(f"{VOLUME}/{folder}") for order in source] for source in sources]
+    packed = gzip.compress(json.dumps(told).encode(), mtime=0)
+    if len(packed) > _LARGEST:
+        count = sum(map(len, sources))
+        raise wrong("SRC", f"{count} files", "are too many for one Job: push some of their folders at a time, or a tar")
+    made = job["metadata"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made["name"], "uid": made["uid"]}
+    data = {_key(path): base64.b64encode(text.encode()).decode() for path, text in _CODE.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": made["name"],
+            "namespace": made["namespace"],
+            "labels": volume_pod.labels(PURPOSE),
+            "ownerReferences": [owner],
+        },
+        "data": {**data, "orders.json.gz": base64.b64encode(packed).decode()},
+    }
+
+
+def _key(path: str) -> str:
+    return path.replace("/", ".")

@@ -1,0 +1,88 @@
+"""A web server that gives pieces of files, and the listings of buckets that S3 gives."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from jobs.remote_source import Order
+
+
+class Site:
+    """Files by path, with faults by number of the question; `asked` has the range of each."""
+
+    def __init__(self, host: str) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.faults: dict[int, int] = {}  # question -> status instead of an answer; 0 breaks off in the middle
+        self.pieces = True
+        self.open = threading.Event()  # unless set, questions beyond the first `free` wait for it
+        self.open.set()
+        self.free = 0
+        self.http = ThreadingHTTPServer((host, 0), type("Handler", (_Handler,), {"site": self}))
+        self.address = f"http://{host}:{self.http.server_port}"
+
+    def order(self, name: str, folder: str, sha256: str | None = None) -> dict[str, object]:
+        """What a pod is told of a file, with a signature that is never the same."""
+        return Order(f"{self.address}/{name}?signature={len(self.asked)}", name, sha256).values(folder)
+
+    def listing(self, bucket: str, prefix: str) -> bytes:
+        """The answer to S3's ListObjectsV2."""
+        names = [name.removeprefix(f"{bucket}/") for name in self.files if name.startswith(f"{bucket}/{prefix}")]
+        found = "".join(f"<Contents><Key>{name}</Key></Contents>" for name in names)
+        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
+
+
+@contextmanager
+def serving(host: str = "127.0.0.1") -> Iterator[Site]:
+    """A site that answers until the end of the block."""
+    site = Site(host)
+    threading.Thread(target=site.http.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield site
+    finally:
+        site.open.set()
+        site.http.shutdown()
+        site.http.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    site: Site
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        asked = parse_qs(parts.query)
+        if "list-type" in asked:
+            self._give(200, self.site.listing(parts.path.strip("/"), asked.get("prefix", [""])[0]))
+            return
+        number, content = len(self.site.asked), self.site.files[parts.path[1:]]
+        self.site.asked.append(self.headers["Range"])
+        if number >= self.site.free:
+            self.site.open.wait()
+        fault = self.site.faults.get(number)
+        if fault:
+            self.send_error(fault)
+            return
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        if first >= len(content):
+            self.send_error(416)
+            return
+        piece = content[first : last + 1]
+        self._give(206 if self.site.pieces else 200, piece, f"bytes {first}-{last}/{len(content)}", fault == 0)
+
+    def _give(self, status: int, content: bytes, extent: str = "", broken: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        if extent:
+            self.send_header("Content-Range", extent)
+            whole = self.site.files[urlsplit(self.path).path[1:]]
+            self.send_header("ETag", hashlib.sha256(whole).hexdigest())
+        self.end_headers()
+        self.wfile.write(content[: len(content) // 2] if broken else content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""

@@ -59,5 +59,7 @@ def wrong(field: str, value: object, remedy: str) -> InputError:
 
 
 def _short(value: object, limit: int = 80) -> str:
+    """Both ends of a long value: of a path, the end is what tells one from the other."""
     text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    half = (limit - 3) // 2
+    return text if len(text) <= limit else f"{text[:half]}...{text[-half:]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kubeconfig", metavar="PATH", help="run cluster tests on this cluster instead of one of their own"
     )
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two workers a core for plain tests, which wait as much as they compute; none where that only costs its start."""
+    marked = "not " not in config.option.markexpr
+    single = any("::" in argument for argument in config.args)
+    return 0 if marked or single or config.option.keyword else 2 * (os.cpu_count() or 1)
 
 
 @pytest.fixture

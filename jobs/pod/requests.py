@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import uuid
 from types import FrameType
 from typing import Protocol
 
@@ -23,9 +24,9 @@ def path(folder: str, request: str) -> str:
 
 
 def make(folder: str, request: str, reason: str) -> None:
-    """Ask the supervisor of a run folder for *request*, saying why."""
+    """Ask the supervisor of a run folder for *request*, saying why; several may ask at once."""
     os.makedirs(os.path.join(folder, FOLDER), exist_ok=True)
-    aside = path(folder, request) + ".part"
+    aside = "%s.%s.part" % (path(folder, request), uuid.uuid4().hex)
     with open(aside, "w") as file:
         json.dump({"reason": reason}, file)
     os.replace(aside, path(folder, request))

@@ -126,9 +126,10 @@ def test_a_file_that_holds_no_outputs_is_refused(tmp_path: Path, text: str, said
         environment.load(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.json.*No such file"):
-        environment.load(tmp_path / "none.json")
+def test_a_file_that_is_not_there_is_named_however_long_its_path_is(tmp_path: Path) -> None:
+    for path in (Path("none.json"), tmp_path.joinpath("long" * 20, "none.json")):
+        with pytest.raises(InputError, match=r"none\.json.*No such file"):
+            environment.load(path)
 
 
 def test_an_unknown_node_group_lists_those_there_are() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,14 @@ def test_requests_are_whole_kill_beats_stop_and_clearing_forgets_them(tmp_path: 
     requests.clear(folder)
     requests.clear(folder)
     assert asked.wanted() is None
+
+
+def test_many_may_ask_for_the_same_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as terminals:
+        asking = [terminals.submit(requests.make, str(tmp_path), requests.STOP, str(n)) for n in range(200)]
+
+    assert [asked.exception() for asked in asking] == [None] * 200
+    assert [path.name for path in (tmp_path / "control").iterdir()] == ["stop"]
 
 
 def test_an_empty_request_counts_without_a_reason(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.cluster.followed import runs_in
 from tests.cluster.testbed.cluster import Cluster
 from tests.contract.conftest import Somewhere
 from tests.contract.test_backend_contract import *  # noqa: F403
+from tests.contract.test_backend_programs import *  # noqa: F403
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -1,12 +1,20 @@
 """What tests of jobs share."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jobs.backends.local import LocalBackend
 from jobs.cli.main import main
+from tests.contract import living
+from tests.contract.conftest import Somewhere
+from tests.contract.living import wait_until
+from tests.jobs.gang import Gang
 
 InProcess = Callable[..., tuple[int, str, str]]
 
@@ -30,3 +38,41 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         return int(ended.value.code or 0), said, complaint
 
     return run
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A current folder of its own, with runs where they are by default."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SPOTMPI_RUNS", raising=False)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Somewhere]:
+    """The local backend in a folder with spaces and quotes in its name; nothing may be left of its runs."""
+    folder = tmp_path / 'runs of "O\'Neill" ünd 50%'
+    monkeypatch.chdir(tmp_path)
+    backend = LocalBackend(folder)
+    yield Somewhere(backend)
+    for state in backend.list():
+        backend.stop(state.id, "the test is over", now=True)
+        wait_until(lambda run=state.id: backend.state(run).over)  # type: ignore[misc]
+        wait_until(lambda run=state.id: not living.of_run(run))  # type: ignore[misc]
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
+    """Starts the agents of a run with a command and more values of its spec; ends them all."""
+    made: list[Gang] = []
+
+    def start(*command: str, nodes: int = 2, started: int | None = None, **values: Any) -> Gang:
+        made.append(Gang(tmp_path, {"command": list(command), "nodes": nodes, **values}))
+        for node in range(nodes if started is None else started):
+            made[-1].start(node)
+        return made[-1]
+
+    yield start
+    for each in made:
+        for agent in each.agents.values():
+            agent.kill()
+            agent.wait()

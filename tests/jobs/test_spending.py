@@ -17,9 +17,7 @@ from jobs.spec import from_values
 from jobs.validate import Surroundings, validate
 from tests.contract.fake_program import fake_job
 from tests.contract.living import wait_until
-from tests.jobs.test_agents import gang, kinds
-
-__all__ = ["gang"]
+from tests.jobs.gang import kinds
 
 
 def plan(cost: float | None, rate: float | None, grace: float = 60) -> dict[str, Any]:

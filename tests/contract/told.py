@@ -1,0 +1,28 @@
+"""What events tell, and a plain command's spec, for the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.events import Event
+from jobs.pod import record
+
+
+def kinds(events: list[Event]) -> list[str]:
+    """The kinds of all events that are no output."""
+    return [event.kind for event in events if event.kind not in (record.LINE, record.METRIC)]
+
+
+def texts(events: list[Event]) -> list[str]:
+    """All lines of output."""
+    return [event.values["text"] for event in events if event.kind == record.LINE]
+
+
+def iterations(events: list[Event]) -> list[int]:
+    """The iterations that were reported, in order."""
+    return [event.values["iteration"] for event in events if event.values.get("kind") == "metric"]
+
+
+def command(*parts: str, **more: Any) -> dict[str, Any]:
+    """The values of a spec that runs a plain command."""
+    return {"name": "plain", "command": list(parts), "launcher": "none", **more}

@@ -1,0 +1,98 @@
+"""The reason of an end, told from exit code and last lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.pod import diagnosis
+from jobs.pod.lines import Line
+
+PRTERUN = """\
+--------------------------------------------------------------------------
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-host-123@1,1]
+   Exit code:    {code}
+--------------------------------------------------------------------------"""
+OPEN_MPI_4 = """\
+--------------------------------------------------------------------------
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[46239,1],2]
+  Exit code:    3
+--------------------------------------------------------------------------"""
+KILLED = """\
+--------------------------------------------------------------------------
+prterun noticed that process rank 1 with PID 4711 on node host exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------"""
+TORCHRUN = """\
+E1121 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 1) of binary: x
+Traceback (most recent call last):
+  File "/x/torch/distributed/run.py", line 900, in run
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-21_08:00:00
+  host      : host
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 4710)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 4710
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_08:00:00
+  host      : host
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 4711)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================"""
+
+
+def said(text: str, rank: int | None = None) -> list[Line]:
+    return [Line(rank, "e", line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "reason", "meant"),
+    [
+        (137, said(KILLED), "rank 1 was killed by SIGKILL", 137),
+        (3, said(PRTERUN.format(code=3)), "rank 1 ended with exit code 3", 3),
+        (3, said(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),
+        (
+            1,
+            [*said("ValueError: other", 0), *said("KeyError: 'conv1'", 1), *said(PRTERUN.format(code=1))],
+            "rank 1 ended with exit code 1: KeyError: 'conv1'",
+            1,
+        ),
+        (1, said(TORCHRUN.format(code=-9)), "rank 1 was killed by SIGKILL", -9),
+        (
+            1,
+            [*said("ValueError: mine", 1), *said("KeyError: 'other'", 0), *said(TORCHRUN.format(code=78))],
+            "rank 1 ended with exit code 78: ValueError: mine",
+            78,
+        ),
+        (-9, [], "the launcher on node 2 was killed by SIGKILL", -9),
+        (137, [], "the launcher on node 2 ended with exit code 137 (SIGKILL)", 137),
+        (200, [], "the launcher on node 2 ended with exit code 200", 200),
+        (127, said("x: no such command on PATH"), "the launcher on node 2 ended with exit code 127: x: no such", 127),
+        (1, said("a.b.MyError: why\n---"), "the launcher on node 2 ended with exit code 1: a.b.MyError: why", 1),
+        (4, [Line(None, "o", "stdout is no reason")], "the launcher on node 2 ended with exit code 4", 4),
+    ],
+)
+def test_the_reason_of_an_end_is_told_from_code_and_last_lines(
+    code: int, lines: list[Line], reason: str, meant: int
+) -> None:
+    assert diagnosis.describe(2, code, lines).startswith(reason)
+    assert diagnosis.exit_code(code, lines) == meant
+
+
+def test_a_launcher_that_succeeded_meant_it_whatever_it_printed() -> None:
+    assert diagnosis.exit_code(0, said(TORCHRUN.format(code=3))) == 0

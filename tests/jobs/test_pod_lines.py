@@ -1,0 +1,135 @@
+"""Output as lines of its ranks: cut, tagged, counted as progress."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from jobs import names
+from jobs.pod import protocol
+from jobs.pod.lines import LONGEST, Line, LineSplitter
+from jobs.pod.progress import Progress
+
+
+def cut(*pieces: bytes, stream: str = "o") -> list[Line]:
+    splitter = LineSplitter(stream)
+    found = [line for piece in pieces for line in splitter.feed(piece)]
+    return found + splitter.end()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "texts"),
+    [
+        ([b"a\nb\n"], ["a", "b"]),
+        ([b"a", b"b\nc"], ["ab", "c"]),
+        ([b"\n\n"], ["", ""]),
+        ([], []),
+        (["é\n".encode()[:1], "é\n".encode()[1:]], ["é"]),
+        ([b"\xff\n"], ["\ufffd"]),
+        ([b"0%\r50%\r100%\n"], ["100%"]),
+        ([b"dos\r\n"], ["dos"]),
+        ([b"\r\r\n"], [""]),
+        ([b"bar 99%\r\n", b"next"], ["bar 99%", "next"]),
+    ],
+)
+def test_bytes_become_lines_wherever_they_are_cut(pieces: list[bytes], texts: list[str]) -> None:
+    assert [line.text for line in cut(*pieces)] == texts
+    together = b"".join(pieces)
+    assert [line.text for line in cut(*(together[i : i + 1] for i in range(len(together))))] == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"[1,3]<stdout>: hello", Line(3, "o", "hello")),
+        (b"[4711,0]<stderr>: hello", Line(0, "e", "hello")),
+        (b"[1,0]<stdout>:hello", Line(0, "o", "hello")),
+        (b"[1,0]<stdout>: ", Line(0, "o", "")),
+        (b"plain [1,0]<stdout>: no", Line(None, "o", "plain [1,0]<stdout>: no")),
+    ],
+)
+def test_mpirun_s_tag_becomes_rank_and_stream(text: bytes, line: Line) -> None:
+    assert cut(text + b"\n") == [line]
+
+
+def test_a_line_in_parts_is_put_together_per_rank_and_stream() -> None:
+    parts = b"[0,0]<stdout>+: he\n[0,1]<stdout>+: wo\n[0,0]<stderr>: no\n[0,0]<stdout>: llo\n[0,1]<stdout>+: r\n"
+
+    assert cut(parts) == [Line(0, "e", "no"), Line(0, "o", "hello"), Line(1, "o", "wor")]
+
+
+def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
+    reading, writing = os.pipe()
+    path = names.PROJECT / "jobs" / "pod" / "starter.py"
+    code = "import os\nfor i in range(300): print(os.environ['RANK'], i, 'x' * (i * 40), 'end')\nprint('half', end='')"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", str(path), "--tag", "python3", "-u", "-c", code],
+            stdout=writing,
+            env={**os.environ, "RANK": str(rank)},
+        )
+        for rank in range(3)
+    ]
+    os.close(writing)
+    splitter = LineSplitter("o")
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        lines = [line for data in iter(lambda: pipe.read(65536), b"") for line in splitter.feed(data)] + splitter.end()
+
+    assert [rank.wait() for rank in ranks] == [0, 0, 0]
+    for rank in range(3):
+        said = [line.text for line in lines if line.rank == rank]
+        assert said == [*(f"{rank} {i} {'x' * (i * 40)} end" for i in range(300)), "half"]
+
+
+def test_a_line_without_end_is_cut_and_nothing_of_it_is_lost() -> None:
+    data = b"x" * (3 * LONGEST + 5)
+    found = cut(*(data[i : i + 65536] for i in range(0, len(data), 65536)))
+
+    assert "".join(line.text for line in found) == data.decode() and len(found) == 4
+
+
+def test_progress_counts_iterations_and_signs_of_life() -> None:
+    progress = Progress(100.0)
+    assert not progress.alive
+
+    progress.heard(101.0)
+    assert progress.alive and progress.moved == 101.0
+    progress.take(0, Line(0, "o", protocol.encode(protocol.METRIC, iteration=10, seconds=[0.1] * 10)), 110.0)
+    assert (progress.first_iteration, progress.iteration, progress.moved) == (1, 10, 110.0)
+    progress.heard(120.0)
+    progress.take(0, Line(0, "o", protocol.encode(protocol.METRIC, iteration=10, seconds=[0.1])), 121.0)
+    assert progress.moved == 110.0, "neither talk nor a repeated iteration is progress"
+
+
+def test_a_pattern_reads_rank_zero_of_node_zero_and_each_iteration_once() -> None:
+    progress = Progress(0.0, r"step (?P<iteration>\S+) loss (?P<loss>\S+)(?: lr (?P<lr>\S+))?")
+
+    def take(node: int, rank: int | None, text: str) -> Any:
+        return progress.take(node, Line(rank, "o", text), 1.0)
+
+    assert take(0, None, "step 1 loss 0.5") == ("metric", {"iteration": 1, "loss": 0.5})
+    assert take(0, None, "step 1 loss 0.6") is None, "another rank's"
+    assert take(0, 1, "step 2 loss 0.6") is None
+    assert take(1, 0, "step 2 loss 0.6") is None
+    assert take(0, 0, "step 2 loss nan lr 1e-3") == ("metric", {"iteration": 2, "loss": None, "lr": 0.001})
+    assert take(0, 0, "step three loss 1") is None
+    assert take(0, 0, "step nan loss 1") is None
+    assert take(0, 0, "step 4.0 loss x") == ("metric", {"iteration": 4, "loss": "x"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "{}", '{"spotmpi": 1}', '{"spotmpi": "new kind"}', '{"spotmpi": "metric"', ' {"spotmpi": "metric"}'],
+)
+def test_what_is_no_protocol_line_is_plain_output(text: str) -> None:
+    assert protocol.decode(text) is None
+
+
+def test_a_protocol_line_has_no_number_that_json_lacks() -> None:
+    text = protocol.encode(protocol.METRIC, iteration=1, loss=float("nan"), seconds=[float("inf"), 1.0])
+
+    assert protocol.decode(text) == ("metric", {"iteration": 1, "loss": None, "seconds": [None, 1.0]})

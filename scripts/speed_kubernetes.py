@@ -5,7 +5,8 @@
 start      submit to first program line of an mpirun job on two pods, beside `kubectl apply` of a JobSet whose two pods
            only print, and beside an MPIJob of the MPI Operator that does the same work; the sides take turns
 following  100,000 lines of 20 pods by `spotmpi logs`, beside `kubectl logs`, with the memory of each
-scale      a run of 1,000 nodes that only seem to run (kwok): submitting, showing and stopping it, with the memory
+scale      a run of 1,000 nodes that only seem to run (kwok): submitting, showing, following and stopping it, with
+           the memory and the requests to the API of each
 recovery   ten deleted workers in a row, from the deletion to the next iteration
 
 A target that is missed is marked, no more. Needs Linux and root, as the cluster tier does.
@@ -33,6 +34,7 @@ import tomli_w  # noqa: E402
 from jobs import api  # noqa: E402
 from jobs.backends.choose import Where  # noqa: E402
 from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
+from scripts.speed_clients import Counting, Measured, Measuring, first_line  # noqa: E402
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
 from tests.cluster.testbed.cluster import Cluster, running_cluster  # noqa: E402
 from tests.cluster.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
@@ -76,6 +78,15 @@ class Bench:
         program = str(Path(self.cluster.environment["PATH"].partition(":")[0], "kubectl"))
         return [program, "--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace, *arguments]
 
+    def wait(self, run: str, done: Callable[[], bool]) -> None:
+        """Wait until *done*; SystemExit where the run ends, begins anew or takes longer than five minutes instead."""
+        deadline = time.monotonic() + 300
+        while not done():
+            state = api.status(run, where=self.where)
+            if state.over or state.attempt > 1 or time.monotonic() > deadline:
+                raise SystemExit(f"{run} cannot be measured: {state.state}, attempt {state.attempt}: {state.reason}")
+            time.sleep(2)
+
     def remove(self, *kinds: str) -> None:
         """Delete all objects of these kinds, and wait until no pod is left."""
         for kind in kinds:
@@ -91,7 +102,7 @@ def measure_start(bench: Bench, count: int) -> list[Figure]:
 
     def own() -> float:
         began = time.time()
-        took = first_line(bench.spotmpi("run", str(spec)))
+        took = first_line(bench.spotmpi("run", str(spec)), LINE)
         phases.append(_phases(bench, began))
         bench.remove("jobsets")
         return took
@@ -144,51 +155,44 @@ def _phases(bench: Bench, began: float) -> dict[str, float]:
 
 def measure_following(bench: Bench, count: int) -> list[Figure]:
     """100,000 lines of 20 pods, read from the start."""
-    template = bench.folder / "small.yaml"
-    small = {"name": "node", "resources": {"requests": {"cpu": "10m"}}}
-    template.write_text(json.dumps({"spec": {"containers": [small]}}))
-    each = LINES // PODS
-    program = f"for i in range({each}): print(f'{{i:06d}} {'x' * 60}')\n"
-    program += "import time; print('all', flush=True); time.sleep(3600)"
-    spec = bench.spec(
-        command=["python3", "-u", "-c", program], launcher="none", nodes=PODS, kubernetes={"templates": [str(template)]}
-    )
-    run = api.run(spec, where=bench.where, detach=True).id
+    run = _printed(bench)
     every = bench.kubectl("logs", "-l", f"spotmpi.dev/run={run}", "--tail=-1", f"--max-log-requests={PODS}")
-    while subprocess.run(every, capture_output=True, text=True).stdout.count('"all"]') < PODS:
-        time.sleep(1)
-    lines: dict[str, int] = {}
-    memory: dict[str, float] = {}
+    found: dict[str, Measured] = {}
 
     def read(side: str, command: list[str]) -> float:
-        began = time.monotonic()
-        lines[side], memory[side] = _read(command)
-        return time.monotonic() - began
+        found[side] = Measuring(command).end()
+        return found[side].seconds
 
     def own() -> float:
         with tempfile.TemporaryDirectory(dir=bench.folder) as fresh:
             return read("spotmpi", [SPOTMPI, "logs", run, "--on", str(bench.where.on), "--runs", fresh])
 
-    found = _interleaved({"spotmpi": own, "kubectl": lambda: read("kubectl", every)}, count)
+    took = _interleaved({"spotmpi": own, "kubectl": lambda: read("kubectl", every)}, count)
     bench.remove("jobsets")
-    ratio = statistics.median(found["spotmpi"]) / statistics.median(found["kubectl"])
-    details: dict[str, Any] = {side: _spread(values) for side, values in found.items()}
-    details |= {"lines": lines, "peak memory, MB": memory}
-    lost = LINES + PODS - lines["spotmpi"]
+    ratio = statistics.median(took["spotmpi"]) / statistics.median(took["kubectl"])
+    details: dict[str, Any] = {side: _spread(values) for side, values in took.items()}
+    details |= {side: f"{each.lines} lines, {each.megabytes:.0f} MB" for side, each in found.items()}
+    lost, memory = LINES + PODS - found["spotmpi"].lines, found["spotmpi"].megabytes
     return [
         Figure("100,000 lines of 20 pods / kubectl logs", ratio, "", "at most 1", ratio <= 1, details),
         Figure("lines lost", lost, "", "0", lost == 0, {}),
-        Figure("memory of the follower", memory["spotmpi"], "MB", "under 100", memory["spotmpi"] < 100, {}),
+        Figure("memory of the follower", memory, "MB", "under 100", memory < 100, {}),
     ]
 
 
-def _read(command: list[str]) -> tuple[int, float]:
-    """Lines that a command prints, and its peak memory in MB."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdout
-    count = sum(1 for _ in process.stdout)
-    _, _, usage = os.wait4(process.pid, 0)
-    return count, usage.ru_maxrss / 1024
+def _printed(bench: Bench) -> str:
+    """A run whose pods have printed all their lines and stay."""
+    template = bench.folder / "small.yaml"
+    small = {"name": "node", "resources": {"requests": {"cpu": "100m"}}}
+    template.write_text(json.dumps({"spec": {"containers": [small]}}))
+    program = f"for i in range({LINES // PODS}): print(f'{{i:06d}} {'x' * 60}')\n"
+    program += "import time; print('all', flush=True); time.sleep(3600)"
+    more: dict[str, Any] = {"limits": {"no_progress": "1h"}, "kubernetes": {"templates": [str(template)]}}
+    spec = bench.spec(command=["python3", "-u", "-c", program], launcher="none", nodes=PODS, **more)
+    run = api.run(spec, where=bench.where, detach=True).id
+    last = bench.kubectl("logs", "-l", f"spotmpi.dev/run={run}", "--tail=1", f"--max-log-requests={PODS}")
+    bench.wait(run, lambda: subprocess.run(last, capture_output=True, text=True).stdout.count('"all"]') == PODS)
+    return run
 
 
 def measure_recovery(bench: Bench, count: int) -> list[Figure]:
@@ -223,47 +227,32 @@ def measure_scale(bench: Bench, count: int) -> list[Figure]:
     kubernetes = {"tolerations": [{"key": "kwok"}], "node_selector": {"type": "kwok"}}
     more: dict[str, Any] = {"resources": {"gpu": 1}, "limits": {"start": "1h"}, "kubernetes": kubernetes}
     spec = bench.spec(command=["true"], nodes=MANY, **more)
+    found: dict[str, Measured] = {}
     with kwok.running():
         kwok.add_nodes(MANY, {"nvidia.com/gpu": "1"})
-        submitting, asked = _timed(bench.spotmpi("run", str(spec), "--detach"))
+        found["run --detach"] = Counting(bench.spotmpi("run", str(spec), "--detach")[1:]).end()
         run = api.list_runs(bench.where)[-1].id
-        command = [SPOTMPI, "logs", "-f", run, "--on", str(bench.where.on), "--runs", str(bench.folder / "follower")]
-        follower = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while sum(pod["status"]["phase"] == "Running" for pod in bench.cluster.pods(bench.namespace)) < MANY:
-            time.sleep(5)
-        showing, looked = _timed(bench.spotmpi("status", run))
-        stopping, _ = _timed(bench.spotmpi("stop", run, "--now"))
-        _, _, usage = os.wait4(follower.pid, 0)
+        elsewhere = ["--on", str(bench.where.on), "--runs", str(bench.folder / "follower")]
+        follower = Counting(["logs", "-f", run, *elsewhere])
+        bench.wait(run, lambda: sum(_runs(pod) for pod in bench.cluster.pods(bench.namespace)) == MANY)
+        found["status"] = Counting(bench.spotmpi("status", run)[1:]).end()
+        found["stop --now"] = Counting(bench.spotmpi("stop", run, "--now")[1:]).end()
+        found["logs -f"] = follower.end()
         bench.remove("jobsets")
         kwok.remove_nodes()
-    memory = {"run": asked, "status": looked, "follower": usage.ru_maxrss / 1024}
     return [
-        Figure("1,000 nodes: run --detach", submitting, "s", "none", None, {"peak memory, MB": memory}),
-        Figure("1,000 nodes: status", showing, "s", "none", None, {}),
-        Figure("1,000 nodes: stop --now", stopping, "s", "none", None, {}),
+        Figure(f"1,000 nodes: {name}", each.seconds, "s", "none", None, {"needs": _needs(each)})
+        for name, each in found.items()
     ]
 
 
-def _timed(command: list[str]) -> tuple[float, float]:
-    """Seconds that a command takes, and its peak memory in MB."""
-    began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(command)} failed")
-    return time.monotonic() - began, usage.ru_maxrss / 1024
+def _runs(pod: Object) -> bool:
+    return bool(pod["status"]["phase"] == "Running")
 
 
-def first_line(command: list[str]) -> float:
-    """Seconds until a command prints `LINE`; it is read to its end."""
-    began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout
-    took = next((time.monotonic() - began for line in process.stdout if LINE in line), None)
-    process.communicate()
-    if took is None:
-        raise SystemExit(f"{' '.join(command)} printed no {LINE!r}")
-    return took
+def _needs(it: Measured) -> str:
+    asked = ", ".join(f"{count} {kind}" for kind, count in it.requests.items())
+    return f"{it.megabytes:.0f} MB; requests: {asked}"
 
 
 MEASUREMENTS: dict[str, Callable[[Bench, int], list[Figure]]] = {

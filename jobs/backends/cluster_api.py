@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import httpx2
+from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
 from lightkube import ApiError, AsyncClient, KubeConfig, codecs
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_namespaced_resource
@@ -33,6 +34,7 @@ _RESOURCES: dict[str, Any] = {
     CONFIG_MAP: core_v1.ConfigMap,
     JOB: batch_v1.Job,
 }
+CONNECTING = 10.0  # seconds to reach the API
 RETRY = 1.0  # seconds between tries when the API does not answer
 _REFUSED = (401, 403, 404)
 REFUSALS = 10  # in a row, after which one is believed
@@ -129,16 +131,18 @@ class ClusterApi:
 
     async def execute(self, pod: str, command: Sequence[str]) -> str:
         """What *command* printed in a pod's container; its exit status is its own."""
-        done = await self._client.exec(pod, container=CONTAINER, command=command, stdout=True, stderr=True)
+        with _over_websocket():
+            done = await self._client.exec(pod, container=CONTAINER, command=command, stdout=True, stderr=True)
         return str(done.stdout)
 
     async def stream(
         self, pod: str, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None
     ) -> tuple[int, str]:
         """Exit status and last words of *command* in a pod, fed from *given*, its output written to *into*."""
-        done = await self._client.exec(
-            pod, container=CONTAINER, command=command, stdin=given, stdout=into or False, stderr=True
-        )
+        with _over_websocket():
+            done = await self._client.exec(
+                pod, container=CONTAINER, command=command, stdin=given, stdout=into or False, stderr=True
+            )
         return int(done.exit_code), str(done.stderr)
 
     async def last_line(self, pod: str) -> str:
@@ -146,16 +150,28 @@ class ClusterApi:
         lines = [line async for line in self._client.log(pod, container=CONTAINER, tail_lines=1, newlines=False)]
         return str(lines[-1]) if lines else ""
 
-    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
-        """The lines of a pod's log from *since* seconds ago; with *follow* until the container ends."""
+    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[Sequence[str]]:
+        """The lines of a pod's log from *since* seconds ago, as they come; with *follow* until the container ends."""
+        # The client's own `log` takes a log that is not followed into memory, and cannot read a refusal of one that is.
+        client = self._client._client
+        asked = {"container": CONTAINER, "follow": follow, "sinceSeconds": since}
+        request = client.prepare_request("get", core_v1.PodLog, name=pod, params=asked)
+        if follow:
+            request.timeout = httpx2.Timeout(CONNECTING, read=None)
+        answer = await client.send(client.build_adapter_request(request), stream=True)
         try:
-            async for line in self._client.log(pod, container=CONTAINER, follow=follow, since=since, newlines=False):
-                yield line
-        except RuntimeError:
-            # The client cannot read the refusal of a followed log; of one that is not followed it can.
-            async for _ in self._client.log(pod, container=CONTAINER, follow=False, tail_lines=1):
-                pass
-            raise httpx2.ReadError(f"the log of {pod} was refused for a moment") from None
+            if answer.is_error:
+                await answer.aread()
+            client.raise_for_status(answer)
+            rest = b""
+            async for data in answer.aiter_bytes():
+                whole, newline, rest = (rest + data).rpartition(b"\n")
+                if newline:
+                    yield whole.decode("utf-8", "replace").split("\n")
+            if rest:
+                yield [rest.decode("utf-8", "replace")]
+        finally:
+            await answer.aclose()
 
 
 def configuration(context: str | None) -> Any:
@@ -164,6 +180,18 @@ def configuration(context: str | None) -> Any:
         return KubeConfig.from_env().get(context_name=context)
     except ConfigError as error:
         raise wrong("context", context, f"{error}; check KUBECONFIG and `kubectl config get-contexts`") from error
+
+
+@contextmanager
+def _over_websocket() -> Iterator[None]:
+    """Raise what goes wrong on the way as the other requests do."""
+    try:
+        yield
+    except WebSocketUpgradeError as error:
+        request, answer = httpx2.Request("GET", "https://cluster/exec"), error.response
+        raise httpx2.HTTPStatusError("no connection into the pod", request=request, response=answer) from error
+    except HTTPXWSException as error:
+        raise httpx2.ReadError(f"the connection into the pod broke off: {error!r}") from error
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 from lightkube import ApiError
 
 from jobs import names
-from jobs.backends import cluster_api, start_limit
+from jobs.backends import cluster_api, read_ahead, start_limit
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.followed import followed
 from jobs.backends.pod_log import PodLog, Source
@@ -29,6 +29,7 @@ from jobs.pod import record
 LABEL_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
 LAST_WORDS = 10.0  # seconds that logs may still take once the JobSet is over
 STREAMS = 64  # logs read at once; the client's connections are limited, and watches need theirs
+WAITING = 16  # pieces of logs, up to 64 kB each, that may wait for whoever follows
 TALK = 1.0  # seconds between looks at why a run waits
 
 
@@ -39,12 +40,13 @@ class ClusterFollower:
         self._client = client
         self._it = followed(jobset)
         self._jobset: Object = jobset
-        self._entries: asyncio.Queue[Entry | Exception | None] = asyncio.Queue(1000)
+        self._entries: asyncio.Queue[list[Entry] | Exception | None] = asyncio.Queue(WAITING)
         self._seen = Seen()
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
         self._strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry: an agent's last words
-        self._over: Event | None = None  # what the JobSet itself says of its end
+        self._end: Entry | None = None  # what node 0's agent says of the end
+        self._over: Event | None = None  # and what the JobSet itself says
         self._latest = 0.0  # Unix seconds, of what the pods have said
         self._ran = False  # whether it came to an end by itself
         self._ended = asyncio.Event()
@@ -55,22 +57,18 @@ class ClusterFollower:
         self._replayer = Replayer(client, jobset, self._say)
         self._replaying = asyncio.Lock()
 
-    async def follow(self) -> AsyncIterator[Entry]:
-        """Everything from the first pod that is still there until the run has ended."""
+    async def follow(self) -> AsyncIterator[list[Entry]]:
+        """Everything from the first pod that is still there until the run has ended, some at a time."""
         for work in (self._watch_jobset(), self._watch_pods(), self._watch_events(), self._talk(), self._finish()):
             self._tasks.append(self._started(work))
-        ended = None
         try:
-            while (entry := await self._entries.get()) is not None:
-                if isinstance(entry, Exception):
-                    raise entry
-                self._latest = max(self._latest, entry.time or 0.0)
-                if entry.event and entry.event.terminal:
-                    ended = entry
+            while (entries := await self._entries.get()) is not None:
+                if isinstance(entries, Exception):
+                    raise entries
+                yield self._before_the_end(entries)
+                if self._end:
                     self._ended.set()
-                    continue
-                yield entry
-            yield ended or self._verdict()
+            yield [self._end or self._verdict()]
         finally:
             tasks = [*self._tasks, *self._logs.values()]
             for task in tasks:
@@ -78,45 +76,45 @@ class ClusterFollower:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._replayer.close()
 
-    async def so_far(self) -> AsyncIterator[Entry]:
+    def _before_the_end(self, entries: list[Entry]) -> list[Entry]:
+        """*entries* but for the end of the run, which is kept to be told last."""
+        ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
+        self._end = ends[-1] if ends else self._end
+        self._latest = max([self._latest, *(entry.time or 0.0 for entry in entries)])
+        return [entry for entry in entries if entry not in ends] if ends else entries
+
+    async def so_far(self) -> AsyncIterator[list[Entry]]:
         """What there is at this moment; a run that has waited too long is ended by it."""
         try:
-            async for entry in self._at_this_moment():
-                yield entry
+            async for entries in self._at_this_moment():
+                yield entries
         finally:
             await self._replayer.close()
 
-    async def _at_this_moment(self) -> AsyncIterator[Entry]:
+    async def _at_this_moment(self) -> AsyncIterator[list[Entry]]:
         self._take_jobset(self._jobset)
         pods = await self._client.list(cluster_api.POD, {names.LABEL_RUN: self._it.run})
         pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         self._seen.pods = {_name(pod): pod for pod in pods}
         found = [self._log(pod).entries(follow=False) for pod in pods if self._reports(pod)]
-        ended = None
-        for entries in [*found, self._of_the_gone()]:
-            async for entry in entries:
-                self._latest = max(self._latest, entry.time or 0.0)
-                if entry.event and entry.event.terminal:
-                    ended = entry
-                else:
-                    yield entry
-        if ended or self._over:
-            yield ended or self._verdict()
+        for entries in (read_ahead.in_order(found), self._of_the_gone()):
+            async for some in entries:
+                yield self._before_the_end(some)
+        if self._end or self._over:
+            yield [self._end or self._verdict()]
             return
         await self._read_events()
-        for event in await self._look():
-            yield Entry(0, event=event)
+        yield [Entry(0, event=event) for event in await self._look()]
 
-    async def _of_the_gone(self) -> AsyncIterator[Entry]:
+    async def _of_the_gone(self) -> AsyncIterator[list[Entry]]:
         """What the run folder holds of nodes whose pods went before we came, once the run is over."""
         nodes = range(self._it.nodes if self._it.every_node else 1)
         for node in sorted(set(nodes) - self._read) if self._ran else []:
             try:
-                for entry in await self._replayed("", node, self._it.submitted, time.time()):
-                    yield entry
+                yield await self._replayed("", node, self._it.submitted, time.time())
             except SpotmpiError as error:
                 reason = f"the output of node {node} can no longer be had: {error}"
-                yield Entry(0, event=Event(time.time(), record.GAP, values={"reason": reason}))
+                yield [Entry(0, event=Event(time.time(), record.GAP, values={"reason": reason}))]
 
     def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The task of *work*; what it raises ends the stream."""
@@ -136,14 +134,14 @@ class ClusterFollower:
             _, late = await asyncio.wait(self._logs.values(), timeout=LAST_WORDS)
             if late and self._replaying.locked():
                 await asyncio.wait(late, timeout=PATIENCE)
-        async for entry in self._of_the_gone():
-            await self._entries.put(entry)
+        async for entries in self._of_the_gone():
+            await self._entries.put(entries)
         await self._entries.put(None)
 
     def _say(self, reason: str) -> None:
         """Tell whoever follows why they wait for us."""
         with contextlib.suppress(asyncio.QueueFull):
-            self._entries.put_nowait(Entry(0, event=Event(time.time(), record.WAITING, values={"reason": reason})))
+            self._entries.put_nowait([Entry(0, event=Event(time.time(), record.WAITING, values={"reason": reason}))])
 
     async def _watch_jobset(self) -> None:
         async for change, jobset in self._client.watch(cluster_api.JOBSET, name=self._it.run):
@@ -221,8 +219,8 @@ class ClusterFollower:
         """Say why the run waits, whenever that changes."""
         while not self._ended.is_set():
             await asyncio.sleep(TALK)
-            for event in [] if self._ended.is_set() else await self._look():
-                await self._entries.put(Entry(0, event=event))
+            if not self._ended.is_set():
+                await self._entries.put([Entry(0, event=event) for event in await self._look()])
 
     async def _look(self) -> list[Event]:
         """Why the run waits, where that is news; its end, where it has waited too long."""
@@ -257,8 +255,8 @@ class ClusterFollower:
 
     async def _read_log(self, pod: Object) -> None:
         async with self._streams:
-            async for entry in self._log(pod).entries(follow=True):
-                await self._entries.put(entry)
+            async for entries in self._log(pod).entries(follow=True):
+                await self._entries.put(entries)
 
     def _log(self, pod: Object) -> PodLog:
         name = _name(pod)

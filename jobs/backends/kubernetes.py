@@ -163,7 +163,7 @@ class KubernetesBackend:
         call(stopping.delete(self._api(), run, reason, now))
         if state.state not in record.TERMINAL:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
-                cache.take(Entry(0, event=Event(time.time(), record.STOPPED, values={"reason": reason})))
+                cache.take([Entry(0, event=Event(time.time(), record.STOPPED, values={"reason": reason}))])
 
     def strike(self, run: str, node: int, how: str) -> None:
         """Evict or delete a node's pod, or kill the ranks in it."""
@@ -236,15 +236,16 @@ class KubernetesBackend:
             if given.is_new(event):
                 yield event
         with told(f"follow run {paths.id}"), LoopThread() as loop, RunCache(paths) as cache:
-            for entry in loop.iterate(self._entries(jobset, follow)):
-                cache.take(entry)
-                if entry.event and given.is_new(entry.event):
-                    yield entry.event
+            for entries in loop.iterate(self._entries(jobset, follow)):
+                cache.take(entries)
+                for entry in entries:
+                    if entry.event and given.is_new(entry.event):
+                        yield entry.event
 
-    async def _entries(self, jobset: Object, follow: bool) -> AsyncIterator[Entry]:
+    async def _entries(self, jobset: Object, follow: bool) -> AsyncIterator[Sequence[Entry]]:
         follower = ClusterFollower(self._api(), jobset)
-        async for entry in follower.follow() if follow else follower.so_far():
-            yield entry
+        async for entries in follower.follow() if follow else follower.so_far():
+            yield entries
 
     def _ensure_copy(self, jobset: Object) -> None:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])

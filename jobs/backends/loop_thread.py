@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
-_BATCH = 500  # items handed over at once
+_AHEAD = 4  # lists of items that may wait for whoever takes them
+_BATCH = 500  # items that are handed over at once, where so many wait
 
 
 class LoopThread:
@@ -34,33 +35,35 @@ class LoopThread:
         """What *work* gives or raises."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The items, at most a batch of them ahead of whoever takes them."""
-        queue: asyncio.Queue[T | None] = asyncio.Queue(_BATCH)
+    def iterate(self, items: AsyncIterator[Sequence[T]]) -> Iterator[list[T]]:
+        """The items, some at a time, and a few of them ahead of whoever takes them."""
+        queue: asyncio.Queue[Sequence[T] | None] = asyncio.Queue(_AHEAD)
         feeding = asyncio.run_coroutine_threadsafe(_feed(items, queue), self._loop)
         try:
-            while True:
-                for item in self.call(_batch(queue)):
-                    if item is None:
-                        feeding.result()
-                        return
-                    yield item
+            while found := self.call(_batch(queue)):
+                yield found
+            feeding.result()
         finally:
             feeding.cancel()
 
 
-async def _feed(items: AsyncIterator[T], queue: asyncio.Queue[T | None]) -> None:
+async def _feed(items: AsyncIterator[Sequence[T]], queue: asyncio.Queue[Sequence[T] | None]) -> None:
     try:
-        async for item in items:
-            await queue.put(item)
+        async for some in items:
+            await queue.put(some)
     finally:
         await queue.put(None)
 
 
-async def _batch(queue: asyncio.Queue[T | None]) -> list[T | None]:
-    found = [await queue.get()]
-    while not queue.empty() and len(found) < _BATCH:
-        found.append(queue.get_nowait())
+async def _batch(queue: asyncio.Queue[Sequence[T] | None]) -> list[T]:
+    """What is there, or the next that comes; nothing at the end."""
+    found: list[T] = []
+    while not found or (len(found) < _BATCH and not queue.empty()):
+        some = await queue.get()
+        if some is None:
+            queue.put_nowait(None)  # to be found again by the next look
+            break
+        found += some
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import httpx2
@@ -50,17 +50,23 @@ class PodLog:
         self._time = source.began  # of the newest entry
         self._lines: dict[tuple[int, int], int] = {}  # the newest line of each attempt and node
 
-    async def entries(self, follow: bool) -> AsyncIterator[Entry]:
-        """Every entry once; with *follow* until the pod has ended, over any number of broken connections."""
+    async def entries(self, follow: bool) -> AsyncIterator[list[Entry]]:
+        """Every entry once, as many at a time as there are.
+
+        With *follow* until the pod has ended, over any number of broken connections.
+        """
         whole = True
         while True:
             over = not follow or self._source.finished()
             since = None if whole else max(int(time.time() - self._time), 0) + OVERLAP
             whole = False
             try:
-                async for line in self._client.log(self._source.pod, since, follow):
-                    for entry in await self._take(line, resumed=since is not None):
-                        yield entry
+                async for lines in self._client.log(self._source.pod, since, follow):
+                    found, torn = await self._take(lines, resumed=since is not None)
+                    if found:
+                        yield found
+                    if torn:
+                        raise _Torn
             except _Torn:
                 whole, over = True, False
                 continue
@@ -73,38 +79,47 @@ class PodLog:
                 return
             await asyncio.sleep(0 if self._source.finished() else RETRY)
 
-    async def _take(self, line: str, resumed: bool) -> list[Entry]:
-        entry = pod_output.parse(line)
-        if entry is None:
-            self._strays.append(line)
-            return []
-        if entry.number <= self._last:
-            return []
-        missing = entry.number - self._last - 1
-        if missing and resumed:
-            raise _Torn
-        sought = missing or (self._source.earlier and not self._last)
-        found = await self._recovered(missing, entry.time or time.time()) if sought else []
-        self._last = entry.number
-        return [kept for kept in [*found, entry] if self._is_new(kept)]
+    async def _take(self, lines: Sequence[str], resumed: bool) -> tuple[list[Entry], bool]:
+        """What is new in *lines*, and whether something is missing that a longer look back can give."""
+        found: list[Entry] = []
+        for line, entry in zip(lines, pod_output.parse_all(lines), strict=True):
+            if entry is None:
+                self._strays.append(line)
+                continue
+            if entry.number <= self._last:
+                continue
+            missing = entry.number - self._last - 1
+            if missing and resumed:
+                return found, True
+            if missing or (self._source.earlier and not self._last):
+                found += filter(self._is_new, await self._recovered(missing, entry.time or time.time()))
+            self._last = entry.number
+            if self._is_new(entry):
+                found.append(entry)
+        return found, False
 
     async def _recovered(self, missing: int, until: float) -> list[Entry]:
         """What the run folder holds of *missing* entries, and an event that tells what it does not hold."""
+        node = self._source.node
         try:
-            found = await self._source.replay(self._source.pod, self._source.node, self._time, until)
-        except SpotmpiError:
+            found = await self._source.replay(self._source.pod, node, self._time, until)
+        except SpotmpiError as error:
+            if not missing:
+                reason = f"what earlier attempts printed on node {node} can no longer be had: {error}"
+                return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             found = []
         if len(found) >= missing:
             return found
         lost = missing - len(found)
-        reason = f"{lost} entries of node {self._source.node} can no longer be had"
+        reason = f"{lost} entries of node {node} can no longer be had"
         return [*found, Entry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
 
     def _is_new(self, entry: Entry) -> bool:
-        self._time = max(self._time, entry.time or 0)
         event = entry.event
         if event is None or event.kind != record.LINE:
+            self._time = max(self._time, entry.time or 0)
             return True
+        self._time = max(self._time, event.time)
         where = (event.attempt, event.node)
         if event.number <= self._lines.get(where, 0):
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
@@ -71,20 +72,23 @@ class RunCache:
         if self._lock:
             self._lock.close()
 
-    def take(self, entry: Entry) -> None:
-        """Write *entry* unless it is there already."""
+    def take(self, entries: Iterable[Entry]) -> None:
+        """Write what of *entries* is not there already."""
         if self._record is None:
             return
-        if entry.summary is not None:
-            self._record.summary(entry.summary)
-        elif entry.attempt is not None:
-            self._record.attempt(*entry.attempt)
-        elif entry.event is not None:
-            self._take_event(entry)
+        with self._record.together():
+            for entry in entries:
+                self._take_one(entry, self._record)
 
-    def _take_event(self, entry: Entry) -> None:
-        event, kept = entry.event, self._record
-        assert event is not None and kept is not None
+    def _take_one(self, entry: Entry, kept: record.Record) -> None:
+        if entry.summary is not None:
+            kept.summary(entry.summary)
+        elif entry.attempt is not None:
+            kept.attempt(*entry.attempt)
+        elif entry.event is not None:
+            self._take_event(entry.event, kept)
+
+    def _take_event(self, event: Event, kept: record.Record) -> None:
         self._moment = event.time
         if event.kind == record.LINE:
             self._take_line(event, kept)

@@ -50,7 +50,8 @@ class VolumeAccess:
         await self._done(command, given, into)
 
     async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
-        status, said = await self._api.stream(self.pod, command, given, into)
+        with told("reach the files on the run volume"):
+            status, said = await self._api.stream(self.pod, command, given, into)
         if status:
             words = said.strip().splitlines() or [f"it ended with {status}"]
             raise SpotmpiError(f"could not reach the files on the run volume: {words[-1]}")

@@ -20,12 +20,15 @@ import hmac
 import json
 import selectors
 import socket
+import threading
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 PORT = 2223
 BEAT = 1.0  # seconds between signs of life
-SILENCE = 7.0  # seconds after which a silent peer counts as lost; a busy machine or file system may stall an agent
+SILENCE = 7.0  # seconds after which a silent peer counts as lost
+STALL = 60.0  # seconds for which an agent may wait for a file system, or for whoever takes its output, and still live
 _LONGEST = 1 << 16
 
 
@@ -35,19 +38,21 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.socket = sock
-        self.heard = time.monotonic()
+        self.heard = self.looked = time.monotonic()
         self.closed = False
+        self._speaking = threading.Lock()
         self._spoke = 0.0
         self._rest = b""
         self._kept: list[dict[str, Any]] = []
 
     def send(self, **message: Any) -> None:
         """Send one message; a connection that cannot take it is closed."""
-        try:
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
-            self._spoke = time.monotonic()
-        except OSError:
-            self.close()
+        with self._speaking:
+            try:
+                self.socket.sendall(json.dumps(message).encode() + b"\n")
+                self._spoke = time.monotonic()
+            except OSError:
+                self.close()
 
     def beat(self) -> None:
         """Give a sign of life when it is time for one."""
@@ -64,6 +69,7 @@ class Connection:
         self._kept += messages
 
     def _received(self) -> list[dict[str, Any]]:
+        self.looked = time.monotonic()
         try:
             data = self.socket.recv(_LONGEST)
         except BlockingIOError:
@@ -75,19 +81,41 @@ class Connection:
         if not data or len(self._rest) > _LONGEST or None in messages:
             self.close()
             return []
-        self.heard = time.monotonic()
+        self.heard = self.looked
         return [message for message in messages if message is not None]
 
     @property
     def lost(self) -> bool:
-        """Whether the other end is gone, or silent for too long."""
-        return self.closed or time.monotonic() > self.heard + SILENCE
+        """Whether the other end was gone, or silent for too long, when we looked last."""
+        return self.closed or self.looked > self.heard + SILENCE
 
     def close(self) -> None:
         """Close it; harmless when done twice."""
         self.closed = True
         with contextlib.suppress(OSError):
             self.socket.close()
+
+
+class Pulse:
+    """Gives signs of life by a thread of its own, for this process may have to wait for a disk meanwhile.
+
+    Only as long as *looked*, a time by `time.monotonic`, is not too long ago: who stalls for good is as good as gone.
+    """
+
+    def __init__(self, connections: Callable[[], Iterable[Connection]], looked: Callable[[], float]) -> None:
+        self._connections = connections
+        self._looked = looked
+        self._over = threading.Event()
+        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT / 2):
+            for connection in self._connections() if time.monotonic() < self._looked() + STALL else ():
+                connection.beat()
+
+    def end(self) -> None:
+        """No more signs of life."""
+        self._over.set()
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
@@ -119,6 +147,8 @@ class Hub:
         self._strangers: list[Connection] = []
         self._listener = socket.create_server(("", port), backlog=1024, reuse_port=False)
         self._listener.setblocking(False)
+        self._looked = time.monotonic()
+        self._pulse = Pulse(lambda: list(self.workers.values()), lambda: self._looked)
 
     def missing(self) -> list[int]:
         """The nodes that are not ready yet."""
@@ -141,8 +171,9 @@ class Hub:
                 else:
                     for message in key.data.receive():
                         self._take(key.data, message)
-        for worker in self.workers.values():
-            worker.beat()
+        self._looked = time.monotonic()
+        for connection in [*self._strangers, *self.workers.values()]:
+            connection.looked = self._looked
         self._strangers = [stranger for stranger in self._strangers if not stranger.lost]
 
     def tell(self, **message: Any) -> None:
@@ -153,6 +184,7 @@ class Hub:
 
     def close(self) -> None:
         """Close all connections."""
+        self._pulse.end()
         for connection in [*self._strangers, *self.workers.values()]:
             connection.close()
         self._listener.close()
@@ -202,6 +234,7 @@ def join(host: str, hello: dict[str, Any], port: int = PORT) -> tuple[Connection
         messages = connection.receive() if ready else []
         if messages and "welcome" in messages[0]:
             connection.keep(messages[1:])
+            Pulse(lambda: [connection], lambda: connection.looked)
             return connection, messages[0]
         if messages and "refused" in messages[0]:
             connection.close()

@@ -18,7 +18,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -54,6 +54,8 @@ class Record:
         self.folder = folder
         self.clock = clock
         self._open: dict[str, int] = {}
+        self._held: dict[str, list[str]] | None = None  # what is to be written together, by file
+        self._second = (0, "")  # the newest second that was written, in Unix time and in words
         self._lay_reserve()
 
     def event(self, event: str, **values: Any) -> None:
@@ -69,10 +71,20 @@ class Record:
 
     def line(self, attempt: int, node: int, line: Line) -> None:
         """Append one line of output."""
-        stamp = datetime.fromtimestamp(self.clock(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         shown = "-" if line.rank is None else line.rank
-        name = os.path.join("logs", str(attempt), "node-%d.log" % node)
-        self._append(name, "%s %s %s %s\n" % (stamp, shown, line.stream, line.text))
+        text = "%s %s %s %s\n" % (self._stamp(self.clock()), shown, line.stream, line.text)
+        self._append("logs/%d/node-%d.log" % (attempt, node), text)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Lines, metrics and events that are taken meanwhile reach each file by one write, at the end."""
+        self._held = {}
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for name, texts in held.items():
+                self._append(name, "".join(texts))
 
     def take_attempt(self) -> int:
         """The number of a new attempt, taken by exclusive create: the highest recorded one plus 1."""
@@ -119,7 +131,18 @@ class Record:
         self._open.clear()
         self.give_up_reserve()
 
+    def _stamp(self, moment: float) -> str:
+        """A moment as logs have it; words for a second are made once."""
+        microseconds = round(moment * 1e6)
+        second = microseconds // 1000000
+        if second != self._second[0]:
+            self._second = second, datetime.fromtimestamp(second, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+        return "%s.%06dZ" % (self._second[1], microseconds % 1000000)
+
     def _append(self, name: str, text: str) -> None:
+        if self._held is not None:
+            self._held.setdefault(name, []).append(text)
+            return
         descriptor = self._open.get(name)
         if descriptor is None:
             path = self._place(name)

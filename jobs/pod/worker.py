@@ -34,11 +34,10 @@ class Link:
         self._told = False
 
     def look(self) -> None:
-        """Take messages, give signs of life, and tell node 0 when this node is about to go."""
+        """Take messages, and tell node 0 when this node is about to go."""
         for message in self.connection.receive():
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
-        self.connection.beat()
         reason = self._notice.reason or self._trouble()
         if reason and not self._told:
             self._told = True

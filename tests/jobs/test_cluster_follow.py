@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -89,9 +89,8 @@ class FakeCluster:
             raise self.refuses[kind]
         return self.pods if kind == cluster_api.POD else []
 
-    async def log(self, name: str, since: int | None, follow: bool) -> AsyncIterator[str]:
-        for line in self.logs.get(name, []):
-            yield line
+    async def log(self, name: str, since: int | None, follow: bool) -> AsyncIterator[Sequence[str]]:
+        yield self.logs.get(name, [])
 
     async def patch(self, kind: str, name: str, values: Object) -> None:
         if "patch" in self.refuses:
@@ -114,11 +113,11 @@ def follow(
 
     async def gathered() -> list[Event]:
         events: list[Event] = []
-        async for entry in ClusterFollower(cluster, of).follow():  # type: ignore[arg-type]
-            if entry.event:
-                events.append(entry.event)
+        async for entries in ClusterFollower(cluster, of).follow():  # type: ignore[arg-type]
+            for event in (entry.event for entry in entries if entry.event):
+                events.append(event)
                 script(events)
-            if len(events) == enough:
+            if len(events) >= enough:
                 break
         return events
 
@@ -130,7 +129,7 @@ def look(cluster: FakeCluster, of: Object) -> list[Event]:
 
     async def gathered() -> list[Event]:
         found = ClusterFollower(cluster, of).so_far()  # type: ignore[arg-type]
-        return [entry.event async for entry in found if entry.event]
+        return [entry.event async for entries in found for entry in entries if entry.event]
 
     return asyncio.run(asyncio.wait_for(gathered(), 20))
 

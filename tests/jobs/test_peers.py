@@ -146,18 +146,37 @@ def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(led: Led) -> Non
     assert led.hub.ended == {2: (3, "exit code 3")}
 
 
-def test_silence_is_a_loss_on_both_sides_and_a_beat_is_none(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds: 0.3 of silence are a loss, and a beat comes every 0.02."""
     monkeypatch.setattr(peers, "SILENCE", 0.3)
     monkeypatch.setattr(peers, "BEAT", 0.02)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_an_agent_that_waits_for_a_disk_longer_than_the_silence_of_a_loss_is_not_lost(led: Led) -> None:
     connection, _ = led.join(1)
-    for _ in range(25):  # both talk for longer than the silence that counts as a loss
-        led.hub.serve(0.01)
-        connection.receive()
-        connection.beat()
-        time.sleep(0.01)
-        assert not connection.lost and led.hub.lost() == []
-    time.sleep(0.4)
-    assert connection.lost and led.hub.lost() == [1]
+    time.sleep(0.6)  # neither side looks
+    assert not connection.lost and led.hub.lost() == []
+    connection.receive()
+    led.hub.serve(0.1)
+    assert not connection.lost and led.hub.lost() == []
+
+
+@pytest.mark.usefixtures("hurried")
+def test_an_agent_that_stalls_for_good_is_lost_to_the_other_side(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "STALL", 0.1)
+    led.join(1)
+    looking, _ = led.join(2)
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        looking.receive()
+        led.hub.serve(0.02)
+    assert led.hub.lost() == [1] and not looking.lost
+    while time.monotonic() < deadline + 1:  # node 0 stalls in its turn
+        looking.receive()
+        time.sleep(0.02)
+    assert looking.lost
 
 
 def test_what_node_0_tells_reaches_every_worker(led: Led) -> None:

@@ -36,13 +36,16 @@ class FakePod:
         self.replayed: list[tuple[float, float]] = []
         self.folder: list[Entry] | None = None
         self.earlier = False
+        self.at_once = 1  # lines that arrive together
 
-    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[list[str]]:
         self.asked.append(since)
-        for item in self.answers.pop(0):
-            if isinstance(item, Exception):
-                raise item
-            yield item
+        answer = self.answers.pop(0)
+        lines = [item for item in answer if not isinstance(item, Exception)]
+        for start in range(0, len(lines), self.at_once):
+            yield lines[start : start + self.at_once]
+        for error in answer[len(lines) :]:
+            raise error
 
     async def replay(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
         self.replayed.append((since, until))
@@ -56,7 +59,8 @@ class FakePod:
         source = Source("pod", 0, 999.0, self.earlier, lambda: not self.answers[1:], self.replay)
 
         async def gathered() -> list[Entry]:
-            return [entry async for entry in PodLog(self, source, strays).entries(follow)]  # type: ignore[arg-type]
+            read = PodLog(self, source, strays).entries(follow)  # type: ignore[arg-type]
+            return [entry async for entries in read for entry in entries]
 
         return asyncio.run(gathered()), list(strays)
 
@@ -120,6 +124,24 @@ def test_what_earlier_attempts_printed_comes_from_the_run_folder_once() -> None:
     assert len(pod.replayed) == 1 and gaps(entries) == []
 
 
+def test_what_earlier_attempts_printed_is_never_missing_in_silence() -> None:
+    pod = FakePod(lines(1, 2))
+    pod.earlier = True
+    entries, _ = pod.read()
+    assert numbers(entries) == [1, 2]
+    told = entries[0].event
+    assert told and told.kind == record.GAP
+    assert told.reason == "what earlier attempts printed on node 0 can no longer be had: no folder"
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 9])
+def test_what_arrives_before_a_tear_is_kept(at_once: int) -> None:
+    pod = FakePod([*lines(1, 3), CUT], [*lines(2, 4), line(7)], lines(1, 9))
+    pod.at_once = at_once
+    entries, _ = pod.read()
+    assert numbers(entries) == list(range(1, 10)) and not pod.replayed
+
+
 @pytest.mark.parametrize(("kept", "size"), [(None, 3), ([5], 2), ([], 3)])
 def test_a_gap_is_told_with_its_size(kept: list[int] | None, size: int) -> None:
     pod = FakePod([*lines(1, 3), CUT], lines(7, 8), lines(7, 8))
@@ -139,17 +161,17 @@ def test_what_is_no_entry_is_kept_apart() -> None:
 
 def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
     class Long(FakePod):
-        async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
-            for number in range(1, 100_001):
-                yield line(number)
+        async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[list[str]]:
+            for start in range(1, 100_001, 500):
+                yield [line(number) for number in range(start, start + 500)]
 
     pod = Long()
     source = Source("pod", 0, 999.0, False, lambda: True, pod.replay)
 
     async def grown() -> int:
         found = before = 0
-        async for _ in PodLog(pod, source, deque(maxlen=20)).entries(True):  # type: ignore[arg-type]
-            found += 1
+        async for entries in PodLog(pod, source, deque(maxlen=20)).entries(True):  # type: ignore[arg-type]
+            found += len(entries)
             if found == 10_000:
                 before = resident_pages()
         assert found == 100_000

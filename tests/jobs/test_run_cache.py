@@ -54,8 +54,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 def take(paths: RunPaths, entries: list[Entry]) -> None:
     with RunCache(paths) as cache:
-        for entry in entries:
-            cache.take(entry)
+        cache.take(entries)
 
 
 def contents(paths: RunPaths) -> dict[str, str]:
@@ -109,8 +108,8 @@ def test_a_gap_keeps_its_place_so_that_later_numbers_stay_right(paths: RunPaths)
 def test_only_one_follower_writes_at_a_time(paths: RunPaths) -> None:
     with RunCache(paths) as first, RunCache(paths) as second:
         for entry in STORY:
-            first.take(entry)
-            second.take(entry)
+            first.take([entry])
+            second.take([entry])
     assert len((paths.logs / "1" / "node-0.log").read_text().splitlines()) == 5
 
 

@@ -180,7 +180,8 @@ def test_a_pod_that_goes_before_it_is_of_use_is_told(there: RunPaths, tmp_path: 
 def followed(cluster: VolumeCluster, of: Object, follow: bool) -> list[Event]:
     async def gathered() -> list[Event]:
         it = ClusterFollower(cluster, of)  # type: ignore[arg-type]
-        return [entry.event async for entry in (it.follow() if follow else it.so_far()) if entry.event]
+        found = it.follow() if follow else it.so_far()
+        return [entry.event async for entries in found for entry in entries if entry.event]
 
     return asyncio.run(asyncio.wait_for(gathered(), 20))
 

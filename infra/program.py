@@ -57,20 +57,8 @@ class _Machines:
 
 def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOptions) -> _Machines:
     """What AWS bills for: network, control plane, nodes, and the way to the storage."""
-    name, tags, cidr = settings.name, settings.all_tags, settings.network.cidr
-    network = Network(
-        name,
-        NetworkArgs(
-            vpc_cidr=cidr,
-            subnets=addresses.plan(cidr),
-            region=settings.region,
-            zone=settings.zone,
-            second_zone=settings.other_zone,
-            private=settings.network.private,
-            tags=tags,
-        ),
-        aws,
-    )
+    name, tags = settings.name, settings.all_tags
+    network = _network(settings, aws)
     cluster = Cluster(
         name,
         ClusterArgs(
@@ -83,20 +71,6 @@ def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOp
         ),
         aws,
     )
-    host = Host(
-        cluster_name=cluster.name,
-        node_role_arn=cluster.node_role_arn,
-        vpc_id=network.vpc_id,
-        subnet_id=network.node_subnet_id,
-        security_group_id=cluster.security_group_id,
-        after=cluster.node_role_ready,
-    )
-    groups = [
-        NodeGroup(
-            f"{name}-{group.name}", NodeGroupArgs(group, known()[group.type], host, _group_tags(group, tags)), aws
-        )
-        for group in settings.groups
-    ]
     mount = Mount(
         name,
         MountArgs(
@@ -108,7 +82,41 @@ def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOp
         ),
         aws,
     )
-    return _Machines(cluster, groups, mount, aws)
+    return _Machines(cluster, _node_groups(settings, network, cluster, aws), mount, aws)
+
+
+def _network(settings: Settings, aws: pulumi.ResourceOptions) -> Network:
+    cidr = settings.network.cidr
+    args = NetworkArgs(
+        vpc_cidr=cidr,
+        subnets=addresses.plan(cidr),
+        region=settings.region,
+        zone=settings.zone,
+        second_zone=settings.other_zone,
+        private=settings.network.private,
+        tags=settings.all_tags,
+    )
+    return Network(settings.name, args, aws)
+
+
+def _node_groups(
+    settings: Settings, network: Network, cluster: Cluster, aws: pulumi.ResourceOptions
+) -> list[NodeGroup]:
+    """Each group of the settings, on one host cluster and in its one zone."""
+    host = Host(
+        cluster_name=cluster.name,
+        node_role_arn=cluster.node_role_arn,
+        vpc_id=network.vpc_id,
+        subnet_id=network.node_subnet_id,
+        security_group_id=cluster.security_group_id,
+        after=cluster.node_role_ready,
+    )
+
+    def made(group: Group) -> NodeGroup:
+        args = NodeGroupArgs(group, known()[group.type], host, _group_tags(group, settings.all_tags))
+        return NodeGroup(f"{settings.name}-{group.name}", args, aws)
+
+    return [made(group) for group in settings.groups]
 
 
 def _group_tags(group: Group, tags: dict[str, str]) -> dict[str, str]:

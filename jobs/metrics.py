@@ -17,8 +17,9 @@ WARM_UP_SHARE = 0.1
 RULE = (
     f"Of each attempt everything up to its first reported window and its first {WARM_UP_ITERATIONS} iterations, or its "
     f"first {WARM_UP_SHARE * 100:g} % where that is more, are dropped as warm-up. The iterations on both sides of an "
-    "evaluation or a checkpoint are left out. Iterations that an attempt repeats after a restart count once, as the "
-    "later attempt made them. The rate is iterations over the sum of their seconds."
+    "evaluation or a checkpoint are left out, and so is the window in which an attempt was interrupted. Iterations "
+    "that an attempt repeats after a restart count once, as the later attempt made them. The rate is iterations over "
+    "the sum of their seconds."
 )
 ARRIVAL_RULE = (
     "This program does not time its iterations: a window's seconds run from the arrival of one line to that of the "
@@ -33,7 +34,8 @@ class Rates:
     """How fast the iterations went that count.
 
     ``per_second`` is iterations over the sum of their ``seconds``; ``median`` is of seconds per iteration and ``iqr``
-    the distance of its quartiles divided by it. ``left_out`` counts the others by reason. ``kept`` are the seconds
+    the distance of its quartiles divided by it. ``left_out`` counts the others by reason, those too whose times went
+    with an interrupted attempt. ``kept`` are the seconds
     themselves, in order.
     """
 
@@ -95,6 +97,7 @@ class _Attempt:
     disturbed: set[int] = field(default_factory=set)  # iterations beside an evaluation or checkpoint
     first: int | None = None  # the first iteration that it made
     before: tuple[float, int] | None = None  # arrival and iteration of the last metric line
+    cut: int = 0  # iterations of the window in which notice came
 
 
 def read(lines: Iterable[Line]) -> Training:
@@ -180,12 +183,15 @@ def _measure(attempt: _Attempt, line: Line, iteration: int) -> None:
     if attempt.first is None:
         attempt.first = window.first
     attempt.before = (line["t"], iteration)
-    if window.seconds:
+    if line.get("cut"):
+        attempt.cut = len(window.seconds)
+    elif window.seconds:
         attempt.windows.append(window)
 
 
 def _rates(attempts: list[_Attempt]) -> Rates | None:
-    left_out = {"warm-up": 0, "beside an evaluation or checkpoint": 0, "repeated after a restart": 0}
+    reasons = ("warm-up", "beside an evaluation or checkpoint", "repeated after a restart", "in an interrupted window")
+    left_out = dict.fromkeys(reasons, 0)
     kept: list[float] = []
     by_arrival = False
     for index, attempt in enumerate(attempts):
@@ -193,7 +199,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
         windows, repeated = _before(attempt.windows, min(later, default=None))
         windows, warm_up = _warmed_up(windows, sum(len(window.seconds) for window in attempt.windows))
         calm, disturbed = _undisturbed(windows, attempt.disturbed)
-        for reason, count in zip(left_out, (warm_up, disturbed, repeated), strict=True):
+        for reason, count in zip(reasons, (warm_up, disturbed, repeated, _interrupted(attempt, later)), strict=True):
             left_out[reason] += count
         kept += calm
         by_arrival = by_arrival or any(window.by_arrival for window in attempt.windows)
@@ -204,6 +210,13 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
     low, _, high = statistics.quantiles(kept, n=4, method="inclusive")
     iqr = (high - low) / median if median > 0 else math.inf
     return Rates(len(kept), total, len(kept) / total, median, iqr, by_arrival, left_out, tuple(kept))
+
+
+def _interrupted(attempt: _Attempt, later: list[int]) -> int:
+    """How many iterations of the window in which it was interrupted an attempt had made, and the next one did not."""
+    if not later or not attempt.windows or attempt.windows[-1].by_arrival:
+        return attempt.cut
+    return max(later[0] - attempt.windows[-1].last - 1, 0)
 
 
 def _before(windows: list[_Window], limit: int | None) -> tuple[list[_Window], int]:

@@ -51,6 +51,7 @@ class RunCache:
         self._lock: IO[str] | None = None
         self._record: record.Record | None = None
         self._newest: dict[str, float] = {}
+        self._taken: set[tuple[object, ...]] = set()
         self._moment = 0.0
         self._lines: dict[tuple[int, int], int] = {}
 
@@ -93,10 +94,10 @@ class RunCache:
         if event.kind == record.LINE:
             self._take_line(event, kept)
         elif event.kind == record.METRIC:
-            if self._is_new("metrics.jsonl", event.time):
+            if self._is_new("metrics.jsonl", event):
                 values = {key: value for key, value in event.values.items() if key != "kind"}
                 kept.metric(event.attempt, event.node, event.values["kind"], values)
-        elif event.kind not in (record.WAITING, record.GAP) and self._is_new("events.jsonl", event.time):
+        elif event.kind not in (record.WAITING, record.GAP) and self._is_new("events.jsonl", event):
             kept.event(event.kind, attempt=event.attempt or None, **event.values)
 
     def _take_line(self, event: Event, kept: record.Record) -> None:
@@ -110,9 +111,15 @@ class RunCache:
         line = Line(event.values["rank"], event.values["stream"], event.values["text"])
         kept.line(event.attempt, event.node, line)
 
-    def _is_new(self, name: str, moment: float) -> bool:
-        """Whether *moment* is after all that an earlier follower has written."""
-        return moment > self._newest[name]
+    def _is_new(self, name: str, event: Event) -> bool:
+        """Whether *event* is after all that an earlier follower has written, and was not taken by this one.
+
+        After a restart a follower is told once more what came before it, lest it should have come too late for that.
+        """
+        known = (name, event.time, event.kind, event.attempt, event.node, event.values.get("kind"))
+        new = event.time > self._newest[name] and known not in self._taken
+        self._taken.add(known)
+        return new
 
 
 def create(paths: RunPaths, spec: str, plan: dict[str, Any], submitted: float) -> None:

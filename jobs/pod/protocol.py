@@ -16,7 +16,7 @@ KEY = "spotmpi"
 CONTEXT = "context"  # once at start: world_size, hosts, versions, samples_per_iteration, total_iterations, work
 RESUMED = "resumed"  # after a checkpoint was loaded: iteration, path
 # Every reporting interval: iteration, time, epoch, seconds (one per iteration), waited (for batches, seconds),
-# ranks (the seconds of every rank, packed), any scalars.
+# ranks (the seconds of every rank, packed), any scalars; cut (true) where notice came in the middle of one.
 METRIC = "metric"
 EVALUATION = "evaluation"  # outside timed windows: iteration, any scalars
 CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, reason (timer, notice, end)

@@ -17,7 +17,7 @@ from jobs.programs.notice import Notices, let_rank_zero_finish
 from jobs.programs.options import TrainingOptions
 from jobs.programs.order import Order, iteration_seed
 from jobs.programs.reporting import Reporter
-from jobs.programs.timing import Stopwatch, Times
+from jobs.programs.timing import Stopwatch
 from jobs.programs.trainee import Trainee
 from jobs.programs.world import World
 
@@ -163,13 +163,13 @@ class _Training:
         return (self._evaluate() if evaluate else None), report or evaluate or written
 
     def _report(self, scalars: Mapping[str, Any]) -> None:
-        self._said = self._job.world.mean({name: float(value) for name, value in scalars.items()})
-        times = self._watch.take()
-        self._say_metric(self._said, times, self._job.world.gather(times.seconds))
+        told, times = {name: float(value) for name, value in scalars.items()}, self._watch.take()
+        self._said, ranks = self._job.world.together(told, times.seconds)
+        self._reporter.metric(self._iteration, self._epoch, times.seconds, self._said, times.waited, ranks)
 
-    def _say_metric(self, scalars: Mapping[str, float], times: Times, ranks: list[list[float]]) -> None:
-        epoch = self._position / len(self._job.dataset)
-        self._reporter.metric(self._iteration, epoch, times.seconds, scalars, times.waited, ranks)
+    @property
+    def _epoch(self) -> float:
+        return self._position / len(self._job.dataset)
 
     def _evaluate(self) -> Mapping[str, float]:
         with self._notices.parameters_unchanging():
@@ -201,7 +201,8 @@ class _Training:
             self._reporter.warn("notice taken, but nothing is written without --checkpoint-path")
         if ending:
             if not self._watch.empty:
-                self._say_metric({}, self._watch.take(), [])  # what needs the other ranks is left out: they may be gone
+                # What needs the other ranks is left out: they may be gone.
+                self._reporter.cut_off(self._iteration, self._epoch, self._watch.take().seconds)
             self._notices.close()
             leave(STOPPED)
 

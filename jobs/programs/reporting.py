@@ -45,6 +45,11 @@ class Reporter:
         rate = {"iterations_per_second": len(seconds) / sum(seconds)} if sum(seconds) > 0 else {}
         self._draw("training", iteration, {**scalars, **rate})
 
+    def cut_off(self, iteration: int, epoch: float, seconds: list[float]) -> None:
+        """Training ends at *iteration*, in the middle of a window, since its machine goes away."""
+        timed = [round(second, 6) for second in seconds]
+        self._say(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, seconds=timed, cut=True)
+
     def evaluation(self, iteration: int, scalars: Mapping[str, float]) -> None:
         """The model after *iteration* was tested."""
         self._say(protocol.EVALUATION, iteration=iteration, time=time.time(), **scalars)

@@ -26,12 +26,18 @@ class World:
     broadcast: Callable[[Any], Any]
     gather: Callable[[Any], list[Any]]
 
-    def mean(self, scalars: Mapping[str, float]) -> dict[str, float]:
-        """Each scalar averaged over the ranks, which must all pass the same names."""
+    def together(
+        self, scalars: Mapping[str, float], seconds: list[float]
+    ) -> tuple[dict[str, float], list[list[float]]]:
+        """Each scalar averaged over the ranks, and the *seconds* of each rank, in one exchange.
+
+        All ranks must pass the same names.
+        """
         if self.size == 1:
-            return dict(scalars)
-        everyone = self.gather(dict(scalars))
-        return {name: sum(one[name] for one in everyone) / self.size for name in scalars}
+            return dict(scalars), [seconds]
+        everyone = self.gather((list(scalars.values()), seconds))
+        means = [sum(values) / self.size for values in zip(*(values for values, _ in everyone), strict=True)]
+        return dict(zip(scalars, means, strict=True)), [seconds for _, seconds in everyone]
 
 
 def alone() -> World:

@@ -108,11 +108,7 @@ class Followed:
 
     def pod(self, node: int) -> Object:
         """Give a node's newest pod."""
-        index = f"{names.LABEL_RUN}={self.id},{manifests.LABEL_INDEX}={node}"
-        found = self.runs.testbed.get("pods", "-n", self.runs.namespace, "-l", index)["items"]
-        assert found, f"node {node} has no pod"
-        newest: Object = max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-        return newest
+        return self.runs.pod(self.id, node)
 
     def processes(self, node: int) -> dict[int, str]:
         """Give the command line of every process in a node's pod, by process id on this machine."""
@@ -157,6 +153,14 @@ class Runs:
     def start(self, values: Mapping[str, Any], image: str = "chainermn") -> Followed:
         """Start a run and follow it."""
         return Followed(self, self.submit(values, image))
+
+    def pod(self, run: str, node: int) -> Object:
+        """Give the newest pod of a node of a run."""
+        index = f"{names.LABEL_RUN}={run},{manifests.LABEL_INDEX}={node}"
+        found = self.testbed.get("pods", "-n", self.namespace, "-l", index)["items"]
+        assert found, f"node {node} has no pod"
+        newest: Object = max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        return newest
 
     def elsewhere(self, folder: Path) -> Runs:
         """Give the same runs as another terminal sees them, which keeps its copies in *folder*."""

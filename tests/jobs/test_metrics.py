@@ -86,6 +86,24 @@ def test_a_middle_attempt_that_got_less_far_does_not_bring_repeated_iterations_b
     assert found.seconds == pytest.approx((15 - 10) * 1.0 + 10 * 3.0)
 
 
+def test_the_window_in_which_an_attempt_was_interrupted_is_counted_though_its_times_are_lost() -> None:
+    # Saved at 34 on notice, but the window from 31 on was never told.
+    found = rates([window(30, [1.0] * 30), said(protocol.RESUMED, 34, attempt=2), window(60, [1.0] * 26, attempt=2)])
+    assert found.left_out["in an interrupted window"] == 4
+    assert found.left_out["repeated after a restart"] == 0
+    assert found.iterations == (30 - 10) + (26 - 10)
+
+
+def test_a_window_that_notice_cut_short_is_left_out_and_counted() -> None:
+    first = [window(30, [1.0] * 30), {**window(34, [7.0] * 4), "cut": True}]
+    found = rates([*first, window(60, [1.0] * 26, attempt=2)])
+    assert found.left_out["in an interrupted window"] == 4
+    assert found.seconds == pytest.approx(20 + 16)
+    # Stopped then and not taken up again: the same.
+    assert rates(first).left_out["in an interrupted window"] == 4
+    assert "cut" not in metrics.read(first).series
+
+
 @pytest.mark.parametrize("kind", [protocol.EVALUATION, protocol.CHECKPOINT])
 def test_iterations_on_both_sides_of_an_evaluation_or_a_checkpoint_are_left_out(kind: str) -> None:
     seconds = [1.0] * 20

@@ -288,5 +288,6 @@ def test_json_holds_every_run_with_what_was_left_out(runs: Path) -> None:
         "warm-up": 20,
         "beside an evaluation or checkpoint": 0,
         "repeated after a restart": 10,
+        "in an interrupted window": 0,
     }
     assert run["iterations"] == run["reported_iterations"] - 30

@@ -90,6 +90,15 @@ def test_a_follower_that_comes_again_adds_only_what_is_new(paths: RunPaths, tmp_
     assert len(list(folder_events(paths, follow=False, alive=lambda: False))) == 1 + 2 + 8 + 2
 
 
+def test_what_a_restart_tells_once_more_is_written_once(paths: RunPaths, tmp_path: Path) -> None:
+    again = [*STORY[:-3], event(1008, record.RESTARTED), *STORY]
+    take(paths, again)
+    metrics = [values["iteration"] for values in runs.lines(paths.metrics)]
+    kinds = [values["event"] for values in runs.lines(paths.events)]
+    assert metrics == [10, 20]
+    assert kinds == ["submitted", "started", "restarted", "succeeded"]
+
+
 def test_a_gap_keeps_its_place_so_that_later_numbers_stay_right(paths: RunPaths) -> None:
     gap = event(1004, record.GAP, size=2, reason="2 entries can no longer be had")
     take(paths, [line(1), gap, line(4)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,10 +106,21 @@ def test_ranks_that_crowd_on_fewer_hosts_are_fatal_and_the_hosts_are_named() -> 
         check_world(world(2, ("a",)), {protocol.ENV_WORLD_SIZE: "2", protocol.ENV_HOSTS: "2"})
 
 
-def test_scalars_are_averaged_over_ranks() -> None:
-    two = World(0, 2, 0, ("a",), lambda value: value, lambda value: [value, {"loss": 3.0}])
+def test_scalars_are_averaged_over_ranks_and_seconds_kept_apart_in_one_exchange() -> None:
+    exchanged = []
 
-    assert two.mean({"loss": 1.0}) == {"loss": 2.0}
+    def gather(value: Any) -> list[Any]:
+        exchanged.append(value)
+        return [value, ([3.0, 0.5], [0.3, 0.4])]
+
+    two = World(0, 2, 0, ("a",), lambda value: value, gather)
+
+    assert two.together({"loss": 1.0, "accuracy": 1.0}, [0.1, 0.2]) == (
+        {"loss": 2.0, "accuracy": 0.75},
+        [[0.1, 0.2], [0.3, 0.4]],
+    )
+    assert len(exchanged) == 1
+    assert alone().together({"loss": 1.0}, [0.1]) == ({"loss": 1.0}, [[0.1]])
 
 
 def test_message_sizes_are_whole_items_each_a_factor_larger() -> None:

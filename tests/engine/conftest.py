@@ -9,6 +9,7 @@ from tests.engine.engine import Engine, repository_project, tool_folders
 from tests.engine.journey import Journey, travel
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serving
+from tests.engine.world import World
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -22,6 +23,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def cloud() -> Cloud:
     """A cloud in which nothing exists."""
     return Cloud()
+
+
+@pytest.fixture
+def world() -> World:
+    """Hands on a cloud without an engine in between."""
+    return World()
 
 
 @pytest.fixture

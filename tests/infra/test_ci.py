@@ -8,19 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import NoCredentialsError
 from moto import mock_aws
 
-from infra.ci import account, commands, leftovers, stack_file
+from infra.ci import account, commands, stack_file
 from infra.ci.errors import CiError
-from infra.ci.stack_file import StackFile
-
-ACCOUNT = "123456789012"
-LAB = StackFile("lab", "us-east-1", ACCOUNT, "compute")
-TAGS = [{"Key": "spotmpi:environment", "Value": "spotmpi-lab"}]
-CNI = {"Key": "node.k8s.amazonaws.com/instance_id", "Value": "i-1"}
+from tests.infra.ci_account import ACCOUNT, CNI, LAB, Vpc
 
 
 class ScriptedPulumi:
@@ -261,47 +255,3 @@ def test_file_and_variable_have_to_agree_on_the_account(project: Path) -> None:
     assert stack_file.read("lab", path.parent, {}).account == ACCOUNT
     with pytest.raises(CiError, match="make them agree"):
         stack_file.read("lab", path.parent, {"SPOTMPI_ACCOUNT": "999999999999"})
-
-
-class Vpc:
-    """A VPC in moto with one subnet, tagged as an environment's."""
-
-    def __init__(self, environment: str):
-        self._ec2 = boto3.client("ec2", region_name="us-east-1")
-        self.id = self._ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-        self._ec2.create_tags(Resources=[self.id], Tags=[{"Key": "spotmpi:environment", "Value": environment}])
-        self._subnet = self._ec2.create_subnet(VpcId=self.id, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
-
-    def interface(self, tags: list[Any]) -> str:
-        made = self._ec2.create_network_interface(
-            SubnetId=self._subnet,
-            TagSpecifications=[{"ResourceType": "network-interface", "Tags": tags}] if tags else [],
-        )
-        return str(made["NetworkInterface"]["NetworkInterfaceId"])
-
-    def attach(self, interface: str) -> None:
-        image = self._ec2.describe_images()["Images"][0]["ImageId"]
-        machine = self._ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, SubnetId=self._subnet)
-        self._ec2.attach_network_interface(
-            NetworkInterfaceId=interface, InstanceId=machine["Instances"][0]["InstanceId"], DeviceIndex=1
-        )
-
-    def interfaces(self) -> set[str]:
-        found = self._ec2.describe_network_interfaces(Filters=[{"Name": "vpc-id", "Values": [self.id]}])
-        return {interface["NetworkInterfaceId"] for interface in found["NetworkInterfaces"]}
-
-
-@mock_aws
-def test_only_idle_interfaces_of_the_cni_in_this_environments_vpc_are_swept() -> None:
-    ours, theirs = Vpc("spotmpi-lab"), Vpc("spotmpi-p3")
-    idle, foreign, other = ours.interface([CNI]), ours.interface([]), theirs.interface([CNI])
-    busy = ours.interface([CNI])
-    ours.attach(busy)
-    assert leftovers.sweep_interfaces(LAB) == [idle]
-    assert {foreign, busy} <= ours.interfaces()
-    assert other in theirs.interfaces()
-
-
-@mock_aws
-def test_without_a_vpc_there_is_nothing_to_sweep() -> None:
-    assert leftovers.sweep_interfaces(LAB) == []

@@ -148,12 +148,12 @@ def _asked(request: Any) -> Asked:
 
 
 @contextmanager
-def serving(cloud: Cloud) -> Iterator[str]:
+def serving(cloud: Cloud, kubernetes: Kubernetes | None = None) -> Iterator[str]:
     """Serve every package while the context lasts; gives the value of PULUMI_DEBUG_PROVIDERS."""
     servers: list[grpc.Server] = []
     ports: list[str] = []
     try:
-        for provider in (Aws(cloud), eks.Eks(cloud), Kubernetes(cloud), Tls(cloud)):
+        for provider in (Aws(cloud), eks.Eks(cloud), kubernetes or Kubernetes(cloud), Tls(cloud)):
             server = grpc.server(ThreadPoolExecutor(_THREADS))
             provider_pb2_grpc.add_ResourceProviderServicer_to_server(Servicer(provider), server)
             ports.append(f"{provider.package}:{server.add_insecure_port('127.0.0.1:0')}")

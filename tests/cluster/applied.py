@@ -1,0 +1,86 @@
+"""What an environment's program makes inside its cluster, made on the test cluster by kubectl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jobs.environment import Environment
+from tests.cluster.testbed.cluster import Cluster
+from tests.engine.providers.cloud import Asked, Cloud
+from tests.engine.providers.kubernetes import RELEASE, Kubernetes, object_name
+from tests.engine.providers.records import Record
+
+
+class Applied(Kubernetes):
+    """The `kubernetes` provider whose objects are on the test cluster, too; charts aren't, for they can't be fetched.
+
+    The volume is a folder of this machine in place of EFS.
+    """
+
+    def __init__(self, cloud: Cloud, testbed: Cluster, volume: Path) -> None:
+        super().__init__(cloud)
+        self._testbed, self._volume = testbed, volume
+        self._made: set[tuple[str, str, str]] = set()  # kind, namespace, name
+
+    def create(self, asked: Asked, inputs: dict[str, Any]) -> Record:
+        """Make an object, here and there."""
+        self._apply(asked, inputs)
+        return super().create(asked, inputs)
+
+    def update(self, asked: Asked, identity: str, inputs: dict[str, Any]) -> Record:
+        """Change an object, here and there."""
+        self._apply(asked, inputs)
+        return super().update(asked, identity, inputs)
+
+    def clear(self) -> None:
+        """Delete everything that was made there: the program leaves that to the end of the cluster itself."""
+        for kind, namespace, name in sorted(self._made):
+            where = ["-n", namespace] if namespace else []
+            self._testbed.kubectl("delete", kind, name, *where, "--ignore-not-found", "--wait=false")
+
+    def _apply(self, asked: Asked, inputs: dict[str, Any]) -> None:
+        if asked.token == RELEASE:
+            return
+        made = dict(inputs)
+        if made["kind"] == "PersistentVolume":
+            kept = {key: value for key, value in made["spec"].items() if key not in ("csi", "mountOptions")}
+            made["spec"] = {**kept, "hostPath": {"path": str(self._volume), "type": "Directory"}}
+        namespace, _, name = object_name(inputs).rpartition("/")
+        self._made.add((_resource(inputs), namespace, name))
+        self._testbed.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=yaml.safe_dump(made))
+
+
+def _resource(inputs: dict[str, Any]) -> str:
+    group, _, version = str(inputs["apiVersion"]).rpartition("/")
+    return f"{inputs['kind']}.{version}.{group}" if group else str(inputs["kind"])
+
+
+def kubeconfig_of(testbed: Cluster, there: Environment, path: Path) -> None:
+    """Write the test cluster's kubeconfig as `aws eks update-kubeconfig` would write that of *there*."""
+    values = yaml.safe_load(testbed.kubeconfig.read_text())
+    name = f"arn:aws:eks:{there.region}:123456789012:cluster/{there.cluster}"
+    values["contexts"][0]["name"] = values["current-context"] = name
+    values["contexts"][0]["context"]["cluster"] = values["clusters"][0]["name"] = name
+    path.write_text(yaml.safe_dump(values))
+
+
+def dress(testbed: Cluster, node: str, there: Environment) -> None:
+    """Make a node one of the first group's: its labels, its taint and its GPUs, as the autoscaler brings it."""
+    (group, *_) = there.node_groups
+    more = {"node.kubernetes.io/instance-type": group.type, "topology.kubernetes.io/zone": there.zone}
+    labels = [f"{key}={value}" for key, value in (group.labels | more).items()]
+    testbed.kubectl("label", "node", node, "--overwrite", *labels)
+    testbed.kubectl("taint", "node", node, "--overwrite", f"{group.taint.key}={group.taint.value}:{group.taint.effect}")
+    testbed.node(node).set_gpus(group.gpus)
+
+
+def undress(testbed: Cluster, node: str, there: Environment) -> None:
+    """Make it a plain node again."""
+    (group, *_) = there.node_groups
+    labels = [*group.labels, "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone"]
+    testbed.kubectl("label", "node", node, *(f"{key}-" for key in labels))
+    testbed.kubectl("taint", "node", node, f"{group.taint.key}-")
+    testbed.node(node).set_gpus(0)

@@ -57,6 +57,9 @@ class Kubernetes(Part):
     secrets: list[str] = Field([], description="Secrets whose keys become variables of every rank")
     secret_env: dict[str, str] = Field({}, description="variables of every rank, each from one SECRET/KEY")
     pull_secrets: list[str] = Field([], description="Secrets for pulling the image")
+    ssh_secret: str | None = Field(
+        None, description="Secret with id, id.pub and authorized_keys, for whoever may not create one for the run"
+    )
     queue: str | None = Field(None, description="Kueue LocalQueue that admits the run")
     shm: str = Field("1Gi", description="size of the memory-backed /dev/shm", pattern=_SIZE)
     templates: list[str] = Field(

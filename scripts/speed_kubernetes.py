@@ -171,7 +171,7 @@ def measure_following(bench: Bench, count: int) -> list[Figure]:
     bench.remove("jobsets")
     ratio = statistics.median(took["spotmpi"]) / statistics.median(took["kubectl"])
     details: dict[str, Any] = {side: _spread(values) for side, values in took.items()}
-    details |= {side: f"{each.lines} lines, {each.megabytes:.0f} MB" for side, each in found.items()}
+    details |= {f"{side} read": f"{each.lines} lines, {each.megabytes:.0f} MB" for side, each in found.items()}
     lost, memory = LINES + PODS - found["spotmpi"].lines, found["spotmpi"].megabytes
     return [
         Figure("100,000 lines of 20 pods / kubectl logs", ratio, "", "at most 1", ratio <= 1, details),

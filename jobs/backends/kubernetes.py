@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from lightkube import ApiError
 
 from jobs import names, runs, work
 from jobs.backends import (
@@ -22,6 +18,7 @@ from jobs.backends import (
     pulling,
     run_cache,
     stopping,
+    submitting,
 )
 from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, Object, told
@@ -34,7 +31,7 @@ from jobs.backends.run_keys import make_keys
 from jobs.backends.run_rate import run_rate
 from jobs.backends.volume_access import Volume
 from jobs.environment import Environment
-from jobs.errors import Problem, RunInUse, UnknownRun, wrong
+from jobs.errors import Problem, UnknownRun, wrong
 from jobs.events import Event
 from jobs.images import build_for
 from jobs.plan import manifests, pods, ship
@@ -99,6 +96,7 @@ class KubernetesBackend:
             "notes": [*offer.notes, *([shipped.note] if shipped else [])],
             "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
             "owner": submission.owner,
+            "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),
             "environment": self._environment.name if self._environment else None,
             "objects": objects,
         }
@@ -108,7 +106,7 @@ class KubernetesBackend:
         mounted = manifests.mounted(plan["objects"][0])
         if mounted:
             call(code_shipping.store(self._api(), plan, spec, Volume(*mounted), say))
-        call(self._create(plan))
+        plan = {**plan, "objects": call(submitting.create(self._api(), plan, say))}
         paths = names.RunPaths(self.runs_folder / plan["run"])
         run_cache.create(paths, spec.to_toml(), plan, plan["submitted"])
 
@@ -200,26 +198,6 @@ class KubernetesBackend:
     def _api(self) -> ClusterApi:
         return ClusterApi(self._context, self._namespace)
 
-    async def _create(self, plan: Plan) -> None:
-        api, run = self._api(), plan["run"]
-        jobset, *parts = plan["objects"]
-        with told("submit the run"):
-            try:
-                await stopping.make_room(api, run)
-                made = await api.create(jobset)
-            except ApiError as error:
-                if cluster_api.conflicts(error):
-                    raise RunInUse(f"run {run} exists in {plan['namespace']} already") from error
-                raise
-            try:
-                # At once; should the JobSet have to go again, the cluster deletes whatever it owns by then.
-                await asyncio.gather(*(api.create(_filled(part, made["metadata"]["uid"])) for part in parts))
-                if manifests.LABEL_QUEUE not in jobset["metadata"]["labels"]:
-                    await api.patch(cluster_api.JOBSET, run, {"spec": {"suspend": False}})
-            except BaseException:
-                await api.delete(cluster_api.JOBSET, run)
-                raise
-
     async def _find(self, run: str) -> Object | None:
         with told(f"look up run {run}"):
             return await self._api().find(cluster_api.JOBSET, run)
@@ -258,19 +236,6 @@ class KubernetesBackend:
     def _cached(self, run: str) -> runs.RunState | None:
         paths = names.RunPaths(self.runs_folder / run)
         return runs.state(paths) if paths.events.is_file() else None
-
-
-def _filled(part: Object, uid: str) -> Object:
-    """A part of the plan with its owner's uid, and keys where it is the Secret."""
-    owners = [{**owner, "uid": uid} for owner in part["metadata"]["ownerReferences"]]
-    keys = {"stringData": {**make_keys(), **_forwarded(part)}} if part["kind"] == "Secret" else {}
-    return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}, **keys}
-
-
-def _forwarded(secret: Object) -> dict[str, str]:
-    """The variables that the run's Secret is to hold, by key, from where the command was given."""
-    wanted = {pods.forwarded_key(name): value for name, value in os.environ.items()}
-    return {key: wanted[key] for key in secret["stringData"] if key in wanted}
 
 
 def _submitted(jobset: Object) -> Event:

@@ -36,6 +36,11 @@ async def make_room(api: ClusterApi, run: str) -> None:
     found = await api.find(cluster_api.JOBSET, run)
     if found is None or not (_is_over(found) or found["metadata"].get("deletionTimestamp")):
         return
+    await until_gone(api, run)
+
+
+async def until_gone(api: ClusterApi, run: str) -> None:
+    """Delete the JobSet of a run with all it owns, and wait for it."""
     await api.delete(cluster_api.JOBSET, run, wait=True)
     limit = time.monotonic() + _ROOM
     while time.monotonic() < limit and await api.find(cluster_api.JOBSET, run):

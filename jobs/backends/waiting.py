@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +34,10 @@ class Seen:
         """Note an event of the cluster where it tells why something waits."""
         if event.get("reason") in _TELLING:
             regarding = event.get("regarding") or event.get("involvedObject") or {}
-            said = event.get("note") or event.get("message") or ""
-            self.messages[str(regarding.get("name"))] = f"{event['reason']}: {said}"
+            name, said = str(regarding.get("name")), event.get("note") or event.get("message") or ""
+            # A Job's pods have another name at each try.
+            said = re.sub(rf"\b{re.escape(name)}-\d+-[a-z0-9]{{5}}\b", f"{name}-*", said)
+            self.messages[name] = f"{event['reason']}: {said}"
 
 
 def why_waiting(seen: Seen, run: str, nodes: int) -> str | None:

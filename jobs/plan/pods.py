@@ -16,6 +16,7 @@ from jobs.spec import JobSpec
 from jobs.spec_kubernetes import Mount
 
 CONTAINER = "node"
+KEYS = "secret"  # the volume with the run's SSH keys
 USER = 1000
 UNREACHABLE_SECONDS = 30
 GPU = "nvidia.com/gpu"
@@ -102,7 +103,7 @@ def _container(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": "config", "mountPath": place.CONFIG, "readOnly": True},
-            {"name": "secret", "mountPath": place.SECRET, "readOnly": True},
+            {"name": KEYS, "mountPath": place.SECRET, "readOnly": True},
             {"name": "work", "mountPath": place.WORK},
             {"name": "pod", "mountPath": place.POD_INFO, "readOnly": True},
             {"name": "volume", "mountPath": VOLUME},
@@ -201,7 +202,7 @@ def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
         kept = {"persistentVolumeClaim": {"claimName": site.volume}}
     return [
         {"name": "config", "configMap": {"name": parts}},
-        {"name": "secret", "secret": {"secretName": parts, "defaultMode": 0o440}},
+        {"name": KEYS, "secret": {"secretName": parts, "defaultMode": 0o440}},
         {"name": "work", "emptyDir": {}},
         {"name": "pod", "downwardAPI": {"items": told}},
         {"name": "volume", **kept},

@@ -75,7 +75,8 @@ def find_place() -> Place:
     with open(os.path.join(CONFIG, "plan.json")) as file:
         plan = json.load(file)
     with open(os.path.join(SECRET, "id"), "rb") as key:
-        token = hashlib.sha256(b"spotmpi agents\n" + key.read()).hexdigest()
+        # With the run's name, for runs may share a key.
+        token = hashlib.sha256(b"spotmpi agents\n%s\n" % plan["run"].encode() + key.read()).hexdigest()
     node = int(os.environ[ENV_NODE])
     return Place(plan, node, int(os.environ.get(ENV_GENERATION) or 0), token, os.path.join(RUNS, plan["run"]))
 

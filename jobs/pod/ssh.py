@@ -10,6 +10,7 @@ import time
 
 PORT = 2222
 CLIENT_KEY = "id"
+PUBLIC_KEY = "id.pub"  # only in a Secret that runs share
 HOST_KEY = "host_key"
 AUTHORIZED = "authorized_keys"
 KNOWN_HOSTS = "known_hosts"
@@ -51,16 +52,25 @@ class KeysWrong(Exception):
 def lay_out(secret: str, folder: str) -> str:
     """Copy the keys of *secret* into *folder* as 0600 beside both configurations; the client configuration's path.
 
+    A Secret that runs share holds one key pair, which is the host key as well.
+
     Raises:
         KeysWrong: a key is missing, or ssh cannot read it.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    for name in (CLIENT_KEY, HOST_KEY, AUTHORIZED, KNOWN_HOSTS):
+    shared = os.path.join(secret, PUBLIC_KEY)
+    if os.path.exists(shared):
+        with open(shared) as public:
+            _write(os.path.join(folder, KNOWN_HOSTS), "* " + public.read())
+        sources = {CLIENT_KEY: CLIENT_KEY, HOST_KEY: CLIENT_KEY, AUTHORIZED: AUTHORIZED}
+    else:
+        sources = {name: name for name in (CLIENT_KEY, HOST_KEY, AUTHORIZED, KNOWN_HOSTS)}
+    for name, source in sources.items():
         target = os.path.join(folder, name)
         try:
-            shutil.copyfile(os.path.join(secret, name), target)
+            shutil.copyfile(os.path.join(secret, source), target)
         except FileNotFoundError:
-            raise KeysWrong("the SSH Secret holds no %s" % name) from None
+            raise KeysWrong("the SSH Secret holds no %s" % source) from None
         os.chmod(target, 0o600)
     for name in (CLIENT_KEY, HOST_KEY):
         _check(os.path.join(folder, name))

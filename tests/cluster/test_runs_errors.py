@@ -14,7 +14,7 @@ from jobs.errors import SpotmpiError
 from jobs.spec import from_values
 from tests.cluster.followed import Followed, Runs, digits, plain, runs_in
 from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kubernetes import Kubernetes
+from tests.cluster.testbed.kubernetes import Kubernetes, Object
 from tests.cluster.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -82,7 +82,7 @@ def test_a_secret_with_wrong_keys_ends_the_run_at_once(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, key: str, text: str, words: str
 ) -> None:
     real = run_keys.make_keys
-    monkeypatch.setattr("jobs.backends.kubernetes.make_keys", lambda: {**real(), key: text})
+    monkeypatch.setattr("jobs.backends.submitting.make_keys", lambda: {**real(), key: text})
     run = runs.start({**plain("true", nodes=2), "launcher": "mpirun"}, image="base")
 
     end = run.end(60)
@@ -134,6 +134,43 @@ def test_whoever_may_not_submit_is_told_in_one_line(
     with pytest.raises(SpotmpiError, match=r'not permitted .*User "nobody" cannot get resource "jobsets"') as refused:
         submit(tmp_path, namespace)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.pod_images("chainermn")
+def test_who_may_not_create_secrets_runs_over_the_key_pair_of_the_namespace(
+    testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = run_keys.make_keys()
+    pair = {"id": own["id"], "id.pub": own["authorized_keys"], "authorized_keys": own["authorized_keys"]}
+    testbed.apply(*_rights_without_secrets("limited"), namespace=namespace)
+    testbed.apply(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mpi-ssh"}, "stringData": pair}, namespace=namespace
+    )
+    with runs_in(testbed, namespace, tmp_path / "copies", volume=False) as runs:
+        monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("limited")))
+        values = {**plain("sh", "-c", "echo from $HOSTNAME", nodes=2), "launcher": "mpirun"}
+        with pytest.raises(SpotmpiError, match=r'cannot create resource "secrets".*kubernetes\.ssh_secret'):
+            runs.submit(values)
+        run = runs.start({**values, "kubernetes": {"ssh_secret": "mpi-ssh"}})
+        assert run.end().kind == "succeeded", run.told()
+        assert sorted(run.lines()) == [f"from {run.id}-node-0-{node}" for node in (0, 1)]
+
+
+def _rights_without_secrets(user: str) -> list[Object]:
+    """All that a user of runs needs in a namespace, but for Secrets."""
+    rules = [
+        {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]},
+    ]
+    api, name = "rbac.authorization.k8s.io", f"{user}-runs"
+    to = {"apiGroup": api, "kind": "Role", "name": name}
+    who = [{"apiGroup": api, "kind": "User", "name": user}]
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": {"name": name}, "rules": rules},
+        {"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": {"name": name}, "roleRef": to, "subjects": who},
+    ]
 
 
 def test_a_cluster_whose_jobset_webhook_is_down_is_told_apart(

@@ -49,6 +49,13 @@ def test_a_container_tells_its_own_reason() -> None:
     assert why(container("a", "CreateContainerConfigError")) == "1/4 nodes: CreateContainerConfigError:"
 
 
+def test_a_refused_pod_is_told_in_the_same_words_at_each_try_under_whatever_name() -> None:
+    words = 'Error creating: pods "run-1-node-0-{}" is forbidden: exceeded quota: small'
+    told = {why(events=(event("run-1-node-0", "FailedCreate", words.format(name)),)) for name in ("0-x7k2p", "3-9vb4z")}
+    expected = f"FailedCreate: {words.format('*')}"
+    assert told == {expected}
+
+
 def test_while_a_container_is_created_the_newest_telling_event_of_its_pod_counts() -> None:
     events = (
         event("a", "Scheduled", "fine"),

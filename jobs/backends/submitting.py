@@ -1,0 +1,97 @@
+"""The objects of a run, created in their order: the JobSet suspended, then what it owns, then it is let go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightkube import ApiError
+
+from jobs.backends import cluster_api, stopping
+from jobs.backends.base import Say
+from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.backends.run_keys import make_keys
+from jobs.errors import NotPermitted, RunInUse
+from jobs.plan import manifests, pods, shared_keys
+
+
+class _NoSecret(Exception):
+    """The user may not create Secrets."""
+
+
+async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Sequence[Object]:
+    """Create a planned run; its objects as they were created.
+
+    Where the user may not create Secrets, the run takes the key pair of the Secret that the plan names for that.
+
+    Raises:
+        RunInUse: there is a run of that name.
+        SpotmpiError: the cluster does not take it, and says why; nothing of the run is left then.
+    """
+    with told("submit the run"):
+        try:
+            await stopping.make_room(api, plan["run"])
+            try:
+                return await _created(api, plan["objects"])
+            except _NoSecret as refused:
+                objects = _without_secret(plan, refused)
+                say(f"you may not create Secrets: the run shares the SSH keys of {plan['ssh_secret']}")
+                await stopping.until_gone(api, plan["run"])
+                return await _created(api, objects)
+        except ApiError as error:
+            if cluster_api.conflicts(error):
+                raise RunInUse(f"run {plan['run']} exists in {plan['namespace']} already") from error
+            raise
+
+
+async def _created(api: ClusterApi, objects: Sequence[Object]) -> Sequence[Object]:
+    jobset, *parts = objects
+    made = await api.create(jobset)
+    run = jobset["metadata"]["name"]
+    try:
+        # At once; should the JobSet have to go again, the cluster deletes whatever it owns by then.
+        await asyncio.gather(*(_create_part(api, part, made["metadata"]["uid"]) for part in parts))
+        if manifests.LABEL_QUEUE not in jobset["metadata"]["labels"]:
+            await api.patch(cluster_api.JOBSET, run, {"spec": {"suspend": False}})
+    except BaseException:
+        await api.delete(cluster_api.JOBSET, run)
+        raise
+    return objects
+
+
+async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:
+    try:
+        await api.create(_filled(part, uid))
+    except ApiError as error:
+        if part["kind"] == "Secret" and error.status.code == 403:
+            raise _NoSecret(str(error.status.message)) from error
+        raise
+
+
+def _without_secret(plan: Mapping[str, Any], refused: _NoSecret) -> Sequence[Object]:
+    """The plan's objects with keys from a Secret that is there; NotPermitted where that is no way out."""
+    variables = shared_keys.forwarded(plan["objects"])
+    if plan["ssh_secret"] and not variables:
+        return shared_keys.sharing(plan["objects"], plan["ssh_secret"])
+    remedy = "name a Secret with a key pair for SSH (kubernetes.ssh_secret)"
+    if variables:
+        remedy = f"keep {', '.join(variables)} in a Secret (kubernetes.secret_env) instead of forwarding them"
+    raise NotPermitted(
+        f"could not create the run's Secret: not permitted ({refused}); "
+        f"ask for the right to create Secrets in {plan['namespace']}, or {remedy}"
+    ) from refused
+
+
+def _filled(part: Object, uid: str) -> Object:
+    """A part of the plan with its owner's uid, and keys where it is the Secret."""
+    owners = [{**owner, "uid": uid} for owner in part["metadata"]["ownerReferences"]]
+    keys = {"stringData": {**make_keys(), **_forwarded(part)}} if part["kind"] == "Secret" else {}
+    return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}, **keys}
+
+
+def _forwarded(secret: Object) -> dict[str, str]:
+    """The variables that the run's Secret is to hold, by key, from where the command was given."""
+    wanted = {pods.forwarded_key(name): value for name, value in os.environ.items()}
+    return {key: wanted[key] for key in secret["stringData"] if key in wanted}

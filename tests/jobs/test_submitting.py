@@ -1,0 +1,141 @@
+"""Creating the objects of a run, also where the user may not create Secrets."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import ApiError
+
+from jobs.backends import cluster_api, submitting
+from jobs.errors import NotPermitted, RunInUse
+from jobs.plan.manifests import Submission, kubernetes_plan
+from jobs.plan.site import Site
+from jobs.pod import ssh
+from jobs.spec import from_values
+
+Object = dict[str, Any]
+SITE = Site("here", "any:1", None, {}, (), "any")
+
+
+class Namespace:
+    """Takes objects, but for kinds that the user may not create."""
+
+    def __init__(self, *forbidden: str) -> None:
+        self.forbidden = forbidden
+        self.made: list[Object] = []
+        self.going = False
+
+    async def create(self, values: Object) -> Object:
+        if values["kind"] in self.forbidden:
+            raise refused(403, f'secrets is forbidden: User "ann" cannot create {values["kind"]}')
+        if values["kind"] == "JobSet" and self.made:
+            raise refused(409, "already exists")
+        self.made.append(values)
+        return {"metadata": {"uid": "u"}}
+
+    async def find(self, kind: str, name: str) -> Object | None:
+        if self.going:  # it is visible until all it owned is gone
+            self.going, self.made = False, []
+            return {"metadata": {"deletionTimestamp": "now"}}
+        return next((each for each in self.made if each["kind"] == kind), None)
+
+    async def delete(self, kind: str, name: str, wait: bool = False) -> None:
+        self.going = wait
+        self.made = self.made if wait else []
+
+    async def patch(self, kind: str, name: str, values: Object) -> None:
+        self.made[0] = {**self.made[0], "spec": {**self.made[0]["spec"], **values["spec"]}}
+
+    def kinds(self) -> list[str]:
+        return [each["kind"] for each in self.made]
+
+
+def refused(code: int, message: str) -> ApiError:
+    request = httpx2.Request("POST", "https://cluster/secrets")
+    body = {"kind": "Status", "code": code, "message": message}
+    return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
+
+
+def plan(ssh_secret: str | None, *forward: str) -> Object:
+    spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "forward": list(forward)})
+    keys = dict.fromkeys([*submitting.make_keys(), *(f"env.{name}" for name in forward)], "later")
+    objects = kubernetes_plan(spec, SITE, Submission("x-1", "ann", 1.0, keys, {}, {}))
+    return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
+
+
+def submit(there: Namespace, planned: Object) -> tuple[list[Object], list[str]]:
+    said: list[str] = []
+    objects = asyncio.run(submitting.create(there, planned, said.append))  # type: ignore[arg-type]
+    return list(objects), said
+
+
+def keys_volume(there: Namespace) -> Object:
+    pod = there.made[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    found: Object = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "secret")
+    return found
+
+
+def test_a_run_is_let_go_with_a_secret_of_its_own() -> None:
+    there = Namespace()
+    objects, said = submit(there, plan("mpi-ssh"))
+    assert there.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy"] and not said
+    assert there.made[0]["spec"]["suspend"] is False and keys_volume(there)["secretName"] == "x-1-parts"
+    assert "PRIVATE KEY" in there.made[2]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
+
+
+def test_who_may_not_create_secrets_runs_with_the_environments_key_pair_and_is_told_so() -> None:
+    there = Namespace("Secret")
+    objects, said = submit(there, plan("mpi-ssh"))
+    assert there.kinds() == ["JobSet", "ConfigMap", "NetworkPolicy"]
+    assert [each["kind"] for each in objects] == there.kinds()
+    assert there.made[0]["spec"]["suspend"] is False
+    volume = keys_volume(there)
+    assert volume["secretName"] == "mpi-ssh" and volume["defaultMode"] == 0o440
+    assert [item["key"] for item in volume["items"]] == ["id", "id.pub", "authorized_keys"]
+    assert said == ["you may not create Secrets: the run shares the SSH keys of mpi-ssh"]
+
+
+@pytest.mark.parametrize(
+    ("planned", "words"),
+    [
+        (plan(None), r"right to create Secrets in here, or name a Secret .* \(kubernetes.ssh_secret\)"),
+        (plan("mpi-ssh", "HF_TOKEN"), r"or keep HF_TOKEN in a Secret \(kubernetes.secret_env\) instead of forwarding"),
+    ],
+)
+def test_without_such_a_key_pair_nothing_stays_and_one_line_tells_the_way_out(planned: Object, words: str) -> None:
+    there = Namespace("Secret")
+    with pytest.raises(NotPermitted, match=rf'not permitted \(.*User "ann" cannot create Secret\); ask for .*{words}'):
+        submit(there, planned)
+    assert there.made == []
+
+
+def test_another_refusal_is_told_as_it_is() -> None:
+    there = Namespace("NetworkPolicy")
+    with pytest.raises(NotPermitted, match=r"could not submit the run: not permitted .*NetworkPolicy"):
+        submit(there, plan("mpi-ssh"))
+    assert there.made == []
+
+
+def test_a_name_that_is_taken_is_told() -> None:
+    there = Namespace()
+    there.made.append({"kind": cluster_api.JOBSET, "metadata": {}})
+    with pytest.raises(RunInUse, match="run x-1 exists in here already"):
+        submit(there, plan(None))
+
+
+def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:
+    own = submitting.make_keys()
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "id").write_text(own["id"])
+    (secret / "id.pub").write_text(own["authorized_keys"])
+    (secret / "authorized_keys").write_text(own["authorized_keys"])
+    ssh.lay_out(str(secret), str(tmp_path / "ssh"))
+    laid = {path.name: path.read_text() for path in (tmp_path / "ssh").iterdir()}
+    assert laid["host_key"] == laid["id"] == own["id"]
+    assert laid["known_hosts"] == "* " + own["authorized_keys"]
+    assert (tmp_path / "ssh" / "host_key").stat().st_mode & 0o777 == 0o600

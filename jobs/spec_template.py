@@ -39,6 +39,7 @@ _EXAMPLES: dict[str, Any] = {
     "image": "registry.example/chainermn:1",
     "volume": "runs",
     "spread": "node",
+    "ssh_secret": "mpi-ssh",
     "queue": "gpus",
     "node_groups": ["g5"],
     "forward": ["WANDB_API_KEY"],

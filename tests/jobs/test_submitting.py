@@ -11,6 +11,7 @@ import pytest
 from lightkube import ApiError
 
 from jobs.backends import cluster_api, submitting
+from jobs.backends.run_keys import make_keys
 from jobs.errors import NotPermitted, RunInUse
 from jobs.plan.manifests import Submission, kubernetes_plan
 from jobs.plan.site import Site
@@ -62,7 +63,7 @@ def refused(code: int, message: str) -> ApiError:
 
 def plan(ssh_secret: str | None, *forward: str) -> Object:
     spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "forward": list(forward)})
-    keys = dict.fromkeys([*submitting.make_keys(), *(f"env.{name}" for name in forward)], "later")
+    keys = dict.fromkeys([*make_keys(), *(f"env.{name}" for name in forward)], "later")
     objects = kubernetes_plan(spec, SITE, Submission("x-1", "ann", 1.0, keys, {}, {}))
     return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
 
@@ -128,7 +129,7 @@ def test_a_name_that_is_taken_is_told() -> None:
 
 
 def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:
-    own = submitting.make_keys()
+    own = make_keys()
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "id").write_text(own["id"])

@@ -63,7 +63,7 @@ def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Off
     )
     if environment and choice.groups:
         site = on_groups(site, choice.groups, environment.zone)
-    notes = [*_notes_on_nodes(choice), *_notes_on_image(build, environment, pinned), *_notes_on_volume(site)]
+    notes = [*_notes_on_nodes(choice, site), *_notes_on_image(build, environment, pinned), *_notes_on_volume(site)]
     return Offer(site, choice.spec, tuple(notes))
 
 
@@ -86,14 +86,17 @@ def _build(choice: Choice, environment: Environment | None) -> Build | None:
     return images.build_with_kernels(image, choice.capability)
 
 
-def _notes_on_nodes(choice: Choice) -> list[str]:
+def _notes_on_nodes(choice: Choice, site: Site) -> list[str]:
     if not choice.groups:
         return []
     chosen = [group.name for group in choice.groups]
     note = f"node group {' or '.join(chosen)}: {choice.groups[0].type}, GPUs per slot: {choice.spec.resources.gpu}"
     if choice.others:
         note += f" (kubernetes.node_groups could name {', '.join(choice.others)}, which fit as well)"
-    return [note]
+    fabric = (
+        f"each node asks for EFA x {site.efa}: NCCL takes it where the image has libfabric and aws-ofi-nccl, else TCP"
+    )
+    return [note, fabric] if site.efa else [note]
 
 
 def _notes_on_image(build: Build | None, environment: Environment | None, pinned: Pinned) -> list[str]:

@@ -20,6 +20,10 @@ KEYS = "secret"  # the volume with the run's SSH keys
 USER = 1000
 UNREACHABLE_SECONDS = 30
 GPU = "nvidia.com/gpu"
+EFA = "vpc.amazonaws.com/efa"
+# For libfabric, where the image has it. No huge pages: a group at zero nodes offers none, and would never grow for a pod
+# that asks for them; who takes them unasked dies of it. Data loaders fork.
+_FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE": "1"}
 FILLING = 600  # thousandths of each CPU that a pod asks for which is to have its node for itself
 
 
@@ -96,6 +100,7 @@ def _container(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
         "env": [
             {"name": place.ENV_GENERATION, "valueFrom": generation},
             {"name": machine_of.ENV_NAME, "valueFrom": machine},
+            *({"name": name, "value": value} for name, value in (_FABRIC if site.efa else {}).items()),
             *_secret_variables(spec, run),
         ],
         "envFrom": [{"secretRef": {"name": name}} for name in spec.kubernetes.secrets],
@@ -172,6 +177,8 @@ def _resources(spec: JobSpec, site: Site) -> dict[str, Any]:
         requests["memory"] = limits["memory"] = f"{float(amount) * spec.slots:g}{unit}"
     if spec.resources.gpu:
         requests[GPU] = limits[GPU] = str(spec.resources.gpu * spec.slots)
+    if site.efa:
+        requests[EFA] = limits[EFA] = str(site.efa)
     return {"requests": requests, "limits": limits}
 
 

@@ -22,6 +22,7 @@ class Site:
     templates: tuple[Template, ...] = ()
     one_of: tuple[dict[str, str], ...] = ()  # labels of each of several groups, of which a node has to be in one
     node_cpus: int | None = None  # of the smallest node that a pod is to fill
+    efa: int = 0  # Elastic Fabric Adapters of a node that a pod is to fill
     machine: tuple[tuple[str, str], ...] = ()  # what is known of the nodes beforehand, for the record
 
 
@@ -45,6 +46,7 @@ def on_groups(site: Site, groups: Sequence[NodeGroup], zone: str) -> Site:
         ),
         one_of=tuple(labels) if len(groups) > 1 else (),
         node_cpus=min(group.vcpus for group in groups) if site.spread == "node" else None,
+        efa=min(group.efa_interfaces for group in groups) if site.spread == "node" else 0,
         machine=tuple(known.items()),
     )
 

@@ -121,12 +121,14 @@ GROUP = NodeGroup.model_validate(
 LIKE = GROUP.model_copy(
     update={"name": "g6", "vcpus": 32, "labels": {"spotmpi.dev/group": "g6", "nvidia.com/gpu.present": "true"}}
 )
+WITH_EFA = GROUP.model_copy(update={"type": "p4d.24xlarge", "efa_interfaces": 4})
 ON_GROUPS = {**SMALL, "slots": 4, "resources": {"gpu": 1, "cpu": 2}}
 CASES = {
     "small": (SMALL, SITE),
     "plain": (PLAIN, SITE),
     "full": (FULL, NODES),
     "one-group": (ON_GROUPS, on_groups(replace(SITE, spread="node"), [GROUP], "us-east-1a")),
+    "efa": (ON_GROUPS, on_groups(replace(SITE, spread="node"), [WITH_EFA], "us-east-1a")),
     "two-groups": (ON_GROUPS, on_groups(replace(SITE, spread="node"), [GROUP, LIKE], "us-east-1a")),
 }
 every_plan = pytest.mark.parametrize(("values", "site"), CASES.values(), ids=CASES)
@@ -140,6 +142,14 @@ def test_whole_plans_are_as_agreed(name: str, golden: Golden) -> None:
             part["data"]["boot.py"] = "<boot.py>"
             part["data"]["plan.json"] = json.loads(part["data"]["plan.json"])
     golden(f"plan-{name}.yaml", yaml.safe_dump_all(objects, sort_keys=True, width=120))
+
+
+@pytest.mark.parametrize(("spread", "groups"), [("any", [WITH_EFA]), ("node", [WITH_EFA, LIKE])])
+def test_pods_ask_for_no_fabric_that_they_would_share_or_that_some_nodes_lack(
+    spread: str, groups: list[NodeGroup]
+) -> None:
+    said = json.dumps(plan(ON_GROUPS, on_groups(replace(SITE, spread=spread), groups, "us-east-1a")))
+    assert pods.EFA not in said and "FI_PROVIDER" not in said
 
 
 @every_plan

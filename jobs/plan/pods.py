@@ -21,8 +21,8 @@ USER = 1000
 UNREACHABLE_SECONDS = 30
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
-# For libfabric, where the image has it. No huge pages: a group at zero nodes offers none, and would never grow for a pod
-# that asks for them; who takes them unasked dies of it. Data loaders fork.
+# For libfabric, where the image has it. No huge pages: a group at zero nodes offers none, and would never grow for a
+# pod that asks for them; who takes them unasked dies of it. Data loaders fork.
 _FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE": "1"}
 FILLING = 600  # thousandths of each CPU that a pod asks for which is to have its node for itself
 

@@ -131,6 +131,11 @@ class RunPaths:
         return self.folder / "logs"
 
     @property
+    def bill(self) -> Path:
+        """What the run has cost, JSON; there once somebody has asked after its end."""
+        return self.folder / "bill.json"
+
+    @property
     def summary(self) -> Path:
         """What the run came to, JSON; there only once the run has ended."""
         return self.folder / "summary.json"

@@ -98,6 +98,7 @@ class KubernetesBackend:
             "owner": submission.owner,
             "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),
             "environment": self._environment.name if self._environment else None,
+            "there": self._environment.model_dump(mode="json") if self._environment else None,
             "objects": objects,
         }
 

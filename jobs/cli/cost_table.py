@@ -38,7 +38,7 @@ def find(what: str | None, back: float, price: float | None, where: Where) -> Co
     environment = choose.environment_of(place)
     if environment is None:
         raise wrong("ID|STACK", what, "name a run of `spotmpi list`, a stack, or an environment by --on")
-    return cost.environment_cost(environment, time.time() - back, where)
+    return cost.environment_cost(environment, time.time() - back, place)
 
 
 def show(found: Cost, as_json: bool) -> None:

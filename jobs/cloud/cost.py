@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from jobs import runs, spec
@@ -54,12 +56,23 @@ def run_cost(
 ) -> Cost:
     """What a run's machines cost while they worked for it, by its own record.
 
-    *price*, US dollars per node and hour, holds instead of what the spec or AWS says. InputError where none is known.
+    *price*, US dollars per node and hour, holds instead of what the spec or AWS says. What AWS's prices came to for a
+    run that has ended is kept in its folder, and nobody is asked again. InputError where no price is known.
     """
     here, now = choose.where(where), now or time.time()
     paths = runs.find(run, here.folder)
-    own = uses.uses_of(paths)
     price = price or spec.load(paths.spec).price
+    kept = None if price else _kept(paths)
+    if kept is not None:
+        return kept
+    made = _run_cost(paths, here, price, aws, now)
+    if not price and runs.state(paths).over:
+        _keep(paths, made)
+    return made
+
+
+def _run_cost(paths: RunPaths, here: Where, price: float | None, aws: Aws | None, now: float) -> Cost:
+    own = uses.uses_of(paths)
     environment = None if price else _environment(here, paths)
     kinds = {use.machine: _kind(use.machine, paths, environment, price) for use in own}
     held = [
@@ -75,16 +88,41 @@ def run_cost(
     return Cost(f"{paths.id} ({state.state})", first, state.ended or now, bill, paths.id, notes=notes)
 
 
+def _keep(paths: RunPaths, made: Cost) -> None:
+    aside = paths.bill.with_suffix(".new")
+    # A record that can't be written to costs only that it is asked for again.
+    with contextlib.suppress(OSError):
+        aside.write_text(json.dumps({**asdict(made), "events": paths.events.stat().st_size}))
+        aside.replace(paths.bill)
+
+
+def _kept(paths: RunPaths) -> Cost | None:
+    """What was kept of the run, unless it has been resumed since."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        values = json.loads(paths.bill.read_text())
+        if values.pop("events") != paths.events.stat().st_size:
+            return None
+        return TypeAdapter(Cost).validate_python(values)
+    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+        return None
+
+
 def environment_cost(
     environment: Environment, since: float, where: Where, aws: Aws | None = None, now: float | None = None
 ) -> Cost:
-    """What an environment's GPU or work nodes cost since *since* (Unix seconds), whoever used them."""
+    """What an environment's GPU or work nodes cost since *since* (Unix seconds), whoever used them.
+
+    The cluster is asked for everybody's runs first, so that only nodes that no run held count as idle.
+    """
     aws, now = aws or open_account(environment.region), now or time.time()
     found = scaling.lives(aws, environment, scaling.scaling_groups(aws, environment))
     there = [life for life in found if (life.ended or now) > since]
     curves = _curves(aws, environment, {life.kind for life in there}, since)
+    unseen = _look_at_runs(where)
     bill = make_bill(there, uses.every_use(where.folder), curves, since, now)
-    notes = ["nodes only: control plane, system nodes, disks, storage and traffic come on top"]
+    notes = ["nodes only: control plane, system nodes, disks, storage and traffic come on top", *unseen]
     billed: dict[str, float] | None = None
     try:
         billed = explorer.billed(aws, environment.name, since, now)
@@ -93,8 +131,20 @@ def environment_cost(
     return Cost(environment.name, since, now, bill, None, billed, tuple(notes))
 
 
+def _look_at_runs(where: Where) -> list[str]:
+    """Bring the records of everybody's runs that the place has here, or say why not."""
+    try:
+        choose.backend(where).list()
+    except SpotmpiError as error:
+        return [f"runs that this machine has no record of count as idle, since the cluster can't be asked: {error}"]
+    return []
+
+
 def _environment(where: Where, paths: RunPaths) -> Environment:
-    named = where.on or (runs.plan(paths).get("environment") if paths.plan.is_file() else None)
+    plan = runs.plan(paths) if paths.plan.is_file() else {}
+    if where.on is None and plan.get("there"):
+        return Environment.model_validate(plan["there"])  # as it was then; it may be gone by now
+    named = where.on or plan.get("environment")
     remedy = "what a node costs is not known: give --price, or name the run's environment by --on"
     if named is None:
         raise wrong("price", None, remedy)

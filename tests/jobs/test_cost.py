@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from jobs import environment
+from jobs.backends import choose
 from jobs.backends.choose import Where
 from jobs.cloud.bill import Curve, Life, Use, make_bill
 from jobs.cloud.cost import environment_cost, run_cost
 from jobs.cloud.node_price import node_price
-from jobs.errors import InputError
+from jobs.errors import InputError, SpotmpiError
 from tests.jobs.conftest import InProcess
 from tests.jobs.scripted_account import ScriptedAccount
 from tests.jobs.test_environment import OUTPUTS
@@ -216,6 +217,66 @@ def test_a_run_costs_its_part_of_the_machines_that_its_own_record_names(
     assert [share.run for share in cost.shares] == ["big"]
 
 
+def test_a_run_is_told_after_its_environment_is_gone_and_when_nobody_can_be_asked(
+    account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path, BIG, environment="spotmpi-lab", there=there.model_dump(mode="json"))
+    recorded(tmp_path, SMALL)
+    monkeypatch.setattr(environment, "of_stack", lambda stack: pytest.fail("the stack is gone"))
+
+    first = run_cost("big", tmp_path, None, account.aws, T0 + 9 * HOUR)
+    assert first.dollars == pytest.approx(1.50)
+    account.asked.clear()
+    assert run_cost("big", tmp_path, None, account.aws, T0 + 99 * HOUR) == first
+    assert account.asked == []
+
+    # Resumed, it is computed anew; what cannot be read is, too.
+    events = tmp_path / "big" / "events.jsonl"
+    more = {"t": T0 + 4 * HOUR, "event": "started", "attempt": 3, "machines": [{"node": 0, "instance": ONE}]}
+    events.write_text(events.read_text() + json.dumps(more) + "\n")
+    assert run_cost("big", tmp_path, None, account.aws, T0 + 5 * HOUR).dollars == pytest.approx(1.50 + 0.60)
+    events.write_text(events.read_text() + json.dumps({"t": T0 + 5 * HOUR, "event": "succeeded"}) + "\n")
+    (tmp_path / "big" / "bill.json").write_text("{")
+    assert run_cost("big", tmp_path, None, account.aws, T0 + 9 * HOUR).dollars == pytest.approx(1.50 + 0.60)
+
+
+class _Colleagues:
+    """A place where a run of somebody else is; its list brings the record here."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def list(self) -> list[object]:
+        if not (self._folder / "small").exists():
+            recorded(self._folder, SMALL)
+        return []
+
+
+def test_a_colleagues_run_on_the_cluster_is_no_idle_time_and_what_nobody_held_is(
+    account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path, BIG)
+    monkeypatch.setattr(choose, "backend", lambda where: _Colleagues(tmp_path))
+
+    cost = environment_cost(there, T0 - HOUR, Where("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+
+    assert cost.bill.by("owner") == pytest.approx({"ann": 1.50, "bob": 0.20})
+    assert cost.bill.total("idle") == pytest.approx(0.92)
+    assert not any("count as idle" in note for note in cost.notes)
+
+
+def test_a_cluster_that_cannot_be_asked_for_runs_is_said(
+    account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(where: Where) -> None:
+        raise SpotmpiError("no route")
+
+    monkeypatch.setattr(choose, "backend", refused)
+    cost = environment_cost(there, T0, Where("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+    assert cost.dollars == pytest.approx(2.70) and cost.bill.total("used") == 0
+    assert "count as idle, since the cluster can't be asked: no route" in cost.notes[1]
+
+
 def test_a_given_price_asks_nobody_and_none_is_asked_for(tmp_path: Path) -> None:
     recorded(tmp_path, BIG)
 
@@ -260,6 +321,7 @@ def test_the_command_shows_an_environment_and_how_far_the_bill_is_away(
     recorded(tmp_path, BIG)
     recorded(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: there)
+    monkeypatch.setattr(choose, "backend", lambda where: _Colleagues(tmp_path))
     monkeypatch.setattr("jobs.cloud.cost.open_account", lambda region: account.aws)
     monkeypatch.setattr("time.time", lambda: T0 + 9 * HOUR)
 

@@ -59,6 +59,27 @@ def test_every_command_is_run_here_or_named_with_the_tests_that_run_it() -> None
         assert (PROJECT / place).exists(), place
 
 
+def test_each_step_of_the_first_environment_says_what_it_costs_by_the_price_table() -> None:
+    reference = (PROJECT / "docs" / "environments.md").read_text()  # made from the table that the code uses
+    row = re.search(r"^\| `lab` \| (?P<idle>[\d.]+) \|.*\| g4dn (?P<node>[\d.]+) \|$", reference, re.MULTILINE)
+    assert row
+    idle, node = float(row["idle"]), float(row["node"])
+    month, write = re.findall(
+        r"EFS \$([\d.]+) per GB-month in one\s+zone.*?and \$([\d.]+) per GB written", reference, re.S
+    )[0]
+    chapter = README.partition("## Your first environment")[2].partition("\n## ")[0]
+    block = re.findall(r"```sh\n(.*?)```", chapter, re.DOTALL)[0]
+    prices = {line.split("  #")[0].split()[1]: line.split("  #")[1] for line in block.splitlines()}
+
+    assert "list prices of 2025, us-east-1" in chapter and "as published in 2025" in reference
+    assert prices["up"].startswith(f" ${idle:.2f}/h until `down`, at most ${node:.2f}/h")
+    assert prices["data"].startswith(f" ${write} a GB, and ${month} a GB-month")
+    assert prices["run"].startswith(f" at most ${2 * node:.2f}/h")
+    assert prices["scale"].startswith(f" at most ${2 * node * 0.5:.2f};")
+    assert [step for step in prices if prices[step].startswith(" free")] == ["plan", "doctor", "nodes"]
+    assert prices["cost"].startswith(" $0.01;") and prices["down"].startswith(" $0 from here on")
+
+
 def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:
     import tomllib
 

@@ -42,6 +42,7 @@ class RunState:
     total_iterations: int | None = None
     scalars: dict[str, Any] = field(default_factory=dict)
     owner: str | None = None
+    container: str | None = None  # the image that pods run, by digest where it was pulled, once somebody has seen it
 
     @property
     def over(self) -> bool:
@@ -189,6 +190,7 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
     elif kind == record.STARTED:
         counted = {key: event[key] for key in ("failures", "interruptions") if key in event}
         values.update(**counted, state=RUNNING, attempt=event.get("attempt", 0), reason=None)
+        values["container"] = event.get("container", values.get("container"))
     elif kind == record.WAITING:
         values.update(state=record.WAITING, reason=event.get("reason"))
     elif kind in (record.INTERRUPTED, record.RESTARTED):

@@ -15,7 +15,7 @@ from lightkube import ApiError
 from jobs import names
 from jobs.backends import cluster_api, read_ahead, start_limit
 from jobs.backends.cluster_api import ClusterApi, Object, told
-from jobs.backends.followed import followed
+from jobs.backends.followed import followed, pulled
 from jobs.backends.pod_log import PodLog, Source
 from jobs.backends.pod_output import Entry
 from jobs.backends.replaying import Replayer
@@ -263,7 +263,7 @@ class ClusterFollower:
         self._read.add(_node(pod))
         earlier = pod["metadata"].get("labels", {}).get(LABEL_RESTARTS, "0") != "0"
         began = self._it.submitted if earlier else start_limit.unix(pod["metadata"]["creationTimestamp"])
-        source = Source(name, _node(pod), began, earlier, lambda: self._finished(name), self._replayed)
+        source = Source(name, _node(pod), began, earlier, lambda: self._finished(name), pulled(pod), self._replayed)
         return PodLog(self._client, source, self._strays)
 
     async def _replayed(self, pod: str, node: int, since: float, until: float) -> list[Entry]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.plan import manifests
+from jobs.plan.pods import CONTAINER
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,10 @@ def followed(jobset: Mapping[str, Any]) -> Followed:
     spec = manifests.spec_of(jobset)
     submitted = float(jobset["metadata"]["annotations"][manifests.ANNOTATION_SUBMITTED])
     return Followed(jobset["metadata"]["name"], spec.nodes, spec.launcher != "mpirun", submitted, spec.limits.start)
+
+
+def pulled(pod: Mapping[str, Any]) -> str | None:
+    """The image of the ranks as their kubelet names it: by digest where it was pulled from a registry."""
+    states = pod.get("status", {}).get("containerStatuses") or []
+    own = next((str(each.get("imageID") or "") for each in states if each["name"] == CONTAINER), "")
+    return own.removeprefix("docker-pullable://") or None

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx2
 from lightkube import ApiError
@@ -36,6 +36,7 @@ class Source:
     began: float  # no entry is older, Unix seconds
     earlier: bool  # whether it had forerunners, whose output came with them and went
     finished: Callable[[], bool]  # whether nothing more will be printed
+    pulled: str | None  # the image that it runs, as its kubelet names it
     replay: Replay  # what the run folder holds of a span of time; SpotmpiError where it cannot be had
 
 
@@ -95,8 +96,15 @@ class PodLog:
                 found += filter(self._is_new, await self._recovered(missing, entry.time or time.time()))
             self._last = entry.number
             if self._is_new(entry):
-                found.append(entry)
+                found.append(self._told(entry))
         return found, False
+
+    def _told(self, entry: Entry) -> Entry:
+        """*entry* with what no agent can know: by which digest its image was pulled."""
+        event = entry.event
+        if event is None or event.kind != record.STARTED or not self._source.pulled:
+            return entry
+        return entry._replace(event=replace(event, values={**event.values, "container": self._source.pulled}))
 
     async def _recovered(self, missing: int, until: float) -> list[Entry]:
         """What the run folder holds of *missing* entries, and an event that tells what it does not hold."""

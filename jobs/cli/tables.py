@@ -46,6 +46,7 @@ def show_status(state: RunState, as_json: bool) -> None:
         "attempts": f"{state.attempt} ({state.failures} failures, {state.interruptions} interruptions)",
         "iteration": _iterations(state),
         "loss": state.scalars.get("loss"),
+        "container": state.container,
         "folder": state.folder,
     }
     for name, value in facts.items():

@@ -37,6 +37,7 @@ class Measured:
     oversubscribed: bool
     started: float | None
     hardware: Sequence[Mapping[str, Any]] = ()  # of its nodes, like ones once, where agents told
+    container: str | None = None  # the image that its pods ran, by digest where known
 
     @property
     def nodes(self) -> int:
@@ -123,6 +124,7 @@ def read(paths: RunPaths, variant: str) -> Measured:
         oversubscribed=bool(summary.get("oversubscribed", plan.get("oversubscribed"))),
         started=state.submitted,
         hardware=summary.get("hardware") or (),
+        container=state.container or identity.get("container"),
     )
 
 

@@ -128,7 +128,7 @@ def conditions(run: Measured) -> list[tuple[str, str]]:
         ("Hosts", ", ".join(context.get("hosts") or [])),
         ("Launcher", f"{work['launcher']}, {threads} thread{'s' * (threads > 1)} per slot"),
         ("Image", f"{image['name']} (lock {image['lock'][:12]})" if image else "none: this machine's own software"),
-        ("Container", work.get("container") or ""),
+        ("Container", run.container or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))),
         ("Data", _data(run)),
         ("Seed", _seed(run)),

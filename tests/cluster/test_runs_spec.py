@@ -65,6 +65,8 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
 
     run = runs.start(spec, image="base")
 
+    run.until_kind("started")
+    pods = runs.testbed.pods(runs.namespace)
     assert run.end().kind == "succeeded", run.told()
     seen = ["onwards", "s3cret", ["mine"], "s3cret", "from-the-terminal", "CET", "yes"]
     assert [json.loads(line) for line in run.lines()] == [seen, seen]
@@ -76,6 +78,8 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     assert alike["nodes"] == [0, 1] and alike["cpu"] and alike["memory_gib"] >= 1 and alike["zone"] == zone
     assert summary["work"]["machine"]["cores"] == alike["cores"]
     assert summary["work"]["container"] == runs.testbed.images["base"]
+    (pulled,) = {status["imageID"] for pod in pods for status in pod["status"]["containerStatuses"]}
+    assert "sha256:" in pulled and runs.backend.state(run.id).container == pulled
 
 
 def test_mpirun_on_a_single_node_takes_arguments_in_the_place_of_its_defaults(runs: Runs) -> None:

@@ -36,6 +36,7 @@ class FakePod:
         self.replayed: list[tuple[float, float]] = []
         self.folder: list[Entry] | None = None
         self.earlier = False
+        self.pulled: str | None = None
         self.at_once = 1  # lines that arrive together
 
     async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[list[str]]:
@@ -56,7 +57,7 @@ class FakePod:
     def read(self, follow: bool = True) -> tuple[list[Entry], list[str]]:
         """Give every entry and every stray line."""
         strays: deque[str] = deque()
-        source = Source("pod", 0, 999.0, self.earlier, lambda: not self.answers[1:], self.replay)
+        source = Source("pod", 0, 999.0, self.earlier, lambda: not self.answers[1:], self.pulled, self.replay)
 
         async def gathered() -> list[Entry]:
             read = PodLog(self, source, strays).entries(follow)  # type: ignore[arg-type]
@@ -153,6 +154,14 @@ def test_a_gap_is_told_with_its_size(kept: list[int] | None, size: int) -> None:
     assert numbers(entries[place:]) == [7, 8]
 
 
+def test_the_start_of_an_attempt_tells_by_which_digest_the_image_was_pulled() -> None:
+    pod = FakePod(['{"n":1,"e":{"t":1001.0,"event":"started","attempt":1}}', line(2)])
+    pod.pulled = "registry/image@sha256:0"
+    entries, _ = pod.read()
+    told = [entry.event.values.get("container") for entry in entries if entry.event]
+    assert told == ["registry/image@sha256:0", None]
+
+
 def test_what_is_no_entry_is_kept_apart() -> None:
     entries, strays = FakePod(["Traceback", line(1), '{"n":', '{"n":2}', '{"n":2,"l":[]}']).read()
     assert numbers(entries) == [1]
@@ -166,7 +175,7 @@ def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
                 yield [line(number) for number in range(start, start + 500)]
 
     pod = Long()
-    source = Source("pod", 0, 999.0, False, lambda: True, pod.replay)
+    source = Source("pod", 0, 999.0, False, lambda: True, None, pod.replay)
 
     async def grown() -> int:
         found = before = 0

@@ -141,7 +141,8 @@ class Design:
 
     def _group(self, cell: Cell) -> str:
         """The kind of node that a cell asks for."""
-        return str(sorted(self.variant(cell[0]).spec.kubernetes.node_selector.items()))
+        asked = self.variant(cell[0]).spec.kubernetes
+        return str((asked.node_groups, asked.instance_type, asked.placement_group, sorted(asked.node_selector.items())))
 
     def _groups(self, chance: random.Random, last: str | None) -> list[str]:
         groups = list(dict.fromkeys(map(self._group, self.cells)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jobs.errors import Problem
 from jobs.spec import JobSpec
@@ -13,6 +13,13 @@ Levels = Mapping[str, Level]
 
 NODES = "nodes"
 _NCCL = "pure_nccl"
+_SHARED = "shared"
+_PLACEMENT: Mapping[Level, str] = {True: "placement group", False: "one zone, no group"}
+_LOCATIONS: Mapping[Level, str] = {
+    _SHARED: "data on shared storage",
+    "node": "data on node disk",
+    "memory": "data in memory",
+}
 _BATCHES = ("--global-batch", "--batch-per-worker")
 
 
@@ -20,17 +27,33 @@ _BATCHES = ("--global-batch", "--batch-per-worker")
 class Factor:
     """A factor of our own programs or of the spec: what its levels may be, and how one changes a spec.
 
-    ``option`` is the program's, None for a key of the spec.
+    ``option`` is the program's, None for a key of the spec. ``words`` are what its levels are called, where those are
+    all that there can be.
     """
 
     kinds: tuple[type, ...]
     changed: Callable[[JobSpec, Level], JobSpec]
     option: str | None = None
     shown: str = "{name} {level}"
+    words: Mapping[Level, str] = field(default_factory=dict)
 
 
 def _key(name: str) -> Callable[[JobSpec, Level], JobSpec]:
     return lambda spec, level: spec.model_copy(update={name: level})
+
+
+def _of_nodes(name: str) -> Callable[[JobSpec, Level], JobSpec]:
+    def change(spec: JobSpec, level: Level) -> JobSpec:
+        value = [level] if name == "node_groups" else level
+        return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={name: value})})
+
+    return change
+
+
+def _located(spec: JobSpec, level: Level) -> JobSpec:
+    """Data read where it is, or copied to each node's disk or memory; a spec without data has none to copy."""
+    stage = None if level == _SHARED else level
+    return spec.model_copy(update={"data": spec.data and spec.data.model_copy(update={"stage": stage})})
 
 
 def _option(name: str, replaces: Sequence[str] = ()) -> Callable[[JobSpec, Level], JobSpec]:
@@ -59,6 +82,10 @@ def _allreduce(spec: JobSpec, level: Level) -> JobSpec:
 KNOWN: dict[str, Factor] = {
     "framework": Factor((str,), _key("image"), shown="{level}"),
     "slots": Factor((int,), _key("slots")),
+    "node_group": Factor((str,), _of_nodes("node_groups"), shown="group {level}"),
+    "instance_type": Factor((str,), _of_nodes("instance_type"), shown="{level}"),
+    "placement_group": Factor((bool,), _of_nodes("placement_group"), words=_PLACEMENT),
+    "data_location": Factor((str,), _located, words=_LOCATIONS),
     "launcher": Factor((str,), _key("launcher"), shown="{level}"),
     "global_batch": Factor((int,), _option("--global-batch", _BATCHES), "--global-batch"),
     "batch_per_worker": Factor((int,), _option("--batch-per-worker", _BATCHES), "--batch-per-worker"),
@@ -73,6 +100,8 @@ KNOWN: dict[str, Factor] = {
 def named(name: str, level: Level) -> str:
     """A level in words, short enough for a legend."""
     words = name.replace("_", " ")
+    if name in KNOWN and level in KNOWN[name].words:
+        return KNOWN[name].words[level]
     if isinstance(level, bool):
         return words if level else f"no {words}"
     shown = KNOWN[name].shown if name in KNOWN else "{level}"
@@ -106,6 +135,7 @@ def contradictions(levels: Levels, base: JobSpec, spec: JobSpec, nodes: int) -> 
     found = []
     if "global_batch" in levels and "batch_per_worker" in levels:
         found.append(_clash(levels, "global_batch", "batch_per_worker", "give one of the two"))
+    found += _nodes(levels) + _data(levels, base)
     foreign = [name for name in levels if name in KNOWN and KNOWN[name].option]
     if spec.program is None and foreign:
         remedy = "only our programs have this option; give a table of levels with settings, such as args+=..."
@@ -114,6 +144,24 @@ def contradictions(levels: Levels, base: JobSpec, spec: JobSpec, nodes: int) -> 
         found += _exchange(levels, spec)
         found += _rest(spec, nodes)
     return found
+
+
+def _nodes(levels: Levels) -> list[Problem]:
+    found = []
+    for name in ("instance_type", "placement_group"):
+        if "node_group" in levels and name in levels:
+            found.append(_clash(levels, name, "node_group", "the group says it already, give one of the two"))
+    if levels.get("placement_group") is True and str(levels.get("instance_type", "")).startswith("t"):
+        found.append(_clash(levels, "placement_group", "instance_type", "T instances can be in none"))
+    return found
+
+
+def _data(levels: Levels, base: JobSpec) -> list[Problem]:
+    if "data_location" in levels and base.data is None:
+        return [
+            Problem("factors.data_location", levels["data_location"], "the spec names no data that could lie there")
+        ]
+    return []
 
 
 def _exchange(levels: Levels, spec: JobSpec) -> list[Problem]:

@@ -86,6 +86,7 @@ def checkpoints(run_folder: str, path: str | None) -> str:
 
 
 LABEL_RUN = "spotmpi.dev/run"
+LABEL_TYPE = "node.kubernetes.io/instance-type"  # that every cloud gives its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobs import names
 from jobs.environment import NodeGroup
 from jobs.errors import Problem
 from jobs.spec import JobSpec
@@ -76,7 +77,9 @@ def _shared(spec: JobSpec, group: NodeGroup) -> JobSpec:
 
 def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
     """Why the spec does not fit a group, with what would, or None; there are at *most* so many nodes."""
-    wanted = spec.resources.gpu * spec.slots
+    wanted, other = spec.resources.gpu * spec.slots, _other_kind(spec, group)
+    if other:
+        return other
     if fills_nodes(spec) and spec.nodes > most:
         return f"there are at most {most} nodes"
     if wanted > group.gpus:
@@ -88,6 +91,18 @@ def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
     if _memory_mib(spec) > group.memory_mib:
         return f"MiB per node: {group.memory_mib}, asked for: {_memory_mib(spec):g}"
     return None
+
+
+def _other_kind(spec: JobSpec, group: NodeGroup) -> str | None:
+    """Why the nodes of a group are none of those that the spec asks for, or None."""
+    asked = spec.kubernetes
+    if asked.instance_type not in (None, group.type):
+        return f"asked for: {asked.instance_type}"
+    if asked.placement_group not in (None, group.placement_group):
+        return f"it has {'a' if group.placement_group else 'no'} placement group"
+    labels = {**group.labels, names.LABEL_TYPE: group.type}
+    unlike = [f"{key}={value}" for key, value in asked.node_selector.items() if labels.get(key, value) != value]
+    return f"asked for: {', '.join(unlike)}" if unlike else None
 
 
 def _refusal(spec: JobSpec, groups: Sequence[NodeGroup], misfits: dict[str, str]) -> Problem:

@@ -51,6 +51,8 @@ class Kubernetes(Part):
     mounts: list[Mount] = Field([], description="more volumes: a claim, secret, config_map or empty folder at a path")
     spread: Literal["node", "any"] | None = Field(None, description="node: one pod per node; any: as they fit")
     node_groups: list[str] = Field([], description="of the environment; by default the first that the run fits")
+    instance_type: str | None = Field(None, description="only nodes of this type, such as g5.xlarge")
+    placement_group: bool | None = Field(None, description="only node groups that have one (true) or have none (false)")
     node_selector: dict[str, str] = Field({}, description="labels that nodes must have")
     tolerations: list[Toleration] = Field([], description="taints of nodes that do not keep the pods away")
     labels: dict[str, str] = Field({}, description="labels for JobSet and pods")

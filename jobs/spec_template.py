@@ -42,6 +42,8 @@ _EXAMPLES: dict[str, Any] = {
     "ssh_secret": "mpi-ssh",
     "queue": "gpus",
     "node_groups": ["g5"],
+    "instance_type": "g5.xlarge",
+    "placement_group": True,
     "forward": ["WANDB_API_KEY"],
     "mounts": [{"path": "/cache", "claim": "cache"}],
     "secret_env": {"HF_TOKEN": "hugging-face/token"},

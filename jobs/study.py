@@ -199,9 +199,11 @@ def _of_levels(field: str, name: str, levels: list[Level]) -> list[Problem]:
         known = ", ".join((NODES, *factors.KNOWN))
         remedy = f"not known: {known}; for another give a table of levels, each with its settings"
         return [Problem(field, levels, remedy)]
-    kinds = factors.KNOWN[name].kinds
-    words = " or ".join(kind.__name__ for kind in kinds)
-    return [Problem(field, level, f"give {words}") for level in levels if type(level) not in kinds]
+    factor = factors.KNOWN[name]
+    words = " or ".join(kind.__name__ for kind in factor.kinds)
+    found = [Problem(field, level, f"give {words}") for level in levels if type(level) not in factor.kinds]
+    unknown = [level for level in levels if not found and factor.words and level not in factor.words]
+    return found + [Problem(field, level, f"levels are: {', '.join(map(str, factor.words))}") for level in unknown]
 
 
 def _variant(file: StudyFile, base: JobSpec, levels: Levels, varied: list[str]) -> tuple[Variant, int]:
@@ -231,9 +233,16 @@ def _set(spec: JobSpec, setting: str, field: str) -> JobSpec:
 
 def _difference(before: JobSpec, after: JobSpec) -> list[str]:
     """What changed, as the settings of a variant say it."""
-    old, new = before.canonical(), after.canonical()
+    old, new = _flat(before.canonical()), _flat(after.canonical())
     return [
         f"{key}={' '.join(value) if isinstance(value, list) else value}"
         for key, value in new.items()
-        if value != old[key]
+        if value != old.get(key)
     ]
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """*values* with the keys of tables in them as settings write them: ``kubernetes.instance_type``."""
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    inner = {f"{key}.{name}": value for key, table in tables.items() for name, value in table.items()}
+    return {**{key: value for key, value in values.items() if key not in tables}, **inner}

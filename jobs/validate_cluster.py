@@ -34,6 +34,9 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
         if spec.kubernetes.node_groups:
             remedy = "no environment is named that has groups: use --on STACK, or node_selector"
             yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
+        if spec.kubernetes.placement_group is not None:
+            remedy = "only node groups of an environment tell whether they have one: use --on STACK, or node_selector"
+            yield Problem("kubernetes.placement_group", spec.kubernetes.placement_group, remedy)
         return
     choice = node_groups.choose(spec, groups)
     if isinstance(choice, list):

@@ -15,7 +15,7 @@ BASE = "base"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 _FIELD = "--variant"
 _SHAPE = 'write it as name:key=value,..., such as "wide:slots=2" or "fp16:args+=--allreduce-dtype fp16"'
-_SELECTOR = "kubernetes.node_selector"
+_SELECTS = tuple(f"kubernetes.{key}" for key in ("node_selector", "node_groups", "instance_type", "placement_group"))
 _NOT_MEASURED = ("name", "limits")  # what may differ without changing what is measured
 
 
@@ -35,7 +35,7 @@ class Variant:
     def keys(self) -> tuple[str, ...]:
         """What the variant changes on purpose: the spec's top-level keys, and ``machine`` where it selects nodes."""
         changed = {re.split(r"[.+=]", setting.strip())[0] for setting in self.settings}
-        selects = any(setting.strip().startswith(_SELECTOR) for setting in self.settings)
+        selects = any(setting.strip().startswith(_SELECTS) for setting in self.settings)
         return tuple(sorted({*changed, "machine"} if selects else changed))
 
     @property

@@ -88,7 +88,7 @@ def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> 
         name=metadata["name"],
         state=_state(item),
         group=labels.get(GROUP),
-        type=labels.get("node.kubernetes.io/instance-type"),
+        type=labels.get(names.LABEL_TYPE),
         zone=labels.get("topology.kubernetes.io/zone"),
         market=_MARKETS.get(labels.get("eks.amazonaws.com/capacityType", "")),
         instance=provider.rpartition("/")[2] if provider.startswith("aws:") else None,

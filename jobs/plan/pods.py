@@ -44,7 +44,7 @@ def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
             "terminationGracePeriodSeconds": math.ceil(spec.checkpoint.grace),
             "securityContext": pod_security(),
             "dnsConfig": {"searches": [f"{run}.{site.namespace}.svc.cluster.local"]},
-            "nodeSelector": {**site.node_selector, **spec.kubernetes.node_selector},
+            "nodeSelector": {**site.node_selector, **_type(spec), **spec.kubernetes.node_selector},
             **_affinity(site),
             "tolerations": _tolerations(spec, site),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
@@ -217,6 +217,11 @@ def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
         *([{"name": "memory", "emptyDir": {"medium": "Memory"}}] if _in_memory(spec) else []),
         *({"name": _mount_name(index), **_source(mount)} for index, mount in enumerate(spec.kubernetes.mounts)),
     ]
+
+
+def _type(spec: JobSpec) -> dict[str, str]:
+    kind = spec.kubernetes.instance_type
+    return {names.LABEL_TYPE: kind} if kind else {}
 
 
 def _affinity(site: Site) -> dict[str, Any]:

@@ -47,8 +47,9 @@ def test_cpu_groups_have_a_taint_of_their_own_and_no_gpu_label(run: Run) -> None
 
 
 def test_the_autoscaler_learns_labels_taint_and_gpus_of_an_empty_group(run: Run) -> None:
-    tags = [made.inputs for made in run("p3").of("aws:autoscaling/tag:Tag")]
-    assert {made["autoscalingGroupName"] for made in tags} == {"eks-spotmpi-p3-p3-asg"}
+    every = [made.inputs for made in run("p3").of("aws:autoscaling/tag:Tag")]
+    assert {made["autoscalingGroupName"] for made in every} == {"eks-spotmpi-p3-p3-asg", "eks-spotmpi-p3-p3-spread-asg"}
+    tags = [made for made in every if made["autoscalingGroupName"] == "eks-spotmpi-p3-p3-asg"]
     stem = "k8s.io/cluster-autoscaler/node-template/"
     assert {made["tag"]["key"].removeprefix(stem): made["tag"]["value"] for made in tags} == {
         "label/spotmpi.dev/role": "gpu",
@@ -84,6 +85,7 @@ def test_a_placement_group_is_there_where_asked_and_nowhere_else(run: Run) -> No
     assert with_group.one("PlacementGroup").inputs["strategy"] == "cluster"
     placement = with_group.one("LaunchTemplate", "spotmpi-p3-p3").inputs["placement"]
     assert placement == {"groupName": "spotmpi-p3-p3"}
+    assert "placement" not in with_group.one("LaunchTemplate", "spotmpi-p3-p3-spread").inputs
     assert without.of("PlacementGroup") == []
     assert all("placement" not in made.inputs for made in without.of("LaunchTemplate"))
 
@@ -96,7 +98,7 @@ def test_groups_of_one_environment_share_neither_template_nor_placement(run: Run
     recording = run("g5")
     assert {made.name for made in recording.of("PlacementGroup")} == {"spotmpi-g5-g5", "spotmpi-g5-g6"}
     used = {made.inputs["launchTemplate"]["id"] for made in recording.of("aws:eks/nodeGroup:NodeGroup")}
-    assert len(used) == 3
+    assert len(used) == 4
 
 
 def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers(run: Run) -> None:

@@ -122,6 +122,7 @@ def test_the_autoscaler_prefers_groups_in_the_order_of_the_settings(run: Run) ->
     assert yaml.safe_load(values["expanderPriorities"]) == {
         100: ["^eks-spotmpi-g5-g5(-[0-9]+)?-[0-9a-f]{7}-.*"],
         99: ["^eks-spotmpi-g5-g6(-[0-9]+)?-[0-9a-f]{7}-.*"],
+        98: ["^eks-spotmpi-g5-g5-spread(-[0-9]+)?-[0-9a-f]{7}-.*"],
     }
 
 

@@ -71,6 +71,19 @@ def test_the_first_group_that_fits_is_chosen_and_filled(
     assert found.spec.resources.gpu == gpus
 
 
+def test_type_placement_group_and_labels_tell_like_groups_apart() -> None:
+    near = group("g5", placement_group=True)
+    far = group("g5-spread", type="g5.xlarge", placement_group=False)
+    groups = [T4, near, far]
+    for asked, name in (
+        ({"instance_type": "g5.xlarge"}, "g5"),
+        ({"instance_type": "g5.xlarge", "placement_group": False}, "g5-spread"),
+        ({"node_selector": {LABEL: "g5-spread", "disk": "ssd"}}, "g5-spread"),
+        ({"node_selector": {"node.kubernetes.io/instance-type": "g4dn.xlarge"}}, "g4dn"),
+    ):
+        assert [each.name for each in chosen(groups, kubernetes=asked).groups] == [name]
+
+
 def test_groups_that_fit_as_well_are_told() -> None:
     assert chosen([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
 
@@ -92,6 +105,15 @@ def test_groups_that_fit_as_well_are_told() -> None:
         (
             {"kubernetes": {"node_groups": ["p3", "g4dn"]}},
             "kubernetes.node_groups = 'p3': the environment has: g4dn, g5",
+        ),
+        (
+            {"kubernetes": {"instance_type": "p3.2xlarge"}},
+            "g4dn (g4dn.xlarge): asked for: p3.2xlarge; g5 (g5.xlarge): asked for: p3.2xlarge",
+        ),
+        ({"kubernetes": {"placement_group": True}}, "g4dn (g4dn.xlarge): it has no placement group; g5"),
+        (
+            {"kubernetes": {"node_selector": {LABEL: "g5"}}},
+            "g4dn (g4dn.xlarge): asked for: spotmpi.dev/group=g5; g5 (g5.xlarge): GPUs per node",
         ),
         (
             {"kubernetes": {"node_groups": ["g5"]}},

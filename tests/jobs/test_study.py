@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import tomli_w
+import yaml
 
 from jobs import bench, measure, names, study, sweep
 from jobs.budget import Budget, Price
 from jobs.cli.main import main
 from jobs.design import Design, Factors
+from jobs.environment import NodeGroup
 from jobs.errors import InputError
+from jobs.node_groups import Choice, choose
 from jobs.report.gather import gather
 from jobs.runs import RunState
 from jobs.spec import JobSpec
@@ -22,6 +25,7 @@ from jobs.sweep import Sweep
 from jobs.trial import DRIFT, MEASURED, SILENT, Trial
 from tests.jobs.recorded import NOW
 from tests.jobs.test_bench import FakeRunner, quiet, states
+from tests.jobs.test_node_groups import group
 
 GPU = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
 
@@ -83,6 +87,23 @@ def test_a_factor_of_ones_own_is_a_table_of_levels_with_settings() -> None:
     assert (two.spec.env, two.spec.args[-2:]) == ({"X": "1"}, ["--seed", "3"])
     assert two.levels == (("placement", "placement group"),)
     assert one.keys == ("kubernetes", "machine")  # other nodes may be other machines, and that is no different work
+
+
+def test_machines_and_places_of_data_are_factors_by_name() -> None:
+    factors = {"placement_group": [False, True], "instance_type": ["g5.xlarge"], "data_location": ["shared", "memory"]}
+    variants = design_of(factors, {**GPU, "data": "voc"}).variants
+    assert [variant.name for variant in variants] == [
+        "one zone, no group, data on shared storage",
+        "one zone, no group, data in memory",
+        "placement group, data on shared storage",
+        "placement group, data in memory",
+    ]
+    last = variants[-1]
+    assert (last.spec.kubernetes.placement_group, last.spec.kubernetes.instance_type) == (True, "g5.xlarge")
+    assert last.spec.data is not None
+    assert (last.spec.data.path, last.spec.data.stage) == ("voc", "memory")
+    assert "kubernetes.placement_group=True" in last.settings
+    assert "machine" in last.keys  # another machine is what was asked for
 
 
 def test_listed_combinations_take_what_they_do_not_name_from_the_factors() -> None:
@@ -166,6 +187,14 @@ def test_a_silent_trial_is_told_to_leave_the_exchange_out() -> None:
         ({"colour": ["red"]}, "not known: nodes, framework, slots"),
         ({"slots": {"a": ["slots=1"]}}, "has levels of its own: give a list"),
         ({"mine": {"a": ["slot=2"]}}, "factors.mine.a = 'slot=2'"),
+        (
+            {"node_group": ["g5"], "placement_group": [True]},
+            "factors.placement_group = True: contradicts node_group = 'g5'; the group says it already",
+        ),
+        ({"instance_type": ["t3.large"], "placement_group": [True]}, "T instances can be in none"),
+        ({"placement_group": ["on"]}, "factors.placement_group = 'on': give bool"),
+        ({"data_location": ["attic"]}, "factors.data_location = 'attic': levels are: shared, node, memory"),
+        ({"data_location": ["memory"]}, "the spec names no data that could lie there"),
     ],
 )
 def test_factors_that_contradict_each_other_or_say_nothing_are_refused_in_clear_words(
@@ -323,7 +352,19 @@ def test_every_ready_study_is_a_valid_one_that_can_have_intervals(path: Path) ->
     if path.stem.startswith("ssd300"):
         assert {nodes for _, nodes in design.cells} == {2, 4, 8}
         assert len(design.variants) == 3  # base, placement group, and that with fp16
-        assert {variant.spec.kubernetes.node_selector["spotmpi.dev/group"] for variant in design.variants} == {
-            path.stem.split("-")[-1],
-            f"{path.stem.split('-')[-1]}-spread",
-        }
+        kind = path.stem.split("-")[-1]
+        stack = yaml.safe_load((names.PROJECT / "stacks" / f"Pulumi.{kind}.yaml").read_text())["config"]
+        groups = [like(each) for each in stack["spotmpi:groups"]]
+        chosen = [choose(variant.spec.model_copy(update={"nodes": 8}), groups) for variant in design.variants]
+        assert [[group.name for group in each.groups] for each in chosen if isinstance(each, Choice)] == [
+            [f"{kind}-spread"],
+            [kind],
+            [kind],
+        ]
+
+
+def like(told: dict[str, Any]) -> NodeGroup:
+    """The node group that a stack's settings ask for, as its environment would export it."""
+    kind = {"p3.2xlarge": "v100", "g5.xlarge": "a10g"}.get(told["type"], "l4")
+    settings = {"placement_group": True, **told}
+    return group(told["name"], model=kind, **{key: settings[key] for key in ("type", "max", "placement_group")})

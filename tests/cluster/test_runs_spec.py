@@ -82,6 +82,28 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     assert "sha256:" in pulled and runs.backend.state(run.id).container == pulled
 
 
+def test_a_sidecar_of_a_template_works_beside_the_ranks_and_ends_with_them(runs: Runs, tmp_path: Path) -> None:
+    sidecar = {
+        "name": "beside",
+        "image": runs.testbed.images["base"],
+        "restartPolicy": "Always",
+        "command": ["sh", "-c", "trap exit TERM; echo here > /shared/sign; while :; do sleep 0.2; done"],
+        "volumeMounts": [{"name": "mount-0", "mountPath": "/shared"}],
+    }
+    (tmp_path / "sidecar.yaml").write_text(json.dumps({"spec": {"initContainers": [sidecar]}}))
+    kubernetes = {"mounts": [{"path": "/shared", "empty": "1Mi"}], "templates": [str(tmp_path / "sidecar.yaml")]}
+    waiting = "until cat /shared/sign 2>/dev/null; do sleep 0.1; done; sleep 1"
+
+    run = runs.start(plain("sh", "-c", waiting, nodes=2, kubernetes=kubernetes), image="base")
+
+    assert run.end().kind == "succeeded" and run.lines() == ["here", "here"], run.told()
+    completed = ("wait", "--for=condition=Completed", f"jobset/{run.id}", "-n", runs.namespace, "--timeout=20s")
+    assert "condition met" in runs.testbed.kubectl(*completed)  # long before the grace of a pod is over
+    for node in (0, 1):
+        (beside,) = run.pod(node)["status"]["initContainerStatuses"]
+        assert "terminated" in beside["state"] and beside["restartCount"] == 0
+
+
 def test_mpirun_on_a_single_node_takes_arguments_in_the_place_of_its_defaults(runs: Runs) -> None:
     spec = plain("sh", "-c", 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"', slots=2)
     run = runs.start({**spec, "launcher": "mpirun", "mpi": {"args": ["--map-by", "node", "--mca", "btl", "self,sm"]}})

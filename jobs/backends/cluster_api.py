@@ -69,9 +69,10 @@ class ClusterApi:
             raise
         return found
 
-    async def list(self, kind: str, labels: dict[str, str] | None = None) -> list[Object]:
-        """The objects that carry *labels*."""
-        return [item.to_dict() async for item in self._client.list(_RESOURCES[kind], labels=labels)]
+    async def list(self, kind: str, labels: dict[str, str] | None = None, about: str | None = None) -> list[Object]:
+        """The objects that carry *labels*; of events those that are *about* the object of that name."""
+        fields = None if about is None else {"involvedObject.name": about}
+        return [item.to_dict() async for item in self._client.list(_RESOURCES[kind], labels=labels, fields=fields)]
 
     async def watch(
         self, kind: str, labels: dict[str, str] | None = None, name: str | None = None

@@ -100,7 +100,6 @@ async def why_not(api: ClusterApi, name: str, pod: cluster_api.Object | None) ->
     if pod is None:
         return "somebody deleted it"
     seen = Seen(pods={name: pod})
-    for event in await api.list(cluster_api.EVENT):
-        if event["involvedObject"].get("name") == name:
-            seen.take_event(event)
+    for event in await api.list(cluster_api.EVENT, about=name):
+        seen.take_event(event)
     return why_waiting(seen, name, 1) or pod["status"].get("message") or "it ended by itself"

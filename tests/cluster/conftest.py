@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.followed import Runs, runs_in
 from tests.cluster.testbed import images, prerequisites
 from tests.cluster.testbed.cluster import Cluster, running_cluster
 from tests.cluster.testbed.errors import TestbedError
@@ -64,3 +65,10 @@ def namespace(cluster: Kubernetes) -> Iterator[str]:
     """The name of a fresh namespace that enforces the restricted Pod Security Standard."""
     with cluster.namespace(labels=RESTRICTED) as name:
         yield name
+
+
+@pytest.fixture
+def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    """Runs in a fresh namespace with a run volume, of which nothing stays."""
+    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+        yield runs

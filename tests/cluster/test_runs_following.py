@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.pod import record
-from tests.cluster.followed import Followed, Runs, plain, runs_in
-from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.followed import Followed, Runs, plain
 from tests.cluster.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -22,12 +20,6 @@ for number in range({LINES}):
 sys.stdout.flush()
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
-        yield runs
 
 
 def assert_whole(run: Followed) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from jobs.pod import record
-from tests.cluster.followed import Runs, plain, runs_in
+from tests.cluster.followed import Runs, plain
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kueue import Kueue
 from tests.cluster.testbed.kwok import Kwok
@@ -18,12 +16,6 @@ from tests.cluster.testbed.kwok import Kwok
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 MANY = 1000
-
-
-@pytest.fixture
-def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
-        yield runs
 
 
 def test_of_two_runs_with_quota_for_one_the_second_waits_says_so_and_then_runs(runs: Runs) -> None:

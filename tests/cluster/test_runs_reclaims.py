@@ -13,7 +13,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +20,7 @@ import pytest
 from jobs.backends.local import LocalBackend
 from jobs.pod import record
 from jobs.spec import from_values
-from tests.cluster.followed import Followed, Runs, digits, parameters, runs_in
+from tests.cluster.followed import Followed, Runs, digits, parameters
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.node import Node
 from tests.cluster.testbed.waiting import wait_for
@@ -53,12 +52,6 @@ WRITE = [Fault("rank", 0, "failure"), Fault("agent", 0), Fault("delete", 1)]
 
 def named(fault: Fault) -> str:
     return f"{fault.how}-{fault.node}"
-
-
-@pytest.fixture
-def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
-        yield runs
 
 
 @pytest.fixture(scope="module")

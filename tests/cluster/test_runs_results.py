@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.backends.local import LocalBackend
 from jobs.spec import from_values
-from tests.cluster.followed import Runs, digits, parameters, plain, runs_in
-from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.followed import Runs, digits, parameters, plain
 from tests.cluster.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
-        yield runs
 
 
 def test_digits_on_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(runs: Runs, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.followed import Runs, plain, runs_in
+from tests.cluster.followed import Runs, plain
 from tests.cluster.testbed.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
@@ -20,12 +20,6 @@ def zone(testbed: Cluster) -> Iterator[str]:
     testbed.kubectl("label", "nodes", "--all", "topology.kubernetes.io/zone=zone-t")
     yield "zone-t"
     testbed.kubectl("label", "nodes", "--all", "topology.kubernetes.io/zone-")
-
-
-@pytest.fixture
-def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
-        yield runs
 
 
 LOOK = """

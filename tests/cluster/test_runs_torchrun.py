@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs.backends.local import LocalBackend
 from jobs.spec import from_values
-from tests.cluster.followed import Runs, parameters, plain, runs_in
-from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.followed import Runs, parameters, plain
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("pytorch"), pytest.mark.timeout(600)]
 
@@ -18,12 +16,6 @@ LINE = (
     "python -m torch.distributed.run --nnodes $WORLD_SIZE --node_rank $RANK --nproc_per_node 1 "
     "--master_addr $MASTER_ADDR --master_port $MASTER_PORT --no_python sh -c 'echo worker $RANK of $WORLD_SIZE'"
 )
-
-
-@pytest.fixture
-def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
-        yield runs
 
 
 def test_torchrun_over_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(runs: Runs, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ import tomli_w
 from jobs import runs as recorded
 from jobs import sweep
 from jobs.trial import MEASURED, RUNNING, SUCCEEDED, Trial
-from tests.cluster.followed import Runs, runs_in
-from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.followed import Runs
 from tests.cluster.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
@@ -26,12 +24,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.m
 SPOTMPI = Path(sys.executable).parent / "spotmpi"
 ITERATIONS = 120
 STRUCK_AT = 30
-
-
-@pytest.fixture
-def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
-        yield runs
 
 
 def study(runs: Runs) -> dict[str, Any]:

@@ -217,6 +217,14 @@ def test_whoever_may_list_but_not_watch_sees_changes_all_the_same(api: ClusterAp
     assert names(taken(lambda: api.watch(POD), 2)) == [(AGAIN, ["a"]), (AGAIN, [])]
 
 
+def test_events_about_one_object_are_chosen_by_the_server(api: ClusterApi, server: Server) -> None:
+    server.answers["other"] = [
+        (200, json.dumps({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}))
+    ]
+    assert asyncio.run(api.list(cluster_api.EVENT, about="pod-1")) == []
+    assert "fieldSelector=involvedObject.name%3Dpod-1" in server.asked[0]
+
+
 def test_a_followed_log_gives_its_lines(api: ClusterApi, server: Server) -> None:
     server.answers["log"] = [(200, "one\ntwo\n")]
     assert [line for lines in taken(lambda: api.log("a", 3, True), 1) for line in lines] == ["one", "two"]

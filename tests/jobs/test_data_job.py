@@ -71,7 +71,7 @@ class Script:
                 raise httpx2.ConnectError("no route")
         return self.there
 
-    async def list(self, kind: str, labels: Any = None) -> list[Object]:
+    async def list(self, kind: str, labels: Any = None, about: str | None = None) -> list[Object]:
         return self.pods if kind == "Pod" else []
 
     async def create(self, values: Object) -> Object:

@@ -49,8 +49,10 @@ class VolumeCluster(FakeCluster):
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
         return {"metadata": {"name": name}, "status": {"phase": phase}} if phase else None
 
-    async def list(self, kind: str, labels: Any = None) -> list[Object]:
-        return self.events if kind == cluster_api.EVENT else await super().list(kind, labels)
+    async def list(self, kind: str, labels: Any = None, about: str | None = None) -> list[Object]:
+        if kind != cluster_api.EVENT:
+            return await super().list(kind, labels)
+        return [event for event in self.events if event["involvedObject"]["name"] == about]
 
     async def delete(self, kind: str, name: str) -> None:
         self.deleted.append(name)

@@ -18,6 +18,7 @@ _KINDS = {
     "aws:ec2/vpc:Vpc": remains.NETWORKS,
     "aws:ecr/repository:Repository": remains.REPOSITORIES,
     "aws:efs/fileSystem:FileSystem": remains.SYSTEMS,
+    "aws:efs/mountTarget:MountTarget": remains.TARGETS,
     "aws:kms/key:Key": remains.KEYS,
 }
 _DRIVER = "ebs.csi.aws.com"

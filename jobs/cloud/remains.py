@@ -54,11 +54,20 @@ def _file_systems(aws: Aws, trace: Trace) -> Ids:
 
 
 def _mount_targets(aws: Aws, trace: Trace) -> Ids:
-    found: Ids = []
-    for system in _file_systems(aws, trace):
-        targets = aws.pages("efs", trace.region, "describe_mount_targets", "MountTargets", FileSystemId=system)
-        found += [each["MountTargetId"] for each in targets]
-    return found
+    """Those of our file systems, and the written-down ones: kept storage is another environment's file system."""
+    ways = [{"FileSystemId": system} for system in _file_systems(aws, trace)]
+    ways += [{"MountTargetId": target} for target in sorted(trace.of(TARGETS))]
+    return sorted({target for way in ways for target in _targets(aws, trace.region, way)})
+
+
+def _targets(aws: Aws, region: str, way: dict[str, str]) -> Ids:
+    try:
+        found = aws.pages("efs", region, "describe_mount_targets", "MountTargets", **way)
+    except CallFailed as error:
+        if error.code != "MountTargetNotFound":
+            raise
+        return []
+    return [each["MountTargetId"] for each in found]
 
 
 def _interfaces(aws: Aws, trace: Trace) -> Ids:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,10 @@ from tests.contract import living
 from tests.contract.conftest import Somewhere
 from tests.contract.living import wait_until
 from tests.jobs.gang import Gang
+
+if TYPE_CHECKING:
+    from tests.jobs.one_life import Life
+    from tests.jobs.scripted_account import ScriptedAccount
 
 InProcess = Callable[..., tuple[int, str, str]]
 
@@ -38,6 +42,22 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         return int(ended.value.code or 0), said, complaint
 
     return run
+
+
+@pytest.fixture(scope="module")
+def one_account() -> ScriptedAccount:
+    """An AWS account whose answers each test scripts anew: its clients take a while to make."""
+    from tests.jobs.scripted_account import ScriptedAccount
+
+    return ScriptedAccount()
+
+
+@pytest.fixture
+def life(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
+    """The life of one environment, whose stack is `lab`, in a folder of its own."""
+    from tests.jobs.one_life import life_in
+
+    return life_in(tmp_path, one_account, monkeypatch)
 
 
 @pytest.fixture

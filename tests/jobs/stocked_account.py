@@ -16,6 +16,7 @@ class Stock:
     """What there is, by id, each with its tags; interfaces know their network and whether they are attached."""
 
     systems: dict[str, Tags] = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)  # file system by mount target
     volumes: dict[str, Tags] = field(default_factory=dict)
     networks: dict[str, Tags] = field(default_factory=dict)
     interfaces: dict[str, tuple[str, str, Tags]] = field(default_factory=dict)  # network, status, tags
@@ -27,6 +28,7 @@ class Stock:
     images: set[str] = field(default_factory=set)  # repository:tag
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # Auto Scaling groups as AWS tells of them
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # scheduled actions
+    slow: int = 0  # looks at groups for which their machines stay after they were told to go
     look: Callable[[], None] = lambda: None  # called before every answer
 
     def account(self, made: ScriptedAccount | None = None) -> ScriptedAccount:
@@ -36,7 +38,7 @@ class Stock:
             "DescribeFileSystems": lambda asked: {
                 "FileSystems": [_tagged("FileSystemId", *i) for i in self.systems.items()]
             },
-            "DescribeMountTargets": lambda asked: {"MountTargets": []},
+            "DescribeMountTargets": self._targets,
             "DescribeVolumes": lambda asked: {"Volumes": _filtered("VolumeId", "volume-id", self.volumes, asked)},
             "DescribeVpcs": lambda asked: {"Vpcs": _filtered("VpcId", "vpc-id", self.networks, asked)},
             "DescribeNetworkInterfaces": self._interfaces,
@@ -59,7 +61,7 @@ class Stock:
             },
             "DescribeInstances": lambda asked: {"Reservations": [{"Instances": [{"State": {"Name": "terminated"}}]}]},
             "DescribeNatGateways": lambda asked: {"NatGateways": [{"State": "deleted"}]},
-            "DescribeAutoScalingGroups": lambda asked: {"AutoScalingGroups": list(self.groups.values())},
+            "DescribeAutoScalingGroups": self._groups,
             "UpdateAutoScalingGroup": self._resize,
             "PutScheduledUpdateGroupAction": lambda asked: (
                 self.ends.update({asked["AutoScalingGroupName"]: asked}) or {}
@@ -93,6 +95,14 @@ class Stock:
                 found.append({"NetworkInterfaceId": id})
         return {"NetworkInterfaces": found}
 
+    def _targets(self, asked: Mapping[str, Any]) -> Any:
+        if "FileSystemId" in asked:
+            found = [target for target, system in self.targets.items() if system == asked["FileSystemId"]]
+            return {"MountTargets": [{"MountTargetId": target} for target in found]}
+        if asked["MountTargetId"] not in self.targets:
+            raise Refusal("MountTargetNotFound")
+        return {"MountTargets": [{"MountTargetId": asked["MountTargetId"]}]}
+
     def _key(self, asked: Mapping[str, Any]) -> Any:
         if asked["KeyId"] not in self.keys:
             raise Refusal("NotFoundException")
@@ -106,8 +116,15 @@ class Stock:
     def _resize(self, asked: Mapping[str, Any]) -> Any:
         group = self.groups[asked["AutoScalingGroupName"]]
         group.update({key: value for key, value in asked.items() if key != "AutoScalingGroupName"})
-        group["Instances"] = group["Instances"][: group["MaxSize"]]
         return {}
+
+    def _groups(self, asked: Mapping[str, Any]) -> Any:
+        for group in self.groups.values():
+            if len(group["Instances"]) > group["MaxSize"]:
+                if self.slow == 0:
+                    group["Instances"] = group["Instances"][: group["MaxSize"]]
+                self.slow = max(0, self.slow - 1)
+        return {"AutoScalingGroups": list(self.groups.values())}
 
     def _forget_end(self, asked: Mapping[str, Any]) -> Any:
         if self.ends.pop(asked["AutoScalingGroupName"], None) is None:

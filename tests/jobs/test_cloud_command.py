@@ -19,11 +19,6 @@ from tests.jobs.conftest import InProcess
 from tests.jobs.scripted_account import NOW, SECRET, TOKEN, ScriptedAccount, World, increase
 
 
-@pytest.fixture(scope="module")
-def one_account() -> ScriptedAccount:
-    return ScriptedAccount()
-
-
 @pytest.fixture
 def world() -> World:
     return World()

@@ -27,11 +27,6 @@ TOOLS = {"pulumi": "v3.200.0\n", "aws": "aws-cli/2.31.4 Python/3.13.7\n", "kubec
 FILE_SYSTEM = {"FileSystemId": "fs-1", "Tags": [{"Key": "spotmpi:environment", "Value": "spotmpi-mine"}]}
 
 
-@pytest.fixture(scope="module")
-def one_account() -> ScriptedAccount:
-    return ScriptedAccount()
-
-
 @pytest.fixture
 def world() -> World:
     return World()

@@ -23,11 +23,6 @@ from tests.jobs.scripted_account import NOW, Refusal, ScriptedAccount, World, in
 BOTH = ("us-east-1", "us-west-2")
 
 
-@pytest.fixture(scope="module")
-def one_account() -> ScriptedAccount:
-    return ScriptedAccount()
-
-
 @pytest.fixture
 def world() -> World:
     return World()

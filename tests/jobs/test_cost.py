@@ -89,11 +89,6 @@ def there() -> environment.Environment:
     return environment.parse({**OUTPUTS, "region": "us-east-1", "zone": "us-east-1a", "node_groups": [group]})
 
 
-@pytest.fixture(scope="module")
-def one_account() -> ScriptedAccount:
-    return ScriptedAccount()
-
-
 @pytest.fixture
 def account(one_account: ScriptedAccount, there: environment.Environment) -> ScriptedAccount:
     made = one_account

@@ -109,11 +109,6 @@ def group_of(tags: Mapping[str, str]) -> dict[str, Any]:
     return {"AutoScalingGroupName": "eks-g4dn", "Tags": listed, **sizes}
 
 
-@pytest.fixture(scope="module")
-def one_account() -> ScriptedAccount:
-    return ScriptedAccount()
-
-
 @pytest.fixture
 def here(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     World().script(one_account)

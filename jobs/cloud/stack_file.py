@@ -111,7 +111,7 @@ def _chosen_group(groups: list[Any], machine: str, name: str | None, path: Path)
         fitting = [each for each in named if each.get("name") == name]
     else:
         fitting = named if len(named) == 1 else [each for each in named if each.get("type") == machine]
-    if len(fitting) != 1:
+    if not fitting:  # of several that have the type already, none has to change
         known = ", ".join(str(each.get("name")) for each in named) or "none"
         raise InputError([Problem("--group", name, f"say which group of {path} gets {machine}; there are: {known}")])
     return fitting[0]

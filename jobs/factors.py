@@ -13,8 +13,12 @@ Levels = Mapping[str, Level]
 
 NODES = "nodes"
 _NCCL = "pure_nccl"
+_READS = "ssd"
 _SHARED = "shared"
 _PLACEMENT: Mapping[Level, str] = {True: "placement group", False: "one zone, no group"}
+_SYNTHETIC = "--synthetic"
+_SOURCES: Mapping[Level, str] = {"real": "real data", "synthetic": "synthetic data"}
+_CACHES: Mapping[Level, str] = {"cold": "cold data", "warm": "warm data"}
 _LOCATIONS: Mapping[Level, str] = {
     _SHARED: "data on shared storage",
     "node": "data on node disk",
@@ -56,6 +60,12 @@ def _located(spec: JobSpec, level: Level) -> JobSpec:
     return spec.model_copy(update={"data": spec.data and spec.data.model_copy(update={"stage": stage})})
 
 
+def _source(spec: JobSpec, level: Level) -> JobSpec:
+    """Real data, or drawn images: then a spec has no data that would be looked for."""
+    kept = [argument for argument in spec.args if argument != _SYNTHETIC]
+    return spec if level == "real" else spec.model_copy(update={"args": [*kept, _SYNTHETIC], "data": None})
+
+
 def _option(name: str, replaces: Sequence[str] = ()) -> Callable[[JobSpec, Level], JobSpec]:
     def change(spec: JobSpec, level: Level) -> JobSpec:
         return spec.model_copy(update={"args": [*without(spec.args, (name, *replaces)), name, f"{level}"]})
@@ -85,6 +95,8 @@ KNOWN: dict[str, Factor] = {
     "node_group": Factor((str,), _of_nodes("node_groups"), shown="group {level}"),
     "instance_type": Factor((str,), _of_nodes("instance_type"), shown="{level}"),
     "placement_group": Factor((bool,), _of_nodes("placement_group"), words=_PLACEMENT),
+    "data": Factor((str,), _source, _SYNTHETIC, words=_SOURCES),
+    "data_cache": Factor((str,), _option("--data-cache"), "--data-cache", words=_CACHES),
     "data_location": Factor((str,), _located, words=_LOCATIONS),
     "launcher": Factor((str,), _key("launcher"), shown="{level}"),
     "global_batch": Factor((int,), _option("--global-batch", _BATCHES), "--global-batch"),
@@ -157,11 +169,18 @@ def _nodes(levels: Levels) -> list[Problem]:
 
 
 def _data(levels: Levels, base: JobSpec) -> list[Problem]:
-    if "data_location" in levels and base.data is None:
-        return [
-            Problem("factors.data_location", levels["data_location"], "the spec names no data that could lie there")
-        ]
-    return []
+    named = [name for name in ("data", "data_cache", "data_location") if name in levels]
+    if base.data is None:
+        return [Problem(f"factors.{name}", levels[name], "the spec names no data") for name in named]
+    found = []
+    for name in named:
+        if name != "data_location" and base.program is not None and base.program != _READS:
+            found.append(Problem(f"factors.{name}", levels[name], f"of our programs only {_READS} has it"))
+        if name != "data" and levels.get("data") == "synthetic":
+            found.append(_clash(levels, name, "data", "drawn images lie nowhere: list the combinations"))
+    if (levels.get("data_cache"), levels.get("data_location")) == ("cold", "memory"):
+        found.append(_clash(levels, "data_cache", "data_location", "what lies in memory is never cold"))
+    return found
 
 
 def _exchange(levels: Levels, spec: JobSpec) -> list[Problem]:

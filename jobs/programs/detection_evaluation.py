@@ -17,7 +17,12 @@ _AT_ONCE = 8
 
 
 def evaluate(predict: Predict, data: DetectionData, world: World) -> dict[str, float]:
-    """`mean_average_precision` and `ap_<class>` of each class that has objects which count, equal on all ranks."""
+    """`mean_average_precision` and `ap_<class>` of each class that has objects which count, equal on all ranks.
+
+    Without images there is nothing to say.
+    """
+    if not len(data):
+        return {}
     share = range(world.rank, len(data), world.size)
     mine = [found for start in range(0, len(share), _AT_ONCE) for found in _detect(predict, data, share, start)]
     everyone = world.gather(mine)

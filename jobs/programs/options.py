@@ -37,6 +37,9 @@ class TrainingOptions:
         return cls(**{name: getattr(parsed, name) for name in cls.__dataclass_fields__})
 
 
+_DATA = "folder of the data set"
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose refusal ends the run for good: the same options would be refused again."""
 
@@ -70,9 +73,22 @@ def training_parser(description: str, environ: Mapping[str, str] | None = None) 
 
 def data_option(parser: Parser, environ: Mapping[str, str] | None = None) -> None:
     """Add --data for programs that read a folder; without a default from the agent it must be given."""
-    environ = os.environ if environ is None else environ
-    default = environ.get(protocol.ENV_DATA)
-    parser.add_argument("--data", type=Path, default=default, required=not default, help="folder of the data set")
+    default = _data(environ)
+    parser.add_argument("--data", type=Path, default=default, required=not default, help=_DATA)
+
+
+def data_options(parser: Parser, environ: Mapping[str, str] | None = None) -> None:
+    """Add --data, or --synthetic in its place, and --data-cache."""
+    default = _data(environ)
+    source = parser.add_mutually_exclusive_group(required=not default)
+    source.add_argument("--data", type=Path, default=default, help=_DATA)
+    source.add_argument("--synthetic", action="store_true", help="drawn images: only the times mean anything")
+    about = "have each node let go of the data first, or read all of it"
+    parser.add_argument("--data-cache", choices=("cold", "warm"), help=about)
+
+
+def _data(environ: Mapping[str, str] | None) -> str | None:
+    return (os.environ if environ is None else environ).get(protocol.ENV_DATA)
 
 
 def learning_rate_option(parser: Parser, default: float) -> None:

@@ -4,7 +4,6 @@ Each rank reads its share. For the cold pass every file's pages are given back t
 go of them; the warm pass reads the same files again. A pass is as slow as its slowest rank.
 """
 
-import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from jobs.programs import page_cache
 from jobs.programs.ending import Fatal
 from jobs.programs.options import Parser, data_option, positive
 from jobs.programs.reporting import Reporter
 from jobs.programs.world import World
 
-_PASSES = ("cold", "warm")
+_PASSES = (page_cache.COLD, page_cache.WARM)
 _SEED = 0
 
 
@@ -31,7 +31,7 @@ def reading_parser(description: str) -> Parser:
 
 def chosen(folder: Path, most: int) -> list[Path]:
     """At most *most* of the files below *folder*, drawn by a fixed seed, the same on every rank; Fatal without any."""
-    found = sorted(Path(place, name) for place, _, files in os.walk(folder) for name in files)
+    found = page_cache.files_in(folder)
     if not found:
         raise Fatal(f"--data {folder} holds no files that could be read; check the path")
     drawn = np.random.default_rng(_SEED).permutation(len(found))[:most]
@@ -42,7 +42,7 @@ def measure(world: World, files: list[Path], details: Mapping[str, Any], reporte
     """Say how fast *files* are read, cold and warm."""
     own = files[world.rank :: world.size]
     reporter.context(world_size=world.size, hosts=list(world.hosts), total_iterations=len(_PASSES), **details)
-    _let_go(own)
+    page_cache.let_go(own)
     scalars: dict[str, float] = {}
     for number, name in enumerate(_PASSES, 1):
         world.gather(None)
@@ -57,13 +57,6 @@ def measure(world: World, files: list[Path], details: Mapping[str, Any], reporte
 
 def _read(files: Iterable[Path]) -> tuple[float, int]:
     """Seconds and bytes."""
-    size, start = 0, time.perf_counter()
-    for path in files:
-        size += len(path.read_bytes())
+    start = time.perf_counter()
+    size = page_cache.read(files)
     return time.perf_counter() - start, size
-
-
-def _let_go(files: Iterable[Path]) -> None:
-    for path in files:
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

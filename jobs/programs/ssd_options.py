@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.programs.options import Parser, data_option, learning_rate_option, positive, positive_number
+from jobs.programs.options import Parser, data_options, learning_rate_option, positive, positive_number
 
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
@@ -18,7 +18,7 @@ RATE_DROP = 0.1
 
 def ssd_options(parser: Parser) -> None:
     """Add data, sets, augmentation, learning rate, width and weights."""
-    data_option(parser)
+    data_options(parser)
     parser.add_argument("--train-sets", default="trainval", help="image sets: name or FOLDER/name, separated by commas")
     parser.add_argument("--test-sets", default="test", help="image sets for evaluation, likewise")
     parser.add_argument("--no-augmentation", action="store_true", help="only resize")

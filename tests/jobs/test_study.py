@@ -106,6 +106,40 @@ def test_machines_and_places_of_data_are_factors_by_name() -> None:
     assert "machine" in last.keys  # another machine is what was asked for
 
 
+SSD = {"image": "chainermn", "program": "ssd", "args": ["--global-batch", "32"], "data": "voc"}
+
+
+def test_data_may_be_drawn_cold_or_warm() -> None:
+    real, drawn = design_of({"data": ["real", "synthetic"]}, SSD).variants
+    assert (real.name, drawn.name) == ("real data", "synthetic data")
+    assert drawn.spec.args[-1] == "--synthetic"
+    assert drawn.spec.data is None
+    assert {"args", "data"} <= set(drawn.keys)  # other data is what was asked for
+    cold, warm = design_of({"data_cache": ["cold", "warm"]}, SSD).variants
+    assert cold.spec.args[-2:] == ["--data-cache", "cold"]
+    assert warm.spec.args[-2:] == ["--data-cache", "warm"]
+
+
+@pytest.mark.parametrize(
+    ("factors", "told"),
+    [
+        (
+            {"data": ["synthetic"], "data_location": ["node"]},
+            "contradicts data = 'synthetic'; drawn images lie nowhere",
+        ),
+        ({"data_cache": ["cold"], "data_location": ["memory"]}, "what lies in memory is never cold"),
+        ({"data": ["drawn"]}, "factors.data = 'drawn': levels are: real, synthetic"),
+    ],
+)
+def test_data_that_cannot_be_so_is_refused(factors: dict[str, Any], told: str) -> None:
+    assert any(told in problem for problem in problems_of(factors, SSD))
+
+
+def test_programs_without_such_data_refuse_its_factors() -> None:
+    digits = {**SSD, "program": "digits"}
+    assert any("of our programs only ssd has it" in problem for problem in problems_of({"data": ["real"]}, digits))
+
+
 def test_listed_combinations_take_what_they_do_not_name_from_the_factors() -> None:
     listed = [{"double_buffering": False}, {"nodes": [2, 4], "double_buffering": True, "allreduce": "fp16"}]
     design = design_of({"nodes": [1, 2], "allreduce": ["fp32"]}, combinations=listed)
@@ -194,7 +228,7 @@ def test_a_silent_trial_is_told_to_leave_the_exchange_out() -> None:
         ({"instance_type": ["t3.large"], "placement_group": [True]}, "T instances can be in none"),
         ({"placement_group": ["on"]}, "factors.placement_group = 'on': give bool"),
         ({"data_location": ["attic"]}, "factors.data_location = 'attic': levels are: shared, node, memory"),
-        ({"data_location": ["memory"]}, "the spec names no data that could lie there"),
+        ({"data_location": ["memory"]}, "factors.data_location = 'memory': the spec names no data"),
     ],
 )
 def test_factors_that_contradict_each_other_or_say_nothing_are_refused_in_clear_words(

@@ -33,6 +33,14 @@ def ssd(image: Image, ranks: int, data: Path, *options: str, **environment: str)
     return image.mpirun(ranks, "-W", "ignore", *image.program("ssd"), "--data", str(data), *options, **environment)
 
 
+def test_drawn_images_are_trained_on_without_a_folder(image: Image) -> None:
+    options = ("--synthetic", *THIN, "--global-batch", "2", "--iterations", "3")
+    run = image.mpirun(2, "-W", "ignore", *image.program("ssd"), *options)
+    assert run.end() == 0, run.text()
+    assert run.one(protocol.CONTEXT)["data_fingerprint"] == "synthetic-detection-0"
+    assert run.one(protocol.RESULT)["iteration"] == 3
+
+
 def read(folder: Path, prefix: str = "parameters/") -> dict[str, Any]:
     """What the newest checkpoint in *folder* holds below *prefix*."""
     with np.load(max(folder.glob("iteration-*")) / "state.npz") as state:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jobs.names import EXAMPLES
-from jobs.programs import shapes
+from jobs.programs import page_cache, shapes
 from jobs.programs.augment import Pixels
 from jobs.programs.boxes import Floats, default_boxes, encode
 from jobs.programs.detection_data import DetectionData, load_data
@@ -17,6 +17,7 @@ from jobs.programs.detection_evaluation import evaluate
 from jobs.programs.ending import Fatal
 from jobs.programs.options import Parser, training_parser
 from jobs.programs.order import sample_generator
+from jobs.programs.ssd_data import ssd_data
 from jobs.programs.ssd_options import learning_rate, ssd_options
 from jobs.programs.weights import read_npz, read_weights
 from jobs.programs.world import World, alone
@@ -40,6 +41,43 @@ def test_a_batch_holds_pixels_and_the_targets_of_every_default_box(folder: Path)
     expected = encode(training.images[1].objects.boxes, training.images[1].objects.labels, default_boxes())
     np.testing.assert_array_equal(offsets[1], expected[0])
     np.testing.assert_array_equal(labels[1], expected[1])
+
+
+def test_drawn_images_look_like_read_ones_and_ask_for_no_folder(folder: Path) -> None:
+    parser = training_parser("", {})
+    ssd_options(parser)
+    options = parser.parse_args(["--synthetic", "--global-batch", "4", "--iterations", "1"])
+    training, test = ssd_data(options, alone())
+    drawn = training.batch([training.sample(i, sample_generator(0, 0, i)) for i in (0, 9)])
+    real, _ = load_data(folder, SETS, False, alone())
+    read = real.batch([real.sample(i, sample_generator(0, 0, i)) for i in range(2)])
+    assert [(part.shape, part.dtype) for part in drawn] == [(part.shape, part.dtype) for part in read]
+    assert (drawn[2] > 0).any()  # there are objects to find
+    assert len(training) == 16_551  # an epoch as long as VOC's
+    assert evaluate(lambda pixels: pytest.fail("there is nothing to test with"), test, alone()) == {}
+    with pytest.raises(Fatal, match="not allowed with"):
+        parser.parse_args(["--synthetic", "--data", str(folder), "--global-batch", "4", "--iterations", "1"])
+
+
+@pytest.mark.parametrize("state", ["cold", "warm"])
+def test_one_rank_of_each_node_makes_the_data_cold_or_warm(
+    folder: Path, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: dict[str, list[Path]] = {}
+    monkeypatch.setattr(page_cache, "let_go", lambda files: done.setdefault("cold", list(files)))
+    monkeypatch.setattr(page_cache, "read", lambda files: done.setdefault("warm", list(files)))
+    waited: list[object] = []
+
+    def gather(value: Any) -> list[Any]:
+        waited.append(value)
+        return [value]
+
+    for local_rank in (0, 1):
+        world = World(local_rank, 2, local_rank, ("a",), lambda value: value, gather)
+        page_cache.prepare(folder, state, world)
+    assert list(done) == [state]
+    assert len([path for path in done[state] if path.suffix == ".jpg"]) == 8
+    assert len(waited) == 2  # nobody begins before all are ready
 
 
 def test_a_sample_depends_on_seed_epoch_and_index_only_also_in_another_process(folder: Path) -> None:

@@ -11,11 +11,12 @@ from chainer.optimizer_hooks import WeightDecay
 from jobs.programs.chainermn.exchange import communicator, exchange_options, multi_node, uses_gpu, versions, world_of
 from jobs.programs.chainermn.ssd_model import Ssd300, multibox_sums, trunk_names
 from jobs.programs.chainermn.trainee import ChainerTrainee
-from jobs.programs.detection_data import DetectionData, load_data
+from jobs.programs.detection_data import DetectionData
 from jobs.programs.detection_evaluation import evaluate
 from jobs.programs.ending import ends_together
 from jobs.programs.loop import Job, train
 from jobs.programs.options import TrainingOptions, described, training_parser
+from jobs.programs.ssd_data import ssd_data
 from jobs.programs.ssd_options import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_options
 from jobs.programs.voc import CLASSES
 from jobs.programs.weights import Weights, read_npz, read_weights
@@ -29,8 +30,7 @@ def main() -> None:
     options = parse()
     comm = communicator(options)
     world = world_of(comm)
-    sets = (options.train_sets, options.test_sets)
-    training, test = load_data(options.data, sets, not options.no_augmentation, world)
+    training, test = ssd_data(options, world)
     np.random.seed(options.seed)
     model = Ssd300(len(CLASSES), options.width)
     weights = load_weights(model, options, world)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from jobs.programs.detection_data import DetectionData, load_data
+from jobs.programs.detection_data import DetectionData
 from jobs.programs.detection_evaluation import evaluate
 from jobs.programs.ending import ends_together
 from jobs.programs.loop import Job, train
@@ -17,6 +17,7 @@ from jobs.programs.pytorch.exchange import distribute, exchange_options, version
 from jobs.programs.pytorch.processes import device, join, leave_group, process_options
 from jobs.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
 from jobs.programs.pytorch.trainee import TorchTrainee
+from jobs.programs.ssd_data import ssd_data
 from jobs.programs.ssd_options import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_options
 from jobs.programs.voc import CLASSES
 from jobs.programs.weights import Weights, read_weights
@@ -29,8 +30,7 @@ def main() -> None:
     """Run the program with the options of the command line."""
     options = parse()
     world = join(options)
-    sets = (options.train_sets, options.test_sets)
-    training, test = load_data(options.data, sets, not options.no_augmentation, world)
+    training, test = ssd_data(options, world)
     torch.manual_seed(options.seed)
     model = Ssd300(len(CLASSES), options.width)
     weights = load_weights(model, options, world)

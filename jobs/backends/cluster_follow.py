@@ -14,6 +14,7 @@ from lightkube import ApiError
 
 from jobs import names
 from jobs.backends import cluster_api, read_ahead, start_limit
+from jobs.backends.beyond import Ask, Beyond
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.followed import followed, pulled
 from jobs.backends.pod_log import PodLog, Source
@@ -36,12 +37,13 @@ TALK = 1.0  # seconds between looks at why a run waits
 class ClusterFollower:
     """Gathers what happens to one run into one stream of entries."""
 
-    def __init__(self, client: ClusterApi, jobset: Object) -> None:
+    def __init__(self, client: ClusterApi, jobset: Object, ask_cloud: Ask | None = None) -> None:
         self._client = client
         self._it = followed(jobset)
         self._jobset: Object = jobset
         self._entries: asyncio.Queue[list[Entry] | Exception | None] = asyncio.Queue(WAITING)
         self._seen = Seen()
+        self._beyond = Beyond(ask_cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
         self._strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry: an agent's last words
@@ -224,6 +226,7 @@ class ClusterFollower:
 
     async def _look(self) -> list[Event]:
         """Why the run waits, where that is news; its end, where it has waited too long."""
+        self._seen.beyond = await self._beyond.word(list(self._seen.pods.values()))
         reason = why_waiting(self._seen, self._it.run, self._it.nodes)
         wait = start_limit.wait_of(self._jobset, self._it.submitted, self._seen.pods.values(), self._began)
         if reason and wait:

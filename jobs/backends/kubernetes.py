@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs import names, runs, work
+from jobs import names, node_groups, runs, work
 from jobs.backends import (
     cluster_api,
     cluster_offer,
@@ -21,6 +21,7 @@ from jobs.backends import (
     submitting,
 )
 from jobs.backends.base import Say
+from jobs.backends.beyond import Ask
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.cluster_follow import ClusterFollower
 from jobs.backends.loop_thread import LoopThread, call
@@ -222,9 +223,26 @@ class KubernetesBackend:
                         yield entry.event
 
     async def _entries(self, jobset: Object, follow: bool) -> AsyncIterator[Sequence[Entry]]:
-        follower = ClusterFollower(self._api(), jobset)
+        follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))
         async for entries in follower.follow() if follow else follower.so_far():
             yield entries
+
+    def _why_no_machine(self, jobset: Object) -> Ask | None:
+        """What asks the environment's cloud why a run gets no nodes."""
+        if (environment := self._environment) is None:
+            return None
+        choice = node_groups.choose(manifests.spec_of(jobset), environment.node_groups)
+        groups = () if isinstance(choice, list) else [group.name for group in choice.groups]
+
+        def ask() -> str | None:
+            from jobs.cloud import no_machine
+            from jobs.cloud.aws import open_account
+
+            return no_machine.why_no_machine(
+                open_account(environment.region), environment, groups, _submitted(jobset).time
+            )
+
+        return ask
 
     def _ensure_copy(self, jobset: Object) -> None:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])

@@ -11,7 +11,6 @@ Object = Mapping[str, Any]
 
 _TELLING = {
     "FailedScheduling",
-    "NotTriggerScaleUp",
     "FailedMount",
     "FailedAttachVolume",
     "FailedCreatePodSandBox",
@@ -20,6 +19,8 @@ _TELLING = {
     "NodeNotReady",
     "Pending",  # said by Kueue of a workload without quota
 }
+_SCALING = {"NotTriggerScaleUp", "TriggeredScaleUp"}  # said by the cluster autoscaler
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 _FINE = {"ContainerCreating", "PodInitializing"}
 
 
@@ -29,26 +30,33 @@ class Seen:
 
     pods: dict[str, Object] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)  # of each object, the newest telling event
+    scaling: dict[str, str] = field(default_factory=dict)  # of each pod, the autoscaler's newest word
+    beyond: str | None = None  # why the cloud starts no machine
 
     def take_event(self, event: Object) -> None:
         """Note an event of the cluster where it tells why something waits."""
+        regarding = event.get("regarding") or event.get("involvedObject") or {}
+        name, said = str(regarding.get("name")), event.get("note") or event.get("message") or ""
+        if event.get("reason") in _SCALING:
+            self.scaling[name] = said
         if event.get("reason") in _TELLING:
-            regarding = event.get("regarding") or event.get("involvedObject") or {}
-            name, said = str(regarding.get("name")), event.get("note") or event.get("message") or ""
             # A Job's pods have another name at each try.
             said = re.sub(rf"\b{re.escape(name)}-\d+-[a-z0-9]{{5}}\b", f"{name}-*", said)
             self.messages[name] = f"{event['reason']}: {said}"
 
 
 def why_waiting(seen: Seen, run: str, nodes: int) -> str | None:
-    """The reason that most pods of a run share, with how many wait; None when all have started."""
+    """The reason that most pods of a run share, with how many wait; None when all have started.
+
+    Nodes that do not answer are one where nobody else is left: no attempt starts before their pods are gone.
+    """
     if not seen.pods:
         about = next((said for name, said in seen.messages.items() if run in name), None)
         return about or "no pods yet"
     reasons = [_of_pod(pod, seen) for pod in seen.pods.values()]
     waiting = [reason for reason in reasons if reason]
     if not waiting:
-        return None
+        return _dead_nodes(seen, nodes)
     most = max(set(waiting), key=waiting.count)
     return f"{len(waiting)}/{nodes} nodes: {most}"
 
@@ -59,12 +67,33 @@ def _of_pod(pod: Object, seen: Seen) -> str | None:
         return None
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _short(str(condition.get("message") or "not scheduled yet"))
+            said = [condition.get("message") or "not scheduled yet", seen.scaling.get(str(pod["metadata"]["name"]))]
+            return "; ".join(_short(str(each)) for each in [*said, seen.beyond] if each)
     for container in status.get("containerStatuses") or []:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _FINE:
             return _short(f"{waiting['reason']}: {waiting.get('message') or ''}")
     return _short(seen.messages.get(str(pod["metadata"]["name"]), "containers are being created"))
+
+
+def _dead_nodes(seen: Seen, nodes: int) -> str | None:
+    left = {name: pod for name, pod in seen.pods.items() if pod["status"].get("phase") == "Running"}
+    dead = [
+        pod for name, pod in left.items() if seen.messages.get(name, "").startswith("NodeNotReady") and _silent(pod)
+    ]
+    if not dead or len(dead) < len(left):
+        return None
+    names = " ".join(sorted({str(pod["spec"]["nodeName"]) for pod in dead}))
+    return (
+        f"{len(dead)}/{nodes} nodes: {names} does not answer, and the run waits for it or for its end: "
+        f"`kubectl delete node {names}`, or `kubectl taint node {names} {_OUT_OF_SERVICE}`"
+    )
+
+
+def _silent(pod: Object) -> bool:
+    """Whether the pod counts as not ready; agents have no probe, so that is its node's fault."""
+    conditions = pod["status"].get("conditions") or []
+    return any(each.get("type") == "Ready" and each.get("status") != "True" for each in conditions)
 
 
 def _short(text: str, limit: int = 240) -> str:

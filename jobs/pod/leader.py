@@ -17,6 +17,7 @@ from .pod_record import PodRecord
 from .staging import Staging
 
 RENDEZVOUS_PORT = "23456"  # torch's users know it
+TALK = 1.0  # seconds between words on who is awaited; hundreds of hosts come within one
 ASKING = 5.0  # seconds in which every agent has to show that it lives after a launcher failed
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
 
@@ -161,7 +162,7 @@ def _wait_for_hosts(
 ) -> Outcome | None:
     """None once every host is ready and has a name, else the outcome of waiting; says what it waits for."""
     limit = here.plan["limits"]["start"]
-    deadline, said = time.monotonic() + limit, ""
+    deadline, said, spoke = time.monotonic() + limit, "", 0.0
     while True:
         hub.serve(0.05)
         text = _awaited(here, hub, staging)
@@ -175,8 +176,8 @@ def _wait_for_hosts(
         if time.monotonic() > deadline:
             reason = "limits.start (%gs) is over: %s" % (limit, text)
             return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-        if text != said:
-            said = text
+        if text != said and time.monotonic() > spoke + TALK:
+            said, spoke = text, time.monotonic()
             written.event(record.WAITING, reason=text)
 
 

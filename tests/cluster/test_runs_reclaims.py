@@ -262,6 +262,7 @@ def test_a_dead_node_costs_the_wait_until_its_object_goes(runs: Runs, undisturbe
         assert time.monotonic() - struck < 15
         assert "lost" in str(interrupted.reason)
         wait_for("the node is known to be gone", lambda: not ready(node, runs.testbed), 90)
+        run.until("the ways out", lambda event: f"kubectl delete node {node.name}" in (event.reason or ""), seen)
         node.delete()
         judge(run, undisturbed, Fault("agent", 1), 1)
     finally:

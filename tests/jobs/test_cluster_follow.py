@@ -161,6 +161,19 @@ def test_the_reason_of_a_wait_is_told_once_and_again_when_it_changes() -> None:
     assert "insufficient memory (gives up in 10 min)" in str(events[1].reason)
 
 
+def test_what_the_cloud_says_stands_in_the_wait_line() -> None:
+    waiting = FakeCluster([unscheduled(0, "0/2 nodes: insufficient nvidia.com/gpu")])
+
+    async def first() -> Event | None:
+        found = ClusterFollower(waiting, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")  # type: ignore[arg-type]
+        return [entry.event async for entries in found.so_far() for entry in entries][0]
+
+    told = asyncio.run(asyncio.wait_for(first(), 20))
+    assert told and str(told.reason).startswith(
+        "1/2 nodes: 0/2 nodes: insufficient nvidia.com/gpu; scaling group gpu-a: no capacity in the zone (gives up in"
+    )
+
+
 def test_the_start_limit_counts_down_and_ends_a_run_whose_first_node_never_comes() -> None:
     cluster = FakeCluster([pod(0, "Pending", 5), pod(1, "Running", 5)])
     events = follow(cluster, jobset(age=1.5, start="4s"))

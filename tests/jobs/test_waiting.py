@@ -44,6 +44,35 @@ def test_the_reason_that_most_pods_share_is_told_with_how_many_wait() -> None:
     assert why(*pods) == "3/4 nodes: no GPU"
 
 
+def test_the_autoscalers_word_and_the_clouds_stand_beside_the_schedulers() -> None:
+    seen = Seen({"a": unscheduled("a", "0/4 nodes: insufficient nvidia.com/gpu")})
+    seen.take_event(event("a", "TriggeredScaleUp", "pod triggered scale-up: [{g5 0->2 (max: 8)}]"))
+    seen.take_event(event("a", "FailedScheduling", "0/4 nodes: insufficient nvidia.com/gpu"))
+    told = "1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; pod triggered scale-up: [{g5 0->2 (max: 8)}]"
+    assert why_waiting(seen, "run-1", 2) == told
+    seen.beyond = "scaling group g5: no capacity"
+    assert why_waiting(seen, "run-1", 2) == f"{told}; scaling group g5: no capacity"
+
+
+def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[str, Any]:
+    return {**pod(name, phase, conditions=[{"type": "Ready", "status": ready}]), "spec": {"nodeName": node}}
+
+
+def test_a_dead_node_that_holds_the_next_attempt_up_is_named_with_the_ways_out() -> None:
+    dead = event("b", "NodeNotReady", "Node is not ready")
+    said = why(on_node("a", "n-1", "False", "Failed"), on_node("b", "n-2", "False"), events=(dead,), nodes=2)
+    assert said is not None and said.startswith("1/2 nodes: n-2 does not answer, and the run waits")
+    assert "`kubectl delete node n-2`" in said and "out-of-service=nodeshutdown:NoExecute" in said
+
+
+@pytest.mark.parametrize(("other", "ready"), [("Running", "False"), ("Failed", "True")])
+def test_a_node_that_is_away_while_the_attempt_goes_on_or_that_came_back_holds_nothing_up(
+    other: str, ready: str
+) -> None:
+    dead = event("b", "NodeNotReady", "Node is not ready")
+    assert why(on_node("a", "n-1", "True", other), on_node("b", "n-2", ready), events=(dead,), nodes=2) is None
+
+
 def test_a_container_tells_its_own_reason() -> None:
     assert why(container("a", "ErrImagePull", 'not found: "x"')) == '1/4 nodes: ErrImagePull: not found: "x"'
     assert why(container("a", "CreateContainerConfigError")) == "1/4 nodes: CreateContainerConfigError:"

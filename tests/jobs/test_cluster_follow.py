@@ -164,11 +164,11 @@ def test_the_reason_of_a_wait_is_told_once_and_again_when_it_changes() -> None:
 def test_what_the_cloud_says_stands_in_the_wait_line() -> None:
     waiting = FakeCluster([unscheduled(0, "0/2 nodes: insufficient nvidia.com/gpu")])
 
-    async def first() -> Event | None:
+    async def gathered() -> list[Event | None]:
         found = ClusterFollower(waiting, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")  # type: ignore[arg-type]
-        return [entry.event async for entries in found.so_far() for entry in entries][0]
+        return [entry.event async for entries in found.so_far() for entry in entries]
 
-    told = asyncio.run(asyncio.wait_for(first(), 20))
+    (told,) = asyncio.run(asyncio.wait_for(gathered(), 20))
     assert told and str(told.reason).startswith(
         "1/2 nodes: 0/2 nodes: insufficient nvidia.com/gpu; scaling group gpu-a: no capacity in the zone (gives up in"
     )

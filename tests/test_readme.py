@@ -29,7 +29,7 @@ RUN_ELSEWHERE = {
     "spotmpi logs -f ID": "tests/cluster",
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
     "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/jobs/test_cloud_command.py",
-    "spotmpi doctor lab": "tests/jobs/test_doctor_live.py",
+    "spotmpi doctor lab": "tests/jobs/doctor/test_doctor_live.py",
     "spotmpi up lab --expires 8h": "tests/engine/test_up_and_down_in_engine.py",
     "spotmpi data push my-set voc --on lab": "tests/jobs/test_data.py",
     "spotmpi run jobs/examples/digits.toml --on lab --nodes 2 --set limits.cost=1": "tests/jobs/test_spending.py",

@@ -35,7 +35,7 @@ RUN_ELSEWHERE = {
     "spotmpi run jobs/examples/digits.toml --on lab --nodes 2 --set limits.cost=1": "tests/jobs/test_spending.py",
     "spotmpi scale g4dn 2 --warm 30m --on lab": "tests/jobs/test_nodes_and_scale.py",
     "spotmpi nodes --on lab": "tests/jobs/test_nodes_and_scale.py",
-    "spotmpi cost lab": "tests/jobs/test_cost.py",
+    "spotmpi cost lab": "tests/jobs/cost/test_environment_cost.py",
     "spotmpi down lab": "tests/engine/test_up_and_down_in_engine.py",
 }
 

@@ -19,19 +19,24 @@ PATIENCE = 900.0  # seconds in which machines have gone
 def open_groups(aws: Aws, environment: Environment, until: datetime | None) -> None:
     """Give each group its sizes back where it was closed; with *until* AWS closes them all at that time."""
     for group in _groups(aws, environment):
+        # The end first: whoever is cut off in between must leave nothing open without one.
+        _keep_end(aws, environment, group, until)
         if group.max == 0:
             made = environment.group(group.group or "")
             _set(aws, environment, group, {"MinSize": 0, "MaxSize": min(made.max, _PIECE)})
-        which = {"AutoScalingGroupName": group.name, "ScheduledActionName": f"spotmpi-expire-{group.name}"}
-        if until is not None:
-            arguments = {**which, **_CLOSED, "StartTime": until}
-            aws.call("autoscaling", environment.region, "put_scheduled_update_group_action", **arguments)
-            continue
-        try:
-            aws.call("autoscaling", environment.region, "delete_scheduled_action", **which)
-        except CallFailed as error:
-            if error.code != "ValidationError":  # there is none
-                raise
+
+
+def _keep_end(aws: Aws, environment: Environment, group: ScalingGroup, until: datetime | None) -> None:
+    which = {"AutoScalingGroupName": group.name, "ScheduledActionName": f"spotmpi-expire-{group.name}"}
+    if until is not None:
+        arguments = {**which, **_CLOSED, "StartTime": until}
+        aws.call("autoscaling", environment.region, "put_scheduled_update_group_action", **arguments)
+        return
+    try:
+        aws.call("autoscaling", environment.region, "delete_scheduled_action", **which)
+    except CallFailed as error:
+        if error.code != "ValidationError":  # there is none
+            raise
 
 
 def close_groups(aws: Aws, environment: Environment, sleep: Callable[[float], None]) -> int:

@@ -117,6 +117,8 @@ def test_applying_everything_again_changes_nothing(kubernetes: Kubernetes, run: 
 MAY = [
     ("create", "jobsets.jobset.x-k8s.io"),
     ("delete", "jobsets.jobset.x-k8s.io"),
+    ("create", "jobs.batch"),
+    ("delete", "jobs.batch"),
     ("create", "configmaps"),
     ("create", "secrets"),
     ("create", "networkpolicies.networking.k8s.io"),

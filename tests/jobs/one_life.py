@@ -25,14 +25,8 @@ from tests.jobs.stocked_account import Stock
 from tests.jobs.test_environment import OUTPUTS
 
 GROUP_TAGS = {"k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn"}
-
-
 SETTINGS = "config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n"
-
-
 CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
-
-
 MADE = {
     "aws:efs/fileSystem:FileSystem": "fs-1",
     "aws:efs/mountTarget:MountTarget": "fsmt-12345678",
@@ -41,7 +35,6 @@ MADE = {
     "aws:ecr/repository:Repository": "spotmpi-lab/chainermn",
     "aws:ec2/vpc:Vpc": "vpc-1",
 }
-
 
 # What Pulumi does here: programs on PATH that answer as it does, with a file of what they were asked.
 PULUMI = """#!{python} -SE

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from jobs.backends.cluster_view import ClusterView, context_of, view_of
 from jobs.backends.kubernetes import KubernetesBackend
 from jobs.cloud.nodes import amount, list_nodes, placed
 from jobs.cloud.scaling import scaling_groups
+from jobs.cloud.sizes import open_groups
 from jobs.cloud.warm import keep_warm
 from jobs.errors import InputError, SpotmpiError
 from tests.jobs.conftest import InProcess
@@ -201,6 +203,70 @@ def test_without_the_right_to_lay_down_an_end_no_node_is_asked_for(account: Scri
     with pytest.raises(SpotmpiError, match="autoscaling:PutScheduledUpdateGroupAction in us-east-1 is not permitted"):
         keep_warm(there(), "g4dn", 1, timedelta(minutes=30), account.aws)
     assert sizes(account) == [(0, 0), (0, 0)]
+
+
+class Killed(BaseException):
+    """The terminal is gone."""
+
+
+def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], object]) -> bool:
+    """Do *work* until that many calls have changed something; False where it was over before."""
+    call, left = account.aws.call, iter(range(changes))
+
+    def counted(service: str, region: str, method: str, **asked: Any) -> Any:
+        if not method.startswith("describe") and next(left, None) is None:
+            raise Killed
+        return call(service, region, method, **asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(account.aws, "call", counted)
+        try:
+            work()
+        except Killed:
+            return True
+    return False
+
+
+def time_passes(account: ScriptedAccount, now: datetime) -> None:
+    """Do what AWS does by itself until *now*: scheduled actions take effect at their time."""
+    found = account.aws.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
+    for action in found:
+        if action["StartTime"] <= now:
+            size = {key: action[key] for key in ("MinSize", "MaxSize", "DesiredCapacity") if key in action}
+            group = action["AutoScalingGroupName"]
+            account.aws.call(
+                "autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=group, **size
+            )
+
+
+@pytest.mark.parametrize("changes", range(5))
+def test_warm_nodes_go_at_their_time_whenever_the_terminal_was_killed(account: ScriptedAccount, changes: int) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    wanted = partial(keep_warm, there(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+
+    assert killed_after(changes, account, wanted) == (changes < 4)
+    kept = sum(least for least, _ in sizes(account))
+    assert kept == (0, 0, 2, 2, 3)[changes]
+
+    time_passes(account, now + timedelta(minutes=31))
+    assert [least for least, _ in sizes(account)] == [0, 0]
+
+
+@pytest.mark.parametrize("changes", range(5))
+def test_an_expired_environment_is_opened_for_no_longer_than_was_said_whenever_the_terminal_was_killed(
+    account: ScriptedAccount, changes: int
+) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    closed = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
+    for name in ("eks-lab-1", "eks-lab-2"):
+        account.aws.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=name, **closed)
+
+    opened = partial(open_groups, account.aws, there(), now + timedelta(hours=8))
+    assert killed_after(changes, account, opened) == (changes < 4)
+    assert [group.max > 0 for group in scaling_groups(account.aws, there())] == [changes >= 2, changes >= 4]
+
+    time_passes(account, now + timedelta(hours=9))
+    assert [group.max for group in scaling_groups(account.aws, there())] == [0, 0]
 
 
 def test_the_commands_say_what_is_there_and_what_is_kept(

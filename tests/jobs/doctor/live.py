@@ -25,20 +25,10 @@ STACK = """config:
   spotmpi:groups:
     - {name: g4dn, type: g4dn.xlarge, max: 2}
 """
-
-
 PUBLIC = f"ssh-ed25519 {'A' * 68} spotmpi"
-
-
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nthisIsTheKey\n-----END OPENSSH PRIVATE KEY-----\n"
-
-
 KEY = {"id": PRIVATE, "id.pub": PUBLIC, "authorized_keys": PUBLIC}
-
-
 TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
-
-
 TAGS = {
     "eks:cluster-name": "spotmpi-mine",
     f"{TEMPLATE}/label/spotmpi.dev/group": "g4dn",

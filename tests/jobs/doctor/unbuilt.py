@@ -18,11 +18,7 @@ STACK = """config:
   spotmpi:groups:
     - {name: gpus, type: g5.xlarge, max: 8}
 """
-
-
 TOOLS = {"pulumi": "v3.200.0\n", "aws": "aws-cli/2.31.4 Python/3.13.7\n", "kubectl": "Client Version: v1.35.4\n"}
-
-
 FILE_SYSTEM = {"FileSystemId": "fs-1", "Tags": [{"Key": "spotmpi:environment", "Value": "spotmpi-mine"}]}
 
 

@@ -24,4 +24,4 @@ def command(
     from jobs.cli.printing import Filter, print_events
 
     wanted = Filter.of(node, grep, since)
-    print_events(api.logs(run, follow, where(on, runs)), wanted, json)
+    print_events(api.logs(run, follow, where(on, runs)), wanted, json, live=follow)

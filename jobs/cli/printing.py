@@ -42,17 +42,17 @@ class Filter:
         return self.node in (None, event.node) and bool(self.pattern.search(event.values["text"]))
 
 
-def print_events(events: Iterable[Event], wanted: Filter, as_json: bool) -> None:
-    """Print the *wanted* lines of output as they come.
+def print_events(events: Iterable[Event], wanted: Filter, as_json: bool, live: bool) -> None:
+    """Print the *wanted* lines of output, with *live* each as soon as it comes.
 
     As JSON every event is an object on a line of its own; else what is not output goes to stderr.
     """
     pace = Pace()
     for event in filter(wanted.passes, events):
         if as_json:
-            print(json.dumps(event.to_json()), flush=True)
+            print(json.dumps(event.to_json()), flush=live)
         elif event.kind == record.LINE:
-            print(event.values["text"], flush=True)
+            print(event.values["text"], flush=live)
         else:
             _tell(event, pace)
 

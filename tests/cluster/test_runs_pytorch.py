@@ -1,4 +1,4 @@
-"""PyTorch on real pods: by our torchrun launcher, and by the line that users wrote for PyTorchJob."""
+"""PyTorch on real pods: by our torchrun and mpirun launchers, and by the line that users wrote for PyTorchJob."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ LINE = (
 )
 
 
-def test_torchrun_over_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(runs: Runs, tmp_path: Path) -> None:
-    values = {"name": "digits", "image": "pytorch", "program": "digits", "launcher": "torchrun", "nodes": 2}
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_ddp_over_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(
+    runs: Runs, tmp_path: Path, launcher: str
+) -> None:
+    values = {"name": "digits", "image": "pytorch", "program": "digits", "launcher": launcher, "nodes": 2}
     values["args"] = ["--global-batch", "64", "--epochs", "2"]
     backend = LocalBackend(tmp_path / "here")
     spec = from_values(values)

@@ -19,6 +19,9 @@ class Price:
     node_hour: float
     told: str
 
+    def __str__(self) -> str:
+        return f"${self.node_hour:g} an hour ({self.told})"
+
 
 @dataclass(frozen=True)
 class Budget:

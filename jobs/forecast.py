@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobs.budget import Price
 from jobs.errors import InputError, Problem, wrong
 from jobs.model import Model, Prediction
 from jobs.series import Series
@@ -18,8 +19,9 @@ _HOUR = 3600.0
 class Goal:
     """What is asked: how long to train (one of both, or neither), until when, and what a node costs an hour.
 
-    ``price`` is in dollars per node and hour, ``deadline`` in seconds. A further node pays while it brings at least
-    ``worth`` of what each node of the smallest measured count brings.
+    ``price`` is in dollars per node and hour, ``told`` where and when that was so, or why there is none; ``deadline``
+    is in seconds. A further node pays while it brings at least ``worth`` of what each node of the smallest measured
+    count brings.
     """
 
     iterations: int | None = None
@@ -27,6 +29,7 @@ class Goal:
     deadline: float | None = None
     price: float | None = None
     worth: float = WORTH
+    told: str | None = None
 
     def check(self, series: Series) -> None:
         """Raise InputError with everything that keeps this from being answered for *series*."""
@@ -92,7 +95,7 @@ def forecast(model: Model, nodes: Sequence[int], goal: Goal) -> Forecast:
     trusted = [outlook for outlook in outlooks if outlook.prediction.trusted]
     cheapest = _cheapest(trusted, goal)
     last = _last_paying(model, [outlook.nodes for outlook in trusted], goal.worth)
-    answers = [*_on_deadline(cheapest, trusted, goal), *_on_worth(last, trusted, goal)]
+    answers = [*_on_price(goal), *_on_deadline(cheapest, trusted, goal), *_on_worth(last, trusted, goal)]
     return Forecast(model, outlooks, cheapest.nodes if cheapest else None, last, tuple(answers))
 
 
@@ -144,6 +147,12 @@ def _last_paying(model: Model, nodes: Sequence[int], worth: float) -> int | None
     work = [model.predict(count).believed * (1 if series.strong else count) for count in range(base, max(nodes) + 1)]
     gains = itertools.pairwise(work)
     return base + sum(1 for _ in itertools.takewhile(lambda pair: pair[1] - pair[0] >= worth * each, gains))
+
+
+def _on_price(goal: Goal) -> list[str]:
+    if not goal.told:
+        return []
+    return [goal.told if goal.price is None else f"a node costs {Price(goal.price, goal.told)}"]
 
 
 def _on_deadline(cheapest: Outlook | None, trusted: Sequence[Outlook], goal: Goal) -> list[str]:

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs import pricing, study
 from jobs import spec as specs
-from jobs import study
 from jobs.backends import choose
 from jobs.backends.base import Say
 from jobs.backends.choose import Place
@@ -16,6 +16,7 @@ from jobs.design import Design, Factors, crossed
 from jobs.errors import wrong
 from jobs.events import Event
 from jobs.source import Source, read_spec
+from jobs.spec import JobSpec
 from jobs.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def bench(
     design = design_of(source, factors, overrides)
     runner = _runner(design, where, watch, say)
     benching.require_valid(design, runner)
+    design = pricing.priced(design, where, say)
     recording = benching.Recording(here.folder, runner.new_id(design.spec), here.place)
     it = benching.open_sweep(design, recording, factors.fresh, say)
     benching.carry_out(it, runner, say)
@@ -61,13 +63,14 @@ def plan_bench(
     factors: Factors = _AS_IT_SAYS,
     overrides: Iterable[str] = (),
     where: Place = None,
+    say: Say = lambda text: None,
 ) -> Design:
     """What `bench` would measure; its `trials` are in the order in which they would run. Nothing is started."""
     from jobs import bench as benching
 
     design = design_of(source, factors, overrides)
-    benching.require_valid(design, _runner(design, where, lambda event: None, lambda text: None))
-    return design
+    benching.require_valid(design, _runner(design, where, lambda event: None, say))
+    return pricing.priced(design, where, say)
 
 
 def design_of(source: Source, factors: Factors, overrides: Iterable[str] = ()) -> Design:
@@ -110,7 +113,8 @@ def predict(
 ) -> list[Forecast]:
     """What a sweep (by default the newest) or a published table lets expect of other node counts, for each series.
 
-    The model is fitted to the counts *fit*, by default the smaller half of those that were measured.
+    The model is fitted to the counts *fit*, by default the smaller half of those that were measured. Without a price in
+    *goal* it is that of the environment that *where* names now, else the one that the sweep was carried out at.
 
     Raises:
         InputError: there is too little to fit to, or *goal* can't be answered.
@@ -118,13 +122,17 @@ def predict(
     from jobs import forecast, model, published
     from jobs.report.fitted import series_of
 
+    specs: Sequence[JobSpec] = ()
+    known = None
     if measured in published.tables():
         found = published.tables()[measured].as_series()
     else:
-        found = series_of(report([measured] if measured else [], where, force=True))
+        made = report([measured] if measured else [], where, force=True)
+        found, specs, known = series_of(made), made.specs, made.price
     if not found:
         raise wrong("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
-    return [forecast.forecast(model.fit(each, fit), nodes, goal or forecast.Goal()) for each in found]
+    goal = pricing.asked(goal or forecast.Goal(), known, specs, where)
+    return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in found]
 
 
 def _runner(design: Design, where: Place, watch: Callable[[Event], None], say: Say) -> BackendRunner:

@@ -125,8 +125,6 @@ def _of_limits(file: StudyFile, base: JobSpec) -> list[Problem]:
     limited = file.limits.time is not None or file.limits.money is not None
     if limited and file.limits.trial is None:
         found.append(Problem("limits.trial", None, 'say how long a trial should take, such as "2m": limits need it'))
-    if file.limits.money is not None and file.price is None:
-        found.append(Problem("limits.money", file.limits.money, "needs [price] with node_hour and told"))
     if file.silent and base.program is None:
         found.append(Problem("silent", True, "only our programs can leave out the exchange of gradients"))
     if file.probe and base.image is None:

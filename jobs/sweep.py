@@ -15,6 +15,7 @@ from typing import Any
 
 from jobs import names, study
 from jobs import spec as specs
+from jobs.budget import Price
 from jobs.design import Design, Factors, crossed
 from jobs.errors import InputError, Problem, RunInUse, UnknownRun, wrong
 from jobs.trial import Trial
@@ -99,6 +100,7 @@ class Sweep:
             "work": self.work,
             "place": self.place,
             "cut": self.cut,
+            "price": dataclasses.asdict(self.design.budget.price) if self.design.budget.price else None,
             "trials": trials,
         }
 
@@ -126,11 +128,18 @@ def load(folder: Path) -> Sweep:
     try:
         values = json.loads((folder / _RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
-        design = design_from_json(values["design"])
+        design = _priced(design_from_json(values["design"]), values.get("price"))
         place, cut = values["place"], values.get("cut")
         return Sweep(folder, design, values["work"], values["created"], place, trials, cut)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise wrong("sweep", folder.name, f"its {_RECORD} cannot be read ({error}); remove {folder}") from error
+
+
+def _priced(design: Design, price: dict[str, Any] | None) -> Design:
+    """The design with the price that was found when it was carried out, unless it says one itself."""
+    if design.budget.price or not price:
+        return design
+    return dataclasses.replace(design, budget=dataclasses.replace(design.budget, price=Price(**price)))
 
 
 def every(runs_folder: Path) -> list[Path]:

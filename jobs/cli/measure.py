@@ -48,7 +48,7 @@ class Wanted:
 
 def show_trials(wanted: Wanted, as_json: bool) -> None:
     """Print the trials in the order in which they would run."""
-    design = api.plan_bench(wanted.spec, wanted.factors, wanted.overrides, wanted.where)
+    design = api.plan_bench(wanted.spec, wanted.factors, wanted.overrides, wanted.where, say)
     trials = design.trials()
     if as_json:
         shown = ("number", "variant", "nodes", "repeat", "role")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from jobs import api
+from jobs.backends.choose import Where
 from jobs.forecast import Forecast, Goal, Outlook
 from jobs.report.figures import MISSING, number, share
 
@@ -15,10 +15,10 @@ _HEADER = ("NODES", "IT/S", "95 %", "EFF.", "MEASURED", "ERROR", "$/1000 IT", "H
 
 
 def show(
-    measured: str | None, nodes: Sequence[int], fit: Sequence[int] | None, goal: Goal, runs: Path | None, as_json: bool
+    measured: str | None, nodes: Sequence[int], fit: Sequence[int] | None, goal: Goal, where: Where, as_json: bool
 ) -> None:
     """Print a table for each series that was measured, with what to think of it."""
-    forecasts = api.predict(measured, nodes, fit, goal, runs)
+    forecasts = api.predict(measured, nodes, fit, goal, where)
     if as_json:
         print(json.dumps([_json(forecast) for forecast in forecasts]))
         return

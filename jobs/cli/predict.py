@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.options import Json, RunsFolder
+from jobs.cli.options import Json, On, RunsFolder, where
 
 
 def command(
@@ -24,10 +24,13 @@ def command(
     deadline: Annotated[
         str | None, typer.Option("--deadline", help="Find the cheapest count that is done in, say, 8h.", metavar="TIME")
     ] = None,
-    price: Annotated[float | None, typer.Option("--price", help="Dollars per node and hour.")] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", help="Dollars per node and hour (default: --on's now, else the sweep's).")
+    ] = None,
     worth: Annotated[
         float, typer.Option("--worth", help="A node pays while it brings this share of what one of the base brings.")
     ] = 0.5,
+    on: On = None,
     runs: RunsFolder = None,
     json: Json = False,
 ) -> None:
@@ -39,4 +42,4 @@ def command(
     until = None if deadline is None else read_duration("--deadline", deadline)
     goal = Goal(iterations, epochs, until, price, worth)
     counts = node_counts(fit, "--fit") if fit else None
-    outlook.show(measured, node_counts(nodes), counts, goal, runs, json)
+    outlook.show(measured, node_counts(nodes), counts, goal, where(on, runs), json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from jobs.budget import Price
 from jobs.cloud.aws import Aws, open_account
 from jobs.cloud.prices import on_demand_price, spot_prices
 from jobs.environment import Environment, NodeGroup
@@ -19,10 +20,20 @@ def node_price(
     InputError that names the field `price` where AWS doesn't tell.
     """
     try:
-        aws = aws or open_account(environment.region)
-        return max(group_price(environment, group, aws, now or datetime.now(UTC)) for group in groups)
+        return told_price(environment, groups, aws, now).node_hour
     except SpotmpiError as error:
         raise wrong("price", None, f"set it, since what a node costs could not be learnt: {error}") from error
+
+
+def told_price(
+    environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None, now: datetime | None = None
+) -> Price:
+    """What a node of the dearest of *groups* costs, of which kind that price is, and when; SpotmpiError if unknown."""
+    aws, now = aws or open_account(environment.region), now or datetime.now(UTC)
+    prices = {group.name: group_price(environment, group, aws, now) for group in groups}
+    group = max(groups, key=lambda group: prices[group.name])
+    kind = "spot price" if group.market == "spot" else "list price on demand"
+    return Price(prices[group.name], f"{kind} of {group.type} in {environment.zone}, {now:%Y-%m-%d %H:%M} UTC")
 
 
 def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datetime) -> float:

@@ -26,7 +26,7 @@ def section(rows: Sequence[Row], names: Sequence[tuple[Line, str]], price: Price
     rated = [row for row in rows if row.iterations_per_second]
     known = dict(names)
     cells = tuple((known[row.line], str(row.nodes), *_money(row, price)) for row in rated)
-    said = f"A node costs ${price.node_hour:g} an hour ({price.told}); storage and system nodes come on top."
+    said = f"A node costs {price}; storage and system nodes come on top."
     header = ("Variant", "Nodes", "$ per 1,000 iterations", "$ per million samples")
     return Section("What it costs", (said,), header, cells, 1, _charts(rated, names, price))
 

@@ -68,6 +68,8 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         variants=[(variant.name, ", ".join(variant.settings) or "the spec itself") for variant in design.variants],
         silent=silent,
         probes=[run for role in (ALLREDUCE, READ) for run in _with_role(it, runs_folder, role)],
+        price=design.budget.price,
+        specs=[variant.spec for variant in design.variants],
     )
     return dataclasses.replace(made, sections=parts.of_sweep(it, made, runs_folder))
 

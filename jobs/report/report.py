@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from jobs import metrics
+from jobs.budget import Price
 from jobs.report.figures import share
 from jobs.report.measured import Measured
 from jobs.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row
 from jobs.report.section import Section
 from jobs.series import EFFICIENCY_LIMIT
+from jobs.spec import JobSpec
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Report:
     a reader must know first, ``commands`` repeat the measurement and ``spec`` is the TOML that they read. ``place``
     is where the files of the report go unless told otherwise, below the runs folder. ``silent`` holds by (variant,
     nodes) the runs that left out the exchange of gradients, ``probes`` the micro-benchmarks; ``sections`` are what is
-    shown beside the main table.
+    shown beside the main table. A sweep's ``price`` is what it was carried out at, and ``specs`` what it varied.
     """
 
     title: str
@@ -39,6 +41,8 @@ class Report:
     silent: Mapping[tuple[str, int], Sequence[Measured]] = field(default_factory=dict)
     probes: Sequence[Measured] = ()
     sections: list[Section] = field(default_factory=list)
+    price: Price | None = None
+    specs: Sequence[JobSpec] = ()
 
     def folder(self, runs_folder: Path) -> Path:
         """Where the files of the report go unless told otherwise."""

@@ -247,7 +247,6 @@ def test_all_problems_come_at_once_and_each_only_once() -> None:
     [
         ({"repeat": 3}, "repeat = 3: unknown key; did you mean repeats?"),
         ({"limits": {"time": "1h"}}, "limits.trial"),
-        ({"limits": {"money": 5.0, "trial": "1m"}}, "limits.money = 5.0: needs [price]"),
         ({"price": {"node_hour": 0.5}}, "price.told"),
         ({"compare": "nope"}, "published tables are: chainercv-ssd300-p2"),
         ({"combinations": [{"colour": "red"}]}, "combinations.0.colour"),

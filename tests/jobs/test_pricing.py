@@ -1,0 +1,120 @@
+"""Studies and forecasts know what a node costs in the environment that they are about, or say why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import bench, pricing, study, sweep
+from jobs.backends.choose import Where
+from jobs.budget import Price
+from jobs.design import Design
+from jobs.errors import InputError
+from jobs.forecast import Goal
+from jobs.report.gather import gather
+from jobs.spec import from_values
+from tests.jobs.recorded import NOW, SPEC, Recorded, record
+from tests.jobs.scripted_account import ScriptedAccount
+from tests.jobs.test_bench import FakeRunner, quiet
+from tests.jobs.test_environment import OUTPUTS
+
+KINDS = {"g4dn": ("g4dn.xlarge", "0.20"), "g5": ("g5.xlarge", "0.45")}
+
+
+@pytest.fixture
+def account(one_account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> ScriptedAccount:
+    """An account that knows spot prices in the environment's zone."""
+
+    def history(region: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        at = {"AvailabilityZone": OUTPUTS["zone"], "Timestamp": datetime(2026, 11, 21, 6, 0, tzinfo=UTC)}
+        wanted = [(kind, price) for kind, price in KINDS.values() if kind in asked["InstanceTypes"]]
+        return {"SpotPriceHistory": [{"InstanceType": kind, "SpotPrice": price, **at} for kind, price in wanted]}
+
+    one_account.asked.clear()
+    one_account.answers = {"DescribeSpotPriceHistory": history}
+    monkeypatch.setattr("jobs.cloud.node_price.open_account", lambda region: one_account.aws)
+    return one_account
+
+
+@pytest.fixture
+def lab(tmp_path: Path, account: ScriptedAccount) -> Where:
+    """An environment with two groups."""
+    like = OUTPUTS["node_groups"][0]
+    groups = [{**like, "name": name, "type": kind, "labels": {"group": name}} for name, (kind, _) in KINDS.items()]
+    path = tmp_path / "lab.json"
+    path.write_text(json.dumps({**OUTPUTS, "node_groups": groups}))
+    return Where(str(path), tmp_path / "runs")
+
+
+def design(groups: list[str], **more: Any) -> Design:
+    spec = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
+    return study.design_of({"spec": spec, "factors": {"node_group": groups, "nodes": [1]}, **more})
+
+
+def test_a_node_costs_what_the_dearest_group_of_the_study_does_now(lab: Where) -> None:
+    said: list[str] = []
+    price = pricing.priced(design(["g4dn"]), lab, said.append).budget.price
+    assert price is not None
+    assert (price.node_hour, len(said)) == (0.20, 1)
+    assert said[0].startswith("a node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
+    assert said[0].endswith(" UTC)")
+    both = pricing.priced(design(["g4dn", "g5"]), lab, quiet).budget.price
+    assert both is not None and both.node_hour == 0.45
+
+
+def test_what_a_study_or_its_spec_says_asks_nobody(lab: Where, account: ScriptedAccount) -> None:
+    told = {"node_hour": 0.9, "told": "list price"}
+    assert pricing.priced(design(["g5"], price=told), lab, quiet).budget.price == Price(0.9, "list price")
+    spec = {"command": ["train"], "launcher": "none", "price": 0.7}
+    own = study.design_of({"spec": spec, "factors": {"nodes": [1]}})
+    assert pricing.priced(own, lab, quiet).budget.price == Price(0.7, "as the spec says")
+    assert account.calls("DescribeSpotPriceHistory") == []
+
+
+def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Where, account: ScriptedAccount) -> None:
+    account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
+    said: list[str] = []
+    assert pricing.priced(design(["g5"]), lab, said.append).budget.price is None
+    (line,) = said
+    assert line.startswith("no money is told, since the price of a node is not known (")
+    assert "not permitted" in line and line.endswith("[price] in the study would give it")
+    limited = design(["g5"], limits={"money": 5.0, "trial": "1m"})
+    with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
+        pricing.priced(limited, lab, quiet)
+
+
+def test_here_a_limit_of_money_needs_a_price_too() -> None:
+    with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
+        pricing.priced(design(["g5"], limits={"money": 5.0, "trial": "1m"}), None, quiet)
+
+
+def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: Where, tmp_path: Path) -> None:
+    priced = pricing.priced(study.design_of({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab, quiet)
+    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    bench.carry_out(it, FakeRunner(), quiet)
+    for trial in it.trials:
+        record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded())
+    assert sweep.load(it.folder).design.budget.price == priced.budget.price
+    report = gather([], tmp_path / "runs", NOW)
+    costs = next(each for each in report.sections if each.title == "What it costs")
+    assert costs.said[0].startswith("A node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, ")
+    assert report.price == priced.budget.price
+
+
+def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Where, account: ScriptedAccount) -> None:
+    known = Price(0.3, "spot price in October")
+    specs = [from_values({"image": "chainermn", "program": "digits", "resources": {"gpu": 1}})]
+    assert pricing.asked(Goal(price=1.0), known, specs, lab).price == 1.0
+    now = pricing.asked(Goal(), known, specs, lab)
+    assert now.price == 0.20 and now.told is not None and "g4dn.xlarge" in now.told
+    assert pricing.asked(Goal(), known, specs, None) == Goal(price=0.3, told="spot price in October")
+    account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
+    before = pricing.asked(Goal(), known, specs, lab)
+    assert before.price == 0.3 and before.told is not None and "is not known now" in before.told
+    none = pricing.asked(Goal(), None, specs, lab)
+    assert none.price is None and none.told is not None and none.told.endswith("--price gives it")

@@ -203,14 +203,14 @@ class ClusterFollower:
                 if change != cluster_api.AGAIN:
                     self._take_event(event)
         except ApiError:
-            return  # Reading events may not be permitted; the pods' own conditions remain.
+            self._seen.blind = True  # The pods' own conditions remain.
 
     async def _read_events(self) -> None:
         try:
             for event in await self._client.list(cluster_api.EVENT):
                 self._take_event(event)
         except ApiError:
-            return
+            self._seen.blind = True
 
     def _take_event(self, event: Object) -> None:
         # Kueue's workload of a JobSet has its own name around the JobSet's.

@@ -206,7 +206,8 @@ class KubernetesBackend:
 
     async def _jobsets(self) -> Sequence[Object]:
         with told("list runs"):
-            return await self._api().list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"})
+            api = self._api()
+            return await stopping.without_strays(api, await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"}))
 
     def _live_events(self, paths: names.RunPaths, jobset: Object, follow: bool) -> Iterator[Event]:
         """What this terminal's copy holds, then what is new."""

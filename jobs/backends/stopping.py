@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Sequence
+
+from lightkube import ApiError
 
 from jobs import names
-from jobs.backends import cluster_api
+from jobs.backends import cluster_api, start_limit
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.plan import manifests
 from jobs.pod import place
 
+_SUBMITTING = 300.0  # seconds within which a submission has made all its objects, or has broken off
 _ROOM = 150.0  # seconds that the pods of a deleted run may take to go; the longest grace is less
 
 
@@ -45,6 +50,26 @@ async def until_gone(api: ClusterApi, run: str) -> None:
     limit = time.monotonic() + _ROOM
     while time.monotonic() < limit and await api.find(cluster_api.JOBSET, run):
         await asyncio.sleep(0.2)
+
+
+async def without_strays(api: ClusterApi, jobsets: Sequence[Object]) -> Sequence[Object]:
+    """*jobsets* but for those whose submission broke off minutes ago: they would wait for ever, and are deleted."""
+    strays = [jobset["metadata"]["name"] for jobset in jobsets if await _is_stray(api, jobset)]
+    for run in strays:
+        with contextlib.suppress(ApiError):  # Whoever may not delete it leaves it to others.
+            await api.delete(cluster_api.JOBSET, run)
+    return [jobset for jobset in jobsets if jobset["metadata"]["name"] not in strays]
+
+
+async def _is_stray(api: ClusterApi, jobset: Object) -> bool:
+    """Whether a JobSet is held back and has not got its parts in the time in which any submission ends."""
+    made = start_limit.unix(jobset["metadata"]["creationTimestamp"])
+    if not jobset["spec"].get("suspend") or time.time() < made + _SUBMITTING:
+        return False
+    try:
+        return await api.find(cluster_api.CONFIG_MAP, names.parts_name(jobset["metadata"]["name"])) is None
+    except ApiError:
+        return False
 
 
 async def _ask_agent(api: ClusterApi, pod: Object, reason: str) -> None:

@@ -32,6 +32,7 @@ class Seen:
     messages: dict[str, str] = field(default_factory=dict)  # of each object, the newest telling event
     scaling: dict[str, str] = field(default_factory=dict)  # of each pod, the autoscaler's newest word
     beyond: str | None = None  # why the cloud starts no machine
+    blind: bool = False  # whether events may not be read
 
     def take_event(self, event: Object) -> None:
         """Note an event of the cluster where it tells why something waits."""
@@ -52,13 +53,13 @@ def why_waiting(seen: Seen, run: str, nodes: int) -> str | None:
     """
     if not seen.pods:
         about = next((said for name, said in seen.messages.items() if run in name), None)
-        return about or "no pods yet"
+        return about or f"no pods yet{_blindness(seen)}"
     reasons = [_of_pod(pod, seen) for pod in seen.pods.values()]
     waiting = [reason for reason in reasons if reason]
     if not waiting:
         return _dead_nodes(seen, nodes)
     most = max(set(waiting), key=waiting.count)
-    return f"{len(waiting)}/{nodes} nodes: {most}"
+    return f"{len(waiting)}/{nodes} nodes: {most}{_blindness(seen)}"
 
 
 def _of_pod(pod: Object, seen: Seen) -> str | None:
@@ -74,6 +75,10 @@ def _of_pod(pod: Object, seen: Seen) -> str | None:
         if waiting.get("reason") and waiting["reason"] not in _FINE:
             return _short(f"{waiting['reason']}: {waiting.get('message') or ''}")
     return _short(seen.messages.get(str(pod["metadata"]["name"]), "containers are being created"))
+
+
+def _blindness(seen: Seen) -> str:
+    return " (you may not read events, which might tell more)" if seen.blind else ""
 
 
 def _dead_nodes(seen: Seen, nodes: int) -> str | None:

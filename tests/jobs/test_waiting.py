@@ -103,6 +103,12 @@ def test_without_pods_what_is_said_about_the_run_itself_counts(key: str) -> None
     assert why(events=(event("run-2", "FailedCreate", "another run"),)) == "no pods yet"
 
 
+def test_who_may_not_read_events_is_told_that_more_might_be_known() -> None:
+    seen = Seen({"a": unscheduled("a", "no GPU")}, blind=True)
+    assert why_waiting(seen, "run-1", 1) == "1/1 nodes: no GPU (you may not read events, which might tell more)"
+    assert why_waiting(Seen(blind=True), "run-1", 1) == "no pods yet (you may not read events, which might tell more)"
+
+
 def test_long_reasons_are_cut_to_one_line() -> None:
     said = why(unscheduled("a", "very\n long " * 100))
     assert said is not None and len(said) < 260 and "\n" not in said and said.endswith("...")

@@ -1,12 +1,14 @@
 """Measures what measuring costs: iterations of digits on 2 ranks, with and without it, block by block in one run.
 
-    scripts/speed-measuring [--blocks 1000] [--iterations 10]
+    scripts/speed-measuring [--blocks 300] [--iterations 10]
 
 Without: a batch, an update, and every 10 iterations the mean of the scalars over the ranks. With: the same, and marks
-in time, the wait for the batch, and every 10 iterations the times of all ranks, gathered and packed for the line.
+in time, the wait for the batch, and every 10 iterations the times of all ranks, gathered and made into a line.
 
-Neighbouring blocks are compared, as they share the moods of the machine. What is told is the mean of the middle half
-of their ratios, since single blocks are slow for reasons of their own, and where that mean lies in 95 of 100 resamples.
+Batches and updates differ from block to block by more than measuring costs. So the same blocks run without both as
+well: what is left is measuring and the mean, and its cost is told as a share of a whole iteration. Neighbouring blocks
+are compared; what is told is the mean of the middle half of their differences, since single blocks are slow for
+reasons of their own, and where that mean lies in 95 of 100 resamples.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ _EVERY = 10
 def main() -> None:
     """Start the ranks in the image's environment; what rank 0 prints is the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=1000, help="of each kind")
+    parser.add_argument("--blocks", type=int, default=300, help="of each kind")
     parser.add_argument("--iterations", type=int, default=10, help="in a block")
     asked = parser.parse_args()
     from jobs.backends import image_environment
@@ -63,33 +66,57 @@ def measure(blocks: int, iterations: int) -> None:
     world, (training, test) = world_of(comm), load_digits(0)
     trainee = digits.build(options, comm, test)
     batches = Loader(training, Order(0, len(training)), divide(64, None, world.size), world.rank).batches(0)
-    _block(trainee, world, batches, iterations, True)
-    found: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(2 * blocks):
-        measured = (number + number // 2) % 2 == 1  # without, with, with, without: neither always comes first
-        world.gather(None)
-        found[measured].append(_block(trainee, world, batches, iterations, measured))
+    empty = _Empty(trainee.clock)
+    whole = _by_turns(lambda measured: _block(trainee, world, batches, iterations, measured), world, blocks)
+    bare = _by_turns(lambda measured: _block(empty, world, repeat(None), iterations, measured), world, 10 * blocks)
     if world.rank == 0:
-        bare, watched = (statistics.median(found[kind]) / iterations * 1e3 for kind in (False, True))
-        ratios = [after / before - 1 for before, after in zip(found[False], found[True], strict=True)]
-        cost, low, high = _middle(ratios)
-        print(f"without {bare:.3f} ms, with {watched:.3f} ms an iteration: medians of {blocks} blocks of {iterations}")
-        load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
-        print(f"measuring costs {cost:+.2%} (95 % interval {low:+.2%} to {high:+.2%}), load {load}")
+        usual = statistics.median(before for before, _ in whole) / iterations
+        print(
+            f"an iteration takes {usual * 1e3:.3f} ms, the median of {blocks} blocks of {iterations} without measuring"
+        )
+        print(f"measuring costs {_told(bare, iterations, usual)}: blocks without batches and updates")
+        print(f"measuring costs {_told(whole, iterations, usual)}: blocks with them")
+        print("load " + ", ".join(f"{load:.1f}" for load in os.getloadavg()))
 
 
-def _middle(ratios: list[float]) -> tuple[float, float, float]:
-    """The mean of the middle half, and its 95 % interval by resampling."""
+class _Empty:
+    """A trainee that does nothing."""
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+
+    def step(self, batch: Any, number: int) -> dict[str, float]:
+        """Scalars as digits have them."""
+        return {"loss": 0.5, "accuracy": 0.5}
+
+
+def _by_turns(block: Callable[[bool], float], world: Any, blocks: int) -> list[tuple[float, float]]:
+    """Seconds of neighbouring blocks (without, with measuring); neither always comes first."""
+    block(True)
+    pairs = []
+    for number in range(blocks):
+        seconds = {}
+        for measured in (False, True) if number % 2 else (True, False):
+            world.gather(None)
+            seconds[measured] = block(measured)
+        pairs.append((seconds[False], seconds[True]))
+    return pairs
+
+
+def _told(pairs: list[tuple[float, float]], iterations: int, usual: float) -> str:
+    """The cost of an iteration in words, with its 95 % interval by resampling."""
     import numpy
 
     def means(drawn: Any) -> Any:
         size = drawn.shape[-1]
         return numpy.sort(drawn)[..., size // 4 : size - size // 4].mean(axis=-1)
 
-    given = numpy.array(ratios)
+    given = numpy.array([(after - before) / iterations for before, after in pairs])
     chance = numpy.random.default_rng(1)
-    low, high = numpy.quantile(means(given[chance.integers(0, len(given), (2000, len(given)))]), (0.025, 0.975))
-    return float(means(given)), float(low), float(high)
+    low, high = numpy.quantile([means(chance.choice(given, len(given))) for _ in range(2000)], (0.025, 0.975))
+    middle = float(means(given))
+    shares = f"{middle / usual:+.2%} (95 % interval {low / usual:+.2%} to {high / usual:+.2%})"
+    return f"{middle * 1e6:.1f} us an iteration, {shares}"
 
 
 def _block(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, measured: bool) -> float:
@@ -105,10 +132,13 @@ def _block(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, me
         if measured:
             watch.lap()
         if number % _EVERY == 0:
-            told = {name: float(value) for name, value in scalars.items()}
-            _, ranks = world.together(told, watch.take().seconds if measured else [])
-            if measured:
-                protocol.pack(ranks)
+            told, times = {name: float(value) for name, value in scalars.items()}, watch.take()
+            means, ranks = world.together(told, times.seconds)
+            if measured and world.rank == 0:
+                seconds = [round(second, 6) for second in times.seconds]
+                protocol.encode(
+                    protocol.METRIC, **means, seconds=seconds, waited=times.waited, ranks=protocol.pack(ranks)
+                )
     return time.perf_counter() - began
 
 

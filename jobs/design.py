@@ -90,7 +90,7 @@ class Design:
         chance = random.Random(self.seed)
         found: list[tuple[Cell, int, str]] = self._probes() if self.probe else []
         found += [(self._smallest(), 0, DRIFT)] if self.drift else []
-        last = None
+        last = self._group(found[-1][0]) if found else None
         for repeat in range(1, self.repeats + 1):
             for group in self._groups(chance, last):
                 last = group
@@ -131,7 +131,10 @@ class Design:
                 found.setdefault((ALLREDUCE, group, str(spec.image)), (cell, 0, ALLREDUCE))
             if spec.data is not None:
                 found.setdefault((READ, group, str(spec.data)), (cell, 0, READ))
-        return list(found.values())
+        # The kind that goes on comes last.
+        next_up = self._group(self._smallest())
+        kinds = sorted({group: None for _, group, _ in found}, key=lambda group: group == next_up)
+        return [probe for kind in kinds for (_, group, _), probe in found.items() if group == kind]
 
     def _paired(self, cell: Cell, repeat: int, chance: random.Random) -> list[tuple[Cell, int, str]]:
         alone = cell[1] * self.variant(cell[0]).spec.slots == 1  # has nobody to exchange with

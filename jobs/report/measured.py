@@ -14,6 +14,7 @@ from jobs.names import RunPaths
 
 STRONG = "strong"
 WEAK = "weak"
+SYNTHETIC = "synthetic"  # how the fingerprint of drawn data begins
 
 # What programs call the number that tells how good the model is, the likeliest first.
 _QUALITIES = ("accuracy", "test_accuracy", "val_accuracy", "map", "mean_average_precision")
@@ -70,6 +71,11 @@ class Measured:
         """``strong`` (fixed global batch) or ``weak`` (fixed batch per worker) where the program says which."""
         told = self.training.context.get("scaling")
         return told if told in (STRONG, WEAK) else None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether its data was drawn rather than read."""
+        return str(self.training.context.get("data_fingerprint", "")).startswith(SYNTHETIC)
 
     @property
     def serial(self) -> float:

@@ -164,7 +164,8 @@ def _data(run: Measured) -> str:
         size = f"{data['files']} files, {data['bytes'] / 1e6:.1f} MB"
         parts.append(f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})")
     if context.get("samples"):
-        parts.append(f"{context['samples']} samples" + (f" ({told[:12]})" if told else ""))
+        known = "synthetic" if run.synthetic else told and told[:12]
+        parts.append(f"{context['samples']} samples" + (f" ({known})" if known else ""))
     return "; ".join(parts)
 
 

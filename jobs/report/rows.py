@@ -205,6 +205,8 @@ def _flags(runs: Sequence[Measured], spread: float | None, efficiency: float | N
         found.append("oversubscribed")
     if any(run.training.context.get("exchange") is False for run in runs):
         found.append("without exchange of gradients: this is no training")
+    if any(run.synthetic for run in runs):
+        found.append("synthetic data: only the times mean anything")
     if any(run.training.rates and run.training.rates.by_arrival for run in runs):
         found.append("timed by arrival of lines")
     if spread is not None and spread > SPREAD_LIMIT:

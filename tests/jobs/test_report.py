@@ -128,6 +128,10 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(10.0)), (2, Recorded(21.3))], "efficiency above 105 %"),
         ([(1, Recorded(slows=0.2))], "first and last window more than 5 % apart"),
         ([(1, Recorded(oversubscribed=True))], "oversubscribed"),
+        (
+            [(1, Recorded(context={"data_fingerprint": "synthetic-detection-0"}))],
+            "synthetic data: only the times mean anything",
+        ),
         ([(1, Recorded(by_arrival=True))], "timed by arrival of lines"),
         ([(2, Recorded(context={"exchange": False}))], "without exchange of gradients: this is no training"),
         ([(1, Recorded(state="failed"))], "run-0: failed"),

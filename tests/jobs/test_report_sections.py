@@ -4,10 +4,12 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jobs import sweep
 from jobs.report import files, terminal
 from jobs.report.chart import Chart, Curve, Drawing, Strips
 from jobs.report.gather import gather
@@ -17,7 +19,7 @@ from jobs.report.picture import pictured
 from jobs.report.report import Report
 from jobs.report.section import Section
 from jobs.study import design_of
-from jobs.trial import DRIFT
+from jobs.trial import DRIFT, PENDING
 from tests.jobs.recorded import NOW, SPEC, Recorded, record
 from tests.jobs.recorded_study import reported
 
@@ -157,6 +159,17 @@ def test_what_a_reader_would_ask_is_answered_before(runs: Path, made: Recorded, 
         runs, {"nodes": [1]}, {("base", 1): 10.0}, {("measured", at): made for at in range(1, 6)}, repeats=5
     )
     assert any(told in warning for warning in report.warnings), report.warnings
+
+
+def test_a_study_that_was_cut_off_says_by_what(runs: Path) -> None:
+    reported(runs, {"nodes": [1]}, {("base", 1): 10.0})
+    it = sweep.find("study-1", runs)
+    it.cut = "limits.money = 5 is reached: $4.80 spent, the next trial costs $0.30"
+    it.trials[-1] = replace(it.trials[-1], state=PENDING, runs=())
+    it.save()
+    warnings = gather([], runs, NOW).warnings
+    assert warnings[0].startswith("The study was cut off: limits.money = 5 is reached")
+    assert "Trial 3 (1 node, repeat 3 of 3) has not been run yet." in warnings
 
 
 def test_few_repeats_are_warned_of_and_five_are_enough(runs: Path) -> None:

@@ -156,6 +156,9 @@ def test_trials_on_one_kind_of_node_stay_together() -> None:
     order = [trial.variant for trial in design_of({"kind": kinds, "nodes": [1, 2]}, repeats=4).trials()]
     changes = sum(one != other for one, other in itertools.pairwise(order))
     assert changes == 4 * 2  # two within each repeat, and none from one repeat to the next
+    beside = design_of({"kind": kinds, "nodes": [1, 2]}, repeats=4, probe=True, drift=True).trials()[:-1]
+    changes = sum(one.variant != other.variant for one, other in itertools.pairwise(beside))
+    assert changes == 2 + 4 * 2  # two among the micro-benchmarks, and none from there to the drift and the repeats
 
 
 def test_silent_partners_run_beside_their_trials_and_drift_before_and_after_all() -> None:

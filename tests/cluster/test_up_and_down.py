@@ -34,6 +34,7 @@ from tests.cluster.testbed.cluster import Cluster
 from tests.engine.engine import Engine, repository_project, tool_folders
 from tests.engine.journey import ACCESS
 from tests.engine.life import Life
+from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serving
 
@@ -149,7 +150,7 @@ def test_an_environment_is_built_used_and_taken_down_with_nothing_at_work(
     (tmp_path / "set" / "image").write_bytes(b"picture")
     wishes = Wishes(data=((str(tmp_path / "set"), "voc"),))
 
-    # Up: broken off before data, taken up, and ended by a run on a node with a GPU.
+    # Up: broken off before data (tests/engine breaks the other steps), and ended by a run on a node with a GPU.
     life.trouble.add("stage")
     with pytest.raises(SpotmpiError, match="stage was told to fail"):
         up("lab", life.hands, wishes)
@@ -158,7 +159,7 @@ def test_an_environment_is_built_used_and_taken_down_with_nothing_at_work(
     machines = [event["machines"] for event in events(life, life.smoke.id) if event.get("machines")]
     assert [each["name"] for each in machines[0]] == [NODE]
     assert (tmp_path / "volume" / "voc" / "image").read_bytes() == b"picture"
-    assert life.did.count("push chainermn") == 1 and life.did.count("aws") == 1
+    assert [life.did.count(step) for step in ("agree", "aws", "push chainermn", "stage", "run")] == [1, 1, 1, 2, 1]
 
     # What is there can be looked at.
     nodes = life.finding("API and nodes")
@@ -173,7 +174,8 @@ def test_an_environment_is_built_used_and_taken_down_with_nothing_at_work(
     assert "offers 0 of 1 GPUs" in life.finding("API and nodes")[f"node {NODE}"].message
     testbed.node(NODE).set_gpus(1)
 
-    # Down: a run that goes on ends with a checkpoint, groups go to 0; objects go with the cluster itself.
+    # Down: a run that goes on ends with a checkpoint before machines go, and what broke off is finished.
+    # Objects go with the cluster itself.
     values = {
         "name": "long",
         "image": "chainermn",
@@ -184,6 +186,10 @@ def test_an_environment_is_built_used_and_taken_down_with_nothing_at_work(
     }
     long = api.run(without_cuda(values), where=life.place, detach=True, say=life.said.append)
     wait_for_metrics(life, long.id)
+    life.cloud.script.fail("delete", NODE_GROUP)
+    with pytest.raises(SpotmpiError, match=r"`pulumi destroy --stack lab` failed.*the same command goes on"):
+        down("lab", life.hands)
+    assert alive(testbed) == []
     assert down("lab", life.hands) == ()
     assert f"stopping {long.id} with a checkpoint" in life.said
     assert list((tmp_path / "volume" / "runs" / long.id / "checkpoints").rglob("*.npz")), life.said

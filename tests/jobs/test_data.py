@@ -35,10 +35,10 @@ class Pod(VolumeAccess):
         self.failures: list[str] = []  # verbs that fail once each
 
     async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
-        python, option, source, verb, folder = command
-        assert (python, option) == ("python3", "-c")
+        python, *rest = (part.replace("/spotmpi/volume", str(self.volume)) for part in command)
+        assert python == "python3"
+        words, verb = [sys.executable, *rest], rest[2]
         sent = given.read() if given else b""
-        words = [sys.executable, option, source, verb, folder.replace("/spotmpi/volume", str(self.volume))]
         if verb in self.failures:
             self.failures.remove(verb)
             sent = sent[: len(sent) // 2]  # the connection breaks in the middle

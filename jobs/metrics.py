@@ -26,6 +26,9 @@ ARRIVAL_RULE = (
     "next, so an iteration's time is the mean of its window."
 )
 
+_OUTSIDE = frozenset({"t", "attempt", "node", "kind"})  # what tells of a line and not of the training
+_NO_SCALARS = _OUTSIDE | {"iteration", "time", "seconds", "epoch", "waited"}
+
 Line = Mapping[str, Any]  # one line of metrics.jsonl
 
 
@@ -262,12 +265,11 @@ def _undisturbed(windows: list[_Window], disturbed: set[int]) -> tuple[list[floa
 
 
 def _said(line: Line) -> dict[str, Any]:
-    return {key: value for key, value in line.items() if key not in ("t", "attempt", "node", "kind")}
+    return {key: value for key, value in line.items() if key not in _OUTSIDE}
 
 
 def _scalars(line: Line) -> dict[str, float]:
-    known = ("iteration", "time", "seconds", "epoch", "waited")
-    return {key: float(value) for key, value in _said(line).items() if key not in known and _is_number(value)}
+    return {key: float(value) for key, value in line.items() if key not in _NO_SCALARS and _is_number(value)}
 
 
 def _is_number(value: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from jobs.sweep import Sweep
 from jobs.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, SILENT, SUCCEEDED, Trial
 
 DIFFERENT = "different work"
+_MUCH = 64 << 20  # bytes of metrics, from which on further processes are worth their start
 
 
 def gather(wanted: Sequence[str], runs_folder: Path, now: datetime, force: bool = False) -> Report:
@@ -38,7 +40,7 @@ def gather(wanted: Sequence[str], runs_folder: Path, now: datetime, force: bool 
 def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -> Report:
     """The report of a sweep, finished or not."""
     there = _finished(it, runs_folder, MEASURED)
-    found = [measured.read(paths, trial.variant) for trial, paths in there if paths.folder.is_dir()]
+    found = _read([(paths, trial.variant) for trial, paths in there if paths.folder.is_dir()])
     if not found:
         raise wrong("sweep", it.id, "no trial of it is on record as succeeded; the same bench command goes on with it")
     unlike = _unlike(found, {variant.name: variant.keys for variant in it.design.variants})
@@ -72,6 +74,15 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         specs=[variant.spec for variant in design.variants],
     )
     return dataclasses.replace(made, sections=parts.of_sweep(it, made, runs_folder))
+
+
+def _read(wanted: Sequence[tuple[RunPaths, str]]) -> list[Measured]:
+    """The runs and variants as recorded, on all cores where there is much to read."""
+    sizes = [paths.metrics.stat().st_size for paths, _ in wanted if paths.metrics.is_file()]
+    if sum(sizes) < _MUCH:
+        return [measured.read(paths, variant) for paths, variant in wanted]
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(measured.read, *zip(*wanted, strict=True), chunksize=4))
 
 
 def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Report:

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,7 @@ from jobs.design import Factors
 from jobs.errors import InputError, UnknownRun
 from jobs.report import chart as chart_data
 from jobs.report import charts
+from jobs.report import gather as gathering
 from jobs.report.cells import table
 from jobs.report.gather import gather
 from jobs.report.markdown import markdown
@@ -216,6 +216,12 @@ def test_an_unfinished_sweep_is_reported_with_what_is_missing(runs: Path) -> Non
     assert re.fullmatch(r"Trial \d \(2 nodes, repeat 2 of 2\) has not been run yet\.", found.warnings[0])
 
 
+def test_what_is_read_on_all_cores_is_the_same(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = sweep_report(runs).to_json()
+    monkeypatch.setattr(gathering, "_MUCH", 0)
+    assert gather(["sweep-1"], runs, NOW).to_json() == alone
+
+
 def test_a_sweep_without_a_finished_trial_says_so(runs: Path) -> None:
     record_sweep(runs, SPEC, Factors([1], repeats=1), {("base", 1): []})
     with pytest.raises(InputError, match="no trial of it is on record as succeeded"):
@@ -283,15 +289,3 @@ def test_a_run_on_a_machine_that_nobody_described_is_reported_with_what_it_said_
     facts = dict(over_nodes(runs, (1, Recorded(work=elsewhere, context={"hosts": ["pod-0"]}))).conditions)
     assert (facts["Hosts"], facts["Data"]) == ("pod-0", "/data/voc")
     assert "Machine" not in facts
-
-
-def test_json_holds_every_run_with_what_was_left_out(runs: Path) -> None:
-    data: dict[str, Any] = over_nodes(runs, (1, Recorded(interrupted_at=(40,)))).to_json()
-    (run,) = data["rows"][0]["runs"]
-    assert run["left_out"] == {
-        "warm-up": 20,
-        "beside an evaluation or checkpoint": 0,
-        "repeated after a restart": 10,
-        "in an interrupted window": 0,
-    }
-    assert run["iterations"] == run["reported_iterations"] - 30

@@ -5,6 +5,7 @@ import struct
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -246,3 +247,15 @@ def test_the_table_of_a_bench_fits_a_terminal_of_80_columns(runs: Path) -> None:
     assert all(len(line.rstrip()) <= 80 for line in lines[: head + 5])
     assert [row.split()[0] for row in rows] == ["1", "2", "4"]
     assert all(len(row.replace(" %", "%").split()) == len(lines[head].split()) for row in rows)
+
+
+def test_json_holds_every_run_with_what_was_left_out(runs: Path) -> None:
+    data: dict[str, Any] = over_nodes(runs, (1, Recorded(interrupted_at=(40,)))).to_json()
+    (run,) = data["rows"][0]["runs"]
+    assert run["left_out"] == {
+        "warm-up": 20,
+        "beside an evaluation or checkpoint": 0,
+        "repeated after a restart": 10,
+        "in an interrupted window": 0,
+    }
+    assert run["iterations"] == run["reported_iterations"] - 30

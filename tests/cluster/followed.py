@@ -20,6 +20,7 @@ from jobs.spec import from_values
 from jobs.validate import require_valid
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kubernetes import Object
+from tests.contract import living
 
 LIMIT = 90.0  # seconds in which anything that a test waits for has happened
 PARTS = "pods,jobsets,jobs,secrets,configmaps,networkpolicies,services"
@@ -116,16 +117,17 @@ class Followed:
         return self.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
 
     def wait_until_gone(self, limit: float = 60.0) -> None:
-        """Wait until no object of the run is left."""
+        """Wait until no object and no process of the run is left."""
         deadline = time.monotonic() + limit
         while left := self.left():
             assert time.monotonic() < deadline, f"still there after {limit:g} s: {left}"
             time.sleep(0.2)
 
     def left(self) -> list[str]:
-        """Give every object that carries the run's label."""
+        """Give every object that carries the run's label, and every process of it on the test cluster's machine."""
         label = f"{names.LABEL_RUN}={self.id}"
-        return self.runs.testbed.kubectl("get", PARTS, "-n", self.runs.namespace, "-l", label, "-o", "name").split()
+        found = self.runs.testbed.kubectl("get", PARTS, "-n", self.runs.namespace, "-l", label, "-o", "name").split()
+        return found + [f"process {pid}: {said}" for pid, said in living.of_run(self.id).items()]
 
 
 class Runs:

@@ -20,17 +20,6 @@ from tests.jobs.scripted_account import NOW, SECRET, TOKEN, ScriptedAccount, Wor
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def account(one_account: ScriptedAccount, world: World) -> ScriptedAccount:
-    world.script(one_account)
-    return one_account
-
-
-@pytest.fixture
 def spotmpi(
     account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: InProcess
 ) -> InProcess:

@@ -28,7 +28,7 @@ RUN_ELSEWHERE = {
     "spotmpi drill ID --node 1 --how evict": "tests/cluster",
     "spotmpi logs -f ID": "tests/cluster",
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
-    "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/jobs/zone_plan/test_zone_plan_command.py",
+    "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/jobs/zone_plan/test_plan_command.py",
     "spotmpi doctor lab": "tests/jobs/doctor/test_doctor_live.py",
     "spotmpi up lab --expires 8h": "tests/engine/test_up_and_down_in_engine.py",
     "spotmpi data push my-set voc --on lab": "tests/jobs/test_data.py",

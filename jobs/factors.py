@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ Levels = Mapping[str, Level]
 
 NODES = "nodes"
 _NCCL = "pure_nccl"
+_BURSTABLE = re.compile(r"t\d")  # and not trn1
 _READS = "ssd"
 _SHARED = "shared"
 _PLACEMENT: Mapping[Level, str] = {True: "placement group", False: "one zone, no group"}
@@ -163,7 +165,7 @@ def _nodes(levels: Levels) -> list[Problem]:
     for name in ("instance_type", "placement_group"):
         if "node_group" in levels and name in levels:
             found.append(_clash(levels, name, "node_group", "the group says it already, give one of the two"))
-    if levels.get("placement_group") is True and str(levels.get("instance_type", "")).startswith("t"):
+    if levels.get("placement_group") is True and _BURSTABLE.match(str(levels.get("instance_type", ""))):
         found.append(_clash(levels, "placement_group", "instance_type", "T instances can be in none"))
     return found
 

@@ -36,14 +36,18 @@ async def fetch(
     The Job goes on whatever becomes of this process. SpotmpiError tells why it ended without all files.
     """
     name = fetch_job.name_of(sources, folder, volume.claim)
-    with told(f"start the Job {name}"):
-        if await _is_at_it(api, name):
-            say(f"Job {name} is fetching this already")
-        else:
-            job = fetch_job.fetch_job(name, api.namespace, volume.claim, volume.image, volume.pull_secrets)
-            await _start(api, job, sources, folder)
-            say(f"Job {name} fetches it, also when this terminal is closed; the same command shows how far it is")
-    return await _watched(api, name, say)
+    while True:
+        with told(f"start the Job {name}"):
+            if await _is_at_it(api, name):
+                say(f"Job {name} is fetching this already")
+            else:
+                job = fetch_job.fetch_job(name, api.namespace, volume.claim, volume.image, volume.pull_secrets)
+                await _start(api, job, sources, folder)
+                say(f"Job {name} fetches it, also when this terminal is closed; the same command shows how far it is")
+        moved = await _watched(api, name, say)
+        if moved is not None:
+            return moved
+        say(f"Job {name} is done; its pod is gone with the numbers, so what is there is counted once more")
 
 
 async def _is_at_it(api: ClusterApi, name: str) -> bool:
@@ -72,8 +76,8 @@ async def _start(api: ClusterApi, job: Object, sources: Sequence[Sequence[Order]
         raise
 
 
-async def _watched(api: ClusterApi, name: str, say: Say) -> list[Moved]:
-    """What the Job came to, once it has ended; *say* hears what is new on the way."""
+async def _watched(api: ClusterApi, name: str, say: Say) -> list[Moved] | None:
+    """What the Job came to, once it has ended, None where nobody knows; *say* hears what is new on the way."""
     said, seen = "", time.monotonic()
     while True:
         try:
@@ -86,7 +90,7 @@ async def _watched(api: ClusterApi, name: str, say: Say) -> list[Moved]:
             if time.monotonic() > seen + PATIENCE:
                 raise
             look = _Look()
-        if look.moved is not None:
+        if look.done:
             return look.moved
         if look.failed is not None:
             raise SpotmpiError(f"could not fetch {redacted(look.failed)}; the same command goes on where it stopped")
@@ -100,6 +104,7 @@ async def _watched(api: ClusterApi, name: str, say: Say) -> list[Moved]:
 class _Look:
     """What a look at the Job gave: its end, or something to say."""
 
+    done: bool = False
     moved: list[Moved] | None = None
     failed: str | None = None
     said: str | None = None
@@ -119,9 +124,8 @@ async def _look(api: ClusterApi, name: str) -> _Look:
         return _Look(said=await _progress(api, newest, word))
     if ending["type"] == "Failed":
         return _Look(failed=str(word.get("failed") or f"it all: {ending.get('message') or 'the Job failed'}"))
-    if "done" not in word:
-        return _Look(failed=f"the numbers of the Job {name}, which is done, since its pod is gone")
-    return _Look(moved=[Moved(*numbers) for numbers in word["done"]])
+    numbers = next((word["done"] for word in map(_last_word, pods) if "done" in word), None)
+    return _Look(done=True, moved=numbers and [Moved(*each) for each in numbers])
 
 
 async def _progress(api: ClusterApi, pod: Object | None, word: dict[str, Any]) -> str | None:

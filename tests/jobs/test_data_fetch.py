@@ -6,7 +6,11 @@ import gzip
 import hashlib
 import io
 import json
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,11 +37,15 @@ class Volume:
 
     def fetch(self, *sources: list[dict[str, object]]) -> tuple[int, dict[str, Any]]:
         """Exit code and last word of the program for these sources."""
-        orders = self.folder.parent / "orders.json.gz"
-        orders.write_bytes(gzip.compress(json.dumps(sources).encode()))
-        code = fetch.main(str(orders))
+        code = fetch.main(str(self.write(*sources)))
         word: dict[str, Any] = json.loads(Path(fetch.LAST_WORD).read_text())
         return code, word
+
+    def write(self, *sources: list[dict[str, object]]) -> Path:
+        """The file of orders for these sources."""
+        orders = self.folder.parent / "orders.json.gz"
+        orders.write_bytes(gzip.compress(json.dumps(sources).encode()))
+        return orders
 
     def tree(self) -> dict[str, bytes]:
         """The whole files there."""
@@ -130,6 +138,26 @@ def test_what_went_away_in_the_middle_is_taken_up_by_another_address_of_the_same
 
     assert len(site.asked) - before < 1 + 5
     assert volume.tree() == {"weights.npz": WEIGHTS}
+
+
+def test_a_pod_that_is_taken_away_ends_at_once_and_the_next_goes_on(volume: Volume, site: Site) -> None:
+    folder, names = str(volume.folder), [f"part-{number}" for number in range(9)]
+    site.files = {name: name.encode() for name in names}
+    site.free = 10  # each file takes two questions
+    site.open.clear()
+    orders = volume.write([site.order(name, folder) for name in names])
+    pod = subprocess.Popen([sys.executable, "-m", "jobs.pod.fetch", str(orders)])
+    while len(site.asked) < site.free + fetch.FILES_AT_ONCE:
+        assert pod.poll() is None
+        time.sleep(0.01)
+
+    pod.send_signal(signal.SIGTERM)
+
+    assert pod.wait(30) == fetch.TAKEN_AWAY  # though the site still holds its answers back
+    site.open.set()
+    code, word = volume.fetch([site.order(name, folder) for name in names])
+    assert (code, volume.tree()) == (0, site.files)
+    assert word["done"][0][2] < len(names)
 
 
 @pytest.mark.parametrize("whole", [False, True])

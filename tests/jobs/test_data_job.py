@@ -172,13 +172,25 @@ def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object)
         ),
         (shows(job("Failed")), "could not fetch it all: Job has reached the specified backoff limit"),
         (shows(None), f"somebody deleted the Job {NAME}"),
-        (shows(job("Complete")), "which is done, since its pod is gone; the same command"),
         (shows(job(suspended=True, age=100)), "never got its orders; the same command"),
     ],
 )
 def test_an_end_without_all_files_says_why(end: Callable[[Script], None], said: str) -> None:
     with pytest.raises(SpotmpiError, match=said):
         fetched(Script(shows(job()), end))
+
+
+def test_a_job_that_is_done_while_its_pod_is_gone_is_no_failure_and_what_is_there_is_counted() -> None:
+    counted = {"done": [[3, 300, 0]]}
+    lost, late = pod("Failed", {"failed": "taken away"}), pod("Succeeded", counted)
+    ended = shows(job("Complete"))
+    script = Script(shows(job()), ended, ended, shows(None), shows(job("Complete"), late, lost))
+
+    moved, said = fetched(script)
+
+    assert moved == [Moved(3, 300, 0)]
+    assert f"Job {NAME} is done; its pod is gone with the numbers, so what is there is counted once more" in said
+    assert script.did == ["unsuspended", "deleted", "unsuspended"]
 
 
 def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

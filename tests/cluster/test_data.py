@@ -23,7 +23,7 @@ from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.waiting import wait_for
 from tests.jobs.web_site import Site, serving
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 FILES = 24
 SIZE = 1 << 20
@@ -119,7 +119,7 @@ def test_a_push_whose_terminal_was_killed_is_taken_up_by_the_same_command(shared
     shared.killed_at(r"[\d.]+ MB of ", "push", str(here), "voc")
 
     again = shared.command("push", str(here), "voc")
-    said, complaint = again.communicate(timeout=60)
+    said, complaint = again.communicate(timeout=120)
 
     count = FILES + 2
     told = re.fullmatch(rf".* -> voc: {count} files, 25.2 MB, (\d+) of them new\n", said)
@@ -155,17 +155,17 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
     assert "ignature" not in said
 
     held = FILES + fetch.FILES_AT_ONCE
-    wait_for("the pod to have all its files held back", lambda: len(site.asked) == held)
+    wait_for("the pod to have all its files held back", lambda: len(site.asked) == held, limit=120)
     site.free = len(site.asked) + FILES  # more than it takes to look at all, less than what lacks
     (pod,) = shared.testbed.pods(shared.namespace)
     shared.testbed.evict(pod["metadata"]["name"], shared.namespace)
-    gone = ("wait", f"pod/{pod['metadata']['name']}", "-n", shared.namespace, "--for=delete", "--timeout=60s")
-    shared.testbed.kubectl(*gone, limit=90)  # it could end the Job otherwise, once the site answers
+    gone = ("wait", f"pod/{pod['metadata']['name']}", "-n", shared.namespace, "--for=delete", "--timeout=120s")
+    shared.testbed.kubectl(*gone, limit=150)  # it could end the Job otherwise, once the site answers
     said = shared.killed_at(progress, *words)
     assert f"Job {name} is fetching this already" in said and "fetches it" not in said
 
     site.open.set()
-    shared.testbed.kubectl("wait", f"job/{name}", "-n", shared.namespace, "--for=condition=Complete", "--timeout=60s")
+    shared.testbed.kubectl("wait", f"job/{name}", "-n", shared.namespace, "--for=condition=Complete", "--timeout=120s")
     (other,) = shared.testbed.pods(shared.namespace)
     assert other["metadata"]["name"] != pod["metadata"]["name"]
     assert tree(shared.folder / "team/voc") == {
@@ -173,7 +173,7 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
     }
 
     again = shared.command(*words)
-    said, complaint = again.communicate(timeout=60)
+    said, complaint = again.communicate(timeout=120)
     assert said == f"s3://sets/voc/ -> team/voc: {FILES} files, 25.2 MB, 0 of them new\n", complaint
     assert data.pull("team/voc", shared.folder.parent / "back", shared.storage).files == FILES
 
@@ -181,6 +181,6 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
 def test_an_object_that_is_gone_in_mid_copy_ends_the_fetch_with_its_name(shared: Shared, site: Site) -> None:
     site.faults = {FILES: 404}
     pushed = shared.command("push", "s3://sets/voc/", "voc")
-    said, complaint = pushed.communicate(timeout=60)
+    said, complaint = pushed.communicate(timeout=120)
     assert pushed.returncode == 1 and said == ""
     assert re.search(r"could not fetch \d\d: the address answers 404: the file is gone, or access to it", complaint)

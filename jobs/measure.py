@@ -139,4 +139,5 @@ def _runner(design: Design, where: Place, watch: Callable[[Event], None], say: S
     from jobs.trials import BackendRunner
 
     cluster = design.spec.kubernetes
-    return BackendRunner(choose.backend(where, cluster.context, cluster.namespace), watch, say)
+    backend = choose.backend(where, cluster.context, cluster.namespace)
+    return BackendRunner(backend, choose.where(where).folder, watch, say)

@@ -137,6 +137,11 @@ class RunPaths:
         return self.folder / "bill.json"
 
     @property
+    def nodes(self) -> Path:
+        """What AWS said of its nodes, JSON; there where it was asked."""
+        return self.folder / "nodes.json"
+
+    @property
     def summary(self) -> Path:
         """What the run came to, JSON; there only once the run has ended."""
         return self.folder / "summary.json"

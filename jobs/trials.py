@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 
 from jobs import names
 from jobs.backends.base import Backend, Say
@@ -14,13 +15,19 @@ from jobs.follow import follow, interrupts
 from jobs.runs import RunState
 from jobs.spec import JobSpec
 from jobs.validate import require_valid
+from jobs.whereabouts import Whereabouts
 
 
 class BackendRunner:
-    """Runs trials on *backend*; *watch* sees their events, *say* hears the rest. Ctrl-C stops the trial under way."""
+    """Runs trials on *backend*; *watch* sees their events, *say* hears the rest. Ctrl-C stops the trial under way.
 
-    def __init__(self, backend: Backend, watch: Callable[[Event], None], say: Say) -> None:
+    *runs_folder* is where the backend keeps their records.
+    """
+
+    def __init__(self, backend: Backend, runs_folder: Path, watch: Callable[[Event], None], say: Say) -> None:
         self._backend = backend
+        self._runs_folder = runs_folder
+        self._whereabouts = Whereabouts(say)
         self._watch = watch
         self._say = say
         self._said: set[str] = set()
@@ -56,4 +63,6 @@ class BackendRunner:
             end = follow(events, self._watch)
         if end is None:
             raise SpotmpiError(f"lost sight of run {run}; the same bench command takes it up again")
-        return self._backend.state(run)
+        state = self._backend.state(run)
+        self._whereabouts.note(names.RunPaths(self._runs_folder / run))
+        return state

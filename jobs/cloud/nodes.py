@@ -12,11 +12,12 @@ from typing import Any
 from jobs import names
 from jobs.backends.cluster_view import Reads
 from jobs.cloud.aws import Aws
+from jobs.cloud.instances import ON_DEMAND, SPOT, Instance, instances, of_provider
 
 GPU = "nvidia.com/gpu"
 GROUP = "spotmpi.dev/group"
 _DRIVER = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
-_MARKETS = {"SPOT": "spot", "ON_DEMAND": "on-demand"}
+_MARKETS = {"SPOT": SPOT, "ON_DEMAND": ON_DEMAND}
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|Ki|Mi|Gi|Ti|k|M|G)?")
 
@@ -57,12 +58,9 @@ def list_nodes(cluster: Reads, namespace: str | None, now: float | None = None) 
 
 
 def placed(nodes: Sequence[Node], aws: Aws, region: str) -> tuple[Node, ...]:
-    """*nodes* with zone and placement group as EC2 has them; CallFailed where it may not be asked."""
-    ids = [node.instance for node in nodes if node.instance]
-    only = [{"Name": "instance-id", "Values": ids}]
-    found = aws.pages("ec2", region, "describe_instances", "Reservations", Filters=only) if ids else []
-    places = {each["InstanceId"]: each["Placement"] for some in found for each in some["Instances"]}
-    return tuple(_placed(node, places.get(node.instance or "")) for node in nodes)
+    """*nodes* with type, zone, market and placement group as EC2 has them; CallFailed where it may not be asked."""
+    found = instances(aws, region, [node.instance for node in nodes if node.instance])
+    return tuple(_placed(node, found.get(node.instance or "")) for node in nodes)
 
 
 def amount(text: str) -> float:
@@ -73,16 +71,16 @@ def amount(text: str) -> float:
     return float(match[1]) / 1000 if match[2] == "m" else float(match[1]) * _UNITS[match[2] or ""]
 
 
-def _placed(node: Node, place: Mapping[str, Any] | None) -> Node:
-    if place is None:
+def _placed(node: Node, told: Instance | None) -> Node:
+    if told is None:
         return node
-    return replace(node, zone=place["AvailabilityZone"], placement_group=place.get("GroupName") or "none")
+    kind, zone = told.type or node.type, told.zone or node.zone
+    return replace(node, type=kind, zone=zone, market=told.market, placement_group=told.placement_group)
 
 
 def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> Node:
     metadata, status = item["metadata"], item.get("status", {})
     labels, there = metadata.get("labels") or {}, status.get("allocatable") or {}
-    provider = str(item.get("spec", {}).get("providerID") or "")
     created = datetime.fromisoformat(str(metadata["creationTimestamp"]).replace("Z", "+00:00"))
     return Node(
         name=metadata["name"],
@@ -91,7 +89,7 @@ def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> 
         type=labels.get(names.LABEL_TYPE),
         zone=labels.get("topology.kubernetes.io/zone"),
         market=_MARKETS.get(labels.get("eks.amazonaws.com/capacityType", "")),
-        instance=provider.rpartition("/")[2] if provider.startswith("aws:") else None,
+        instance=of_provider(str(item.get("spec", {}).get("providerID") or "")),
         cpus=amount(str(there.get("cpu", 0))),
         memory_gib=amount(str(there.get("memory", 0))) / (1 << 30),
         gpus=int(amount(str(there.get(GPU, 0)))),

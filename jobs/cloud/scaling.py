@@ -10,12 +10,12 @@ from typing import Any
 
 from jobs.cloud.aws import Aws
 from jobs.cloud.bill import Life
+from jobs.cloud.instances import instances
 from jobs.environment import Environment
 
 GROUP_TAG = "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group"
 CLUSTER_TAG = "eks:cluster-name"
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
-_FILTER = 200  # values that a filter takes
 _TAKEN = re.compile(r"spot|rebalance|health check", re.IGNORECASE)
 
 
@@ -44,21 +44,9 @@ def scaling_groups(aws: Aws, environment: Environment) -> tuple[ScalingGroup, ..
 def lives(aws: Aws, environment: Environment, groups: Sequence[ScalingGroup]) -> tuple[Life, ...]:
     """Every machine of the node groups that AWS still tells of (scaling activities are kept for six weeks)."""
     found = [life for group in groups if group.group for life in _lives(aws, environment, group)]
-    names = _names(aws, environment.region, [life.machine for life in found])
-    named = (replace(life, name=names.get(life.machine)) for life in found)
+    known = instances(aws, environment.region, [life.machine for life in found])
+    named = (replace(life, name=known[life.machine].host if life.machine in known else None) for life in found)
     return tuple(sorted(named, key=lambda life: (life.began, life.machine)))
-
-
-def _names(aws: Aws, region: str, machines: Sequence[str]) -> dict[str, str]:
-    """The node names of the machines that EC2 still knows, which it does for an hour after their end."""
-    found: dict[str, str] = {}
-    for first in range(0, len(machines), _FILTER):
-        only = [{"Name": "instance-id", "Values": list(machines[first : first + _FILTER])}]
-        for some in aws.pages("ec2", region, "describe_instances", "Reservations", Filters=only):
-            found |= {
-                each["InstanceId"]: each["PrivateDnsName"] for each in some["Instances"] if "PrivateDnsName" in each
-            }
-    return found
 
 
 def activities(aws: Aws, region: str, group: str) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ SLOW_RANK_LIMIT = 0.05
 def doubts(rows: Sequence[Row], silent: Mapping[tuple[str, int], Sequence[Measured]]) -> list[str]:
     """Warnings about how *rows* were measured."""
     runs = [run for row in rows for run in row.runs]
-    return [*_repeats(rows), *_context(runs), *_code(runs), *_loss(runs), *_zones(runs), *_slow_ranks(rows, silent)]
+    return [*_repeats(rows), *_context(runs), *_code(runs), *_loss(runs), *_slow_ranks(rows, silent)]
 
 
 def drift(before: Sequence[Measured], after: Sequence[Measured]) -> list[str]:
@@ -54,17 +54,6 @@ def _code(runs: Iterable[Measured]) -> list[str]:
 def _loss(runs: Iterable[Measured]) -> list[str]:
     lacking = [run.run for run in runs if run.training.rates and run.loss is None]
     return [f"No loss was told by {_some(lacking)}: nothing says that it learned at this speed."] if lacking else []
-
-
-def _zones(runs: Iterable[Measured]) -> list[str]:
-    """Nodes in several zones within one run; between zones the network is slower and costs money."""
-    zones = [{str(group["zone"]) for group in run.hardware if group.get("zone")} for run in runs]
-    spread = sorted(set().union(*(found for found in zones if len(found) > 1)))
-    return (
-        [f"Some runs had nodes in several zones ({', '.join(spread)}): the network between zones is slower."]
-        if spread
-        else []
-    )
 
 
 def _slow_ranks(rows: Sequence[Row], silent: Mapping[tuple[str, int], Sequence[Measured]]) -> list[str]:

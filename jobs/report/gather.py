@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs import bench, names, runs, sweep
 from jobs.errors import InputError, Problem, UnknownRun, wrong
 from jobs.names import RunPaths
-from jobs.report import doubts, measured, parts, report, rows
+from jobs.report import doubts, measured, nodes, parts, report, rows
 from jobs.report.measured import Measured
 from jobs.report.report import Report
 from jobs.sweep import Sweep
@@ -56,6 +56,7 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         f"{design.retries} times."
     )
     silent = _by_cell(it, runs_folder)
+    probes = [run for role in (ALLREDUCE, READ) for run in _with_role(it, runs_folder, role)]
     table = rows.rows(found, lambda run: _marks(run, unlike))
     made = Report(
         title=design.spec.title,
@@ -63,13 +64,19 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         rows=table,
         conditions=[("Sweep", it.id), *report.conditions(found[0])],
         method=[factors, *report.method(found)],
-        warnings=_warnings(found, unlike) + warnings + doubts.doubts(table, silent) + _drift(it, runs_folder),
+        warnings=[
+            *_warnings(found, unlike),
+            *warnings,
+            *doubts.doubts(table, silent),
+            *nodes.doubts(found, probes),
+            *_drift(it, runs_folder),
+        ],
         commands=[it.command],
         spec=design.spec.to_toml(),
         place=f"{it.folder.relative_to(runs_folder)}/report",
         variants=[(variant.name, ", ".join(variant.settings) or "the spec itself") for variant in design.variants],
         silent=silent,
-        probes=[run for role in (ALLREDUCE, READ) for run in _with_role(it, runs_folder, role)],
+        probes=probes,
         price=design.budget.price,
         specs=[variant.spec for variant in design.variants],
     )
@@ -107,10 +114,11 @@ def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Re
         rows=table,
         conditions=report.conditions(found[0]),
         method=report.method(found),
-        warnings=_warnings(found, unlike) + doubts.doubts(table, {}),
+        warnings=_warnings(found, unlike) + doubts.doubts(table, {}) + nodes.doubts(named, ()),
         commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
         spec=paths[0].spec.read_text() if paths[0].spec.is_file() else "",
         place=f"{paths[0].id}/report",
+        sections=[section for section in (nodes.section(named),) if section],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from jobs import spec as specs
 from jobs.errors import wrong
 from jobs.metrics import Training
 from jobs.names import RunPaths
+from jobs.report import machines
+from jobs.report.machines import Machine
 
 STRONG = "strong"
 WEAK = "weak"
@@ -37,7 +39,7 @@ class Measured:
     failures: int
     oversubscribed: bool
     started: float | None
-    hardware: Sequence[Mapping[str, Any]] = ()  # of its nodes, like ones once, where agents told
+    machines: Sequence[Machine] = ()  # of all attempts, where agents told
     container: str | None = None  # the image that its pods ran, by digest where known
 
     @property
@@ -129,7 +131,7 @@ def read(paths: RunPaths, variant: str) -> Measured:
         failures=state.failures,
         oversubscribed=bool(summary.get("oversubscribed", plan.get("oversubscribed"))),
         started=state.submitted,
-        hardware=summary.get("hardware") or (),
+        machines=machines.read(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),
     )
 

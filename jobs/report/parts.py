@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobs import published
 from jobs.names import RunPaths
-from jobs.report import beside, costs, effects, modelled, probes, split, timeline
+from jobs.report import beside, costs, effects, modelled, nodes, probes, split, timeline
 from jobs.report.fitted import series_of
 from jobs.report.report import Report, label
 from jobs.report.section import Section
@@ -27,6 +27,7 @@ def of_sweep(it: Sweep, report: Report, runs_folder: Path) -> list[Section]:
         modelled.section(series),
         compared,
         probes.section(report.probes),
+        nodes.section(report.runs),
         timeline.section([each for trial, paths in runs for each in timeline.attempts(trial, paths)]),
     )
     return [section for section in found if section]

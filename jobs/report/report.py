@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,6 @@ def conditions(run: Measured) -> list[tuple[str, str]]:
         ("Machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB" if machine else ""),
         ("GPUs", _gpus(machine["gpus"]) if machine else ""),
         ("System", machine.get("system", "")),
-        ("Nodes", "; ".join(map(_nodes, run.hardware))),
         ("Hosts", ", ".join(context.get("hosts") or [])),
         ("Launcher", f"{work['launcher']}, {threads} thread{'s' * (threads > 1)} per slot"),
         ("Image", f"{image['name']} (lock {image['lock'][:12]})" if image else "none: this machine's own software"),
@@ -139,14 +138,6 @@ def conditions(run: Measured) -> list[tuple[str, str]]:
         ("Code", _code(work["code"])),
     ]
     return [(name, value) for name, value in found if value]
-
-
-def _nodes(group: Mapping[str, Any]) -> str:
-    """Like nodes as they really were."""
-    close = {"yes": "in a placement group", "no": "in no placement group"}.get(group.get("placement_group", ""))
-    where = [f"in {group['zone']}"] if group.get("zone") else []
-    told = [*(group[key] for key in ("type", "market") if group.get(key)), *where, *([close] if close else [])]
-    return f"{len(group.get('nodes', []))} x {', '.join(told)}" if told else ""
 
 
 def _gpus(gpus: Sequence[dict[str, str]]) -> str:
@@ -222,4 +213,6 @@ def _run_json(run: Measured) -> dict[str, Any]:
             "seconds": rates.seconds,
             "left_out": rates.left_out,
         }
+    if run.machines:
+        measured["nodes"] = [{"name": each.name, **asdict(each.place), "told_by": each.told} for each in run.machines]
     return {"id": run.run, "state": run.state, "reported_iterations": run.training.reported, **measured}

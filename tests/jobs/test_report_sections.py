@@ -20,7 +20,7 @@ from jobs.report.report import Report
 from jobs.report.section import Section
 from jobs.study import design_of
 from jobs.trial import DRIFT, PENDING
-from tests.jobs.recorded import NOW, SPEC, Recorded, record
+from tests.jobs.recorded import NOW, SPEC, Recorded
 from tests.jobs.recorded_study import reported
 
 PRICE = {"node_hour": 3.6, "told": "spot, 21 November 2026"}
@@ -192,21 +192,6 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
     rows = list(csv.DictReader(written.csv.open()))
     assert [row["nodes"] for row in rows] == ["1", "2"]
     assert float(rows[1]["iterations_per_second"]) == pytest.approx(16.0, rel=0.01)
-
-
-def test_nodes_are_told_as_they_really_were_and_several_zones_are_warned_of(runs: Path) -> None:
-    paths = record(runs, "run-0", SPEC, Recorded())
-    like = {"type": "g5.xlarge", "market": "spot", "placement_group": "yes"}
-    hardware = [{**like, "zone": "us-east-1a", "nodes": [0, 2]}, {**like, "zone": "us-east-1b", "nodes": [1]}]
-    paths.summary.write_text(json.dumps({"hardware": hardware}))
-    found = gather(["run-0"], runs, NOW)
-    assert dict(found.conditions)["Nodes"] == (
-        "2 x g5.xlarge, spot, in us-east-1a, in a placement group; "
-        "1 x g5.xlarge, spot, in us-east-1b, in a placement group"
-    )
-    assert any("several zones (us-east-1a, us-east-1b)" in warning for warning in found.warnings)
-    paths.summary.write_text(json.dumps({"hardware": hardware[:1]}))
-    assert not any("zones" in warning for warning in gather(["run-0"], runs, NOW).warnings)
 
 
 def test_what_the_nodes_could_do_beforehand_is_told(runs: Path) -> None:

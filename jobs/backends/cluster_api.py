@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import httpx2
-from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
 from lightkube import ApiError, AsyncClient, KubeConfig, codecs
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_namespaced_resource
@@ -35,6 +34,7 @@ _RESOURCES: dict[str, Any] = {
     JOB: batch_v1.Job,
 }
 CONNECTING = 10.0  # seconds to reach the API
+PIECE = 1 << 16  # bytes of a log that are handed on together where it is not followed
 RETRY = 1.0  # seconds between tries when the API does not answer
 _REFUSED = (401, 403, 404)
 REFUSALS = 10  # in a row, after which one is believed
@@ -151,8 +151,8 @@ class ClusterApi:
         lines = [line async for line in self._client.log(pod, container=CONTAINER, tail_lines=1, newlines=False)]
         return str(lines[-1]) if lines else ""
 
-    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[Sequence[str]]:
-        """The lines of a pod's log from *since* seconds ago, as they come; with *follow* until the container ends."""
+    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+        """Whole lines of a pod's log from *since* seconds ago; with *follow* as they come, until the container ends."""
         # The client's own `log` takes a log that is not followed into memory, and cannot read a refusal of one that is.
         client = self._client._client
         asked = {"container": CONTAINER, "follow": follow, "sinceSeconds": since}
@@ -164,13 +164,14 @@ class ClusterApi:
             if answer.is_error:
                 await answer.aread()
             client.raise_for_status(answer)
-            rest = b""
+            rest, least = b"", 0 if follow else PIECE
             async for data in answer.aiter_bytes():
-                whole, newline, rest = (rest + data).rpartition(b"\n")
-                if newline:
-                    yield whole.decode("utf-8", "replace").split("\n")
+                rest += data
+                if len(rest) > least and b"\n" in data:
+                    whole, _, rest = rest.rpartition(b"\n")
+                    yield whole.decode("utf-8", "replace")
             if rest:
-                yield [rest.decode("utf-8", "replace")]
+                yield rest.removesuffix(b"\n").decode("utf-8", "replace")
         finally:
             await answer.aclose()
 
@@ -186,6 +187,8 @@ def configuration(context: str | None) -> Any:
 @contextmanager
 def _over_websocket() -> Iterator[None]:
     """Raise what goes wrong on the way as the other requests do."""
+    from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError  # 50 ms that few commands need
+
     try:
         yield
     except WebSocketUpgradeError as error:

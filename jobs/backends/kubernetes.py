@@ -33,7 +33,7 @@ from jobs.backends.run_rate import run_rate
 from jobs.backends.volume_access import Volume
 from jobs.environment import Environment
 from jobs.errors import Problem, UnknownRun, wrong
-from jobs.events import Event
+from jobs.events import Event, Lines, Stream
 from jobs.images import build_for
 from jobs.plan import manifests, pods, ship
 from jobs.plan.launch import Plan
@@ -118,8 +118,8 @@ class KubernetesBackend:
         cached = self._cached(run)
         jobset = None if cached and cached.state in record.TERMINAL else call(self._find(run))
         if jobset is None:
-            return folder_events(runs.find(run, self.runs_folder), follow=False, alive=lambda: False)
-        return self._live_events(paths, jobset, follow)
+            return Stream(folder_events(runs.find(run, self.runs_folder), follow=False, alive=lambda: False))
+        return Stream(self._live_events(paths, jobset, follow))
 
     def state(self, run: str) -> runs.RunState:
         """What the run has come to: from this terminal's copy once that holds its end, else from the cluster."""
@@ -138,7 +138,7 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / run)
         last = None
         for event in self._live_events(paths, jobset, follow=False):
-            last = event
+            last = event if isinstance(event, Event) else None
         found = runs.state(paths)
         if found.state in record.TERMINAL:
             return found
@@ -209,7 +209,7 @@ class KubernetesBackend:
             api = self._api()
             return await stopping.without_strays(api, await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"}))
 
-    def _live_events(self, paths: names.RunPaths, jobset: Object, follow: bool) -> Iterator[Event]:
+    def _live_events(self, paths: names.RunPaths, jobset: Object, follow: bool) -> Iterator[Event | Lines]:
         """What this terminal's copy holds, then what is new."""
         self._ensure_copy(jobset)
         given = Given()
@@ -220,8 +220,7 @@ class KubernetesBackend:
             for entries in loop.iterate(self._entries(jobset, follow)):
                 cache.take(entries)
                 for entry in entries:
-                    if entry.event and given.is_new(entry.event):
-                        yield entry.event
+                    yield from given.fresh(entry)
 
     async def _entries(self, jobset: Object, follow: bool) -> AsyncIterator[Sequence[Entry]]:
         follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import httpx2
@@ -15,7 +15,7 @@ from jobs.backends import cluster_api, pod_output
 from jobs.backends.cluster_api import RETRY, ClusterApi
 from jobs.backends.pod_output import Entry
 from jobs.errors import SpotmpiError
-from jobs.events import Event
+from jobs.events import Event, Lines
 from jobs.pod import record
 
 OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
@@ -62,8 +62,8 @@ class PodLog:
             since = None if whole else max(int(time.time() - self._time), 0) + OVERLAP
             whole = False
             try:
-                async for lines in self._client.log(self._source.pod, since, follow):
-                    found, torn = await self._take(lines, resumed=since is not None)
+                async for text in self._client.log(self._source.pod, since, follow):
+                    found, torn = await self._take(text, resumed=since is not None)
                     if found:
                         yield found
                     if torn:
@@ -80,24 +80,36 @@ class PodLog:
                 return
             await asyncio.sleep(0 if self._source.finished() else RETRY)
 
-    async def _take(self, lines: Sequence[str], resumed: bool) -> tuple[list[Entry], bool]:
-        """What is new in *lines*, and whether something is missing that a longer look back can give."""
+    async def _take(self, text: str, resumed: bool) -> tuple[list[Entry], bool]:
+        """What is new in *text*, and whether something is missing that a longer look back can give."""
         found: list[Entry] = []
-        for line, entry in zip(lines, pod_output.parse_all(lines), strict=True):
-            if entry is None:
-                self._strays.append(line)
-                continue
+        for entry in self._as_far_as_needed(pod_output.parse_all(text)):
             if entry.number <= self._last:
                 continue
             missing = entry.number - self._last - 1
             if missing and resumed:
                 return found, True
             if missing or (self._source.earlier and not self._last):
-                found += filter(self._is_new, await self._recovered(missing, entry.time or time.time()))
-            self._last = entry.number
+                recovered = await self._recovered(missing, entry.time or time.time())
+                found += [each for some in recovered for each in some.apart() if self._is_new(each)]
+            self._last = entry.last
             if self._is_new(entry):
                 found.append(self._told(entry))
         return found, False
+
+    def _as_far_as_needed(self, entries: Iterable[Entry | str]) -> Iterator[Entry]:
+        """*entries* without strays; lines that came together stay so where they go on from those that are known."""
+        for entry in entries:
+            if isinstance(entry, str):
+                self._strays.append(entry)
+            elif entry.lines and not self._goes_on(entry.number, entry.lines):
+                yield from entry.apart()
+            else:
+                yield entry
+
+    def _goes_on(self, number: int, lines: Lines) -> bool:
+        known = self._lines.get((lines.attempt, lines.node), 0)
+        return number == self._last + 1 and lines.number > known and (bool(self._last) or not self._source.earlier)
 
     def _told(self, entry: Entry) -> Entry:
         """*entry* with what no agent can know: by which digest its image was pulled."""
@@ -123,11 +135,13 @@ class PodLog:
         return [*found, Entry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
 
     def _is_new(self, entry: Entry) -> bool:
-        event = entry.event
+        self._time = max(self._time, entry.time or 0)
+        event, lines = entry.event, entry.lines
+        if lines is not None:
+            self._lines[lines.attempt, lines.node] = lines.last
+            return True  # or they would have been taken apart
         if event is None or event.kind != record.LINE:
-            self._time = max(self._time, entry.time or 0)
             return True
-        self._time = max(self._time, event.time)
         where = (event.attempt, event.node)
         if event.number <= self._lines.get(where, 0):
             return False

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from jobs import runs
 from jobs.backends.pod_output import Entry
-from jobs.events import Event
+from jobs.events import Event, Lines
 from jobs.names import RunPaths
 from jobs.plan.manifests import BACKEND
 from jobs.pod import record
@@ -27,6 +27,17 @@ class Given:
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int], int] = {}
         self._times = {record.METRIC: 0.0, "": 0.0}
+
+    def fresh(self, entry: Entry) -> Iterator[Event | Lines]:
+        """What of *entry* has not been given before; from now on it has."""
+        lines = entry.lines
+        if lines and lines.number > self._lines.get((lines.attempt, lines.node), 0):
+            self._lines[lines.attempt, lines.node] = lines.last
+            yield lines
+            return
+        for each in entry.apart():
+            if each.event and self.is_new(each.event):
+                yield each.event
 
     def is_new(self, event: Event) -> bool:
         """Whether *event* has not been given before; from now on it has. What only followers see is always new."""
@@ -51,7 +62,8 @@ class RunCache:
         self._lock: IO[str] | None = None
         self._record: record.Record | None = None
         self._newest: dict[str, float] = {}
-        self._taken: set[tuple[object, ...]] = set()
+        self._metrics: dict[tuple[int, int], float] = {}  # the time of the newest of each attempt and node
+        self._events: set[tuple[float, str]] = set()  # a few of each attempt
         self._moment = 0.0
         self._lines: dict[tuple[int, int], int] = {}
 
@@ -86,18 +98,29 @@ class RunCache:
             kept.summary(entry.summary)
         elif entry.attempt is not None:
             kept.attempt(*entry.attempt)
+        elif entry.lines is not None:
+            self._take_lines(entry, entry.lines, kept)
         elif entry.event is not None:
             self._take_event(entry.event, kept)
+
+    def _take_lines(self, entry: Entry, lines: Lines, kept: record.Record) -> None:
+        where = (lines.attempt, lines.node)
+        if lines.number == self._lines.get(where, 0) + 1:
+            kept.lines(*where, zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True))
+            self._lines[where] = lines.last
+            return
+        for each in entry.apart():
+            self._take_one(each, kept)
 
     def _take_event(self, event: Event, kept: record.Record) -> None:
         self._moment = event.time
         if event.kind == record.LINE:
             self._take_line(event, kept)
         elif event.kind == record.METRIC:
-            if self._is_new("metrics.jsonl", event):
+            if self._is_new_metric(event):
                 values = {key: value for key, value in event.values.items() if key != "kind"}
                 kept.metric(event.attempt, event.node, event.values["kind"], values)
-        elif event.kind not in (record.WAITING, record.GAP) and self._is_new("events.jsonl", event):
+        elif event.kind not in (record.WAITING, record.GAP) and self._is_new_event(event):
             kept.event(event.kind, attempt=event.attempt or None, **event.values)
 
     def _take_line(self, event: Event, kept: record.Record) -> None:
@@ -111,15 +134,22 @@ class RunCache:
         line = Line(event.values["rank"], event.values["stream"], event.values["text"])
         kept.line(event.attempt, event.node, line)
 
-    def _is_new(self, name: str, event: Event) -> bool:
-        """Whether *event* is after all that an earlier follower has written, and was not taken by this one.
+    # Both ask whether something is after all that an earlier follower has written, and was not taken by this one: after
+    # a restart a follower is told once more what came before it, lest it should have come too late for that.
 
-        After a restart a follower is told once more what came before it, lest it should have come too late for that.
-        """
-        known = (name, event.time, event.kind, event.attempt, event.node, event.values.get("kind"))
-        new = event.time > self._newest[name] and known not in self._taken
-        self._taken.add(known)
-        return new
+    def _is_new_metric(self, event: Event) -> bool:
+        where = (event.attempt, event.node)  # one clock, which another attempt's may be ahead of
+        if event.time <= max(self._newest["metrics.jsonl"], self._metrics.get(where, 0.0)):
+            return False
+        self._metrics[where] = event.time
+        return True
+
+    def _is_new_event(self, event: Event) -> bool:
+        known = (event.time, event.kind)
+        if event.time <= self._newest["events.jsonl"] or known in self._events:
+            return False
+        self._events.add(known)
+        return True
 
 
 def create(paths: RunPaths, spec: str, plan: dict[str, Any], submitted: float) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jobs.cli.view import Pace, event_text, say
 from jobs.drill import Recovery
 from jobs.errors import wrong
-from jobs.events import Event
+from jobs.events import Event, Lines, Stream
 from jobs.pod import record
 from jobs.spec import read_duration
 
@@ -41,6 +41,12 @@ class Filter:
             return True
         return self.node in (None, event.node) and bool(self.pattern.search(event.values["text"]))
 
+    def texts(self, lines: Lines) -> Sequence[str]:
+        """The texts of those *lines* that are wanted."""
+        if self.node is None and not self.pattern.pattern and min(lines.times) >= self.since:
+            return lines.texts
+        return [event.values["text"] for event in lines.events() if self.passes(event)]
+
 
 def print_events(events: Iterable[Event], wanted: Filter, as_json: bool, live: bool) -> None:
     """Print the *wanted* lines of output, with *live* each as soon as it comes.
@@ -48,13 +54,19 @@ def print_events(events: Iterable[Event], wanted: Filter, as_json: bool, live: b
     As JSON every event is an object on a line of its own; else what is not output goes to stderr.
     """
     pace = Pace()
-    for event in filter(wanted.passes, events):
-        if as_json:
-            print(json.dumps(event.to_json()), flush=live)
-        elif event.kind == record.LINE:
-            print(event.values["text"], flush=live)
+    pieces = events.pieces if isinstance(events, Stream) and not as_json else iter(events)
+    for piece in pieces:
+        if isinstance(piece, Lines):
+            if texts := wanted.texts(piece):
+                print("\n".join(texts), flush=live)
+        elif not wanted.passes(piece):
+            continue
+        elif as_json:
+            print(json.dumps(piece.to_json()), flush=live)
+        elif piece.kind == record.LINE:
+            print(piece.values["text"], flush=live)
         else:
-            _tell(event, pace)
+            _tell(piece, pace)
 
 
 def print_recovery(recovery: Recovery, as_json: bool) -> None:

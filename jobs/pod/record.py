@@ -18,7 +18,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -71,9 +71,16 @@ class Record:
 
     def line(self, attempt: int, node: int, line: Line) -> None:
         """Append one line of output."""
-        shown = "-" if line.rank is None else line.rank
-        text = "%s %s %s %s\n" % (self._stamp(self.clock()), shown, line.stream, line.text)
-        self._append("logs/%d/node-%d.log" % (attempt, node), text)
+        self.lines(attempt, node, [(self.clock(), *line)])
+
+    def lines(self, attempt: int, node: int, lines: Iterable[tuple[float, int | None, str, str]]) -> None:
+        """Append lines of output: each its time, rank, stream and text."""
+        stamp = self._stamp
+        texts = [
+            "%s %s %s %s\n" % (stamp(moment), "-" if rank is None else rank, stream, text)
+            for moment, rank, stream, text in lines
+        ]
+        self._append("logs/%d/node-%d.log" % (attempt, node), "".join(texts))
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

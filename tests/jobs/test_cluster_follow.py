@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -89,8 +89,9 @@ class FakeCluster:
             raise self.refuses[kind]
         return self.pods if kind == cluster_api.POD else []
 
-    async def log(self, name: str, since: int | None, follow: bool) -> AsyncIterator[Sequence[str]]:
-        yield self.logs.get(name, [])
+    async def log(self, name: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+        if name in self.logs:
+            yield "\n".join(self.logs[name])
 
     async def patch(self, kind: str, name: str, values: Object) -> None:
         if "patch" in self.refuses:

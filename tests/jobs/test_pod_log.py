@@ -39,12 +39,12 @@ class FakePod:
         self.pulled: str | None = None
         self.at_once = 1  # lines that arrive together
 
-    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[list[str]]:
+    async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
         self.asked.append(since)
         answer = self.answers.pop(0)
         lines = [item for item in answer if not isinstance(item, Exception)]
         for start in range(0, len(lines), self.at_once):
-            yield lines[start : start + self.at_once]
+            yield "\n".join(lines[start : start + self.at_once])
         for error in answer[len(lines) :]:
             raise error
 
@@ -61,7 +61,7 @@ class FakePod:
 
         async def gathered() -> list[Entry]:
             read = PodLog(self, source, strays).entries(follow)  # type: ignore[arg-type]
-            return [entry async for entries in read for entry in entries]
+            return [each async for entries in read for entry in entries for each in entry.apart()]
 
         return asyncio.run(gathered()), list(strays)
 
@@ -83,9 +83,11 @@ def lines(first: int, last: int) -> list[str]:
     return [line(number) for number in range(first, last + 1)]
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 9])
 @pytest.mark.parametrize("cut_at", range(1, 8))
-def test_a_stream_that_is_cut_anywhere_goes_on_without_loss_or_repeat(cut_at: int) -> None:
+def test_a_stream_that_is_cut_anywhere_goes_on_without_loss_or_repeat(cut_at: int, at_once: int) -> None:
     pod = FakePod([*lines(1, cut_at), CUT], lines(max(cut_at - 2, 1), 9))
+    pod.at_once = at_once
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 10))
     assert pod.asked[0] is None and pod.asked[1] is not None
@@ -170,9 +172,9 @@ def test_what_is_no_entry_is_kept_apart() -> None:
 
 def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
     class Long(FakePod):
-        async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[list[str]]:
+        async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
             for start in range(1, 100_001, 500):
-                yield [line(number) for number in range(start, start + 500)]
+                yield "\n".join(lines(start, start + 499))
 
     pod = Long()
     source = Source("pod", 0, 999.0, False, lambda: True, None, pod.replay)
@@ -180,7 +182,7 @@ def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
     async def grown() -> int:
         found = before = 0
         async for entries in PodLog(pod, source, deque(maxlen=20)).entries(True):  # type: ignore[arg-type]
-            found += len(entries)
+            found += sum(len(list(entry.apart())) for entry in entries)
             if found == 10_000:
                 before = resident_pages()
         assert found == 100_000

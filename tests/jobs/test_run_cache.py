@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,28 @@ def test_what_a_restart_tells_once_more_is_written_once(paths: RunPaths, tmp_pat
     kinds = [values["event"] for values in runs.lines(paths.events)]
     assert metrics == [10, 20]
     assert kinds == ["submitted", "started", "restarted", "succeeded"]
+
+
+def test_metrics_of_an_attempt_whose_clock_is_behind_are_kept(paths: RunPaths) -> None:
+    behind = event(900, record.STARTED), metric(901, 30), metric(902, 40)
+    later = [Entry(1, event=replace(each.event, attempt=2)) for each in behind if each.event]
+    with RunCache(paths) as cache:
+        for _ in range(2):
+            cache.take([*STORY[:-3], *later])
+    assert [values["iteration"] for values in runs.lines(paths.metrics)] == [10, 20, 30, 40]
+
+
+def test_memory_does_not_grow_with_the_lines_and_metrics_of_a_long_run(paths: RunPaths) -> None:
+    with RunCache(paths) as cache:
+        cache.take([metric(1000.0, 0), line(1)])
+        tracemalloc.start()
+        for first in range(1, 5000, 1000):
+            cache.take(metric(1000.0 + number, number) for number in range(first, first + 1000))
+            cache.take(line(number + 1) for number in range(first, first + 1000))
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert len(list(runs.lines(paths.metrics))) == 5001
+    assert grown < 200_000, "bytes"
 
 
 def test_a_gap_keeps_its_place_so_that_later_numbers_stay_right(paths: RunPaths) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
+from _pytest._code.code import ExceptionChainRepr
 
 if TYPE_CHECKING:
     from tests.cluster.testbed.kubernetes import Kubernetes
+
+WIDTH = 400  # characters of a line of a failure
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,6 +28,32 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     marked = "not " not in config.option.markexpr
     single = any("::" in argument for argument in config.args)
     return 0 if marked or single or config.option.keyword else 2 * (os.cpu_count() or 1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In CI, where many failures share one page, each tells its reason in a few lines."""
+    if os.environ.get("CI"):
+        config.option.tbstyle = "short"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI, leave out the middle of what is long."""
+    report = yield
+    if os.environ.get("CI") and report.failed:
+        report.sections = [(name, "\n".join(_ends_of(text.splitlines()))) for name, text in report.sections]
+        if isinstance(report.longrepr, ExceptionChainRepr) and report.longrepr.reprcrash:
+            report.longrepr.reprcrash.message = "\n".join(_ends_of(report.longrepr.reprcrash.message.splitlines(), 2))
+            for traceback, _, _ in report.longrepr.chain:
+                for entry in traceback.reprentries:
+                    entry.lines = _ends_of(entry.lines)
+    return report
+
+
+def _ends_of(lines: Sequence[str], lasting: int = 12) -> list[str]:
+    left_out = len(lines) - 2 * lasting
+    kept = [*lines[:lasting], f"... {left_out} lines ...", *lines[-lasting:]] if left_out > 1 else lines
+    return [line if len(line) <= WIDTH else f"{line[: WIDTH // 2]} ... {line[-WIDTH // 2 :]}" for line in kept]
 
 
 @pytest.fixture

@@ -206,9 +206,10 @@ class Attempt:
     def _outcome(self) -> Outcome:
         if self._failed_node is not None:
             return self._judge(self._failed_node)
-        if self._ending and (self._term_time or any(self._codes.values())):
+        failed = [node for node, code in self._codes.items() if diagnosis.exit_code(code, self._tails[node])]
+        if self._ending and (self._term_time or failed):
             return self._ending.outcome
-        return Outcome(SUCCEEDED, None, 0)
+        return self._judge(failed[0]) if failed else Outcome(SUCCEEDED, None, 0)
 
 
 def _free_port() -> str:

@@ -6,11 +6,13 @@ import re
 import signal
 from collections.abc import Iterable
 
+from . import protocol
 from .lines import Line
 
 _SIGNALLED = re.compile(r"rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
 _EXITED = re.compile(r"(?:@\d+|\[\d+,\d+\]),(\d+)\]\s+Exit code:\s+(\d+)")  # Open MPI 5, 4
 _UNDER_TORCHRUN = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+) \(pid")
+_LOST = re.compile(r"lost communication with a remote daemon\..*?Remote daemon: \S+ on node (\S+)")
 _EXCEPTION = re.compile(r"^\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
 
 
@@ -29,6 +31,9 @@ def describe(node: int, code: int, lines: Iterable[Line]) -> str:
     if exited:
         rank = int(exited.group(1))
         return "rank %d ended with exit code %s%s" % (rank, exited.group(2), _exception(said, rank))
+    lost = _LOST.search(own_words)
+    if lost:
+        return "lost %s: mpirun's daemon there does not answer any more" % lost.group(1)
     if code < 0:
         return "the launcher on node %d was killed by %s" % (node, _name(-code))
     if code > 128 and _known_signal(code - 128):
@@ -37,9 +42,16 @@ def describe(node: int, code: int, lines: Iterable[Line]) -> str:
 
 
 def exit_code(code: int, lines: Iterable[Line]) -> int:
-    """The exit code that the program meant: torchrun gives its own instead, and tells the first worker's in words."""
-    worker = _UNDER_TORCHRUN.findall(_own_words(lines)) if code else []
-    return int(worker[-1][1]) if worker else code
+    """The exit code that is meant: launchers have words that say more than their own *code*.
+
+    torchrun tells the first worker's. mpirun of Open MPI 5 ends with 0 where it lost a host in the middle of the work.
+    """
+    own_words = _own_words(lines)
+    worker = _UNDER_TORCHRUN.findall(own_words) if code else []
+    if worker:
+        return int(worker[-1][1])
+    of_a_rank = _SIGNALLED.search(own_words) or _EXITED.search(own_words)
+    return protocol.INTERRUPTED if _LOST.search(own_words) and not of_a_rank else code
 
 
 def _own_words(lines: Iterable[Line]) -> str:

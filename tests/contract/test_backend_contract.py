@@ -72,6 +72,15 @@ def test_exit_code_75_is_an_interruption_and_uses_up_no_failure(place: Somewhere
     assert (state.failures, state.interruptions, state.attempt) == (0, 2, 3)
 
 
+def test_a_launcher_that_lost_a_host_has_not_succeeded_though_its_exit_code_says_so(place: Somewhere) -> None:
+    words = "PRTE has lost communication with a remote daemon.\\n\\nRemote daemon: [prterun-a-1@0,1] on node a-1\\n"
+    once = f'[ "$SPOTMPI_ATTEMPT" = 2 ] || printf "{words}" >&2'
+    events = place.all_events(command("sh", "-c", once, limits={"failures": 0}))
+
+    assert kinds(events) == ["submitted", "started", "interrupted", "restarted", "started", "succeeded"]
+    assert "lost a-1" in str(next(event.reason for event in events if event.kind == "interrupted"))
+
+
 def test_interruptions_have_a_limit_of_their_own(place: Somewhere) -> None:
     events = place.all_events(command("sh", "-c", "exit 75", limits={"interruptions": 1}))
 

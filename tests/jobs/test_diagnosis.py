@@ -55,6 +55,19 @@ Root Cause (first observed failure):
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================"""
 
+LOST = """\
+--------------------------------------------------------------------------
+{family} has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-digits-1-node-0-0-14@0,0] on node digits-1-node-0-0
+  Remote daemon: [prterun-digits-1-node-0-0-14@0,1] on node digits-1-node-0-1
+
+This is usually due to either a failure of the TCP network
+connection to the node, or possibly an internal failure of
+the daemon itself. We cannot recover from this failure, and
+therefore will terminate the job.
+--------------------------------------------------------------------------"""
+
 
 def said(text: str, rank: int | None = None) -> list[Line]:
     return [Line(rank, "e", line) for line in text.splitlines()]
@@ -79,6 +92,9 @@ def said(text: str, rank: int | None = None) -> list[Line]:
             "rank 1 ended with exit code 78: ValueError: mine",
             78,
         ),
+        (0, said(LOST.format(family="PRTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
+        (1, said(LOST.format(family="ORTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
+        (137, said(f"{KILLED}\n{LOST}"), "rank 1 was killed by SIGKILL", 137),
         (-9, [], "the launcher on node 2 was killed by SIGKILL", -9),
         (137, [], "the launcher on node 2 ended with exit code 137 (SIGKILL)", 137),
         (200, [], "the launcher on node 2 ended with exit code 200", 200),

@@ -10,6 +10,8 @@ import pytest
 from jobs.pod import protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.programs.conftest import Image, Started
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
@@ -154,6 +156,32 @@ def test_the_compression_hooks_halve_the_bytes_that_gloo_sends(pytorch: Image) -
     for hook in ("fp16", "bf16"):
         assert found[hook]["bytes"] == pytest.approx(plain["bytes"] / 2, rel=0.02)
         assert found[hook]["gradients"] == ["torch.float32"], "what the optimizer sees stays fp32"
+
+
+ENDING = """
+import atexit
+from jobs.programs.pytorch.digits import parse
+from jobs.programs.pytorch.processes import finish, join
+
+atexit.register(print, "the interpreter ends", flush=True)
+world = join(parse(["--global-batch", "8", "--iterations", "1", "--backend", "gloo"]))
+print("rank", world.rank, "of", world.size)
+finish()
+print("not reached")
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_rank_that_is_done_ends_before_the_interpreter_can_trip_over_gloo(
+    pytorch: Image, launcher: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "ending.py"
+    program.write_text(ENDING)
+    run = getattr(pytorch, launcher)(2, str(program))
+
+    assert run.end() == 0, run.text()
+    assert sorted(line for line in run.plain if "rank" in line) == ["rank 0 of 2", "rank 1 of 2"]
+    assert not any("interpreter" in line or "not reached" in line for line in run.plain)
 
 
 def metrics(run: Started) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from jobs.programs.bandwidth import Buffer, bandwidth_parser, measure, sizes
 from jobs.programs.ending import ends_together
 from jobs.programs.options import described
 from jobs.programs.pytorch.exchange import versions
-from jobs.programs.pytorch.processes import device, join, leave_group, process_options
+from jobs.programs.pytorch.processes import device, finish, join, process_options
 from jobs.programs.reporting import Reporter
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     details = {**described(options, "pytorch", versions()), "program": "pytorch/allreduce"}
     wanted = list(sizes(options.min_bytes, options.max_bytes, options.factor))
     measure(world, make, wanted, details, Reporter(world.rank))
-    leave_group()
+    finish()
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -13,7 +13,7 @@ from jobs.programs.ending import ends_together
 from jobs.programs.loop import Job, train
 from jobs.programs.options import TrainingOptions, described, learning_rate_option, share, training_parser
 from jobs.programs.pytorch.exchange import distribute, exchange_options, versions
-from jobs.programs.pytorch.processes import device, join, leave_group, process_options
+from jobs.programs.pytorch.processes import device, finish, join, process_options
 from jobs.programs.pytorch.trainee import TorchTrainee
 from jobs.programs.world import World
 
@@ -65,7 +65,7 @@ def main() -> None:
     trainee = build(options, world, test)
     details = described(options, "pytorch", versions())
     train(Job("pytorch/digits", TrainingOptions.of(options), world, training, trainee, details))
-    leave_group()
+    finish()
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

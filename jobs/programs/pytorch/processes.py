@@ -2,12 +2,13 @@
 
 import os
 import socket
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from jobs.programs.ending import Fatal
+from jobs.programs.ending import Fatal, leave
 from jobs.programs.options import Parser
 from jobs.programs.pytorch.interface import local_interface
 from jobs.programs.world import World, alone, check_world, distinct_hosts
@@ -96,7 +97,14 @@ def _initialise(backend: str, local_rank: int) -> World:
     return World(dist.get_rank(), dist.get_world_size(), local_rank, distinct_hosts(gather), broadcast, gather)
 
 
-def leave_group() -> None:
-    """Take torch.distributed down after the last collective."""
+def finish() -> NoReturn:
+    """End this rank with success after the last collective, without the interpreter's own end.
+
+    A thread of Gloo may hold a tensor a moment longer than its collective takes; letting go of it while the
+    interpreter ends aborts the process (https://github.com/pytorch/pytorch/pull/179291).
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
+    if "mpi4py.MPI" in sys.modules:
+        sys.modules["mpi4py.MPI"].Finalize()
+    leave(0)

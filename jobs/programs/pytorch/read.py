@@ -5,7 +5,7 @@ import argparse
 from jobs.programs.ending import ends_together
 from jobs.programs.options import described
 from jobs.programs.pytorch.exchange import versions
-from jobs.programs.pytorch.processes import join, leave_group, process_options
+from jobs.programs.pytorch.processes import finish, join, process_options
 from jobs.programs.reading import chosen, measure, reading_parser
 from jobs.programs.reporting import Reporter
 
@@ -16,7 +16,7 @@ def main() -> None:
     world = join(options)
     details = {**described(options, "pytorch", versions()), "program": "pytorch/read"}
     measure(world, chosen(options.data, options.files), details, Reporter(world.rank))
-    leave_group()
+    finish()
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -12,7 +12,7 @@ from jobs.programs.ending import ends_together
 from jobs.programs.loop import Job, train
 from jobs.programs.options import TrainingOptions, described, image_options, learning_rate_option, training_parser
 from jobs.programs.pytorch.exchange import distribute, exchange_options, versions
-from jobs.programs.pytorch.processes import device, join, leave_group, process_options
+from jobs.programs.pytorch.processes import device, finish, join, process_options
 from jobs.programs.pytorch.trainee import TorchTrainee
 from jobs.programs.synthetic_images import SyntheticImages
 from jobs.programs.world import World
@@ -31,7 +31,7 @@ def main() -> None:
     images = SyntheticImages(options.image_size, options.classes, options.samples, options.seed)
     details = described(options, "pytorch", versions())
     train(Job("pytorch/resnet50", TrainingOptions.of(options), world, images, build(options, world), details))
-    leave_group()
+    finish()
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

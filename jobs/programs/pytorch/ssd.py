@@ -14,7 +14,7 @@ from jobs.programs.ending import ends_together
 from jobs.programs.loop import Job, train
 from jobs.programs.options import TrainingOptions, described, training_parser
 from jobs.programs.pytorch.exchange import distribute, exchange_options, versions
-from jobs.programs.pytorch.processes import device, join, leave_group, process_options
+from jobs.programs.pytorch.processes import device, finish, join, process_options
 from jobs.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
 from jobs.programs.pytorch.trainee import TorchTrainee
 from jobs.programs.ssd_data import ssd_data
@@ -38,7 +38,7 @@ def main() -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     details = described(options, "pytorch", versions()) | {"model_parameters": parameters} | weights
     train(Job("pytorch/ssd", TrainingOptions.of(options), world, training, trainee, details))
-    leave_group()
+    finish()
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

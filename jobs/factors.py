@@ -1,21 +1,18 @@
-"""The factors that a study can vary by name, and which of their levels contradict each other. Pure."""
+"""The factors that a study can vary by name, and how their levels change a spec. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jobs.errors import Problem
 from jobs.spec import JobSpec
 
 Level = bool | int | float | str
 Levels = Mapping[str, Level]
 
 NODES = "nodes"
-_NCCL = "pure_nccl"
-_BURSTABLE = re.compile(r"t\d")  # and not trn1
-_READS = "ssd"
+PYTORCH = "pytorch"
+USUAL = "fp32"  # the type of everything, unless another one is asked for
 _SHARED = "shared"
 _PLACEMENT: Mapping[Level, str] = {True: "placement group", False: "one zone, no group"}
 _SYNTHETIC = "--synthetic"
@@ -34,7 +31,7 @@ class Factor:
     """A factor of our own programs or of the spec: what its levels may be, and how one changes a spec.
 
     ``option`` is the program's, None for a key of the spec. ``words`` are what its levels are called, where those are
-    all that there can be.
+    all that there can be; those that are counts or sizes are ``above`` a number.
     """
 
     kinds: tuple[type, ...]
@@ -42,6 +39,7 @@ class Factor:
     option: str | None = None
     shown: str = "{name} {level}"
     words: Mapping[Level, str] = field(default_factory=dict)
+    above: int = 0
 
 
 def _key(name: str) -> Callable[[JobSpec, Level], JobSpec]:
@@ -85,9 +83,18 @@ def _flag(name: str) -> Callable[[JobSpec, Level], JobSpec]:
 
 def _allreduce(spec: JobSpec, level: Level) -> JobSpec:
     """The type in which gradients travel; each framework has its own option, and fp32 is what they do without it."""
-    option = "--ddp-hook" if spec.image == "pytorch" else "--allreduce-dtype"
-    kept = without(spec.args, ("--ddp-hook", "--allreduce-dtype"))
-    return spec.model_copy(update={"args": kept if level == "fp32" else [*kept, option, str(level)]})
+    option = "--ddp-hook" if spec.image == PYTORCH else "--allreduce-dtype"
+    return _typed(spec, level, option, ("--ddp-hook", "--allreduce-dtype"))
+
+
+def _precision(spec: JobSpec, level: Level) -> JobSpec:
+    """The type in which a model computes; fp32 is what programs do without a word."""
+    return _typed(spec, level, "--precision", ("--precision",))
+
+
+def _typed(spec: JobSpec, level: Level, option: str, replaces: Sequence[str]) -> JobSpec:
+    kept = without(spec.args, replaces)
+    return spec.model_copy(update={"args": kept if level == USUAL else [*kept, option, str(level)]})
 
 
 # In the order in which they change a spec: options depend on the framework.
@@ -103,7 +110,8 @@ KNOWN: dict[str, Factor] = {
     "launcher": Factor((str,), _key("launcher"), shown="{level}"),
     "global_batch": Factor((int,), _option("--global-batch", _BATCHES), "--global-batch"),
     "batch_per_worker": Factor((int,), _option("--batch-per-worker", _BATCHES), "--batch-per-worker"),
-    "loader_processes": Factor((int,), _option("--loader-processes"), "--loader-processes"),
+    "loader_processes": Factor((int,), _option("--loader-processes"), "--loader-processes", above=-1),
+    "precision": Factor((str,), _precision, "--precision", "{level} precision"),
     "communicator": Factor((str,), _option("--communicator"), "--communicator", "{level}"),
     "allreduce": Factor((str,), _allreduce, "--allreduce-dtype", "{level} allreduce"),
     "double_buffering": Factor((bool,), _flag("--double-buffering"), "--double-buffering"),
@@ -142,70 +150,3 @@ def value(args: Sequence[str], option: str) -> str | None:
         if name == option:
             return rest if equals else next(iter(args[at + 1 : at + 2]), None)
     return None
-
-
-def contradictions(levels: Levels, base: JobSpec, spec: JobSpec, nodes: int) -> list[Problem]:
-    """What of *levels* cannot be together, where *base* becomes *spec* through them."""
-    found = []
-    if "global_batch" in levels and "batch_per_worker" in levels:
-        found.append(_clash(levels, "global_batch", "batch_per_worker", "give one of the two"))
-    found += _nodes(levels) + _data(levels, base)
-    foreign = [name for name in levels if name in KNOWN and KNOWN[name].option]
-    if spec.program is None and foreign:
-        remedy = "only our programs have this option; give a table of levels with settings, such as args+=..."
-        found += [Problem(f"factors.{name}", levels[name], remedy) for name in foreign]
-    elif spec.program is not None:
-        found += _exchange(levels, spec)
-        found += _rest(spec, nodes)
-    return found
-
-
-def _nodes(levels: Levels) -> list[Problem]:
-    found = []
-    for name in ("instance_type", "placement_group"):
-        if "node_group" in levels and name in levels:
-            found.append(_clash(levels, name, "node_group", "the group says it already, give one of the two"))
-    if levels.get("placement_group") is True and _BURSTABLE.match(str(levels.get("instance_type", ""))):
-        found.append(_clash(levels, "placement_group", "instance_type", "T instances can be in none"))
-    return found
-
-
-def _data(levels: Levels, base: JobSpec) -> list[Problem]:
-    named = [name for name in ("data", "data_cache", "data_location") if name in levels]
-    if base.data is None:
-        return [Problem(f"factors.{name}", levels[name], "the spec names no data") for name in named]
-    found = []
-    for name in named:
-        if name != "data_location" and base.program is not None and base.program != _READS:
-            found.append(Problem(f"factors.{name}", levels[name], f"of our programs only {_READS} has it"))
-        if name != "data" and levels.get("data") == "synthetic":
-            found.append(_clash(levels, name, "data", "drawn images lie nowhere: list the combinations"))
-    if (levels.get("data_cache"), levels.get("data_location")) == ("cold", "memory"):
-        found.append(_clash(levels, "data_cache", "data_location", "what lies in memory is never cold"))
-    return found
-
-
-def _exchange(levels: Levels, spec: JobSpec) -> list[Problem]:
-    found = []
-    chainermn_only = [name for name in ("communicator", "double_buffering") if levels.get(name)]
-    if spec.image == "pytorch":
-        found += [Problem(f"factors.{name}", levels[name], "only ChainerMN has it") for name in chainermn_only]
-    elif "bucket_mb" in levels:
-        found.append(Problem("factors.bucket_mb", levels["bucket_mb"], "only PyTorch has it"))
-    communicator = value(spec.args, "--communicator") or (_NCCL if spec.resources.gpu else "naive")
-    for name in ("allreduce", "double_buffering"):
-        if spec.image != "pytorch" and levels.get(name) not in (None, False, "fp32") and communicator != _NCCL:
-            remedy = f"contradicts communicator {communicator}: with ChainerMN only {_NCCL} has it, on GPUs"
-            found.append(Problem(f"factors.{name}", levels[name], remedy))
-    return found
-
-
-def _rest(spec: JobSpec, nodes: int) -> list[Problem]:
-    batch, ranks = value(spec.args, "--global-batch"), nodes * spec.slots
-    if batch is None or not batch.isdigit() or int(batch) % ranks == 0:
-        return []
-    return [Problem("factors.nodes", nodes, f"a global batch of {batch} cannot be divided by {ranks} ranks")]
-
-
-def _clash(levels: Levels, one: str, other: str, remedy: str) -> Problem:
-    return Problem(f"factors.{one}", levels[one], f"contradicts {other} = {levels[other]!r}; {remedy}")

@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 from pydantic import Field, ValidationError
 
-from jobs import factors, published, variants
+from jobs import contradictions, factors, published, variants
 from jobs import spec as specs
 from jobs.budget import Budget, Price
 from jobs.design import REPEATS, RETRIES, SEED, Design, Factors
@@ -147,7 +147,7 @@ def _cells(file: StudyFile, base: JobSpec) -> tuple[list[tuple[Variant, int]], l
         except InputError as error:
             problems += error.problems
             continue
-        problems += factors.contradictions(levels, base, variant.spec, nodes)
+        problems += contradictions.problems(levels, base, variant.spec, nodes)
         found[variant.name, nodes] = (variant, nodes)
     return list(found.values()), problems
 
@@ -200,6 +200,13 @@ def _of_levels(field: str, name: str, levels: list[Level]) -> list[Problem]:
     factor = factors.KNOWN[name]
     words = " or ".join(kind.__name__ for kind in factor.kinds)
     found = [Problem(field, level, f"give {words}") for level in levels if type(level) not in factor.kinds]
+    if not found:
+        low = [
+            level
+            for level in levels
+            if isinstance(level, int | float) and not isinstance(level, bool) and level <= factor.above
+        ]
+        found = [Problem(field, level, f"give numbers above {factor.above}") for level in low]
     unknown = [level for level in levels if not found and factor.words and level not in factor.words]
     return found + [Problem(field, level, f"levels are: {', '.join(map(str, factor.words))}") for level in unknown]
 

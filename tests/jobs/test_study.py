@@ -79,6 +79,32 @@ def test_levels_change_the_spec_as_the_programs_take_them() -> None:
     ]
 
 
+def test_the_type_that_a_model_computes_in_is_a_factor_and_fp32_needs_no_option() -> None:
+    pytorch = {**GPU, "image": "pytorch"}
+    full, half = design_of({"precision": ["fp32", "bf16"], "batch_per_worker": [16]}, pytorch).variants
+    assert (full.name, half.name) == ("fp32 precision", "bf16 precision")
+    assert full.spec.args == ["--batch-per-worker", "16"]
+    assert half.spec.args == ["--batch-per-worker", "16", "--precision", "bf16"]
+    (plain,) = design_of({"precision": ["fp32"]}).variants  # what ChainerMN does anyway
+    assert plain.spec.args == GPU["args"]
+
+
+@pytest.mark.parametrize(
+    ("program", "factor", "told"),
+    [
+        ("allreduce", {"batch_per_worker": [8]}, "of our programs only digits, ssd, resnet50 have it, not allreduce"),
+        ("allreduce", {"allreduce": ["fp16"]}, "only digits, ssd, resnet50 have it, not allreduce"),
+        ("read", {"double_buffering": [True]}, "only digits, ssd, resnet50 have it, not read"),
+        ("resnet50", {"data_cache": ["cold"]}, "of our programs only ssd has it, not resnet50"),
+    ],
+)
+def test_a_program_that_lacks_an_option_refuses_its_factor_and_names_those_that_have_it(
+    program: str, factor: dict[str, Any], told: str
+) -> None:
+    spec = {**GPU, "program": program, "args": [], "data": "voc"}
+    assert any(told in problem for problem in problems_of(factor, spec))
+
+
 def test_a_factor_of_ones_own_is_a_table_of_levels_with_settings() -> None:
     places = {"one zone": ["kubernetes.node_selector={a='1'}"], "placement group": ["env.X=1", "args+=--seed 3"]}
     one, two = design_of({"placement": places}).variants
@@ -137,7 +163,9 @@ def test_data_that_cannot_be_so_is_refused(factors: dict[str, Any], told: str) -
 
 def test_programs_without_such_data_refuse_its_factors() -> None:
     digits = {**SSD, "program": "digits"}
-    assert any("of our programs only ssd has it" in problem for problem in problems_of({"data": ["real"]}, digits))
+    assert any(
+        "of our programs only ssd has it, not digits" in problem for problem in problems_of({"data": ["real"]}, digits)
+    )
 
 
 def test_listed_combinations_take_what_they_do_not_name_from_the_factors() -> None:
@@ -215,6 +243,15 @@ def test_a_silent_trial_is_told_to_leave_the_exchange_out() -> None:
             "factors.double_buffering = True: only ChainerMN has it",
         ),
         ({"bucket_mb": [10]}, "factors.bucket_mb = 10: only PyTorch has it"),
+        ({"precision": ["bf16"]}, "factors.precision = 'bf16': levels with ChainerMN are: fp32"),
+        ({"allreduce": ["bf16"]}, "factors.allreduce = 'bf16': levels with ChainerMN are: fp32, fp16"),
+        (
+            {"framework": ["pytorch"], "precision": ["fp16"]},
+            "factors.precision = 'fp16': levels with PyTorch are: fp32, bf16",
+        ),
+        ({"communicator": ["mpi"]}, "levels with ChainerMN are: pure_nccl, flat, non_cuda_aware, naive"),
+        ({"global_batch": [0]}, "factors.global_batch = 0: give numbers above 0"),
+        ({"loader_processes": [-1]}, "factors.loader_processes = -1: give numbers above -1"),
         ({"communicator": ["naive"], "allreduce": ["fp16"]}, "contradicts communicator naive"),
         ({"nodes": [1, 3]}, "factors.nodes = 3: a global batch of 64 cannot be divided by 3 ranks"),
         ({"nodes": [0]}, "factors.nodes = 0: give counts from 1"),

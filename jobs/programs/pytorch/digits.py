@@ -14,7 +14,7 @@ from jobs.programs.loop import Job, train
 from jobs.programs.options import TrainingOptions, described, learning_rate_option, share, training_parser
 from jobs.programs.pytorch.exchange import distribute, exchange_options, versions
 from jobs.programs.pytorch.processes import device, finish, join, process_options
-from jobs.programs.pytorch.trainee import TorchTrainee
+from jobs.programs.pytorch.trainee import TorchTrainee, precision_option
 from jobs.programs.world import World
 
 
@@ -73,6 +73,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = training_parser(__doc__)
     process_options(parser)
     exchange_options(parser)
+    precision_option(parser)
     learning_rate_option(parser, 0.05)
     parser.add_argument("--dropout", type=share, default=0.0, help="share of hidden values that is dropped")
     return parser.parse_args(arguments)
@@ -83,7 +84,7 @@ def build(options: argparse.Namespace, world: World, test: Digits) -> TorchTrain
     network = Network(initial_layers(options.seed), options.dropout)
     model = distribute(network.to(device(world, options)), world, options)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.learning_rate, momentum=0.9)
-    return TorchTrainee(model, optimizer, loss, lambda trained: evaluate(trained, test))
+    return TorchTrainee(model, optimizer, loss, lambda trained: evaluate(trained, test), precision=options.precision)
 
 
 if __name__ == "__main__":

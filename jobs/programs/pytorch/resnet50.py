@@ -13,7 +13,7 @@ from jobs.programs.loop import Job, train
 from jobs.programs.options import TrainingOptions, described, image_options, learning_rate_option, training_parser
 from jobs.programs.pytorch.exchange import distribute, exchange_options, versions
 from jobs.programs.pytorch.processes import device, finish, join, process_options
-from jobs.programs.pytorch.trainee import TorchTrainee
+from jobs.programs.pytorch.trainee import TorchTrainee, precision_option
 from jobs.programs.synthetic_images import SyntheticImages
 from jobs.programs.world import World
 
@@ -39,6 +39,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = training_parser(__doc__)
     process_options(parser)
     exchange_options(parser)
+    precision_option(parser)
     learning_rate_option(parser, 0.01)
     image_options(parser)
     return parser.parse_args(arguments)
@@ -50,7 +51,7 @@ def build(options: argparse.Namespace, world: World) -> TorchTrainee:
     network = resnet50(weights=None, num_classes=options.classes).to(device(world, options))
     model = distribute(network, world, options)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.learning_rate, momentum=0.9)
-    return TorchTrainee(model, optimizer, loss, lambda trained: {})
+    return TorchTrainee(model, optimizer, loss, lambda trained: {}, precision=options.precision)
 
 
 if __name__ == "__main__":

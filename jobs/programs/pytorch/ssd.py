@@ -16,7 +16,7 @@ from jobs.programs.options import TrainingOptions, described, training_parser
 from jobs.programs.pytorch.exchange import distribute, exchange_options, versions
 from jobs.programs.pytorch.processes import device, finish, join, process_options
 from jobs.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
-from jobs.programs.pytorch.trainee import TorchTrainee
+from jobs.programs.pytorch.trainee import TorchTrainee, precision_option
 from jobs.programs.ssd_data import ssd_data
 from jobs.programs.ssd_options import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_options
 from jobs.programs.voc import CLASSES
@@ -46,6 +46,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = training_parser(__doc__ or "")
     process_options(parser)
     exchange_options(parser)
+    precision_option(parser)
     ssd_options(parser)
     return parser.parse_args(arguments)
 
@@ -74,6 +75,7 @@ def build(model: Ssd300, options: argparse.Namespace, world: World, test: Detect
         loss(world),
         lambda trained: evaluate(lambda pixels: predict(trained, pixels), test, world),
         rate,
+        options.precision,
     )
 
 

@@ -9,11 +9,19 @@ import torch
 from torch import nn
 
 from jobs.programs.checkpoint import State
+from jobs.programs.options import Parser
 from jobs.programs.trainee import Clock, WallClock
 
+FP32, BF16 = "fp32", "bf16"
 _PARAMETERS, _OPTIMIZER = "parameters/", "optimizer/"
 
 Loss = Callable[[nn.Module, Any], tuple[torch.Tensor, Mapping[str, Any]]]
+
+
+def precision_option(parser: Parser) -> None:
+    """Add --precision."""
+    about = "type in which the model computes; parameters stay fp32"
+    parser.add_argument("--precision", choices=(FP32, BF16), default=FP32, help=about)
 
 
 class TorchTrainee:
@@ -22,7 +30,8 @@ class TorchTrainee:
     *loss* takes (model, batch as the data set makes it, on the model's device) and gives the loss of this rank's share,
     averaged such that the mean over ranks is the loss of the global batch, and scalars to report. *evaluate* takes
     the bare model. *rate*, where given, is the learning rate as a function of the iteration; a parameter group with a
-    ``rate_factor`` has that many times this rate.
+    ``rate_factor`` has that many times this rate. With *precision* bf16 the model's forward pass, and with it the
+    backward one, computes in bfloat16 where autocast says that this is safe; parameters stay fp32.
     """
 
     def __init__(
@@ -32,6 +41,7 @@ class TorchTrainee:
         loss: Loss,
         evaluate: Callable[[Any], Mapping[str, float]],
         rate: Callable[[int], float] | None = None,
+        precision: str = FP32,
     ) -> None:
         self._distributed = distributed
         self._model: nn.Module = getattr(distributed, "module", distributed)
@@ -39,6 +49,7 @@ class TorchTrainee:
         self._loss = loss
         self._evaluate = evaluate
         self._rate = rate
+        self._lower = precision == BF16
         self._device = next(self._model.parameters()).device
         self.clock: Clock = CudaClock() if self._device.type == "cuda" else WallClock()
 
@@ -55,7 +66,8 @@ class TorchTrainee:
                 group["lr"] = self._rate(iteration) * group.get("rate_factor", 1.0)
         self._distributed.train()
         self._optimizer.zero_grad(set_to_none=True)
-        loss, scalars = self._loss(self._distributed, on_device(batch, self._device))
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._lower):
+            loss, scalars = self._loss(self._distributed, on_device(batch, self._device))
         loss.backward()
         self._optimizer.step()
         return {"loss": loss.detach(), **scalars}

@@ -1,0 +1,63 @@
+"""What studies believe of the real programs is so: who has which option, and what it does.
+
+Right: each program takes the option of a factor exactly where a study allows the factor, with exactly its levels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from jobs.contradictions import LEVELS, ONLY, UNDERSTOOD
+from jobs.factors import KNOWN
+from tests.programs.conftest import Image
+
+pytestmark = [pytest.mark.images, pytest.mark.timeout(300)]
+
+PROGRAMS = ("digits", "ssd", "resnet50", "allreduce", "read")
+HELP = """
+import contextlib, importlib, io, json, sys
+told = {}
+for name in sys.argv[2:]:
+    program, shown = importlib.import_module(f"jobs.programs.{sys.argv[1]}.{name}"), io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(shown):
+        program.parse(["--help"])
+    told[name] = shown.getvalue()
+print(json.dumps(told))
+"""
+OPTIONS = {("allreduce", "pytorch"): "--ddp-hook"}  # where a factor's option is not the same in both
+
+
+def test_programs_have_the_options_and_levels_that_studies_allow(image: Image) -> None:
+    run = image.alone("-c", HELP, image.name, *PROGRAMS)
+    assert run.end() == 0, run.text()
+    helps: dict[str, str] = json.loads(run.plain[-1])
+    for factor, programs in UNDERSTOOD.items():
+        option = OPTIONS.get((factor, image.name)) or str(KNOWN[factor].option)
+        there = {name for name, text in helps.items() if re.search(rf"{option}\b", text)}
+        allowed = set(programs) if ONLY.get(factor, image.name) == image.name else set()
+        levels = LEVELS.get(factor, {}).get(image.name, ())
+        if levels == ("fp32",):  # what is done without an option
+            allowed = set()
+        # ChainerMN's micro-benchmarks take the options of the exchange as a whole, and mean only the communicator.
+        assert allowed <= there and there - allowed <= {"allreduce", "read"}, (factor, allowed, there)
+        given = {name: re.search(rf"{option} {{(.*?)}}", helps[name]) for name in allowed}
+        for name, choices in given.items():
+            if levels:
+                assert choices, f"{name} does not list what {option} can be"
+                assert {*choices[1].split(","), "fp32"} == {*levels, "fp32"}, (name, choices[1], levels)
+
+
+def test_bf16_computes_otherwise_and_learns_the_same(pytorch: Image) -> None:
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        options = ["--global-batch", "64", "--iterations", "40", "--precision", precision]
+        run = pytorch.alone(*pytorch.program("digits"), *options)
+        assert run.end() == 0, run.text()
+        assert run.one("context")["options"]["precision"] == precision
+        losses[precision] = [line["loss"] for line in run.all("metric")]
+    assert losses["bf16"] != losses["fp32"]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
+    assert losses["bf16"][-1] < losses["bf16"][0] / 2

@@ -16,13 +16,13 @@ from jobs.backends.cluster_view import context_of
 from jobs.backends.data_store import DataStore, Moved
 from jobs.backends.loop_thread import call
 from jobs.backends.volume_access import Volume, volume_access
-from jobs.data_source import Source, source_of
+from jobs.data_source import source_of
 from jobs.errors import InputError, Problem, wrong
 from jobs.images import build_for
-from jobs.remote_source import Order, is_remote, orders_of
+from jobs.remote_source import authority_of, is_remote, orders_of
 
 T = TypeVar("T")
-_VOC = "voc"
+_VOC_TARS = 3
 _OURS = "runs"  # the folder in which agents record runs
 
 
@@ -40,42 +40,70 @@ def push(
     folder: str,
     storage: Storage,
     say: Say = lambda text: None,
-    check: str | None = None,
+    authority: Path | None = None,
 ) -> list[Moved]:
     """Bring sources below *folder* of the volume, one after the other.
 
     A source is a folder or tar file of this machine, or an address, ``https://...#sha256=...`` or ``s3://``; those a
-    Job of the cluster fetches, whatever becomes of this process. With *check* ``voc`` all of PASCAL VOC has to be there
-    afterwards.
+    Job of the cluster fetches, whatever becomes of this process. The Job trusts the certificates in the PEM file
+    *authority* besides the usual ones.
 
     Raises:
-        InputError: a source, the folder or the check is none.
-        SpotmpiError: it broke off, and the same call goes on; or the check failed.
+        InputError: a source, the folder or the authority is none.
+        SpotmpiError: it broke off, and the same call goes on.
     """
-    target = folder_name(folder)
     if not sources:
         raise wrong("SRC", None, "name what to push, then the folder on the storage")
-    if check not in (None, _VOC):
-        raise wrong("--check", check, f"there is one check: {_VOC}")
-    found = [orders_of(text) if is_remote(text) else source_of(text) for text in sources]
-    _require_once([order.address for source in found if isinstance(source, list) for order in source])
-    api, volume = reached(storage)
-    return call(_pushed(api, volume, found, target, bool(check), say))
+    return _push(_Wanted(sources, folder, authority), storage, say)
 
 
-async def _pushed(
-    api: ClusterApi, volume: Volume, found: Sequence[list[Order] | Source], folder: str, check: bool, say: Say
+def push_voc(
+    tars: Sequence[str],
+    folder: str,
+    storage: Storage,
+    say: Say = lambda text: None,
+    authority: Path | None = None,
 ) -> list[Moved]:
-    remote = [source for source in found if isinstance(source, list)]
-    fetched = iter(await fetching.fetch(api, volume, remote, folder, say) if remote else [])
-    if len(remote) == len(found) and not check:
-        return list(fetched)
-    async with volume_access(api, volume, say) as pod:
-        there = DataStore(pod, say)
-        moved = [next(fetched) if isinstance(each, list) else await there.push(each, folder) for each in found]
-        if check:
-            await there.check_voc(folder)
-    return moved
+    """Bring the three original tar files of PASCAL VOC into one VOCdevkit below *folder*, and count its images.
+
+    Raises:
+        InputError: as `push`, and for another number of tar files.
+        SpotmpiError: as `push`, and where images or annotations of the published lists are missing.
+    """
+    if len(tars) != _VOC_TARS:
+        remedy = "name the three original tar files: 2012 trainval, 2007 trainval, 2007 test (a folder here: ./voc)"
+        raise wrong("voc", f"{len(tars)} files", remedy)
+    return _push(_Wanted(tars, folder, authority, voc=True), storage, say)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    sources: Sequence[str]
+    folder: str
+    authority: Path | None
+    voc: bool = False
+
+
+def _push(wanted: _Wanted, storage: Storage, say: Say) -> list[Moved]:
+    folder = folder_name(wanted.folder)
+    found = [orders_of(text) if is_remote(text) else source_of(text) for text in wanted.sources]
+    _require_once([order.address for source in found if isinstance(source, list) for order in source])
+    trusted = authority_of(wanted.authority) if wanted.authority else ""
+    api, volume = reached(storage)
+
+    async def whole() -> list[Moved]:
+        remote = [source for source in found if isinstance(source, list)]
+        fetched = iter(await fetching.fetch(api, volume, remote, folder, say, trusted) if remote else [])
+        if len(remote) == len(found) and not wanted.voc:
+            return list(fetched)
+        async with volume_access(api, volume, say) as pod:
+            there = DataStore(pod, say)
+            moved = [next(fetched) if isinstance(each, list) else await there.push(each, folder) for each in found]
+            if wanted.voc:
+                await there.check_voc(folder)
+        return moved
+
+    return call(whole())
 
 
 def _require_once(addresses: Sequence[str]) -> None:

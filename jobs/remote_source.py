@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -58,6 +58,18 @@ def orders_of(text: str, account: Any = None) -> list[Order]:
     if not name:
         raise wrong("SRC", text, "names no file")
     return [Order(text.partition("#")[0], name, checksum[1])]
+
+
+def authority_of(path: Path) -> str:
+    """The certificates (PEM) in a file; InputError where it holds none."""
+    import ssl
+
+    try:
+        text = path.read_text()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (OSError, UnicodeDecodeError, ssl.SSLError, ValueError) as error:
+        raise wrong("--ca", str(path), f"is no file of certificates in PEM form: {error}") from error
+    return text
 
 
 def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any) -> list[Order]:

@@ -21,6 +21,7 @@ from jobs.pod import store
 
 BATCH = 64 << 20  # bytes of files that go at once; what arrived of a batch that broke off is kept
 AT_ONCE = 4
+ROUNDS = 3  # in which a pull asks for what did not arrive whole
 # Images of the original tar files, as their authors publish them.
 VOC = {"VOC2007/trainval": 5011, "VOC2007/test": 4952, "VOC2012/trainval": 11540}
 _SOURCE = Path(store.__file__).read_text()
@@ -91,17 +92,25 @@ class DataStore:
         index: Index = json.loads(await self._said("index", folder))
         wanted = await asyncio.to_thread(store.missing, str(into), index)
         self._say(f"{len(index)} files, {size_of(_bytes(index))}: {len(wanted)} are not here")
-        got, whole = 0, _bytes({name: index[name] for name in wanted})
-        for batch in _named_batches(index, wanted):
+        lacking = wanted
+        for _ in range(ROUNDS):
+            if lacking:
+                await self._bring(folder, {name: index[name] for name in lacking}, into)
+                lacking = await asyncio.to_thread(store.missing, str(into), {name: index[name] for name in lacking})
+        if lacking:
+            raise SpotmpiError(f"{len(lacking)} files did not arrive whole, such as {lacking[0]}; pull again")
+        return Moved(len(index), _bytes(index), len(wanted))
+
+    async def _bring(self, folder: str, index: Index, into: Path) -> None:
+        """Have the files of *index* sent here; those after a break are left out."""
+        got, whole = 0, _bytes(index)
+        for batch in _named_batches(index):
             with tempfile.TemporaryFile() as file:
                 await self._there.ask(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
                 file.seek(0)
                 await asyncio.to_thread(_unpack, file, into)
             got += _bytes({name: index[name] for name in batch})
             self._say(f"{size_of(got)} of {size_of(whole)}")
-        if lacking := await asyncio.to_thread(store.missing, str(into), {name: index[name] for name in wanted}):
-            raise SpotmpiError(f"{len(lacking)} files did not arrive whole, such as {lacking[0]}; pull again")
-        return Moved(len(index), _bytes(index), len(wanted))
 
     async def _missing(self, folder: str, index: Index) -> list[str]:
         said = await self._said("missing", folder, json.dumps(index).encode())
@@ -152,10 +161,10 @@ def _closed(batch: BinaryIO, packed: tarfile.TarFile) -> BinaryIO:
     return batch
 
 
-def _named_batches(index: Index, wanted: Sequence[str]) -> Iterator[list[str]]:
+def _named_batches(index: Index) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
-    for name in wanted:
+    for name in index:
         batch.append(name)
         size += _bytes({name: index[name]})
         if size >= BATCH:
@@ -169,6 +178,8 @@ def _unpack(file: BinaryIO, into: Path) -> None:
     try:
         with tarfile.open(fileobj=file, mode="r:") as packed:
             store.take(str(into), packed)
+    except tarfile.ReadError:
+        pass  # the connection broke off; what lacks is asked for again
     except (tarfile.TarError, ValueError, OSError) as error:
         raise SpotmpiError(f"what came from the run volume cannot be taken over: {error}") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -29,11 +29,17 @@ _PREPARED = 60.0  # seconds in which whoever made a Job gives it its orders
 
 
 async def fetch(
-    api: ClusterApi, volume: Volume, sources: Sequence[Sequence[Order]], folder: str, say: Say
+    api: ClusterApi,
+    volume: Volume,
+    sources: Sequence[Sequence[Order]],
+    folder: str,
+    say: Say,
+    authority: str = "",
 ) -> list[Moved]:
     """Have the files of each source fetched below *folder*, by the Job that is at it already or by a new one.
 
-    The Job goes on whatever becomes of this process. SpotmpiError tells why it ended without all files.
+    *authority* are certificates (PEM) that a new one trusts besides the usual ones. The Job goes on whatever becomes of
+    this process. SpotmpiError tells why it ended without all files.
     """
     name = fetch_job.name_of(sources, folder, volume.claim)
     while True:
@@ -42,7 +48,7 @@ async def fetch(
                 say(f"Job {name} is fetching this already")
             else:
                 job = fetch_job.fetch_job(name, api.namespace, volume.claim, volume.image, volume.pull_secrets)
-                await _start(api, job, sources, folder)
+                await _start(api, job, lambda made: fetch_job.orders_secret(made, sources, folder, authority))
                 say(f"Job {name} fetches it, also when this terminal is closed; the same command shows how far it is")
         moved = await _watched(api, name, say)
         if moved is not None:
@@ -60,7 +66,7 @@ async def _is_at_it(api: ClusterApi, name: str) -> bool:
     return False
 
 
-async def _start(api: ClusterApi, job: Object, sources: Sequence[Sequence[Order]], folder: str) -> None:
+async def _start(api: ClusterApi, job: Object, orders_of: Callable[[Object], Object]) -> None:
     name = job["metadata"]["name"]
     try:
         made = await api.create(job)
@@ -69,7 +75,7 @@ async def _start(api: ClusterApi, job: Object, sources: Sequence[Sequence[Order]
             return  # another terminal was faster
         raise
     try:
-        await api.create(fetch_job.orders_secret(made, sources, folder))
+        await api.create(orders_of(made))
         await api.patch(cluster_api.JOB, name, {"spec": {"suspend": False}})
     except BaseException:
         await api.delete(cluster_api.JOB, name)

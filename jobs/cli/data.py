@@ -19,9 +19,14 @@ Image = Annotated[
 def push(
     sources: Annotated[
         list[str],
-        typer.Argument(help="Folders, tar files, https://...#sha256=..., s3://...; then the folder on the storage."),
+        typer.Argument(
+            help="Folders, tar files, https://...#sha256=..., s3://...; then the folder on the storage. "
+            "Or: voc, the three original tar files of PASCAL VOC, and a folder (default: voc).",
+        ),
     ],
-    check: Annotated[str | None, typer.Option("--check", help="voc: the whole of PASCAL VOC has to be there.")] = None,
+    ca: Annotated[
+        Path | None, typer.Option("--ca", help="Certificates (PEM) to trust besides the usual ones.", metavar="FILE")
+    ] = None,
     on: On = None,
     volume: Claim = None,
     image: Image = None,
@@ -30,7 +35,7 @@ def push(
     """Bring data to a folder of the storage, tar files unpacked; the same command goes on where one broke off."""
     from jobs.cli import data_table
 
-    data_table.push(sources, check, data_table.storage(on, volume, image), json)
+    data_table.push(sources, ca, data_table.storage(on, volume, image), json)
 
 
 @app.command("ls")

@@ -15,18 +15,24 @@ from jobs.cli.view import say
 from jobs.data import Storage
 from jobs.errors import wrong
 
+VOC = "voc"  # the data set of that name; a folder of this machine is ./voc
+
 
 def storage(on: str | None, claim: str | None, image: str | None) -> Storage:
     """The storage that the options name."""
     return Storage(Where(on), claim, image)
 
 
-def push(sources: Sequence[str], check: str | None, storage: Storage, as_json: bool) -> None:
-    """Push all but the last of *sources* to the last, and print what came of it."""
-    if len(sources) < 2:
+def push(words: Sequence[str], authority: Path | None, storage: Storage, as_json: bool) -> None:
+    """Push all but the last of *words* to the last, or all of PASCAL VOC, and print what came of it."""
+    if len(words) < 2:
         raise wrong("DEST", None, "name what to push, then the folder on the storage: spotmpi data push SRC DEST")
-    *found, folder = sources
-    moved = data.push(found, folder, storage, say, check)
+    if words[0] == VOC:
+        found, folder = (words[1:], VOC) if len(words) == 4 else (words[1:-1], words[-1])
+        moved = data.push_voc(found, folder, storage, say, authority)
+    else:
+        found, folder = words[:-1], words[-1]
+        moved = data.push(found, folder, storage, say, authority)
     if as_json:
         print(json.dumps([asdict(each) for each in moved]))
         return

@@ -21,6 +21,7 @@ LIVES = 24 * 3600  # seconds after which the cluster ends one that does not get 
 KEPT = 3600  # seconds for which a finished one stays to be asked
 TRIES = 6
 _ORDERS = "/spotmpi/orders"
+_FILES = ("orders.json.gz", "authority.pem")
 _SHARE = {"cpu": "100m", "memory": "384Mi"}  # pieces under way are held in memory
 _LARGEST = 900_000  # bytes that a Secret takes besides the code
 _CODE = {
@@ -39,9 +40,9 @@ def name_of(sources: Sequence[Sequence[Order]], folder: str, volume: str) -> str
 
 def fetch_job(name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str]) -> dict[str, Any]:
     """The Job, suspended until its orders are there; a pod that is taken away costs none of its tries."""
-    command = ["python3", "-m", "jobs.pod.fetch", f"{_ORDERS}/orders.json.gz"]
+    command = ["python3", "-m", "jobs.pod.fetch", *(f"{_ORDERS}/{name}" for name in _FILES)]
     spec = volume_pod.pod_spec(volume, image, pull_secrets, command, _SHARE)
-    items = [{"key": _key(path), "path": path} for path in (*_CODE, "orders.json.gz")]
+    items = [{"key": _key(path), "path": path} for path in (*_CODE, *_FILES)]
     spec["volumes"].append({"name": "orders", "secret": {"secretName": name, "items": items, "defaultMode": 0o440}})
     (container,) = spec["containers"]
     container["workingDir"] = _ORDERS
@@ -66,8 +67,13 @@ def fetch_job(name: str, namespace: str, volume: str, image: str, pull_secrets: 
     }
 
 
-def orders_secret(job: dict[str, Any], sources: Sequence[Sequence[Order]], folder: str) -> dict[str, Any]:
-    """The Secret of the made *job*: code, and orders with signed addresses; InputError where these are too many."""
+def orders_secret(
+    job: dict[str, Any], sources: Sequence[Sequence[Order]], folder: str, authority: str
+) -> dict[str, Any]:
+    """The Secret of the made *job*: code, orders with signed addresses, and the certificates to trust besides (PEM).
+
+    InputError where the orders are too many.
+    """
     told = [[order.values(f"{VOLUME}/{folder}") for order in source] for source in sources]
     packed = gzip.compress(json.dumps(told).encode(), mtime=0)
     if len(packed) > _LARGEST:
@@ -75,7 +81,8 @@ def orders_secret(job: dict[str, Any], sources: Sequence[Sequence[Order]], folde
         raise wrong("SRC", f"{count} files", "are too many for one Job: push some of their folders at a time, or a tar")
     made = job["metadata"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made["name"], "uid": made["uid"]}
-    data = {_key(path): base64.b64encode(text.encode()).decode() for path, text in _CODE.items()}
+    texts = {**_CODE, "authority.pem": authority}
+    data = {_key(path): base64.b64encode(text.encode()).decode() for path, text in texts.items()}
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -1,9 +1,10 @@
 """Fetches files from https addresses to the run volume: in pieces at once, taken up where it broke off, checked.
 
-    python3 -m jobs.pod.fetch ORDERS
+    python3 -m jobs.pod.fetch ORDERS AUTHORITY
 
-ORDERS is a gzipped JSON list of lists, one for each source: {"url", "name", "folder", "sha256" or null, "unpack"}. It
-prints JSON lines: {"name", "got": bytes, "of": bytes, "whole": files, "all": files} now and then. The last word is
+ORDERS is a gzipped JSON list of lists, one for each source: {"url", "name", "folder", "sha256" or null, "unpack"};
+AUTHORITY a file of certificates (PEM) that are trusted besides the usual ones, or an empty one. It prints JSON lines:
+{"name", "got": bytes, "of": bytes, "whole": files, "all": files} now and then. The last word is
 {"done": [[files, bytes, files that had to travel], ...]}, one for each source, or {"failed": why}, and is the
 container's termination message, too. The exit code is 1 where another try may help, and 78 where none will. SIGTERM
 ends it at once with 75: the pieces that have come are kept, and another fetch goes on with them.
@@ -18,6 +19,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import sys
 import tarfile
 import threading
@@ -248,6 +250,21 @@ def asked(url: str, start: int, end: int) -> Any:
         if error.code in _GONE:
             raise Gone("the address answers %d: the file is gone, or access to it has ended" % error.code) from error
         raise
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            said = error.reason.verify_message
+            raise Gone(
+                "its certificate is not trusted (%s); --ca FILE names an authority of your own" % said
+            ) from error
+        raise
+
+
+def trust(authority: str) -> None:
+    """Trust the certificates in the file *authority*, where it has any, besides the usual ones."""
+    if os.path.getsize(authority):
+        context = ssl.create_default_context()
+        context.load_verify_locations(authority)
+        urllib.request.install_opener(urllib.request.build_opener(urllib.request.HTTPSHandler(context=context)))
 
 
 def remove(place: str) -> None:
@@ -263,8 +280,9 @@ def say(**values: Any) -> None:
     sys.stdout.flush()
 
 
-def main(path: str) -> int:
-    """Carry out the orders in the file *path*; the exit code."""
+def main(path: str, authority: str) -> int:
+    """Carry out the orders in the file *path*, trusting *authority* too; the exit code."""
+    trust(authority)
     try:
         with gzip.open(path) as file:
             word: dict[str, Any] = {"done": carry_out(json.load(file))}
@@ -282,4 +300,4 @@ def main(path: str) -> int:
 if __name__ == "__main__":
     # The first process of a container ignores SIGTERM unless it says what to do; threads would outlive an exception.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(TAKEN_AWAY))
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from jobs.backends.data_store import Moved
 from jobs.data import Storage
 from jobs.plan.volume_pod import LABEL_PURPOSE
 from jobs.pod import fetch, store
+from tests.cluster.testbed.certificates import Authority
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.waiting import wait_for
 from tests.jobs.web_site import Site, serving
@@ -184,3 +186,27 @@ def test_an_object_that_is_gone_in_mid_copy_ends_the_fetch_with_its_name(shared:
     said, complaint = pushed.communicate(timeout=120)
     assert pushed.returncode == 1 and said == ""
     assert re.search(r"could not fetch \d\d: the address answers 404: the file is gone, or access to it", complaint)
+
+
+def test_a_pod_fetches_by_https_what_has_the_given_checksum_and_a_trusted_certificate(
+    shared: Shared, testbed: Cluster, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "keys")
+    with serving(testbed.slot.gateway, authority.issue("site", hosts=[testbed.slot.gateway])) as site:
+        site.files = {"weights.npz": os.urandom(SIZE)}
+        right = hashlib.sha256(site.files["weights.npz"]).hexdigest()
+
+        def pushed(sha256: str, *more: str) -> tuple[int, str, str]:
+            command = shared.command("push", f"{site.address}/weights.npz#sha256={sha256}", "weights", *more)
+            said, complaint = command.communicate(timeout=120)
+            return command.returncode, said, complaint
+
+        trusted = ("--ca", str(authority.certificate))
+        code, said, complaint = pushed(right)
+        assert (code, said) == (1, "") and "its certificate is not trusted" in complaint and "--ca FILE" in complaint
+        code, said, complaint = pushed("0" * 64, *trusted)
+        assert (code, said) == (1, "") and "has another SHA-256 than the one given" in complaint
+        assert not (shared.folder / "weights" / "weights.npz").exists()
+        code, said, complaint = pushed(right, *trusted)
+        assert code == 0 and said.endswith("weights: 1 files, 1.0 MB, 1 of them new\n"), complaint
+        assert tree(shared.folder / "weights") == site.files

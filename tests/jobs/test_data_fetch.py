@@ -20,7 +20,8 @@ from moto import mock_aws
 
 from jobs.errors import InputError, SpotmpiError
 from jobs.pod import fetch, store
-from jobs.remote_source import Order, orders_of
+from jobs.remote_source import Order, authority_of, orders_of
+from tests.cluster.testbed.certificates import Authority
 from tests.jobs.scripted_account import ScriptedAccount
 from tests.jobs.web_site import Site, serving
 
@@ -33,11 +34,12 @@ class Volume:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.said: list[dict[str, Any]] = []
+        self.authority = folder.parent / "authority.pem"
+        self.authority.touch()
 
     def fetch(self, *sources: list[dict[str, object]]) -> tuple[int, dict[str, Any]]:
         """Exit code and last word of the program for these sources."""
-        code = fetch.main(str(self.write(*sources)))
+        code = fetch.main(str(self.write(*sources)), str(self.authority))
         word: dict[str, Any] = json.loads(Path(fetch.LAST_WORD).read_text())
         return code, word
 
@@ -146,7 +148,7 @@ def test_a_pod_that_is_taken_away_ends_at_once_and_the_next_goes_on(volume: Volu
     site.free = 10  # each file takes two questions
     site.open.clear()
     orders = volume.write([site.order(name, folder) for name in names])
-    pod = subprocess.Popen([sys.executable, "-m", "jobs.pod.fetch", str(orders)])
+    pod = subprocess.Popen([sys.executable, "-m", "jobs.pod.fetch", str(orders), str(volume.authority)])
     while len(site.asked) < site.free + fetch.FILES_AT_ONCE:
         assert pod.poll() is None
         time.sleep(0.01)
@@ -176,6 +178,26 @@ def test_another_checksum_or_a_server_without_pieces_is_told_and_nothing_is_left
     code, word = volume.fetch([site.order("set.tar", str(volume.folder))])
     assert code == 78 and "the server gives no pieces of it (answer 200)" in word["failed"]
     assert volume.tree() == {} and [each.name for each in volume.folder.iterdir()] == []
+
+
+def test_a_site_of_an_own_authority_is_trusted_only_where_that_is_named(
+    volume: Volume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("urllib.request._opener", None)
+    authority = Authority(tmp_path / "keys")
+    with serving(credential=authority.issue("site", hosts=["127.0.0.1"])) as site:
+        site.files = {"weights.npz": WEIGHTS}
+        order = site.order("weights.npz", str(volume.folder), sha(WEIGHTS))
+
+        code, word = volume.fetch([order])
+        assert (code, site.asked) == (78, [])
+        assert "its certificate is not trusted (unable to get local issuer certificate); --ca FILE" in word["failed"]
+        volume.authority.write_text(authority_of(authority.certificate))
+        assert volume.fetch([order]) == (0, {"done": [[1, 50_000, 1]]})
+    for text in ("", "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"):
+        (tmp_path / "bad.pem").write_text(text)
+        with pytest.raises(InputError, match=r"--ca = .*bad.pem.*no file of certificates in PEM form"):
+            authority_of(tmp_path / "bad.pem")
 
 
 def test_a_full_volume_ends_it_for_good(volume: Volume, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

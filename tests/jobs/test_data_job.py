@@ -114,7 +114,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fetched(script: Script) -> tuple[list[Moved], list[str]]:
     said: list[str] = []
-    work = fetching.fetch(script, VOLUME, [[ORDER]], "voc", said.append)  # type: ignore[arg-type]
+    work = fetching.fetch(script, VOLUME, [[ORDER]], "voc", said.append, "CERTIFICATE")  # type: ignore[arg-type]
     return asyncio.run(asyncio.wait_for(work, 10)), said
 
 
@@ -144,6 +144,7 @@ def test_a_job_is_made_suspended_gets_its_orders_and_is_told_about_until_it_is_d
     ]
     orders = json.loads(gzip.decompress(base64.b64decode(secret["data"]["orders.json.gz"])))
     assert orders == [[ORDER.values("/spotmpi/volume/voc")]]
+    assert base64.b64decode(secret["data"]["authority.pem"]) == b"CERTIFICATE"
     assert "s3cret" not in json.dumps(made) + str(said)
 
 
@@ -250,7 +251,7 @@ def test_the_same_files_have_the_same_job_however_they_are_signed() -> None:
 def test_what_no_secret_could_hold_is_refused() -> None:
     many = [Order(f"https://x.org/{os.urandom(200).hex()}", "x", None) for _ in range(6000)]
     with pytest.raises(InputError, match=r"6000 files.*are too many for one Job"):
-        fetch_job.orders_secret({"metadata": {"name": "n", "namespace": "h", "uid": "1"}}, [many], "voc")
+        fetch_job.orders_secret({"metadata": {"name": "n", "namespace": "h", "uid": "1"}}, [many], "voc", "")
 
 
 def test_a_source_that_is_named_twice_is_refused() -> None:

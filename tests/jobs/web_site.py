@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from jobs.remote_source import Order
+from tests.cluster.testbed.certificates import Credential
 
 
 class Site:
     """Files by path, with faults by number of the question; `asked` has the range of each."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, credential: Credential | None = None) -> None:
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.faults: dict[int, int] = {}  # question -> status instead of an answer; 0 breaks off in the middle
@@ -24,7 +26,11 @@ class Site:
         self.open.set()
         self.free = 0
         self.http = ThreadingHTTPServer((host, 0), type("Handler", (_Handler,), {"site": self}))
-        self.address = f"http://{host}:{self.http.server_port}"
+        if credential:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(credential.certificate, credential.key)
+            self.http.socket = tls.wrap_socket(self.http.socket, server_side=True)
+        self.address = f"{'https' if credential else 'http'}://{host}:{self.http.server_port}"
 
     def order(self, name: str, folder: str, sha256: str | None = None) -> dict[str, object]:
         """What a pod is told of a file, with a signature that is never the same."""
@@ -38,9 +44,9 @@ class Site:
 
 
 @contextmanager
-def serving(host: str = "127.0.0.1") -> Iterator[Site]:
-    """A site that answers until the end of the block."""
-    site = Site(host)
+def serving(host: str = "127.0.0.1", credential: Credential | None = None) -> Iterator[Site]:
+    """A site that answers until the end of the block, by https where it has a certificate."""
+    site = Site(host, credential)
     threading.Thread(target=site.http.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield site

@@ -21,7 +21,10 @@ def command(
 ) -> None:
     """Print a run's lines, from the first one on; --json prints every event."""
     from jobs import api
+    from jobs.cli import end_price
     from jobs.cli.printing import Filter, print_events
 
-    wanted = Filter.of(node, grep, since)
-    print_events(api.logs(run, follow, where(on, runs)), wanted, json, live=follow)
+    wanted, here = Filter.of(node, grep, since), where(on, runs)
+    print_events(api.logs(run, follow, here), wanted, json, live=follow)
+    if follow:
+        end_price.tell(run, here)

@@ -11,6 +11,7 @@ import typer
 
 from jobs import api
 from jobs.backends.choose import Where
+from jobs.cli import end_price
 from jobs.cli.view import make_view, say
 from jobs.errors import EXIT_FAILURE, EXIT_INTERRUPTED, wrong
 from jobs.pod import record
@@ -51,6 +52,8 @@ def run(wanted: Wanted, detach: bool, as_json: bool) -> None:
         print(state.id)
     else:
         _tell_end(state)
+    if not detach:
+        end_price.tell(state.id, wanted.where)
     raise typer.Exit(0 if detach else _exit_code(state))
 
 

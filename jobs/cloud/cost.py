@@ -22,6 +22,7 @@ from jobs.environment import Environment
 from jobs.errors import SpotmpiError, wrong
 from jobs.names import RunPaths
 
+_LISTED = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended
 FLAT = "given"  # the market of a machine whose price somebody said
 
 
@@ -123,6 +124,10 @@ def environment_cost(
     unseen = _look_at_runs(where)
     bill = make_bill(there, uses.every_use(where.folder), curves, since, now)
     notes = ["nodes only: control plane, system nodes, disks, storage and traffic come on top", *unseen]
+    if since < now - _LISTED:
+        notes.append(
+            "runs of others that ended more than a day ago, and were never listed here until then, count as idle"
+        )
     billed: dict[str, float] | None = None
     try:
         billed = explorer.billed(aws, environment.name, since, now)

@@ -86,6 +86,9 @@ def test_a_colleagues_run_on_the_cluster_is_no_idle_time_and_what_nobody_held_is
     assert cost.bill.total("idle") == pytest.approx(0.92)
     assert not any("count as idle" in note for note in cost.notes)
 
+    longer = environment_cost(there, T0 - 20 * HOUR, Where("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+    assert "runs of others that ended more than a day ago, and were never listed here until then" in longer.notes[1]
+
 
 def test_a_cluster_that_cannot_be_asked_for_runs_is_said(
     account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,37 @@ def test_the_command_shows_a_run_by_a_given_price(tmp_path: Path, in_process: In
     code, said, _ = in_process("cost", "big", "--price", "1", "--runs", str(tmp_path), "--json")
     assert json.loads(said)["dollars"] == pytest.approx(4.0)
     assert in_process("cost", "big", "--price", "-1")[0] == 2
+
+
+def test_what_a_run_has_cost_is_said_and_kept_as_its_follower_sees_it_end(
+    account: ScriptedAccount,
+    there: environment.Environment,
+    tmp_path: Path,
+    in_process: InProcess,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded(tmp_path, BIG, there=there.model_dump(mode="json"))
+    recorded(tmp_path, SMALL)
+    monkeypatch.setattr("jobs.cloud.cost.open_account", lambda region: account.aws)
+    follow = ("logs", "-f", "big", "--runs", str(tmp_path))
+
+    with account_that_refuses(account, "DescribeSpotPriceHistory"):
+        code, _, complaint = in_process(*follow)
+    assert code == 0 and "what it has cost is not known yet, `spotmpi cost big` asks again: " in complaint
+    assert "not permitted" in complaint and not (tmp_path / "big" / "bill.json").exists()
+    code, _, complaint = in_process(*follow)
+    assert code == 0 and complaint.endswith("spotmpi: it has cost $1.50 of nodes\n")
+    account.asked.clear()
+    assert run_cost("big", tmp_path, None, account.aws, T0 + 99 * HOUR).dollars == pytest.approx(1.50)
+    assert account.asked == []
+    code, _, complaint = in_process("logs", "-f", "small", "--runs", str(tmp_path))
+    assert code == 0 and "cost" not in complaint
+
+
+@contextmanager
+def account_that_refuses(account: ScriptedAccount, operation: str) -> Iterator[None]:
+    """Within the block AWS refuses that operation."""
+    usual = account.answers[operation]
+    account.refuse(operation, "UnauthorizedOperation")
+    yield
+    account.answers[operation] = usual

@@ -16,7 +16,7 @@ from jobs import names
 from jobs.backends import cluster_api, read_ahead, start_limit
 from jobs.backends.beyond import Ask, Beyond
 from jobs.backends.cluster_api import ClusterApi, Object, told
-from jobs.backends.followed import followed, pulled
+from jobs.backends.followed import ended, followed, pulled
 from jobs.backends.pod_log import PodLog, Source
 from jobs.backends.pod_output import Entry
 from jobs.backends.replaying import Replayer
@@ -168,7 +168,7 @@ class ClusterFollower:
         for condition in jobset.get("status", {}).get("conditions") or []:
             if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
                 self._ran = True
-                self._over = self._over or _said_by(condition)
+                self._over = self._over or ended(condition)
 
     def _verdict(self) -> Entry:
         """The end as the JobSet tells it, with the last words of an agent that could not record it."""
@@ -271,20 +271,17 @@ class ClusterFollower:
 
     async def _replayed(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
         """What the run folder holds, by way of the pod itself or of node 0's, where one of them lives."""
-        living = [each for each in self._seen.pods.values() if _phase(each) == "Running"]
-        seeing = [_name(each) for each in living if _name(each) == pod or _node(each) == 0]
+
+        def seeing() -> list[str]:
+            living = [each for each in self._seen.pods.values() if _phase(each) == "Running"]
+            return [_name(each) for each in living if _name(each) == pod or _node(each) == 0]
+
         async with self._replaying:  # one after the other, for a pod may have to be made
             return await self._replayer.entries(seeing, node, since, until)
 
     def _finished(self, pod: str) -> bool:
         values = self._seen.pods.get(pod)
         return values is None or _phase(values) in ("Succeeded", "Failed")
-
-
-def _said_by(condition: Mapping[str, Any]) -> Event:
-    if condition["type"] == "Completed":
-        return Event(time.time(), record.SUCCEEDED)
-    return Event(time.time(), record.FAILED, values={"reason": condition.get("message", "failed")})
 
 
 def _name(pod: Mapping[str, Any]) -> str:

@@ -1,13 +1,16 @@
-"""What a follower has to know of a run on a cluster. Pure."""
+"""What a follower has to know of a run on a cluster."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.events import Event
 from jobs.plan import manifests
 from jobs.plan.pods import CONTAINER
+from jobs.pod import record
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,10 @@ def pulled(pod: Mapping[str, Any]) -> str | None:
     states = pod.get("status", {}).get("containerStatuses") or []
     own = next((str(each.get("imageID") or "") for each in states if each["name"] == CONTAINER), "")
     return own.removeprefix("docker-pullable://") or None
+
+
+def ended(condition: Mapping[str, Any]) -> Event:
+    """The end of a run as a condition of its JobSet tells it."""
+    if condition["type"] == "Completed":
+        return Event(time.time(), record.SUCCEEDED)
+    return Event(time.time(), record.FAILED, values={"reason": condition.get("message", "failed")})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from jobs import names
@@ -13,10 +14,12 @@ from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.pod_output import Entry
 from jobs.backends.volume_access import Volume, VolumeAccess, volume_access
-from jobs.errors import SpotmpiError
+from jobs.errors import NotPermitted, SpotmpiError
 from jobs.plan import manifests, ship
 from jobs.pod import boot, place
 
+PAUSES = (0.5, 1.0, 2.0)  # seconds after which another pod may live, where one could not be read
+_WHOLE = "that is all"
 _CODE = "/tmp/spotmpi"  # in a pod that is not of the run
 
 
@@ -32,21 +35,32 @@ class Replayer:
         self._own: VolumeAccess | None = None
         self._open = AsyncExitStack()
 
-    async def entries(self, living: Iterable[str], node: int, since: float, until: float) -> list[Entry]:
-        """What the run folder holds of *node* between two Unix times; *living* are pods that run and see it.
+    async def entries(self, living: Callable[[], Sequence[str]], node: int, since: float, until: float) -> list[Entry]:
+        """What the run folder holds of *node* between two Unix times; *living* tells pods that run and see it now.
 
         Raises:
             SpotmpiError: no pod can read it.
         """
-        pod = next(iter(living), None)
-        code = boot.CODE if pod else _CODE
-        if pod is None:
-            pod = (await self._own_access()).pod
-        folder = f"{place.RUNS}/{self._run}"
-        words = f"cd {code} && python3 -m jobs.pod.replay {shlex.quote(folder)} {node} {since!r} {until!r}"
+        words = f"{shlex.quote(f'{place.RUNS}/{self._run}')} {node} {since!r} {until!r}"
+        for pause in PAUSES:
+            pods = living()
+            if not pods:
+                break
+            try:
+                return await self._read(pods[0], boot.CODE, words)
+            except NotPermitted:
+                raise
+            except SpotmpiError:
+                await asyncio.sleep(pause)  # a pod may end while it is asked
+        return await self._read((await self._own_access()).pod, _CODE, words)
+
+    async def _read(self, pod: str, code: str, words: str) -> list[Entry]:
+        command = f"cd {code} && python3 -m jobs.pod.replay {words} && echo {_WHOLE}"
         with told("read the run folder"):
-            said = await self._client.execute(pod, ["sh", "-c", words])
-        return [entry for line in said.splitlines() if (entry := pod_output.parse(line))]
+            *lines, last = (await self._client.execute(pod, ["sh", "-c", command])).splitlines() or [""]
+        if last != _WHOLE:
+            raise SpotmpiError(f"could not read the run folder: {pod} broke off")
+        return [entry for line in lines if (entry := pod_output.parse(line))]
 
     async def close(self) -> None:
         """Delete the pod that was made, if any."""

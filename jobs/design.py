@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs import variants
-from jobs.budget import Budget
+from jobs.budget import Budget, Cell
 from jobs.errors import InputError, Problem
 from jobs.spec import JobSpec
 from jobs.trial import ALLREDUCE, DRIFT, MEASURED, READ, SILENT, Trial
@@ -19,8 +19,6 @@ SEED = 1
 REPEATS = 3
 RETRIES = 2
 NO_EXCHANGE = "--no-exchange"
-
-Cell = tuple[str, int]  # the name of a variant, and nodes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from jobs.backends import choose
 from jobs.backends.base import Say
 from jobs.backends.choose import Place
-from jobs.budget import Price
+from jobs.budget import Cell, Price
 from jobs.design import Design
 from jobs.environment import Environment, NodeGroup
 from jobs.errors import SpotmpiError, wrong
@@ -19,19 +19,20 @@ from jobs.spec import JobSpec
 
 
 def priced(design: Design, where: Place, say: Say) -> Design:
-    """*design* with the price of a node: its own, its spec's, or that of the environment in which it runs.
+    """*design* with what a node costs in each of its cells: as it says, as its specs do, or what the group costs.
 
     Where nobody tells it, *say* says so once, and no money is told.
 
     Raises:
-        InputError: there is a limit of money, and no price.
+        InputError: there is a limit of money, and a cell without a price.
     """
     budget = design.budget
-    price = budget.price or _of_spec(design.spec) or _of_place([each.spec for each in design.variants], where, say)
-    if budget.dollars is not None and price is None:
+    if budget.price is None:
+        budget = replace(budget, prices=_of_specs(design) or _of_place(design, where, say))
+    if budget.dollars is not None and any(budget.price_of(*cell) is None for cell in design.cells):
         remedy = "needs [price] with node_hour and told, or an environment (--on STACK) and access to its AWS account"
         raise wrong("limits.money", budget.dollars, remedy)
-    return replace(design, budget=replace(budget, price=price))
+    return replace(design, budget=budget)
 
 
 def asked(goal: Goal, known: Price | None, specs: Iterable[JobSpec], where: Place) -> Goal:
@@ -54,26 +55,38 @@ def of_environment(environment: Environment, specs: Iterable[JobSpec]) -> Price:
     """What a node of the dearest group that *specs* go to costs now; SpotmpiError where AWS does not tell."""
     from jobs.cloud.node_price import told_price
 
-    groups: dict[str, NodeGroup] = {}
-    for spec in specs:
-        found = fitting(spec, environment.node_groups)
-        groups |= {group.name: group for group in found.groups} if isinstance(found, Choice) else {}
+    groups = {group.name: group for spec in specs for group in _groups(environment, spec)}
     # What fits no group is refused elsewhere; until then a node costs what the dearest of all does.
     return told_price(environment, list(groups.values()) or environment.node_groups)
 
 
-def _of_spec(spec: JobSpec) -> Price | None:
-    return Price(spec.price, "as the spec says") if spec.price is not None else None
+def _groups(environment: Environment, spec: JobSpec) -> tuple[NodeGroup, ...]:
+    found = fitting(spec, environment.node_groups)
+    return found.groups if isinstance(found, Choice) else ()
 
 
-def _of_place(specs: Iterable[JobSpec], where: Place, say: Say) -> Price | None:
+def _of_specs(design: Design) -> dict[Cell, Price]:
+    """The prices that specs say themselves."""
+    told = {variant.name: variant.spec.price for variant in design.variants}
+    return {cell: Price(price, "as the spec says") for cell in design.cells if (price := told[cell[0]]) is not None}
+
+
+def _of_place(design: Design, where: Place, say: Say) -> dict[Cell, Price]:
+    """What a node of the groups that each cell goes to costs now; where there are several, the dearest one."""
     environment = choose.environment_of(where)
     if environment is None or not environment.node_groups:
-        return None
+        return {}
+    found: dict[Cell, Price] = {}
+    known: dict[tuple[str, ...], Price] = {}
     try:
-        price = of_environment(environment, specs)
+        for name, nodes in design.cells:
+            spec = design.variant(name).spec.model_copy(update={"nodes": nodes})
+            groups = tuple(group.name for group in _groups(environment, spec))
+            known[groups] = known.get(groups) or of_environment(environment, [spec])
+            found[name, nodes] = known[groups]
     except SpotmpiError as error:
         say(f"no money is told, since the price of a node is not known ({error}): [price] in the study would give it")
-        return None
-    say(f"a node costs {price}")
-    return price
+        return {}
+    for price in dict.fromkeys(known.values()):
+        say(f"a node costs {price}")
+    return found

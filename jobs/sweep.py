@@ -100,7 +100,7 @@ class Sweep:
             "work": self.work,
             "place": self.place,
             "cut": self.cut,
-            "price": dataclasses.asdict(self.design.budget.price) if self.design.budget.price else None,
+            "prices": [[*cell, dataclasses.asdict(price)] for cell, price in self.design.budget.prices.items()],
             "trials": trials,
         }
 
@@ -128,18 +128,17 @@ def load(folder: Path) -> Sweep:
     try:
         values = json.loads((folder / _RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
-        design = _priced(design_from_json(values["design"]), values.get("price"))
+        design = _priced(design_from_json(values["design"]), values.get("prices") or [])
         place, cut = values["place"], values.get("cut")
         return Sweep(folder, design, values["work"], values["created"], place, trials, cut)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise wrong("sweep", folder.name, f"its {_RECORD} cannot be read ({error}); remove {folder}") from error
 
 
-def _priced(design: Design, price: dict[str, Any] | None) -> Design:
-    """The design with the price that was found when it was carried out, unless it says one itself."""
-    if design.budget.price or not price:
-        return design
-    return dataclasses.replace(design, budget=dataclasses.replace(design.budget, price=Price(**price)))
+def _priced(design: Design, prices: list[Any]) -> Design:
+    """The design with the prices that were found when it was carried out."""
+    known = {(variant, nodes): Price(**price) for variant, nodes, price in prices}
+    return dataclasses.replace(design, budget=dataclasses.replace(design.budget, prices=known))
 
 
 def every(runs_folder: Path) -> list[Path]:

@@ -77,7 +77,7 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         variants=[(variant.name, ", ".join(variant.settings) or "the spec itself") for variant in design.variants],
         silent=silent,
         probes=probes,
-        price=design.budget.price,
+        price=next(iter(design.budget.told), None),
         specs=[variant.spec for variant in design.variants],
     )
     return dataclasses.replace(made, sections=parts.of_sweep(it, made, runs_folder))

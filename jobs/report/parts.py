@@ -21,7 +21,7 @@ def of_sweep(it: Sweep, report: Report, runs_folder: Path) -> list[Section]:
     compared = beside.section(series, published.tables()[design.compare], report.conditions) if design.compare else None
     runs = [(trial.number, RunPaths(runs_folder / run)) for trial in it.trials for run in trial.runs]
     found: Sequence[Section | None] = (
-        costs.section(report.rows, lines, design.budget.price),
+        costs.section(report.rows, lines, design.budget),
         split.section(report.rows, report.silent),
         effects.section(report.rows, design.variants),
         modelled.section(series),

@@ -25,7 +25,7 @@ class Report:
     a reader must know first, ``commands`` repeat the measurement and ``spec`` is the TOML that they read. ``place``
     is where the files of the report go unless told otherwise, below the runs folder. ``silent`` holds by (variant,
     nodes) the runs that left out the exchange of gradients, ``probes`` the micro-benchmarks; ``sections`` are what is
-    shown beside the main table. A sweep's ``price`` is what it was carried out at, and ``specs`` what it varied.
+    shown beside the main table. A sweep's ``price`` is that of its dearest nodes, and ``specs`` what it varied.
     """
 
     title: str

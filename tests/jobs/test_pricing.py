@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from jobs.design import Design
 from jobs.errors import InputError
 from jobs.forecast import Goal
 from jobs.report.gather import gather
+from jobs.runs import RunState
 from jobs.spec import from_values
 from tests.jobs.recorded import NOW, SPEC, Recorded, record
 from tests.jobs.scripted_account import ScriptedAccount
@@ -51,35 +53,92 @@ def lab(tmp_path: Path, account: ScriptedAccount) -> Where:
     return Where(str(path), tmp_path / "runs")
 
 
-def design(groups: list[str], **more: Any) -> Design:
+def design(groups: list[str], nodes: list[int] | None = None, **more: Any) -> Design:
     spec = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
-    return study.design_of({"spec": spec, "factors": {"node_group": groups, "nodes": [1]}, **more})
+    return study.design_of({"spec": spec, "factors": {"node_group": groups, "nodes": nodes or [1]}, **more})
 
 
-def test_a_node_costs_what_the_dearest_group_of_the_study_does_now(lab: Where) -> None:
+def at(priced: Design) -> dict[str, Price | None]:
+    """The price of a node in each variant on one node."""
+    return {variant.name: priced.budget.price_of(variant.name, 1) for variant in priced.variants}
+
+
+def hourly(priced: Design) -> dict[str, float]:
+    return {name: price.node_hour for name, price in at(priced).items() if price}
+
+
+def test_a_node_costs_what_its_own_group_does_now(lab: Where) -> None:
     said: list[str] = []
-    price = pricing.priced(design(["g4dn"]), lab, said.append).budget.price
-    assert price is not None
-    assert (price.node_hour, len(said)) == (0.20, 1)
-    assert said[0].startswith("a node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
-    assert said[0].endswith(" UTC)")
-    both = pricing.priced(design(["g4dn", "g5"]), lab, quiet).budget.price
-    assert both is not None and both.node_hour == 0.45
+    assert hourly(pricing.priced(design(["g4dn"]), lab, said.append)) == {"base": 0.20}
+    (line,) = said
+    assert line.startswith("a node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
+    assert line.endswith(" UTC)")
+    both = pricing.priced(design(["g4dn", "g5"]), lab, said.append)
+    assert hourly(both) == {"group g4dn": 0.20, "group g5": 0.45}
+    assert [price.node_hour for price in both.budget.told] == [0.45, 0.20]
+    assert len(said) == 3
+
+
+def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_of_each(
+    lab: Where, tmp_path: Path
+) -> None:
+    """By hand: 10 minutes of a node cost 3.33 cents (g4dn) or 7.5 cents (g5); 2 repeats on 1 and on 2 nodes make 6 of
+    each, so 20 + 45 cents. At the dearest price of both it would be 90."""
+    limits = {"money": 0.70, "trial": "10m"}
+    wanted = design(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2])
+    priced = pricing.priced(wanted, lab, quiet)
+    assert priced.budget.estimate(priced.trials()) == "8 trials, about 80 min and $0.65"
+
+    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    bench.carry_out(it, TenMinutes(), quiet)
+    assert (it.cut, it.over) == (None, True)
+    assert priced.budget.spent(it.trials) == pytest.approx((8 * 600.0, 0.65))
+    for trial in it.trials:
+        record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded(wobble=0.0))
+    costs = next(each for each in gather([], tmp_path / "runs", NOW).sections if each.title == "What it costs")
+    # 1,000 iterations at 10 a second are 100 seconds, here on any number of nodes.
+    assert [cells[:4] for cells in costs.cells] == [
+        ("group g4dn", "1", "0.2000", "0.005556"),
+        ("group g4dn", "2", "0.2000", "0.01111"),
+        ("group g5", "1", "0.4500", "0.01250"),
+        ("group g5", "2", "0.4500", "0.02500"),
+    ]
+    assert "$0.45 an hour (spot price of g5.xlarge" in costs.said[0]
+    assert "$0.2 an hour (spot price of g4dn.xlarge" in costs.said[0]
+
+
+def test_a_limit_of_money_cuts_at_the_price_of_the_groups_that_ran(lab: Where, tmp_path: Path) -> None:
+    limits = {"money": 0.25, "trial": "10m"}
+    priced = pricing.priced(design(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab, quiet)
+    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    bench.carry_out(it, TenMinutes(), quiet)
+    spent = sum({"group g4dn": 0.2, "group g5": 0.45}[t.variant] * t.nodes / 6 for t in it.trials if t.over)
+    after = next(trial for trial in it.trials if not trial.over)
+    more = {"group g4dn": 0.2, "group g5": 0.45}[after.variant] * after.nodes / 6
+    assert spent <= 0.25 < spent + more
+    assert it.cut == f"limits.money = 0.25 is reached: ${spent:.2f} spent, the next trial costs ${more:.2f}"
+
+
+class TenMinutes(FakeRunner):
+    """Every run takes ten minutes of its own clock."""
+
+    def state(self, run: str) -> RunState:
+        return replace(super().state(run), submitted=1000.0, ended=1600.0)
 
 
 def test_what_a_study_or_its_spec_says_asks_nobody(lab: Where, account: ScriptedAccount) -> None:
     told = {"node_hour": 0.9, "told": "list price"}
-    assert pricing.priced(design(["g5"], price=told), lab, quiet).budget.price == Price(0.9, "list price")
+    assert at(pricing.priced(design(["g5"], price=told), lab, quiet)) == {"base": Price(0.9, "list price")}
     spec = {"command": ["train"], "launcher": "none", "price": 0.7}
     own = study.design_of({"spec": spec, "factors": {"nodes": [1]}})
-    assert pricing.priced(own, lab, quiet).budget.price == Price(0.7, "as the spec says")
+    assert at(pricing.priced(own, lab, quiet)) == {"base": Price(0.7, "as the spec says")}
     assert account.calls("DescribeSpotPriceHistory") == []
 
 
 def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Where, account: ScriptedAccount) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     said: list[str] = []
-    assert pricing.priced(design(["g5"]), lab, said.append).budget.price is None
+    assert at(pricing.priced(design(["g5"]), lab, said.append)) == {"base": None}
     (line,) = said
     assert line.startswith("no money is told, since the price of a node is not known (")
     assert "not permitted" in line and line.endswith("[price] in the study would give it")
@@ -99,11 +158,11 @@ def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: 
     bench.carry_out(it, FakeRunner(), quiet)
     for trial in it.trials:
         record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded())
-    assert sweep.load(it.folder).design.budget.price == priced.budget.price
+    assert at(sweep.load(it.folder).design) == at(priced)
     report = gather([], tmp_path / "runs", NOW)
     costs = next(each for each in report.sections if each.title == "What it costs")
     assert costs.said[0].startswith("A node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, ")
-    assert report.price == priced.budget.price
+    assert report.price == at(priced)["base"]
 
 
 def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Where, account: ScriptedAccount) -> None:

@@ -39,7 +39,7 @@ def curves(told: Section, at: int = 0) -> Sequence[Curve]:
 def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) -> None:
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE)
     costs = section(report, "What it costs")
-    dollars = [float(cells[2]) for cells in costs.cells]
+    dollars = [float(cells[3]) for cells in costs.cells]
     assert dollars == pytest.approx([1 * 3.6 * 1000 / 10 / 3600, 2 * 3.6 * 1000 / 16 / 3600], rel=0.01)
     assert "$3.6 an hour (spot, 21 November 2026)" in costs.said[0]
     assert [y for _, y in curves(costs)[0].points] == pytest.approx(dollars, rel=0.01)

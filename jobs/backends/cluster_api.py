@@ -59,10 +59,10 @@ class ClusterApi:
         created: Object = (await self._client.create(made)).to_dict()
         return created
 
-    async def find(self, kind: str, name: str) -> Object | None:
+    async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """The object of that name, or None."""
         try:
-            found: Object = (await self._client.get(_RESOURCES[kind], name)).to_dict()
+            found: Object = (await self._client.get(_RESOURCES[kind], name, namespace=namespace)).to_dict()
         except ApiError as error:
             if missing(error):
                 return None
@@ -73,6 +73,11 @@ class ClusterApi:
         """The objects that carry *labels*; of events those that are *about* the object of that name."""
         fields = None if about is None else {"involvedObject.name": about}
         return [item.to_dict() async for item in self._client.list(_RESOURCES[kind], labels=labels, fields=fields)]
+
+    async def node_events(self) -> Sequence[Object]:
+        """The events about nodes, which have no namespace: theirs are kept in ``default``."""
+        fields = {"involvedObject.kind": "Node"}
+        return [item.to_dict() async for item in self._client.list(core_v1.Event, namespace="default", fields=fields)]
 
     async def watch(
         self, kind: str, labels: dict[str, str] | None = None, name: str | None = None

@@ -43,7 +43,7 @@ class ClusterFollower:
         self._jobset: Object = jobset
         self._entries: asyncio.Queue[list[Entry] | Exception | None] = asyncio.Queue(WAITING)
         self._seen = Seen()
-        self._beyond = Beyond(ask_cloud)
+        self._beyond = Beyond(client, ask_cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
         self._strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry: an agent's last words
@@ -226,7 +226,7 @@ class ClusterFollower:
 
     async def _look(self) -> list[Event]:
         """Why the run waits, where that is news; its end, where it has waited too long."""
-        self._seen.beyond = await self._beyond.word(list(self._seen.pods.values()))
+        await self._beyond.look(self._seen, self._it.submitted)
         reason = why_waiting(self._seen, self._it.run, self._it.nodes)
         wait = start_limit.wait_of(self._jobset, self._it.submitted, self._seen.pods.values(), self._began)
         if reason and wait:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.backends.start_limit import unix
+
 Object = Mapping[str, Any]
 
 _TELLING = {
@@ -20,6 +22,29 @@ _TELLING = {
     "Pending",  # said by Kueue of a workload without quota
 }
 _SCALING = {"NotTriggerScaleUp", "TriggeredScaleUp"}  # said by the cluster autoscaler
+_NODE_TROUBLE = {
+    "NodeNotReady",
+    "NodeNotSchedulable",
+    "NodeHasDiskPressure",
+    "NodeHasInsufficientMemory",
+    "NodeHasInsufficientPID",
+    "EvictionThresholdMet",
+    "FreeDiskSpaceFailed",
+    "ImageGCFailed",
+    "SystemOOM",
+    "Rebooted",
+    "Shutdown",
+    "SpotInterruption",  # said by AWS's node termination handler, as is the next
+    "RebalanceRecommendation",
+    "ScaleDown",  # said by the cluster autoscaler
+}
+_NODE_FINE = {
+    "NodeReady",
+    "NodeSchedulable",
+    "NodeHasNoDiskPressure",
+    "NodeHasSufficientMemory",
+    "NodeHasSufficientPID",
+}
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 _FINE = {"ContainerCreating", "PodInitializing"}
 
@@ -31,7 +56,8 @@ class Seen:
     pods: dict[str, Object] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)  # of each object, the newest telling event
     scaling: dict[str, str] = field(default_factory=dict)  # of each pod, the autoscaler's newest word
-    beyond: str | None = None  # why the cloud starts no machine
+    nodes: dict[str, str] = field(default_factory=dict)  # of each node that is in trouble, the newest word on it
+    beyond: str | None = None  # why the cloud or the autoscaler brings no machine
     blind: bool = False  # whether events may not be read
 
     def take_event(self, event: Object) -> None:
@@ -44,6 +70,16 @@ class Seen:
             # A Job's pods have another name at each try.
             said = re.sub(rf"\b{re.escape(name)}-\d+-[a-z0-9]{{5}}\b", f"{name}-*", said)
             self.messages[name] = f"{event['reason']}: {said}"
+
+    def take_node_events(self, events: Iterable[Object], since: float) -> None:
+        """Note of each node what is wrong with it, from all events about nodes that are newer than *since*."""
+        self.nodes.clear()
+        for event in sorted(events, key=_moment):
+            name = str((event.get("involvedObject") or {}).get("name"))
+            if event.get("reason") in _NODE_FINE or _moment(event) < since:
+                self.nodes.pop(name, None)
+            elif event.get("reason") in _NODE_TROUBLE:
+                self.nodes[name] = f"node {name}: {event['reason']}: {event.get('message') or ''}"
 
 
 def why_waiting(seen: Seen, run: str, nodes: int) -> str | None:
@@ -70,11 +106,23 @@ def _of_pod(pod: Object, seen: Seen) -> str | None:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             said = [condition.get("message") or "not scheduled yet", seen.scaling.get(str(pod["metadata"]["name"]))]
             return "; ".join(_short(str(each)) for each in [*said, seen.beyond] if each)
+    newest = seen.messages.get(str(pod["metadata"]["name"]), "containers are being created")
     for container in status.get("containerStatuses") or []:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _FINE:
-            return _short(f"{waiting['reason']}: {waiting.get('message') or ''}")
-    return _short(seen.messages.get(str(pod["metadata"]["name"]), "containers are being created"))
+            newest = f"{waiting['reason']}: {waiting.get('message') or ''}"
+    return "; ".join([_short(newest), *_of_nodes([pod], seen)])
+
+
+def _of_nodes(pods: Iterable[Object], seen: Seen) -> list[str]:
+    """What is wrong with the nodes of some pods."""
+    names = {str((pod.get("spec") or {}).get("nodeName")) for pod in pods}
+    return [_short(seen.nodes[name]) for name in sorted(names & seen.nodes.keys())]
+
+
+def _moment(event: Object) -> float:
+    """When an event happened last, Unix seconds."""
+    return unix(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
 
 
 def _blindness(seen: Seen) -> str:
@@ -89,10 +137,11 @@ def _dead_nodes(seen: Seen, nodes: int) -> str | None:
     if not dead or len(dead) < len(left):
         return None
     names = " ".join(sorted({str(pod["spec"]["nodeName"]) for pod in dead}))
-    return (
+    said = (
         f"{len(dead)}/{nodes} nodes: {names} does not answer, and the run waits for it or for its end: "
         f"`kubectl delete node {names}`, or `kubectl taint node {names} {_OUT_OF_SERVICE}`"
     )
+    return "; ".join([said, *_of_nodes(dead, seen)])
 
 
 def _silent(pod: Object) -> bool:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from jobs.backends import run_keys
 from jobs.backends.kubernetes import KubernetesBackend
 from jobs.errors import SpotmpiError
+from jobs.events import Event
 from jobs.spec import from_values
 from tests.cluster.followed import Followed, Runs, digits, plain, runs_in
 from tests.cluster.testbed.cluster import Cluster
@@ -44,6 +50,60 @@ def test_an_image_that_cannot_be_pulled_is_named_until_the_start_limit_ends_the_
 def test_a_request_that_fits_no_node_is_told_in_the_schedulers_words(runs: Runs) -> None:
     run = runs.start(impatient({**plain("true"), "resources": {"gpu": 1}}), image="base")
     assert_given_up(run, "1/1 nodes", "Insufficient nvidia.com/gpu")
+
+
+@contextmanager
+def told_about_nodes(testbed: Cluster) -> Iterator[None]:
+    """The autoscaler's ConfigMap with a group that gets no machine, and word of a reclaim of every node."""
+    moment = datetime.now(UTC)
+    group = {
+        "name": "gpu-a",
+        "health": {"status": "Healthy", "nodeCounts": {"registered": {"total": 0}}, "cloudProviderTarget": 1},
+        "scaleUp": {"status": "Backoff", "backoffInfo": {"errorCode": "x", "errorMessage": "no capacity in the zone"}},
+    }
+    status = {"time": f"{moment:%Y-%m-%d %H:%M:%S}.123 +0000 UTC", "autoscalerStatus": "Running", "nodeGroups": [group]}
+    about = {"name": "cluster-autoscaler-status", "namespace": "kube-system"}
+    planted: list[Object] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": {"status": yaml.safe_dump(status)}}
+    ]
+    for node in testbed.nodes:
+        planted.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": f"{node.name}.reclaimed", "namespace": "default"},
+                "involvedObject": {"kind": "Node", "name": node.name},
+                "reason": "SpotInterruption",
+                "message": "the machine will be reclaimed",
+                "lastTimestamp": f"{moment + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}",
+            }
+        )
+    try:
+        for each in planted:
+            testbed.apply(each, namespace=each["metadata"]["namespace"])
+        yield
+    finally:
+        for each in planted:
+            where = ("-n", each["metadata"]["namespace"])
+            testbed.kubectl("delete", each["kind"], each["metadata"]["name"], "--ignore-not-found", *where)
+
+
+def says(words: tuple[str, ...], event: Event) -> bool:
+    """Whether all these words are in the event's reason."""
+    return all(word in (event.reason or "") for word in words)
+
+
+def test_what_the_autoscaler_and_the_events_of_nodes_say_stands_in_the_line(runs: Runs) -> None:
+    with told_about_nodes(runs.testbed):
+        without = runs.start({**plain("true"), "resources": {"gpu": 1}}, image="base")
+        stuck = runs.start(plain("true"), image="registry.invalid/none:1")
+        for run, words in (
+            (without, ("Insufficient nvidia.com/gpu", "; group gpu-a: no capacity in the zone")),
+            (stuck, ("registry.invalid/none:1", "; node node-", ": SpotInterruption: the machine will be reclaimed")),
+        ):
+            run.until(words[-1], partial(says, words))
+            runs.backend.stop(run.id, "seen", now=True)
+            assert run.end().kind == "stopped"
 
 
 def test_a_detached_run_that_waited_too_long_is_ended_by_the_next_look_at_it(runs: Runs) -> None:

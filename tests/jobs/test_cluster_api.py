@@ -225,6 +225,23 @@ def test_events_about_one_object_are_chosen_by_the_server(api: ClusterApi, serve
     assert "fieldSelector=involvedObject.name%3Dpod-1" in server.asked[0]
 
 
+def test_events_of_nodes_are_read_from_the_namespace_that_keeps_them(api: ClusterApi, server: Server) -> None:
+    event = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Node", "name": "n"}, "reason": "Rebooted"}
+    events = {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": [event]}
+    server.answers["other"] = [(200, json.dumps(events))]
+    assert [event["reason"] for event in asyncio.run(api.node_events())] == ["Rebooted"]
+    assert "/api/v1/namespaces/default/events?" in server.asked[0]
+    assert "fieldSelector=involvedObject.kind%3DNode" in server.asked[0]
+
+
+def test_what_lies_in_another_namespace_is_found_there(api: ClusterApi, server: Server) -> None:
+    there = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "it"}, "data": {"status": "fine"}}
+    server.answers["other"] = [(200, json.dumps(there)), (404, json.dumps(status(404, 'configmaps "it" not found')))]
+    found = [asyncio.run(api.find(cluster_api.CONFIG_MAP, "it", "kube-system")) for _ in range(2)]
+    assert found[0] and found[0]["data"] == {"status": "fine"} and found[1] is None
+    assert "/api/v1/namespaces/kube-system/configmaps/it" in server.asked[0]
+
+
 def test_a_followed_log_gives_its_lines(api: ClusterApi, server: Server) -> None:
     server.answers["log"] = [(200, "one\ntwo\n")]
     assert taken(lambda: api.log("a", 3, True), 1) == ["one\ntwo"]

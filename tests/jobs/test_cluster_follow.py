@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,6 +70,9 @@ class FakeCluster:
         self.patched_jobset: Object = {}
         self.deleted: list[str] = []
         self.refuses: dict[str, Exception] = {}
+        self.found: dict[str, Object] = {}  # by namespace and name
+        self.about_nodes: list[Object] = []
+        self.asked: list[str] = []
 
     def put(self, kind: str, change: str, values: Object) -> None:
         self.changes.setdefault(kind, asyncio.Queue()).put_nowait((change, values))
@@ -88,6 +91,18 @@ class FakeCluster:
         if kind in self.refuses:
             raise self.refuses[kind]
         return self.pods if kind == cluster_api.POD else []
+
+    async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        self.asked.append(f"{namespace}/{name}")
+        if f"{namespace}/{name}" in self.refuses:
+            raise self.refuses[f"{namespace}/{name}"]
+        return self.found.get(f"{namespace}/{name}")
+
+    async def node_events(self) -> Sequence[Object]:
+        self.asked.append("events of nodes")
+        if "events of nodes" in self.refuses:
+            raise self.refuses["events of nodes"]
+        return self.about_nodes
 
     async def log(self, name: str, since: int | None, follow: bool) -> AsyncIterator[str]:
         if name in self.logs:

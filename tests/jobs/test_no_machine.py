@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,11 +9,8 @@ from typing import Any
 import pytest
 
 from jobs import environment
-from jobs.backends import beyond
-from jobs.backends.beyond import Beyond
 from jobs.cloud.no_machine import why_no_machine
 from jobs.cloud.scaling import GROUP_TAG
-from jobs.errors import SpotmpiError
 from tests.jobs.scripted_account import ScriptedAccount
 from tests.jobs.test_environment import OUTPUTS
 
@@ -23,8 +19,6 @@ FULL = (
     "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity due to your request "
     "configuration. Launching EC2 instance failed."
 )
-UNSCHEDULED = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
-SCHEDULED = {"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}
 
 
 def launch(status: str, age: float = 60) -> dict[str, Any]:
@@ -73,25 +67,3 @@ def test_what_goes_well_is_over_or_concerns_others_is_not_told(
     activities: list[dict[str, Any]], groups: tuple[str, ...]
 ) -> None:
     assert told(*activities, groups=groups) is None
-
-
-def test_the_cloud_is_asked_now_and_then_and_only_while_a_pod_has_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def ask() -> str:
-        asked.append(1)
-        return "no capacity"
-
-    it = Beyond(ask)
-    assert asyncio.run(it.word([SCHEDULED])) is None and not asked
-    assert [asyncio.run(it.word([SCHEDULED, UNSCHEDULED])) for _ in range(3)] == ["no capacity"] * 3
-    assert len(asked) == 1
-    monkeypatch.setattr(beyond, "LOOK", 0.0)
-    assert asyncio.run(it.word([UNSCHEDULED])) == "no capacity" and len(asked) == 2
-
-
-def test_a_cloud_that_cannot_be_asked_leaves_the_pods_own_words() -> None:
-    def refused() -> str | None:
-        raise SpotmpiError("not permitted")
-
-    assert asyncio.run(Beyond(refused).word([UNSCHEDULED])) is None

@@ -45,7 +45,7 @@ class VolumeCluster(FakeCluster):
         self.created.append(values)
         return values
 
-    async def find(self, kind: str, name: str) -> Object | None:
+    async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
         return {"metadata": {"name": name}, "status": {"phase": phase}} if phase else None
 

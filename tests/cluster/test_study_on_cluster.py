@@ -1,4 +1,4 @@
-"""A study on real pods loses a node in the middle of a trial: it goes on, and its report tells what was left out."""
+"""A study on real pods: nodes and storage are measured first, a trial loses a node, and the report tells all of it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import tomli_w
 
 from jobs import runs as recorded
 from jobs import sweep
-from jobs.trial import MEASURED, RUNNING, SUCCEEDED, Trial
+from jobs.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from tests.cluster.followed import Runs
 from tests.cluster.testbed.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(1700)]
 
 SPOTMPI = Path(sys.executable).parent / "spotmpi"
-ITERATIONS = 120
+ITERATIONS = 300  # long enough that the trial is still in its middle when the node goes
 STRUCK_AT = 30
+FILES, SIZE = 300, 50_000  # what the read benchmark finds on the run volume
 
 
 def study(runs: Runs) -> dict[str, Any]:
@@ -32,9 +33,23 @@ def study(runs: Runs) -> dict[str, Any]:
         "image": "chainermn",
         "program": "digits",
         "args": ["--global-batch", "64", "--iterations", str(ITERATIONS)],
-        "kubernetes": {"image": runs.testbed.images["chainermn"], "namespace": runs.namespace, "volume": "shared"},
+        "data": "set",
+        "kubernetes": {
+            "image": runs.testbed.images["chainermn"],
+            "namespace": runs.namespace,
+            "volume": "shared",
+            "spread": "node",
+        },
     }
     return {"spec": spec, "factors": {"nodes": [1, 2]}, "repeats": 2, "probe": True}
+
+
+def put_data(volume: Path) -> None:
+    """A data set on the run volume: digits do not read it, the benchmark does."""
+    folder = volume / "set"
+    folder.mkdir()
+    for number in range(FILES):
+        (folder / f"{number}.bin").write_bytes(os.urandom(SIZE))
 
 
 def evict_in_the_middle(runs: Runs, folder: Path, struck: list[Trial]) -> None:
@@ -46,29 +61,32 @@ def evict_in_the_middle(runs: Runs, folder: Path, struck: list[Trial]) -> None:
         lines = recorded.lines(folder / struck[0].runs[-1] / "metrics.jsonl") if struck else iter(())
         return any((line.get("iteration") or 0) >= STRUCK_AT for line in lines)
 
-    wait_for("a trial on two nodes in its middle", found, 200.0)
+    wait_for("a trial on two nodes in its middle", found, 900.0)
     runs.testbed.evict(runs.pod(struck[0].runs[-1], 1)["metadata"]["name"], runs.namespace)
 
 
 def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: Runs, tmp_path: Path) -> None:
+    assert runs.volume is not None
+    put_data(runs.volume)
     (tmp_path / "study.toml").write_text(tomli_w.dumps(study(runs)))
     folder, struck = tmp_path / "runs", list[Trial]()
     reclaim = threading.Thread(target=evict_in_the_middle, args=(runs, folder, struck), daemon=True)
     reclaim.start()
     command = [str(SPOTMPI), "bench", "study.toml", "--on", "kubernetes", "--runs", str(folder), "--json"]
     environment = {**os.environ, "KUBECONFIG": str(runs.testbed.kubeconfig)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr
     assert struck, "nothing was struck"
 
     # The study went on to its end.
     it = sweep.load(sweep.every(folder)[0])
-    assert [trial.state for trial in it.trials] == [SUCCEEDED] * 5, done.stderr
+    assert [trial.state for trial in it.trials] == [SUCCEEDED] * 6, done.stderr
     assert len(it.trials[struck[0].number - 1].runs) == 1  # the same run, in another attempt
 
     report = json.loads(done.stdout)
     rows = {row["nodes"]: row for row in report["rows"]}
-    assert (rows[1]["interruptions"], rows[2]["interruptions"], rows[2]["failures"]) == (0, 1, 0)
+    restarts = section(report, "Attempts and reclaims")["rows"]
+    assert (rows[1]["interruptions"], rows[2]["interruptions"], rows[2]["failures"]) == (0, 1, 0), restarts
 
     # What was going on when the node went is left out, and each iteration is accounted for.
     run = next(run for run in rows[2]["runs"] if run["id"] == struck[0].runs[0])
@@ -77,10 +95,33 @@ def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: 
     again = run["left_out"]["repeated after a restart"]
     assert run["iterations"] + sum(run["left_out"].values()) == ITERATIONS + again, run
 
-    # And the report says which trial it was, and what the nodes could do before.
-    (cut,) = section(report, "Attempts and reclaims")["rows"]
+    # The report says which trial it was.
+    (cut,) = restarts
     assert (cut["Trial"], cut["Attempt"], cut["How"]) == (str(struck[0].number), "1", "interrupted")
-    assert section(report, "The nodes beforehand")["rows"][0]["What"] == "allreduce, bus bandwidth"
+
+    # And what nodes and storage could do before, measured by both ranks on the nodes that the trials then had.
+    told = {(row["What"], row["Unit"]): row for row in section(report, "The nodes beforehand")["rows"]}
+    assert set(told) == {
+        ("allreduce, bus bandwidth", "GB/s"),
+        *((f"reading, {how}", unit) for how in ("cold", "warm") for unit in ("MB/s", "files/s")),
+    }
+    assert all(row["Nodes"] == "2" and float(row["Value"].replace(",", "")) > 0 for row in told.values()), told
+    probes = {trial.role: recorded_in(folder, trial) for trial in it.trials if trial.role in (ALLREDUCE, READ)}
+    (read,) = [line for line in probes[READ] if line.get("kind") == "result"]
+    assert (read["files"], read["bytes"]) == (FILES, FILES * SIZE)
+    measured_on = machines(folder, struck[0])
+    assert len(measured_on) == 2
+    assert all(machines(folder, trial) == measured_on for trial in it.trials if trial.role in (ALLREDUCE, READ))
+
+
+def recorded_in(folder: Path, trial: Trial) -> list[dict[str, Any]]:
+    return list(recorded.lines(folder / trial.runs[-1] / "metrics.jsonl"))
+
+
+def machines(folder: Path, trial: Trial) -> set[str]:
+    """The Kubernetes nodes that its attempts were on."""
+    events = recorded.lines(folder / trial.runs[-1] / "events.jsonl")
+    return {each["name"] for event in events for each in event.get("machines") or []}
 
 
 def section(report: dict[str, Any], title: str) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from jobs.backends.cluster_api import ClusterApi
 from jobs.backends.volume_access import Volume, VolumeAccess, volume_access
 from jobs.errors import RunInUse, SpotmpiError, wrong
 from jobs.names import RunPaths
-from jobs.pod import place
+from jobs.pod import place, store
 from jobs.pod.supervisor import LOCK
 
 # What a terminal's copy knows better: it also has what happened before the first pod ran.
 _KEPT = ("events.jsonl", "spec.toml", "plan.yaml", LOCK)
 # tar's exit status would tell of files that grow while they are read; those of a run that goes on do.
-_PACK = """
+_PACK = f"""
 import os, sys, tarfile
 folder, part = sys.argv[1:]
 if not os.path.isdir(folder):
@@ -31,6 +31,7 @@ if not os.path.isdir(folder):
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
     if os.path.exists(os.path.join(folder, part)):
         packed.add(os.path.join(folder, part), part)
+sys.stdout.buffer.write(bytes({store.TAIL}))
 """
 
 

@@ -6,6 +6,9 @@ python3 -c SOURCE missing FOLDER   stdin: such an index; stdout: the names that 
 python3 -c SOURCE take FOLDER      stdin: a tar of files; each appears under its name once it is whole
 python3 -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are there with their objects, ...}
 python3 -c SOURCE give FOLDER      stdin: a list of names; stdout: a tar of them
+
+Answers end with blanks or zeros that mean nothing: what is still in pipes 2 s after the end of a command goes with them
+where its reader is slow.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import IO, Any
 
 PART = ".spotmpi-part"
 _BLOCK = 1 << 20
+TAIL = 1 << 19  # bytes; more than the pipes from a container hold
 
 
 def files(folder: str) -> Iterator[str]:
@@ -120,13 +124,13 @@ def main(verb: str, folder: str) -> None:
     if verb in ("list", "index", "give", "voc") and not os.path.isdir(folder):
         sys.exit("there is no folder %s" % folder)
     if verb == "list":
-        print(json.dumps(list(listing(folder))))
+        answer(list(listing(folder)))
     elif verb == "index":
-        print(json.dumps({name: described(os.path.join(folder, name)) for name in files(folder)}))
+        answer({name: described(os.path.join(folder, name)) for name in files(folder)})
     elif verb == "missing":
-        print(json.dumps(missing(folder, json.load(sys.stdin))))
+        answer(missing(folder, json.load(sys.stdin)))
     elif verb == "voc":
-        print(json.dumps(voc(folder)))
+        answer(voc(folder))
     elif verb == "take":
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as packed:
             take(folder, packed)
@@ -134,6 +138,12 @@ def main(verb: str, folder: str) -> None:
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
             for name in json.load(sys.stdin):
                 packed.add(inside(folder, name), name, recursive=False)
+        sys.stdout.buffer.write(bytes(TAIL))
+
+
+def answer(values: Any) -> None:
+    """Print values as JSON."""
+    print(json.dumps(values) + " " * TAIL)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def supervisors(folder: Path) -> list[int]:
     return sorted(found, key=lambda pid: _parent(pid) in found)
 
 
-def wait_until(look: Callable[[], T], limit: float = 10.0) -> T:
+def wait_until(look: Callable[[], T], limit: float = 60.0) -> T:
     """What *look* gives, once that is true; fails after *limit* seconds."""
     deadline = time.monotonic() + limit
     while True:

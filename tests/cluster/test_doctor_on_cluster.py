@@ -1,0 +1,174 @@
+"""What `spotmpi doctor` says of a live environment's cluster: of a real one in which all is well, and of each fault."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from jobs import environment
+from jobs.backends import volume_access
+from jobs.backends.cluster_api import ClusterApi
+from jobs.backends.cluster_view import ClusterView
+from jobs.backends.volume_access import Volume
+from jobs.cloud import probe
+from jobs.cloud.checks import inside
+from jobs.cloud.checks.finding import Finding, Subject
+from jobs.cloud.checks.live import Live
+from jobs.cloud.doctor import examined
+from tests.cluster.applied import dress, undress
+from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.waiting import wait_for
+from tests.jobs.scripted_account import ScriptedAccount
+from tests.jobs.test_environment import OUTPUTS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+NODE, SYSTEM, JOBSET = "node-1", "kube-system", "jobset-system"
+LIMIT = 180.0  # seconds for anything that a test waits for
+
+
+class Here:
+    """An environment whose cluster is the test cluster, with pods in place of controllers that can't run there."""
+
+    def __init__(self, testbed: Cluster, namespace: str) -> None:
+        self.testbed, self.namespace = testbed, namespace
+        self.environment = environment.parse({**OUTPUTS, "namespace": namespace, "volume_claim": "shared"})
+        account = ScriptedAccount()
+        account.refuse("DescribeInstances", "UnauthorizedOperation")
+        live = Live(self.environment, ClusterView(None))
+        self.subject = Subject(account.aws, self.environment.region, None, lambda command: None, live)
+
+    def findings(self) -> dict[str, Finding]:
+        """What every check of a live cluster says, by name."""
+        return {finding.check: finding for check in inside.CHECKS for finding in examined(check, self.subject)}
+
+    def well(self) -> set[str]:
+        """The names of the checks that find nothing wrong."""
+        return {name for name, each in self.findings().items() if each.level == "ok"}
+
+    def told(self, check: str, level: str, words: str) -> None:
+        """Wait until a check says that; pods and controllers take a moment."""
+
+        def says() -> bool:
+            found = self.findings().get(check)
+            return found is not None and found.level == level and words in found.message
+
+        wait_for(f"{check}: {words}", says, LIMIT)
+
+    def change(self, *words: str) -> None:
+        """Change the cluster by kubectl."""
+        self.testbed.kubectl(*words, limit=LIMIT)
+
+
+def pods_of(kind: str, name: str, namespace: str, image: str, selector: dict[str, str]) -> dict[str, Any]:
+    """A Deployment or DaemonSet whose pods do nothing."""
+    labels = {"spotmpi-test": name}
+    container = {"name": "it", "image": image, "imagePullPolicy": "Never", "command": ["sleep", "infinity"]}
+    pod = {
+        "containers": [container],
+        "nodeSelector": selector,
+        "tolerations": [{"operator": "Exists"}],
+        "terminationGracePeriodSeconds": 0,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+
+
+def key_secret(name: str, namespace: str) -> dict[str, Any]:
+    """An SSH key as the environment's program makes it."""
+    key, pem = Ed25519PrivateKey.generate(), serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    parts = {"id": private, "id.pub": public, "authorized_keys": public}
+    data = {name: base64.b64encode(content).decode() for name, content in parts.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+@pytest.fixture
+def here(testbed: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
+    made = Here(testbed, namespace)
+    there, image = made.environment, testbed.images["base"]
+    testbed.shared_volume(namespace)
+    status = {"status": "autoscalerStatus: Running\nclusterWide:\n  health:\n    status: Healthy\n"}
+    told = {"name": "cluster-autoscaler-status", "namespace": SYSTEM}
+    gpu = {"spotmpi.dev/group": there.node_groups[0].name}
+    objects: list[dict[str, Any]] = [
+        pods_of("Deployment", "cluster-autoscaler", SYSTEM, image, {}),
+        pods_of("Deployment", "coredns", SYSTEM, image, {}),
+        pods_of("DaemonSet", "nvidia-device-plugin", SYSTEM, image, gpu),
+        pods_of("Deployment", "spotmpi-test-jobset", JOBSET, image, {}),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": told, "data": status},
+    ]
+    testbed.try_kubectl("create", "namespace", JOBSET)
+    for each in (*objects, key_secret(there.ssh_secret, namespace)):
+        testbed.apply(each, namespace=each["metadata"]["namespace"])
+    dress(testbed, NODE, there)
+    yield made
+    undress(testbed, NODE, there)
+    for each in objects:
+        where = each["metadata"]
+        testbed.kubectl("delete", each["kind"], where["name"], "-n", where["namespace"], "--ignore-not-found")
+
+
+def test_doctor_finds_a_real_cluster_well_and_then_each_fault(here: Here) -> None:
+    there, testbed = here.environment, here.testbed
+    well = {"API", f"node {NODE}", "JobSet", "autoscaler", "DNS", "device plugin", "scaling", "SSH key", "volume"}
+    wait_for("all to be well", lambda: here.well() == well, LIMIT)
+
+    testbed.node(NODE).set_gpus(0)
+    here.told(f"node {NODE}", "error", "offers 0 of 1 GPUs")
+    testbed.node(NODE).set_gpus(1)
+    here.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
+    here.told(f"node {NODE}", "error", "is in us-east-1f, the environment in us-east-1a")
+
+    here.change("scale", "deployment", "coredns", "-n", SYSTEM, "--replicas=0")
+    here.told("DNS", "error", "does not run")
+    here.change("delete", "deployment", "spotmpi-test-jobset", "-n", JOBSET)
+    here.told("JobSet", "error", "is not installed")
+    here.change("delete", "deployment", "cluster-autoscaler", "-n", SYSTEM)
+    here.told("autoscaler", "error", "is not installed")
+    here.change("set", "image", "daemonset/nvidia-device-plugin", "it=nowhere.invalid/none:1", "-n", SYSTEM)
+    here.told("device plugin", "error", "runs on 0 of 1 GPU nodes")
+    unwell = '{"data": {"status": "clusterWide:\\n  health:\\n    status: Unhealthy\\n"}}'
+    here.change("patch", "configmap", "cluster-autoscaler-status", "-n", SYSTEM, "-p", unwell)
+    here.told("scaling", "error", "calls the cluster Unhealthy")
+
+    here.change("patch", "secret", there.ssh_secret, "-n", here.namespace, "-p", '{"data": {"id": ""}}')
+    here.told("SSH key", "error", "lacks id")
+    here.change("delete", "pvc", "shared", "-n", here.namespace)
+    here.told("volume", "error", "claim shared is missing")
+
+
+def test_the_probe_finds_storage_and_names_and_tells_each_that_fails(
+    testbed: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
+    monkeypatch.setattr(probe, "SECONDS", LIMIT)
+    monkeypatch.setattr(probe, "SLOW", LIMIT)
+    folder = testbed.shared_volume(namespace)
+
+    def probed(claim: str = "shared") -> dict[str, tuple[str, str]]:
+        volume = Volume(claim, testbed.images["base"])
+        api = ClusterApi(None, namespace)
+        found = probe.probe(lambda: volume_access.volume_access(api, volume, lambda text: None))
+        return {each.check: (each.level, each.message) for each in found}
+
+    assert {name: level for name, (level, _) in probed().items()} == {"probe of storage": "ok", "probe of names": "ok"}
+    monkeypatch.setattr(probe, "NAME", "nowhere.invalid")
+    level, said = probed()["probe of names"]
+    assert level == "error" and "nowhere.invalid does not resolve in a pod" in said
+    os.chown(folder, 0, 0)
+    folder.chmod(0o755)
+    level, said = probed()["probe"]
+    assert level == "error" and "Permission denied" in said

@@ -223,12 +223,12 @@ def measure_recovery(bench: Bench, count: int) -> list[Figure]:
 
 def measure_scale(bench: Bench, count: int) -> list[Figure]:
     """A run of 1,000 nodes: its submission, a look at it, its end, and a follower all the while."""
-    kwok = Kwok(bench.cluster.plane)
+    kwok = Kwok(bench.cluster.plane, lease=7200)
     kubernetes = {"tolerations": [{"key": "kwok"}], "node_selector": {"type": "kwok"}}
     more: dict[str, Any] = {"resources": {"gpu": 1}, "limits": {"start": "1h"}, "kubernetes": kubernetes}
     spec = bench.spec(command=["true"], nodes=MANY, **more)
     found: dict[str, Measured] = {}
-    with kwok.running():
+    with bench.cluster.plane.patient_with_nodes(), kwok.running():
         kwok.add_nodes(MANY, {"nvidia.com/gpu": "1"})
         found["run --detach"] = Counting(bench.spotmpi("run", str(spec), "--detach")[1:]).end()
         run = api.list_runs(bench.where)[-1].id

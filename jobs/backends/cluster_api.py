@@ -35,6 +35,8 @@ _RESOURCES: dict[str, Any] = {
 }
 CONNECTING = 10.0  # seconds to reach the API
 PIECE = 1 << 16  # bytes of a log that are handed on together where it is not followed
+_PAGE = 500  # objects that are listed by one request
+_OF_PODS = frozenset({"nodeName", "terminationGracePeriodSeconds"})
 RETRY = 1.0  # seconds between tries when the API does not answer
 _REFUSED = (401, 403, 404)
 REFUSALS = 10  # in a row, after which one is believed
@@ -72,12 +74,16 @@ class ClusterApi:
     async def list(self, kind: str, labels: dict[str, str] | None = None, about: str | None = None) -> list[Object]:
         """The objects that carry *labels*; of events those that are *about* the object of that name."""
         fields = None if about is None else {"involvedObject.name": about}
-        return [item.to_dict() async for item in self._client.list(_RESOURCES[kind], labels=labels, fields=fields)]
+        return [_lean(kind, item) async for item in self._listing(kind, labels, fields)]
+
+    def _listing(self, kind: str, labels: dict[str, str] | None, fields: dict[str, str] | None) -> Any:
+        return self._client.list(_RESOURCES[kind], labels=labels, fields=fields, chunk_size=_PAGE)
 
     async def node_events(self) -> Sequence[Object]:
         """The events about nodes, which have no namespace: theirs are kept in ``default``."""
         fields = {"involvedObject.kind": "Node"}
-        return [item.to_dict() async for item in self._client.list(core_v1.Event, namespace="default", fields=fields)]
+        listing = self._client.list(core_v1.Event, namespace="default", fields=fields, chunk_size=_PAGE)
+        return [_lean(EVENT, item) async for item in listing]
 
     async def watch(
         self, kind: str, labels: dict[str, str] | None = None, name: str | None = None
@@ -95,7 +101,7 @@ class ClusterApi:
             try:
                 async for change, item in watching:
                     known = True
-                    yield change, item.to_dict()
+                    yield change, _lean(kind, item)
             except httpx2.HTTPError:
                 pass  # The client's own patience covers neither a version that is too old nor a refused connection.
             there, version = await self._patiently_listed(kind, labels, fields, REFUSALS if known else 0)
@@ -107,9 +113,9 @@ class ClusterApi:
     ) -> tuple[Sequence[Object], str | None]:
         """All objects and their version, as soon as the API gives them; more than *refusals* in a row are believed."""
         while True:
-            listing = self._client.list(_RESOURCES[kind], labels=labels, fields=fields)
+            listing = self._listing(kind, labels, fields)
             try:
-                return [item.to_dict() async for item in listing], listing.resourceVersion
+                return [_lean(kind, item) async for item in listing], listing.resourceVersion
             except httpx2.HTTPError as error:
                 # A server that has just started may refuse whom it knows.
                 refusals -= _code(error) in _REFUSED
@@ -179,6 +185,15 @@ class ClusterApi:
                 yield rest.removesuffix(b"\n").decode("utf-8", "replace")
         finally:
             await answer.aclose()
+
+
+def _lean(kind: str, item: Any) -> Object:
+    """An object as plain values, without what nobody here reads: of a thousand pods that would be most of it."""
+    values: Object = item.to_dict()
+    values["metadata"].pop("managedFields", None)
+    if kind == POD and "spec" in values:
+        values["spec"] = {key: value for key, value in values["spec"].items() if key in _OF_PODS}
+    return values
 
 
 def configuration(context: str | None) -> Any:

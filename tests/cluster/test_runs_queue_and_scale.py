@@ -51,8 +51,8 @@ def watches(testbed: Cluster) -> int:
 
 
 def test_a_run_of_a_thousand_nodes_is_submitted_shown_and_stopped_with_a_constant_number_of_watches(runs: Runs) -> None:
-    kwok = Kwok(runs.testbed.plane)
-    with kwok.running():
+    kwok = Kwok(runs.testbed.plane, lease=7200)
+    with runs.testbed.plane.patient_with_nodes(), kwok.running():
         kwok.add_nodes(MANY, {"nvidia.com/gpu": "1"})
         before = watches(runs.testbed)
         kubernetes = {"tolerations": [{"key": "kwok"}], "node_selector": {"type": "kwok"}}

@@ -225,6 +225,20 @@ def test_events_about_one_object_are_chosen_by_the_server(api: ClusterApi, serve
     assert "fieldSelector=involvedObject.name%3Dpod-1" in server.asked[0]
 
 
+def test_a_long_list_comes_in_pages_without_what_would_only_fill_the_memory(api: ClusterApi, server: Server) -> None:
+    full = pod("a", 5)
+    full["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    full["spec"] = {"nodeName": "n-1", "terminationGracePeriodSeconds": 60, "containers": [{"name": "node"}]}
+    first = json.loads(listing(full))
+    first["metadata"]["continue"] = "more"
+    server.answers["list"] = [(200, json.dumps(first)), (200, listing(pod("b", 6)))]
+    found = asyncio.run(api.list(POD, {"run": "x"}))
+    assert [each["metadata"]["name"] for each in found] == ["a", "b"]
+    assert found[0]["spec"] == {"nodeName": "n-1", "terminationGracePeriodSeconds": 60}
+    assert "managedFields" not in found[0]["metadata"]
+    assert "limit=500" in server.asked[0] and "continue=more" in server.asked[1]
+
+
 def test_events_of_nodes_are_read_from_the_namespace_that_keeps_them(api: ClusterApi, server: Server) -> None:
     event = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Node", "name": "n"}, "reason": "Rebooted"}
     events = {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": [event]}

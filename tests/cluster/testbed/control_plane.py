@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.cluster.testbed.certificates import Authority, Credential, service_account_key, write_kubeconfig
@@ -13,6 +14,8 @@ from tests.cluster.testbed.web import free_ports, https_health
 ADMIN_GROUP = "system:masters"
 SERVICE_RANGE = "10.96.0.0/16"
 _START_LIMIT = 60.0
+# By default 20 and 50 requests a second, for which a Job of a thousand pods would wait.
+_PACE = ("--kube-api-qps=200", "--kube-api-burst=400")
 
 
 class ControlPlane:
@@ -45,8 +48,27 @@ class ControlPlane:
         if not self.alone:
             self.controller_manager.start()
             self.scheduler.start()
-            self.controller_manager.wait_until_ready(lambda: self._health("controllers", "/healthz"), _START_LIMIT)
+            self._wait_for_controllers()
             self.scheduler.wait_until_ready(lambda: self._health("scheduler", "/healthz"), _START_LIMIT)
+
+    @contextlib.contextmanager
+    def patient_with_nodes(self) -> Iterator[None]:
+        """Inside the block nodes may be silent for an hour, as the thousand nodes of kwok are."""
+        usual = self.controller_manager.arguments
+        self._restart_controllers([*usual, "--node-monitor-grace-period=1h"])
+        try:
+            yield
+        finally:
+            self._restart_controllers(usual)
+
+    def _restart_controllers(self, arguments: Sequence[object]) -> None:
+        self.controller_manager.stop()
+        self.controller_manager.arguments = arguments
+        self.controller_manager.start()
+        self._wait_for_controllers()
+
+    def _wait_for_controllers(self) -> None:
+        self.controller_manager.wait_until_ready(lambda: self._health("controllers", "/healthz"), _START_LIMIT)
 
     def stop(self) -> None:
         """End all programs, the store last."""
@@ -121,11 +143,12 @@ class ControlPlane:
             "--use-service-account-credentials=true",
             # The kubelets of the testbed renew their lease every 5 s, so a dead node is told apart after 20.
             "--node-monitor-grace-period=20s",
+            *_PACE,
             "--pvclaimbinder-sync-period=1s",  # by default a claim that is met in passing waits 15 s
         ]
 
     def _scheduler_flags(self) -> list[str]:
-        return self._component_flags("scheduler", "system:kube-scheduler")
+        return [*self._component_flags("scheduler", "system:kube-scheduler"), *_PACE]
 
     def _component_flags(self, port: str, user: str) -> list[str]:
         kubeconfig = self.kubeconfig_of(user)

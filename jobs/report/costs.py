@@ -27,7 +27,7 @@ def section(rows: Sequence[Row], names: Sequence[tuple[Line, str]], budget: Budg
     cells = tuple(_cells(row, dict(names)[row.line], budget) for row in priced)
     costs = "; ".join(map(str, budget.told))
     said = f"A node costs {costs}; storage and system nodes come on top."
-    header = ("Variant", "Nodes", "$ per node and hour", "$ per 1,000 iterations", "$ per million samples")
+    header = ("Variant", "Nodes", "$ per node-hour", "$ per 1,000 iterations", "$ per million samples")
     return Section("What it costs", (said,), header, cells, 1, _charts(priced, names, budget))
 
 

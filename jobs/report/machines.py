@@ -28,12 +28,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine; ``real`` is what AWS said of it, None where it did not, and then ``told`` says who told the rest."""
+    """One machine; ``real`` is what AWS said of it, None where it did not; ``told`` is who told the best that is known.
+
+    ``failure`` is what kept AWS from being asked.
+    """
 
     name: str
     claimed: Place
     real: Place | None
     told: str
+    failure: str | None = None
 
     @property
     def place(self) -> Place:
@@ -75,8 +79,4 @@ def _machine(name: str, facts: Mapping[str, Any], asked: Mapping[str, Any]) -> M
         return Machine(f"{name} ({said['id']})", claimed, real, AWS)
     if claimed.market is None:
         return Machine(name, claimed, None, _BY_PODS)
-    return Machine(name, claimed, None, f"{_CLAIMED}, not asked of AWS{_why(asked)}")
-
-
-def _why(asked: Mapping[str, Any]) -> str:
-    return f": {asked['failure']}" if asked["failure"] else ""
+    return Machine(name, claimed, None, f"{_CLAIMED}, not asked of AWS", asked["failure"])

@@ -24,7 +24,11 @@ def section(runs: Sequence[Measured]) -> Section | None:
     if all(place == Place() for place, _ in kinds):
         return None
     cells = tuple(_cells(place, told, used, every) for (place, told), used in kinds.items())
-    said = ("Distinct machines, those included that were taken away in the middle of a run.",)
+    failures = dict.fromkeys(machine.failure for run in runs for machine in run.machines if machine.failure)
+    said = (
+        "Distinct machines, those included that were taken away in the middle of a run.",
+        *(f"AWS could not be asked: {failure}." for failure in failures),
+    )
     return Section("The nodes", said, _HEADER, cells, len(_HEADER))
 
 

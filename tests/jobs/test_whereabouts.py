@@ -175,9 +175,12 @@ def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(ec2: Ec2, 
     ec2.account.refuse("DescribeInstances", "UnauthorizedOperation")
     (said,) = ec2.note(paths)
     assert said.startswith("where its nodes really are is not known, since AWS can't be asked:")
-    (row,) = told(gather(["run-0"], runs, NOW))
+    found = gather(["run-0"], runs, NOW)
+    (row,) = told(found)
     assert (row["Zone"], row["Placement group"]) == ("us-east-1a", "in one")
-    assert row["Told by"].startswith("the environment, not asked of AWS: ") and "DescribeInstances" in row["Told by"]
+    assert row["Told by"] == "the environment, not asked of AWS"
+    (section,) = found.sections
+    assert section.said[-1].startswith("AWS could not be asked: ") and "DescribeInstances" in section.said[-1]
 
 
 def test_without_an_environment_nobody_is_asked_and_pods_tell_what_they_know(

@@ -1,39 +1,44 @@
-"""Measures what measuring costs: iterations of digits on 2 ranks, with and without it, block by block in one run.
+"""Measures what measuring costs: iterations of digits on 2 ranks, with and without it, window by window in one run.
 
-    scripts/speed-measuring [--blocks 300] [--iterations 10]
+    scripts/speed-measuring [--pairs 1500] [--iterations 10]
 
 Without: a batch, an update, and every 10 iterations the mean of the scalars over the ranks. With: the same, and marks
 in time, the wait for the batch, and every 10 iterations the times of all ranks, gathered and made into a line.
 
-Batches and updates differ from block to block by more than measuring costs. So the same blocks run without both as
-well: what is left is measuring and the mean, and its cost is told as a share of a whole iteration. Neighbouring blocks
-are compared; what is told is the mean of the middle half of their differences, since single blocks are slow for
-reasons of their own, and where that mean lies in 95 of 100 resamples.
+Neighbouring windows of 10 iterations are pairs, one with and one without, in an order drawn for each pair (seed 1).
+What is told is the mean of the middle half of their differences, since single windows are slow for reasons of their
+own, and where that mean lies in 95 of 100 resamples. It is told three times:
+
+- of windows without batches and updates, as a share of a whole iteration: the measuring itself, and the mean;
+- of whole iterations by processor time, the mean over ranks: what others do on the machine counts little there;
+- of the same by the clock on the wall.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _RANKS = 2
 _EVERY = 10
+_SEED = 1
 
 
 def main() -> None:
     """Start the ranks in the image's environment; what rank 0 prints is the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=300, help="of each kind")
-    parser.add_argument("--iterations", type=int, default=10, help="in a block")
+    parser.add_argument("--pairs", type=int, default=1500, help="of windows of whole iterations")
+    parser.add_argument("--iterations", type=int, default=10, help="in a window")
     asked = parser.parse_args()
     from jobs.backends import image_environment
     from jobs.pod import launchers
@@ -45,15 +50,25 @@ def main() -> None:
         "-m",
         "scripts.speed_measuring",
         "rank",
-        str(asked.blocks),
+        str(asked.pairs),
         str(asked.iterations),
     ]
     environment = {**os.environ, "PYTHONPATH": str(_PROJECT), "OMP_NUM_THREADS": "1"}
     sys.exit(subprocess.run([*start, *rank], env=environment, cwd=_PROJECT).returncode)
 
 
-def measure(blocks: int, iterations: int) -> None:
-    """One rank: blocks with and without measuring by turns, their medians, and what measuring costs."""
+class Spent(NamedTuple):
+    """Seconds of a window: on the wall, and of this rank's processor."""
+
+    wall: float
+    processor: float
+
+
+Pairs = list[tuple[Spent, Spent]]  # without, with measuring
+
+
+def measure(pairs: int, iterations: int) -> None:
+    """One rank: windows with and without measuring by turns, what they took, and what measuring costs."""
     from jobs.programs.batching import divide
     from jobs.programs.chainermn import digits
     from jobs.programs.chainermn.exchange import communicator, world_of
@@ -67,15 +82,17 @@ def measure(blocks: int, iterations: int) -> None:
     trainee = digits.build(options, comm, test)
     batches = Loader(training, Order(0, len(training)), divide(64, None, world.size), world.rank).batches(0)
     empty = _Empty(trainee.clock)
-    whole = _by_turns(lambda measured: _block(trainee, world, batches, iterations, measured), world, blocks)
-    bare = _by_turns(lambda measured: _block(empty, world, repeat(None), iterations, measured), world, 10 * blocks)
+    whole = _by_turns(lambda measured: _window(trainee, world, batches, iterations, measured), world, pairs)
+    bare = _by_turns(lambda measured: _window(empty, world, repeat(None), iterations, measured), world, 2 * pairs)
     if world.rank == 0:
-        usual = statistics.median(before for before, _ in whole) / iterations
+        usual = Spent(*(statistics.median(side) / iterations for side in zip(*(one for one, _ in whole), strict=True)))
         print(
-            f"an iteration takes {usual * 1e3:.3f} ms, the median of {blocks} blocks of {iterations} without measuring"
+            f"an iteration without measuring takes {usual.wall * 1e3:.2f} ms on the wall and "
+            f"{usual.processor * 1e3:.2f} ms of a rank's processor (medians of {pairs} windows of {iterations})"
         )
-        print(f"measuring costs {_told(bare, iterations, usual)}: blocks without batches and updates")
-        print(f"measuring costs {_told(whole, iterations, usual)}: blocks with them")
+        print(f"measuring costs {_told(_of(bare, 0), iterations, usual.wall)}: windows without batches and updates")
+        print(f"measuring costs {_told(_of(whole, 1), iterations, usual.processor)}: whole iterations, processor time")
+        print(f"measuring costs {_told(_of(whole, 0), iterations, usual.wall)}: whole iterations, time on the wall")
         print("load " + ", ".join(f"{load:.1f}" for load in os.getloadavg()))
 
 
@@ -90,20 +107,31 @@ class _Empty:
         return {"loss": 0.5, "accuracy": 0.5}
 
 
-def _by_turns(block: Callable[[bool], float], world: Any, blocks: int) -> list[tuple[float, float]]:
-    """Seconds of neighbouring blocks (without, with measuring); neither always comes first."""
-    block(True)
-    pairs = []
-    for number in range(blocks):
-        seconds = {}
-        for measured in (False, True) if number % 2 else (True, False):
+def _by_turns(window: Callable[[bool], Spent], world: Any, pairs: int) -> Pairs:
+    """Neighbouring windows, the mean over ranks; which side comes first is drawn, alike on all ranks."""
+    chance = random.Random(_SEED)
+    window(True)
+    found = []
+    for _ in range(pairs):
+        spent = {}
+        for measured in chance.sample((False, True), 2):
             world.gather(None)
-            seconds[measured] = block(measured)
-        pairs.append((seconds[False], seconds[True]))
-    return pairs
+            spent[measured] = window(measured)
+        found.append((spent[False], spent[True]))
+    everyone = world.gather(found)
+    return [(_mean(side[0] for side in pair), _mean(side[1] for side in pair)) for pair in zip(*everyone, strict=True)]
 
 
-def _told(pairs: list[tuple[float, float]], iterations: int, usual: float) -> str:
+def _mean(spent: Iterable[Spent]) -> Spent:
+    return Spent(*(statistics.fmean(side) for side in zip(*spent, strict=True)))
+
+
+def _of(pairs: Pairs, which: int) -> list[float]:
+    """What the measured side took longer, in seconds on the wall (0) or of the processor (1)."""
+    return [after[which] - before[which] for before, after in pairs]
+
+
+def _told(differences: list[float], iterations: int, usual: float) -> str:
     """The cost of an iteration in words, with its 95 % interval by resampling."""
     import numpy
 
@@ -111,22 +139,22 @@ def _told(pairs: list[tuple[float, float]], iterations: int, usual: float) -> st
         size = drawn.shape[-1]
         return numpy.sort(drawn)[..., size // 4 : size - size // 4].mean(axis=-1)
 
-    given = numpy.array([(after - before) / iterations for before, after in pairs])
-    chance = numpy.random.default_rng(1)
+    given = numpy.array(differences) / iterations
+    chance = numpy.random.default_rng(_SEED)
     low, high = numpy.quantile([means(chance.choice(given, len(given))) for _ in range(2000)], (0.025, 0.975))
     middle = float(means(given))
     shares = f"{middle / usual:+.2%} (95 % interval {low / usual:+.2%} to {high / usual:+.2%})"
     return f"{middle * 1e6:.1f} us an iteration, {shares}"
 
 
-def _block(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, measured: bool) -> float:
-    """Seconds of a block."""
+def _window(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, measured: bool) -> Spent:
+    """What a window took on this rank."""
     from jobs.pod import protocol
     from jobs.programs.timing import Stopwatch
 
     watch = Stopwatch(trainee.clock)
     watch.start()
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     for number in range(1, iterations + 1):
         scalars = trainee.step(watch.batch(batches) if measured else next(batches), number)
         if measured:
@@ -139,7 +167,7 @@ def _block(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, me
                 protocol.encode(
                     protocol.METRIC, **means, seconds=seconds, waited=times.waited, ranks=protocol.pack(ranks)
                 )
-    return time.perf_counter() - began
+    return Spent(time.perf_counter() - began, time.process_time() - worked)
 
 
 if __name__ == "__main__":

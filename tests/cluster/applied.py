@@ -1,7 +1,8 @@
-"""What an environment's program makes inside its cluster, made on the test cluster by kubectl."""
+"""What an environment's program makes inside its cluster, made by kubectl with the kubeconfig that the program gave."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,30 @@ import yaml
 
 from jobs.environment import Environment
 from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.kubernetes import Kubernetes as Reached
 from tests.engine.providers.cloud import Asked, Cloud
 from tests.engine.providers.kubernetes import RELEASE, Kubernetes, object_name
 from tests.engine.providers.records import Record
 
+LIMIT = 300.0  # seconds for one object
+
 
 class Applied(Kubernetes):
-    """The `kubernetes` provider whose objects are on the test cluster, too; charts aren't, for they can't be fetched.
+    """The `kubernetes` provider that really applies its objects; charts it doesn't, for they can't be fetched.
 
-    The volume is a folder of this machine in place of EFS.
+    The volume is a folder of this machine in place of EFS. *folder* gets the kubeconfig.
     """
 
-    def __init__(self, cloud: Cloud, testbed: Cluster, volume: Path) -> None:
+    def __init__(self, cloud: Cloud, folder: Path, volume: Path) -> None:
         super().__init__(cloud)
-        self._testbed, self._volume = testbed, volume
-        self._made: set[tuple[str, str, str]] = set()  # kind, namespace, name
+        self._reached, self._volume = Reached(folder / "kubeconfig of the program"), volume
+        self.made: set[tuple[str, str, str]] = set()  # kind, namespace, name
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Take the kubeconfig, once it is known."""
+        super().configure(settings)
+        if self._endpoint is not None:
+            self._reached.kubeconfig.write_text(settings["kubeconfig"])
 
     def create(self, asked: Asked, inputs: dict[str, Any]) -> Record:
         """Make an object, here and there."""
@@ -35,11 +45,11 @@ class Applied(Kubernetes):
         self._apply(asked, inputs)
         return super().update(asked, identity, inputs)
 
-    def clear(self) -> None:
+    def clear(self, testbed: Cluster) -> None:
         """Delete everything that was made there: the program leaves that to the end of the cluster itself."""
-        for kind, namespace, name in sorted(self._made):
+        for kind, namespace, name in sorted(self.made):
             where = ["-n", namespace] if namespace else []
-            self._testbed.kubectl("delete", kind, name, *where, "--ignore-not-found", "--wait=false")
+            testbed.kubectl("delete", kind, name, *where, "--ignore-not-found", "--wait=false")
 
     def _apply(self, asked: Asked, inputs: dict[str, Any]) -> None:
         if asked.token == RELEASE:
@@ -49,22 +59,14 @@ class Applied(Kubernetes):
             kept = {key: value for key, value in made["spec"].items() if key not in ("csi", "mountOptions")}
             made["spec"] = {**kept, "hostPath": {"path": str(self._volume), "type": "Directory"}}
         namespace, _, name = object_name(inputs).rpartition("/")
-        self._made.add((_resource(inputs), namespace, name))
-        self._testbed.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=yaml.safe_dump(made))
+        self.made.add((_resource(inputs), namespace, name))
+        told = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+        self._reached.kubectl(*told, given=yaml.safe_dump(made), limit=LIMIT)
 
 
 def _resource(inputs: dict[str, Any]) -> str:
     group, _, version = str(inputs["apiVersion"]).rpartition("/")
     return f"{inputs['kind']}.{version}.{group}" if group else str(inputs["kind"])
-
-
-def kubeconfig_of(testbed: Cluster, there: Environment, path: Path) -> None:
-    """Write the test cluster's kubeconfig as `aws eks update-kubeconfig` would write that of *there*."""
-    values = yaml.safe_load(testbed.kubeconfig.read_text())
-    name = f"arn:aws:eks:{there.region}:123456789012:cluster/{there.cluster}"
-    values["contexts"][0]["name"] = values["current-context"] = name
-    values["contexts"][0]["context"]["cluster"] = values["clusters"][0]["name"] = name
-    path.write_text(yaml.safe_dump(values))
 
 
 def dress(testbed: Cluster, node: str, there: Environment) -> None:

@@ -1,210 +1,236 @@
-"""`spotmpi up` and `down` with the real Pulumi engine over a stand-in AWS, and a real cluster inside."""
+"""`spotmpi up` and `down` as processes that are killed at every step: the real Pulumi engine over a stand-in AWS, whose
+control plane is a real cluster."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from jobs import api, data, names
+from jobs import api, names
 from jobs.backends import choose
 from jobs.backends.choose import Where
-from jobs.backends.cluster_view import context_of
-from jobs.cloud import hands as own
-from jobs.cloud import probe
-from jobs.cloud.checks import inside
-from jobs.cloud.checks.finding import Finding, Subject
-from jobs.cloud.checks.live import Live
-from jobs.cloud.doctor import examined
-from jobs.cloud.down import down
-from jobs.cloud.hands import Hands
-from jobs.cloud.up import Wishes, up
 from jobs.environment import Environment
-from jobs.errors import SpotmpiError
 from jobs.images import build_for
-from jobs.runs import RunState
-from tests.cluster.applied import Applied, dress, kubeconfig_of, undress
+from tests.cluster.applied import Applied, dress, undress
+from tests.cluster.aws_command import REPOSITORY, install
 from tests.cluster.followed import PARTS
+from tests.cluster.own_process import without_cuda
 from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.kubernetes import as_yaml
 from tests.engine.engine import Engine, repository_project, tool_folders
 from tests.engine.journey import ACCESS
 from tests.engine.life import Life
-from tests.engine.providers.aws_network import NODE_GROUP
+from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serving
+from tests.jobs.scripted_account import Refusal
+from tests.jobs.served_account import answering, calls
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.pod_images("chainermn"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(3000),
 ]
 
 NODE = "node-1"
 NAMESPACE = "training"
+OPERATOR = "operator"  # the service account that stands for whoever holds the AWS credentials
+LIMIT = 1200.0  # seconds for one command
 
 
-class WithCluster(Life):
-    """Hands that reach the test cluster where the kubeconfig leads there; a place is a file of the stack's outputs."""
+class Account(Life):
+    """What stands for AWS: the stand-in cloud, the registry, and tokens of the test cluster."""
 
-    def __init__(self, engine: Engine, cloud: Cloud, testbed: Cluster, folder: Path) -> None:
+    def __init__(self, engine: Engine, cloud: Cloud, testbed: Cluster, outputs: Path) -> None:
         super().__init__(engine, cloud)
-        self.testbed, self.folder = testbed, folder
-        self.place = Where(str(folder / "outputs.json"), folder / "runs")
+        self.testbed, self.outputs = testbed, outputs
+        self.place = Where(str(outputs), outputs.parent / "runs")
         self.there: Environment | None = None
-        self.smoke: RunState | None = None
+        self.pushed: list[str] = []
+        self.address = self.issued = ""
+        self.issuing = threading.Lock()
 
-    @property
-    def hands(self) -> Hands:
-        return replace(
-            super().hands,
-            cluster=own._cluster,
-            knows=lambda there: context_of(there.cluster) is not None,
-            stage=lambda source, folder, where, say: self.stage(source, folder),
-            run=lambda values, where, say: self.run(values),
-            list_runs=lambda where: api.list_runs(self.place),
-            stop_run=lambda run, where: api.stop(run, where=self.place),
-        )
+    def answers(self) -> Mapping[str, Any]:
+        """What other processes may ask, by name."""
 
-    def command(self, words: Sequence[str]) -> None:
-        """`aws eks update-kubeconfig`; the autoscaler brings a GPU node at the same time."""
-        self.do(words[0])
-        outputs = self.hands.pulumi.outputs("lab")
+        described = {"DescribeCluster": lambda region, asked: self.cluster(asked["name"])}
+        return {
+            **calls(self.stock.account().answers | described),
+            "push": self.push_from_elsewhere,
+            "token": self.token,
+        }
+
+    def cluster(self, name: str) -> Any:
+        """EKS's answer about a cluster."""
+        for each in self.cloud.records.of(CLUSTER):
+            if each.id == name:
+                parts = ("arn", "endpoint", "certificateAuthority")
+                return {"cluster": {"name": name, **{key: each.outputs[key] for key in parts}}}
+        raise Refusal("ResourceNotFoundException", f"No cluster found for name: {name}.")
+
+    def token(self, cluster: str) -> str:
+        """A token for that cluster, as `aws eks get-token` gives it."""
+        self.cluster(cluster)
+        with self.issuing:
+            if not self.issued:
+                asked = ("create", "token", OPERATOR, "-n", "kube-system", "--duration=6h")
+                self.issued = self.testbed.kubectl(*asked, limit=LIMIT).strip()
+        return self.issued
+
+    def push_from_elsewhere(self, image: str) -> str:
+        """Give the nodes the test's image under the registry's name; the autoscaler brings a GPU node meanwhile."""
+        values = self.engine.outputs("lab")
         # A node of this machine has as many CPUs as it has, and the group has to fit on it.
-        outputs["node_groups"] = [{**group, "vcpus": min(os.cpu_count() or 1, 2)} for group in outputs["node_groups"]]
-        Path(str(self.place.on)).write_text(json.dumps(outputs))
-        self.there = Environment.model_validate(outputs)
-        kubeconfig_of(self.testbed, self.there, Path(os.environ["KUBECONFIG"]))
+        values["node_groups"] = [{**group, "vcpus": min(os.cpu_count() or 1, 2)} for group in values["node_groups"]]
+        self.outputs.write_text(json.dumps(values))
+        self.there = Environment.model_validate(values)
         dress(self.testbed, NODE, self.there)
-
-    def push(self, image: str, there: Environment, say: Any) -> str:
-        """Give the nodes the test's image under the name that the registry would have."""
         if image in self.testbed.images:
-            reference = build_for(image, there.has_gpus).reference(there.repositories[image])
+            reference = build_for(image, self.there.has_gpus).reference(self.there.repositories[image])
             for node in self.testbed.nodes:
                 node.containerd.ctr("images", "tag", "--force", self.testbed.images[image], reference)
-        return super().push(image, there, say)
+        self.pushed.append(image)
+        return self.push(image, self.there, None)
 
-    def stage(self, source: str, folder: str) -> None:
-        self.do("stage")
-        data.push([source], folder, data.Storage(self.place), self.said.append)
+    def spotmpi(self, *words: str, dies_at: int = 0) -> subprocess.CompletedProcess[str]:
+        """`spotmpi ...` as a process of its own; with *dies_at* it has to be killed as it says that step."""
+        command = [sys.executable, "-m", "tests.cluster.own_process", self.address, str(self.outputs), str(dies_at)]
+        done = subprocess.run(
+            [*command, *words],
+            cwd=self.engine.project,
+            env={**self.engine.variables(), "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
+        if dies_at:
+            last = (done.stderr.splitlines() or [""])[-1]
+            assert (done.returncode, last.partition("/")[0]) == (-9, f"spotmpi: {dies_at}"), done.stderr
+        return done
 
-    def run(self, values: Mapping[str, Any]) -> RunState:
-        self.do("run")
-        self.smoke = api.run(without_cuda(values), where=self.place, say=self.said.append)
-        return self.smoke
+    def left_inside(self, ended: str) -> list[str]:
+        """What runs and data have in the cluster, listed by kubectl, but for a run that has *ended* by itself.
 
-    def finding(self, check: str) -> dict[str, Finding]:
-        """What a live check of that name says of the real cluster."""
-        assert self.there is not None
-        (wanted,) = [each for each in inside.CHECKS if each.name == check]
-        live = Live(self.there, own._cluster(self.there))
-        subject = Subject(self.stock.account().aws, self.there.region, None, lambda command: None, live)
-        return {each.check: each for each in examined(wanted, subject)}
-
-
-def without_cuda(values: Mapping[str, Any]) -> dict[str, Any]:
-    """*values* for the test's image, which is built without CUDA: a mount hides its record, which would say so."""
-    return {**values, "kubernetes": {"mounts": [{"path": "/opt/spotmpi", "empty": "1Mi"}]}}
+        Records of that one, and what the program made there, go with the cluster.
+        """
+        ours = ("-l", f"{names.LABEL_APP}=spotmpi", "-o", "name")
+        return [
+            name for name in self.testbed.kubectl("get", PARTS, "-n", NAMESPACE, *ours).split() if ended not in name
+        ]
 
 
 @pytest.fixture
-def life(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WithCluster]:
+def account(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     tool_folders()
-    volume = tmp_path / "volume"
+    volume, engine_folder = tmp_path / "volume", tmp_path / "engine"
     volume.mkdir()
+    engine_folder.mkdir()
     os.chown(volume, 1000, 1000)
     cloud = Cloud()
-    applied = Applied(cloud, testbed, volume)
+    (server,) = [each["cluster"] for each in yaml.safe_load(testbed.kubeconfig.read_text())["clusters"]]
+    cloud.records.endpoint, cloud.records.authority = server["server"], server["certificate-authority-data"]
+    testbed.kubectl("apply", "-f", "-", given=as_yaml(operator()))
+    applied = Applied(cloud, tmp_path, volume)
     with serving(cloud, applied) as ports:
-        engine = Engine(tmp_path / "engine", ports)
-        (tmp_path / "engine").mkdir()
-        repository_project(engine)
-        monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-        monkeypatch.chdir(engine.project)
-        made = WithCluster(engine, cloud, testbed, tmp_path)
-        yield made
-    applied.clear()
+        made = Account(Engine(engine_folder, ports), cloud, testbed, tmp_path / "outputs.json")
+        repository_project(made.engine)
+        with answering(made.answers()) as made.address:
+            install(tmp_path / "bin", made.address)
+            monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+            monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+            monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
+            monkeypatch.chdir(made.engine.project)
+            yield made
+    applied.clear(testbed)
+    testbed.kubectl("delete", "-f", "-", given=as_yaml(operator()))
     if made.there is not None:
         undress(testbed, NODE, made.there)
 
 
+def operator() -> list[dict[str, Any]]:
+    """A service account with every right, as the creator of an EKS cluster has."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": OPERATOR, "namespace": "kube-system"}}
+    subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": "kube-system"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding"}
+    return [account, {**binding, "metadata": {"name": OPERATOR}, "roleRef": role, "subjects": [subject]}]
+
+
 def alive(testbed: Cluster) -> list[str]:
     """The pods that hold a node."""
-    return [
-        pod["metadata"]["name"] for pod in testbed.pods(NAMESPACE) if pod["status"]["phase"] in ("Pending", "Running")
-    ]
+    pods = testbed.pods(NAMESPACE)
+    return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
 
 
-def test_an_environment_is_built_used_and_taken_down_with_nothing_at_work(
-    life: WithCluster, testbed: Cluster, tmp_path: Path
+def test_an_environment_is_built_used_and_taken_down_though_the_command_is_killed_at_every_step(
+    account: Account, testbed: Cluster, tmp_path: Path
 ) -> None:
-    life.engine.configure("lab", {"spotmpi:access": ACCESS})
+    account.engine.configure("lab", {"spotmpi:access": ACCESS})
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "image").write_bytes(b"picture")
-    wishes = Wishes(data=((str(tmp_path / "set"), "voc"),))
+    coming = ("up", "lab", "--yes", "--data", f"{tmp_path / 'set'}=voc", "--expires", "8h")
 
-    # Up: broken off before data (tests/engine breaks the other steps), and ended by a run on a node with a GPU.
-    life.trouble.add("stage")
-    with pytest.raises(SpotmpiError, match="stage was told to fail"):
-        up("lab", life.hands, wishes)
-    there = up("lab", life.hands, wishes)
-    assert life.smoke is not None and life.smoke.state == "succeeded", life.said
-    machines = [event["machines"] for event in events(life, life.smoke.id) if event.get("machines")]
-    assert [each["name"] for each in machines[0]] == [NODE]
+    # Up: killed as it says each step, and ended by a run on a node with a GPU. Nothing is made or pushed twice.
+    for step in range(1, 9):
+        account.spotmpi(*coming, dies_at=step)
+        # The command is dead, and AWS has the end of the nodes from the fifth step on.
+        assert bool(account.stock.ends) == (step > 5)
+    done = account.spotmpi(*coming)
+    assert done.returncode == 0 and done.stdout.startswith("spotmpi-lab is up in "), done.stderr
+    made = account.changed("create")
+    assert len(made) == len(set(made)) and not account.changed("delete")
+    assert account.pushed == ["chainermn", "pytorch"]
     assert (tmp_path / "volume" / "voc" / "image").read_bytes() == b"picture"
-    assert [life.did.count(step) for step in ("agree", "aws", "push chainermn", "stage", "run")] == [1, 1, 1, 2, 1]
+    (smoke,) = api.list_runs(account.place)
+    assert smoke.state == "succeeded"
+    machines = [event["machines"] for event in events(tmp_path, smoke.id) if event.get("machines")]
+    assert [each["name"] for each in machines[0]] == [NODE]
 
-    # What is there can be looked at.
-    nodes = life.finding("API and nodes")
-    assert nodes["API"].level == "ok" and f"node {NODE}" in nodes, nodes
-    assert (life.finding("SSH key")["SSH key"].level, life.finding("volume")["volume"].level) == ("ok", "ok")
-    probed = probe.of_stack(str(life.place.on), life.said.append)
-    assert [each.check for each in probed] == ["probe of storage", "probe of names"]
-    assert {each.level for each in probed} == {"ok"}, probed
-    testbed.kubectl("patch", "secret", there.ssh_secret, "-n", NAMESPACE, "-p", '{"data": {"id": ""}}')
-    assert "lacks id" in life.finding("SSH key")["SSH key"].message
-    testbed.node(NODE).set_gpus(0)
-    assert "offers 0 of 1 GPUs" in life.finding("API and nodes")[f"node {NODE}"].message
-    testbed.node(NODE).set_gpus(1)
-
-    # Down: a run that goes on ends with a checkpoint before machines go, and what broke off is finished.
-    # Objects go with the cluster itself.
-    values = {
-        "name": "long",
-        "image": "chainermn",
-        "program": "digits",
-        "args": ["--global-batch", "64", "--epochs", "500"],
-        "resources": {"gpu": 1},
-        "checkpoint": {"every": "1s"},
-    }
-    long = api.run(without_cuda(values), where=life.place, detach=True, say=life.said.append)
-    wait_for_metrics(life, long.id)
-    life.cloud.script.fail("delete", NODE_GROUP)
-    with pytest.raises(SpotmpiError, match=r"`pulumi destroy --stack lab` failed.*the same command goes on"):
-        down("lab", life.hands)
+    # Down: killed as it says each step, and broken off in the engine. A run ends with a checkpoint before machines go.
+    long = api.run(without_cuda(LONG), where=account.place, detach=True)
+    wait_for_metrics(account, long.id)
+    going = ("down", "lab", "--yes")
+    told = [account.spotmpi(*going, dies_at=step).stderr for step in range(1, 5)]
+    assert [f"stopping {long.id} with a checkpoint" in each for each in told] == [False, False, True, False]
+    assert list((tmp_path / "volume" / "runs" / long.id / "checkpoints").rglob("*.npz"))
+    account.cloud.script.fail("delete", NODE_GROUP)
+    broken = account.spotmpi(*going)
+    assert broken.returncode == 1 and "`pulumi destroy --stack lab` failed" in broken.stderr, broken.stderr
     assert alive(testbed) == []
-    assert down("lab", life.hands) == ()
-    assert f"stopping {long.id} with a checkpoint" in life.said
-    assert list((tmp_path / "volume" / "runs" / long.id / "checkpoints").rglob("*.npz")), life.said
-    left = testbed.kubectl("get", PARTS, "-n", NAMESPACE, "-l", f"{names.LABEL_RUN}={long.id}", "-o", "name")
-    assert (len(life.cloud.records), left, alive(testbed)) == (0, "", [])
+    account.spotmpi(*going, dies_at=5)
+    done = account.spotmpi(*going)
+    assert (done.returncode, done.stdout) == (0, "") and "nothing of lab is left that bills" in done.stderr, done.stderr
+    assert (len(account.cloud.records), account.left_inside(smoke.id), alive(testbed)) == (0, [], [])
 
 
-def events(life: WithCluster, run: str) -> list[dict[str, Any]]:
+LONG = {
+    "name": "long",
+    "image": "chainermn",
+    "program": "digits",
+    "args": ["--global-batch", "64", "--epochs", "500"],
+    "resources": {"gpu": 1},
+    "checkpoint": {"every": "1s"},
+}
+
+
+def events(folder: Path, run: str) -> list[dict[str, Any]]:
     """What the agents of a run have recorded on the volume."""
-    path = life.folder / "volume" / "runs" / run / "events.jsonl"
+    path = folder / "volume" / "runs" / run / "events.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def wait_for_metrics(life: WithCluster, run: str) -> None:
+def wait_for_metrics(account: Account, run: str) -> None:
     """Wait until a run trains."""
-    for event in choose.backend(life.place).events(run, follow=True):
+    for event in choose.backend(account.place).events(run, follow=True):
         if event.kind == "metric":
             return

@@ -58,11 +58,12 @@ def _cluster_answers(inputs: dict[str, Any], identity: str, records: Records) ->
     vpc = records.get(SUBNET, inputs["vpcConfig"]["subnetIds"][0])
     assert vpc
     group = f"sg-{records.new_hex(identity)}"
+    endpoint = f"https://{records.new_hex(identity, 32).upper()}.gr7.{records.region}.eks.amazonaws.com"
     return {
         "vpcConfig": {**inputs["vpcConfig"], "clusterSecurityGroupId": group, "vpcId": vpc.inputs["vpcId"]},
-        "endpoint": f"https://{records.new_hex(identity, 32).upper()}.gr7.{records.region}.eks.amazonaws.com",
-        "certificateAuthorities": [{"data": "Y2VydGlmaWNhdGU="}],
-        "certificateAuthority": {"data": "Y2VydGlmaWNhdGU="},
+        "endpoint": records.endpoint or endpoint,
+        "certificateAuthorities": [{"data": records.authority}],
+        "certificateAuthority": {"data": records.authority},
         "status": "ACTIVE",
     }
 

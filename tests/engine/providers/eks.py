@@ -195,15 +195,17 @@ def _addons(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any], c
 
 def _kubeconfig(outputs: Mapping[str, Any]) -> str:
     endpoint, name = outputs.get("endpoint", UNKNOWN), outputs.get("name", UNKNOWN)
-    if UNKNOWN in (endpoint, name):
+    authority = outputs.get("certificateAuthority", UNKNOWN)
+    if UNKNOWN in (endpoint, name, authority):
         return UNKNOWN
+    server = {"server": endpoint, "certificate-authority-data": authority["data"]}
     arguments = ["eks", "get-token", "--cluster-name", name]
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws", "args": arguments}}
     return json.dumps(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": name, "cluster": {"server": endpoint}}],
+            "clusters": [{"name": name, "cluster": server}],
             "users": [{"name": name, "user": user}],
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
             "current-context": name,

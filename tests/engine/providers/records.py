@@ -41,9 +41,14 @@ def record_key(token: str, identity: str, inside: str | None = None) -> str:
 
 @dataclass
 class Records:
-    """Everything that exists; refuses what breaks a reference. `without_capacity` are types that can't be had now."""
+    """Everything that exists; refuses what breaks a reference. `without_capacity` are types that can't be had now.
+
+    Every control plane answers at the address `endpoint` with the certificate `authority` (base64), if they are given.
+    """
 
     region: str = "us-east-1"
+    endpoint: str | None = None
+    authority: str = "Y2VydGlmaWNhdGU="
     without_capacity: set[str] = field(default_factory=set)
     _held: dict[str, Record] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)

@@ -1,0 +1,69 @@
+"""`spotmpi up` and `down` in a process of their own, which dies of SIGKILL as it says a step, if it is told so.
+
+    python -m tests.cluster.own_process ADDRESS OUTPUTS STEP up lab --yes
+
+ADDRESS answers for AWS and the registry, OUTPUTS is a file of the environment's outputs that stands for the place where
+it runs, STEP the number of the step to die at (0: none). All else is what the commands always do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import api, data
+from jobs.backends.base import Say
+from jobs.backends.choose import Where
+from jobs.cli import environment_life
+from jobs.cli.main import main
+from jobs.cloud.hands import Hands
+from jobs.environment import Environment
+from tests.jobs.served_account import account_at, ask
+
+
+def handed(made: Hands, address: str, place: Where, step: str) -> Hands:
+    """The hands of the commands, without doctor and registry, and with the place for runs."""
+
+    def say(line: str) -> None:
+        made.say(line)
+        if line.startswith(f"{step}/"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def push(image: str, there: Environment, _: Any) -> str:
+        return str(ask(address, "push", image=image))
+
+    def stage(source: str, folder: str, where: Where, say: Say) -> None:
+        data.push([source], folder, data.Storage(place), say)
+
+    return replace(
+        made,
+        say=say,
+        examine=lambda stack, aws: [],
+        push=push,
+        stage=stage,
+        run=lambda values, where, say: api.run(without_cuda(values), where=place, say=say),
+        list_runs=lambda where: api.list_runs(place),
+        stop_run=lambda run, where: api.stop(run, where=place),
+    )
+
+
+def without_cuda(values: Mapping[str, Any]) -> dict[str, Any]:
+    """*values* for the test's image, which is built without CUDA: a mount hides its record, which would say so."""
+    return {**values, "kubernetes": {"mounts": [{"path": "/opt/spotmpi", "empty": "1Mi"}]}}
+
+
+if __name__ == "__main__":
+    address, outputs, step, *words = sys.argv[1:]
+    usual, place = environment_life._hands, Where(outputs, Path(outputs).parent / "runs")
+    patch = pytest.MonkeyPatch()
+    patch.setattr("jobs.cli.environment_life.open_account", lambda region: account_at(address).aws)
+    patch.setattr(environment_life, "_hands", lambda stack, yes: handed(usual(stack, yes), address, place, step))
+    sys.argv[1:] = words
+    main()

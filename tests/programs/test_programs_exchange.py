@@ -160,12 +160,13 @@ def test_the_compression_hooks_halve_the_bytes_that_gloo_sends(pytorch: Image) -
 
 ENDING = """
 import atexit
+import sys
 from jobs.programs.pytorch.digits import parse
 from jobs.programs.pytorch.processes import finish, join
 
 atexit.register(print, "the interpreter ends", flush=True)
 world = join(parse(["--global-batch", "8", "--iterations", "1", "--backend", "gloo"]))
-print("rank", world.rank, "of", world.size)
+sys.stdout.write(f"rank {world.rank} of {world.size}\\n")  # at once: both ranks write into one pipe
 finish()
 print("not reached")
 """

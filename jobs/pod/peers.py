@@ -6,7 +6,7 @@ Messages are JSON objects, one a line. A connection that closes, or is silent fo
                        {"ready": true, "hardware": {...}} its sshd answers, and what it runs on
                        {"notice": reason}                 its machine is about to go away
                        {"ended": code, "reason": ...}     its own launcher has ended (launchers with one per node)
-                       {"beat": 1}
+                       {"beat": 1}                        at once after the welcome, then now and then
     node 0 -> worker   {"welcome": attempt, "since": time} or {"refused": reason}
                        {"go": port}                       start your launcher
                        {"over": cause}                    end: the attempt is over
@@ -28,6 +28,7 @@ from typing import Any
 PORT = 2223
 BEAT = 1.0  # seconds between signs of life
 SILENCE = 7.0  # seconds after which a silent peer counts as lost
+ANSWER = 10.0  # seconds that node 0 may take to answer: it may still be looking at its GPUs
 STALL = 60.0  # seconds for which an agent may wait for a file system, or for whoever takes its output, and still live
 _LONGEST = 1 << 16
 
@@ -145,6 +146,7 @@ class Hub:
         self._generation = generation
         self._welcome = welcome
         self._strangers: list[Connection] = []
+        self._unheard: set[int] = set()  # welcomed, but without a word since
         self._listener = socket.create_server(("", port), backlog=1024, reuse_port=False)
         self._listener.setblocking(False)
         self._looked = time.monotonic()
@@ -175,6 +177,8 @@ class Hub:
         for connection in [*self._strangers, *self.workers.values()]:
             connection.looked = self._looked
         self._strangers = [stranger for stranger in self._strangers if not stranger.lost]
+        for node in [node for node in self._unheard if self.workers[node].lost]:
+            self._forget(node)
 
     def tell(self, **message: Any) -> None:
         """Send a message to every worker."""
@@ -189,11 +193,18 @@ class Hub:
             connection.close()
         self._listener.close()
 
+    def _forget(self, node: int) -> None:
+        """A worker that got tired of waiting for its welcome: nothing is lost with it, and it comes again."""
+        self._unheard.remove(node)
+        del self.workers[node], self.machines[node]
+
     def _take(self, connection: Connection, message: dict[str, Any]) -> None:
         node = next((node for node, worker in self.workers.items() if worker is connection), None)
         if node is None:
             self._greet(connection, message)
-        elif "ready" in message:
+            return
+        self._unheard.discard(node)
+        if "ready" in message:
             self.ready.add(node)
             self.hardware[node] = message.get("hardware") or {}
         elif "notice" in message:
@@ -212,6 +223,7 @@ class Hub:
         else:
             self._strangers.remove(connection)
             self.workers[node] = connection
+            self._unheard.add(node)
             self.machines[node] = message.get("machine") or {"node": node}
             connection.send(**self._welcome)
             return
@@ -226,7 +238,7 @@ def join(host: str, hello: dict[str, Any], port: int = PORT) -> tuple[Connection
         return "%s: %s" % (host, error)
     connection = Connection(sock)
     connection.send(**hello)
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + ANSWER
     while time.monotonic() < deadline and not connection.closed:
         with selectors.DefaultSelector() as selector:
             selector.register(connection.socket, selectors.EVENT_READ)
@@ -234,6 +246,7 @@ def join(host: str, hello: dict[str, Any], port: int = PORT) -> tuple[Connection
         messages = connection.receive() if ready else []
         if messages and "welcome" in messages[0]:
             connection.keep(messages[1:])
+            connection.send(beat=1)
             Pulse(lambda: [connection], lambda: connection.looked)
             return connection, messages[0]
         if messages and "refused" in messages[0]:

@@ -146,6 +146,21 @@ def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(led: Led) -> Non
     assert led.hub.ended == {2: (3, "exit code 3")}
 
 
+def test_a_worker_that_came_while_node_0_was_busy_comes_again_and_is_not_lost(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "ANSWER", 0.05)
+    greeting = {"hello": TOKEN, "node": 1, "generation": 4, "host": "h"}
+    assert [join("127.0.0.1", greeting, led.port) for _ in range(3)] == ["127.0.0.1 does not answer"] * 3
+
+    monkeypatch.setattr(peers, "ANSWER", 10.0)
+    connection, _ = next(found for found in (led.join(1) for _ in range(100)) if not isinstance(found, str))
+    connection.send(ready=1)
+    led.hub.serve(5)
+
+    assert led.hub.lost() == [] and led.hub.missing() == [2] and set(led.hub.machines) == {1}
+
+
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds: 0.3 of silence are a loss, and a beat comes every 0.02."""
@@ -222,5 +237,6 @@ def test_messages_that_come_with_the_welcome_are_not_lost() -> None:
 def test_nobody_there_and_nobody_answering_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "refused" in str(join("127.0.0.1", {"hello": TOKEN}, free_port()))
     assert "not-a-host.invalid" in str(join("not-a-host.invalid", {"hello": TOKEN}, 1))
+    monkeypatch.setattr(peers, "ANSWER", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         assert join("127.0.0.1", {"hello": TOKEN}, deaf.getsockname()[1]) == "127.0.0.1 does not answer"

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import diagnosis, launchers, processes, protocol, spending
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Ending, Outcome
-from .lines import Line, LineSplitter
+from .lines import Line, LineSplitter, PieceSplitter
 from .progress import Progress
 from .record import Record
 from .requests import Asks
@@ -84,10 +84,11 @@ class Attempt:
             process = processes.start(arguments, environment, self.plan["folder"])
             self._processes[command["node"]] = process
             self._tails[command["node"]] = collections.deque(maxlen=100)
+            splitter = PieceSplitter if launchers.tags_pieces(arguments) else LineSplitter
             assert process.stdout and process.stderr
             for pipe, stream in ((process.stdout, "o"), (process.stderr, "e")):
                 os.set_blocking(pipe.fileno(), False)
-                self._selector.register(pipe, selectors.EVENT_READ, (command["node"], LineSplitter(stream), pipe))
+                self._selector.register(pipe, selectors.EVENT_READ, (command["node"], splitter(stream), pipe))
 
     def _variables(self) -> dict[str, str]:
         return {protocol.ENV_ATTEMPT: str(self.number), protocol.ENV_PID_FILE: self.pid_file}

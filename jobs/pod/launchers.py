@@ -24,6 +24,11 @@ def mpirun(mpirun_path: str, family: int, ranks: int, root: bool) -> list[str]:
     return arguments + (["--allow-run-as-root"] if root else [])
 
 
+def tags_pieces(arguments: Sequence[str]) -> bool:
+    """Whether this launcher tags every piece of output, in the middle of lines too: Open MPI 4's mpirun does."""
+    return "--tag-output" in arguments
+
+
 class Remote(NamedTuple):
     """How mpirun reaches the other hosts: the files that say which and by which keys, and the interface to them."""
 

@@ -18,6 +18,8 @@ class Line(NamedTuple):
 LONGEST = 1 << 20  # bytes; a longer line is cut into several
 
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(out|err)>(\+?): ?")  # with a plus the line goes on (see `starter.Tagger`)
+_BREAK = re.compile(rb"\n|\[\d+,(\d+)\]<std(out|err)>:")  # what ends a piece of output
+_HALF_TAG = re.compile(rb"\[[\d,\]<>a-z]{0,30}\Z")
 
 
 class LineSplitter:
@@ -55,6 +57,52 @@ class LineSplitter:
             self._parts[said] = whole
         else:
             yield _tagged(*said, whole)
+
+
+class PieceSplitter:
+    """Puts lines together from a pipe where every piece of a rank's output is tagged, as Open MPI 4's mpirun does.
+
+    A piece is what a rank wrote at once, or a part of it: it may end in the middle of a line, and those of other ranks
+    come in between. Nothing follows the tag's colon but what the rank wrote.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._rest = b""
+        self._said: tuple[bytes, bytes] | None = None  # rank and stream of the piece that is being read
+        self._parts: dict[tuple[bytes, bytes] | None, bytes] = {}  # of unfinished lines
+
+    def feed(self, data: bytes) -> list[Line]:
+        """The lines that *data* completes."""
+        data = self._rest + data
+        half = _HALF_TAG.search(data)
+        data, self._rest = (data[: half.start()], data[half.start() :]) if half else (data, b"")
+        found, begin = [], 0
+        for end in _BREAK.finditer(data):
+            found += self._piece(data[begin : end.start()])
+            begin = end.end()
+            if end.group() == b"\n":
+                found.append(self._line(self._said))
+                self._said = None
+            else:
+                self._said = end.group(1), end.group(2)
+        return found + self._piece(data[begin:])
+
+    def end(self) -> list[Line]:
+        """What is left when the pipe has closed."""
+        rest, self._rest = self._rest, b""
+        found = self._piece(rest)
+        return found + [self._line(said) for said in list(self._parts)]
+
+    def _piece(self, data: bytes) -> list[Line]:
+        """Take *data* for the line that is being read; the lines that are too long already."""
+        if data:
+            self._parts[self._said] = self._parts.get(self._said, b"") + data
+        return [self._line(self._said)] if len(self._parts.get(self._said, b"")) > LONGEST else []
+
+    def _line(self, said: tuple[bytes, bytes] | None) -> Line:
+        data = self._parts.pop(said, b"")
+        return _tagged(*said, data) if said else Line(None, self._stream, _shown(data))
 
 
 def _tagged(rank: bytes, stream: bytes, data: bytes) -> Line:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jobs import names
 from jobs.pod import protocol
-from jobs.pod.lines import LONGEST, Line, LineSplitter
+from jobs.pod.lines import LONGEST, Line, LineSplitter, PieceSplitter
 from jobs.pod.progress import Progress
 
 
-def cut(*pieces: bytes, stream: str = "o") -> list[Line]:
-    splitter = LineSplitter(stream)
+def cut(
+    *pieces: bytes, stream: str = "o", by: Callable[[str], LineSplitter | PieceSplitter] = LineSplitter
+) -> list[Line]:
+    splitter = by(stream)
     found = [line for piece in pieces for line in splitter.feed(piece)]
     return found + splitter.end()
 
@@ -60,6 +63,43 @@ def test_a_line_in_parts_is_put_together_per_rank_and_stream() -> None:
     parts = b"[0,0]<stdout>+: he\n[0,1]<stdout>+: wo\n[0,0]<stderr>: no\n[0,0]<stdout>: llo\n[0,1]<stdout>+: r\n"
 
     assert cut(parts) == [Line(0, "e", "no"), Line(0, "o", "hello"), Line(1, "o", "wor")]
+
+
+# As Open MPI 4.1.4 wrote it for two ranks that printed "rank 0 line", "  indented" and so on, unbuffered.
+PIECES = b"""[1,0]<stdout>:rank[1,0]<stdout>: [1,0]<stdout>:0[1,1]<stdout>:rank 1 [1,0]<stdout>: line[1,1]<stdout>:line
+[1,0]<stdout>:
+[1,1]<stdout>:  indented[1,0]<stderr>:no
+[1,1]<stdout>:
+[1,0]<stdout>:[not a tag[1,1]<stdout>:
+[1,0]<stdout>:]
+mpirun has exited
+[1,1]<stdout>:half[1,0]<stdout>:other"""
+
+
+def test_pieces_of_lines_are_put_together_per_rank_and_stream_wherever_they_are_cut() -> None:
+    said = [
+        Line(1, "o", "rank 1 line"),
+        Line(0, "o", "rank 0 line"),
+        Line(0, "e", "no"),
+        Line(1, "o", "  indented"),
+        Line(1, "o", ""),
+        Line(0, "o", "[not a tag]"),
+        Line(None, "o", "mpirun has exited"),
+        Line(1, "o", "half"),
+        Line(0, "o", "other"),
+    ]
+
+    for size in range(1, len(PIECES) + 1):
+        pieces = (PIECES[i : i + size] for i in range(0, len(PIECES), size))
+        assert cut(*pieces, by=PieceSplitter) == said, f"cut every {size} bytes"
+
+
+def test_a_rank_without_line_ends_is_cut_and_nothing_of_it_is_lost() -> None:
+    data = b"[1,0]<stdout>:" + b"x" * 1000
+    found = cut(*[data] * (2 * LONGEST // 1000), by=PieceSplitter)
+
+    assert "".join(line.text for line in found) == "x" * (2 * LONGEST // 1000 * 1000)
+    assert {line.rank for line in found} == {0} and max(len(line.text) for line in found) < 2 * LONGEST
 
 
 def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:

@@ -13,6 +13,11 @@ _ALL_VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 _READ = ("get", "list", "watch")
 # Link-local addresses hold the machine's metadata and credentials.
 _NOT_OUTSIDE = "169.254.0.0/16"
+_AUTOSCALER_STATUS = rbac.v1.PolicyRuleArgs(
+    api_groups=[""], resources=["configmaps"], resource_names=["cluster-autoscaler-status"], verbs=["get"]
+)
+# A rule cannot tell events by what they are about; but `default`, where those about nodes are, never holds runs.
+_EVENTS = rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["events"], verbs=["list"])
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Access(Inside):
         )
 
     def _users(self, args: AccessArgs) -> None:
-        """Everything in the namespace, and nodes and the autoscaler's status to tell why a run waits."""
+        """Everything in the namespace; nodes, their events and the autoscaler's status to tell why a run waits."""
         group = rbac.v1.SubjectArgs(kind="Group", name=names.USERS_GROUP, api_group="rbac.authorization.k8s.io")
         role = rbac.v1.Role(
             f"{self._name}-users",
@@ -138,21 +143,17 @@ class Access(Inside):
             subjects=[group],
             opts=self.child(reading),
         )
-        self._autoscaler_status(group)
+        self._looking(group, "autoscaler-status", "kube-system", _AUTOSCALER_STATUS)
+        self._looking(group, "node-events", "default", _EVENTS)
 
-    def _autoscaler_status(self, group: rbac.v1.SubjectArgs) -> None:
-        place = meta.v1.ObjectMetaArgs(name="spotmpi-autoscaler-status", namespace="kube-system")
-        rule = rbac.v1.PolicyRuleArgs(
-            api_groups=[""],
-            resources=["configmaps"],
-            resource_names=["cluster-autoscaler-status"],
-            verbs=["get"],
-        )
-        role = rbac.v1.Role(f"{self._name}-autoscaler-status", metadata=place, rules=[rule], opts=self.child())
+    def _looking(self, group: rbac.v1.SubjectArgs, what: str, namespace: str, rule: rbac.v1.PolicyRuleArgs) -> None:
+        """One thing that tells why a run waits, which lives in a namespace that is not of the runs."""
+        place = meta.v1.ObjectMetaArgs(name=f"spotmpi-{what}", namespace=namespace)
+        role = rbac.v1.Role(f"{self._name}-{what}", metadata=place, rules=[rule], opts=self.child())
         rbac.v1.RoleBinding(
-            f"{self._name}-autoscaler-status",
+            f"{self._name}-{what}",
             metadata=place,
-            role_ref=_role_ref("Role", "spotmpi-autoscaler-status"),
+            role_ref=_role_ref("Role", f"spotmpi-{what}"),
             subjects=[group],
             opts=self.child(role),
         )

@@ -181,10 +181,21 @@ def test_users_may_run_jobs_in_the_namespace_and_only_look_at_nodes(run: Run) ->
     assert subjects == [{"kind": "Group", "name": "spotmpi:users", "apiGroup": "rbac.authorization.k8s.io"}]
 
 
+def test_users_may_list_events_where_those_of_nodes_are_and_nothing_else_there(run: Run) -> None:
+    recording = run("lab")
+    roles = [made.inputs for made in recording.of("kubernetes:rbac.authorization.k8s.io/v1:Role")]
+    (role,) = [role for role in roles if role["metadata"]["namespace"] == "default"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}]
+    binding = recording.one("RoleBinding", "spotmpi-lab-node-events").inputs
+    assert binding["metadata"] == role["metadata"] == {"name": "spotmpi-node-events", "namespace": "default"}
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", "spotmpi-node-events")
+    assert binding["subjects"] == recording.one("RoleBinding", "spotmpi-lab-users").inputs["subjects"]
+
+
 def test_nobody_gets_a_wildcard(run: Run) -> None:
     recording = run("lab", queueing=QUEUES)
     roles = [made for made in kubernetes(recording) if made.kind.endswith("Role")]
-    assert len(roles) == 3
+    assert len(roles) == 4
     for made in roles:
         for rule in made.inputs["rules"]:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]

@@ -164,6 +164,19 @@ def test_users_see_nodes_and_why_the_autoscaler_waits_but_change_neither(user: K
     assert user.try_kubectl("auth", "can-i", "update", *status).stdout.strip() == "no"
 
 
+def test_users_list_the_events_of_nodes_and_touch_no_events_there(user: Kubernetes, kubernetes: Kubernetes) -> None:
+    node = {"involvedObject": {"kind": "Node", "name": "one"}, "reason": "SpotInterruption", "message": "soon"}
+    about = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "one.soon", "namespace": "default"}, **node}
+    kubernetes.apply(about, namespace="default")
+
+    of_nodes = ("-n", "default", "--field-selector", "involvedObject.kind=Node")
+    (told,) = user.get("events", *of_nodes)["items"]
+    assert told["reason"] == "SpotInterruption"
+    verbs = ("get", "list", "watch", "create", "update", "patch", "delete")
+    assert [verb for verb in verbs if allowed(user, verb, "events", "-n", "default")] == ["list"]
+    assert not allowed(user, "list", "events", "-n", "kube-system")
+
+
 def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes, run: Run) -> None:
     environment(kubernetes, run("lab"))
     container = {"name": "main", "image": "image", "securityContext": {"privileged": True}}

@@ -42,17 +42,22 @@ class Replayer:
             SpotmpiError: no pod can read it.
         """
         words = f"{shlex.quote(f'{place.RUNS}/{self._run}')} {node} {since!r} {until!r}"
+        why = ""
         for pause in PAUSES:
             pods = living()
             if not pods:
+                why = "no pod that holds its output lives"
                 break
             try:
                 return await self._read(pods[0], boot.CODE, words)
             except NotPermitted:
                 raise
-            except SpotmpiError:
+            except SpotmpiError as error:
+                why = f"its pod {pods[0]} did not tell: {error}"
                 await asyncio.sleep(pause)  # a pod may end while it is asked
-        return await self._read((await self._own_access()).pod, _CODE, words)
+        if self._volume is None:
+            raise SpotmpiError(f"the run has no run volume, and {why}")
+        return await self._read((await self._own_access(self._volume)).pod, _CODE, words)
 
     async def _read(self, pod: str, code: str, words: str) -> list[Entry]:
         command = f"cd {code} && python3 -m jobs.pod.replay {words} && echo {_WHOLE}"
@@ -66,11 +71,9 @@ class Replayer:
         """Delete the pod that was made, if any."""
         await self._open.aclose()
 
-    async def _own_access(self) -> VolumeAccess:
-        if self._volume is None:
-            raise SpotmpiError("the run has no run volume, and no pod of it lives")
+    async def _own_access(self, volume: Volume) -> VolumeAccess:
         if self._own is None:
-            own = await self._open.enter_async_context(volume_access(self._client, self._volume, self._say))
+            own = await self._open.enter_async_context(volume_access(self._client, volume, self._say))
             unpack = f"mkdir -p {_CODE} && tar xzf - -C {_CODE}"
             await own.run(["sh", "-c", unpack], io.BytesIO(ship.pod_side(names.PROJECT)))
             self._own = own

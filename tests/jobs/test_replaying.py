@@ -55,8 +55,19 @@ def test_a_pod_that_ends_while_it_is_asked_is_asked_again_or_its_successor(jobse
 
 
 def test_where_no_pod_lives_and_no_volume_is_there_that_is_said(jobset: dict[str, Any]) -> None:
-    with pytest.raises(SpotmpiError, match="no run volume, and no pod of it lives"):
+    with pytest.raises(SpotmpiError, match="no run volume, and no pod that holds its output lives"):
         texts(Pods(SpotmpiError("gone")), jobset, ["a"], [])
+
+
+def test_where_a_pod_lives_that_cannot_be_read_that_is_said_with_its_reason(jobset: dict[str, Any]) -> None:
+    # It lives at every look; what is wrong with it is told, and not that it is gone.
+    pods = Pods(SpotmpiError("gone"), LINE, SpotmpiError("could not read the run folder: the cluster answered 500"))
+
+    with pytest.raises(SpotmpiError) as told:
+        texts(pods, jobset, ["a"], ["a"], ["b"])
+    assert str(told.value) == (
+        "the run has no run volume, and its pod b did not tell: could not read the run folder: the cluster answered 500"
+    )
 
 
 def test_what_is_not_permitted_is_asked_once(jobset: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ class Somewhere:
 
     backend: Backend
     extra: dict[str, Any] = field(default_factory=dict)
-    patience: float = 20.0  # seconds in which anything that is asked for has happened
+    patience: float = 60.0  # seconds in which anything that is asked for has happened
     _count: int = 0
     _mark: str = field(default_factory=lambda: secrets.token_hex(4))
 

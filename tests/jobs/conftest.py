@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.backends.local import LocalBackend
 from jobs.cli.main import main
-from tests.contract import living
 from tests.contract.conftest import Somewhere
-from tests.contract.living import wait_until
 from tests.jobs.gang import Gang
+from tests.jobs.real_ranks import local_place
 
 if TYPE_CHECKING:
     from tests.jobs.one_life import Life
@@ -72,12 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Somewhere]
     """The local backend in a folder with spaces and quotes in its name; nothing may be left of its runs."""
     folder = tmp_path / 'runs of "O\'Neill" ünd 50%'
     monkeypatch.chdir(tmp_path)
-    backend = LocalBackend(folder)
-    yield Somewhere(backend)
-    for state in backend.list():
-        backend.stop(state.id, "the test is over", now=True)
-        wait_until(lambda run=state.id: backend.state(run).over)  # type: ignore[misc]
-        wait_until(lambda run=state.id: not living.of_run(run))  # type: ignore[misc]
+    yield from local_place(folder)
 
 
 @pytest.fixture

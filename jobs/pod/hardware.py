@@ -7,11 +7,11 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Dict
 
 from . import gpus, machine
 
-Facts = dict[str, Any]
+Facts = Dict[str, Any]  # Python 3.8 takes no dict[...] outside of annotations
 
 IMAGE_RECORD = "/opt/spotmpi/image.json"  # what the build of our images wrote down
 LABELS = "labels"  # the pod's labels, by downward API; Kubernetes 1.35 adds the zone of the node to them

@@ -13,7 +13,12 @@ _SIGNALLED = re.compile(r"rank (\d+) with PID \d+ on node \S+ exited on\s+signal
 _EXITED = re.compile(r"(?:@\d+|\[\d+,\d+\]),(\d+)\]\s+Exit code:\s+(\d+)")  # Open MPI 5, 4
 _UNDER_TORCHRUN = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+) \(pid")
 _LOST = re.compile(r"lost communication with a remote daemon\..*?Remote daemon: \S+ on node (\S+)")
-_EXCEPTION = re.compile(r"^\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
+_CALLED = r'process rank (\d+) with PID \d+ on node \S+ calling "abort"'  # Open MPI 5
+_ABORTED = re.compile(_CALLED + r"|MPI_ABORT was invoked on rank (\d+) in communicator MPI_COMM_WORLD")  # 4
+_LEFT = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exiting improperly")
+_EXCEPTION = re.compile(
+    r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|Exception|Interrupt|Exit))\b.*)"
+)
 
 
 def describe(node: int, code: int, lines: Iterable[Line]) -> str:
@@ -34,6 +39,13 @@ def describe(node: int, code: int, lines: Iterable[Line]) -> str:
     lost = _LOST.search(own_words)
     if lost:
         return "lost %s: mpirun's daemon there does not answer any more" % lost.group(1)
+    aborted = _ABORTED.search(own_words)
+    if aborted:
+        rank = int(aborted.group(1) or aborted.group(2))
+        return "rank %d called MPI_Abort with %d%s" % (rank, code, _exception(said, rank))
+    left = _LEFT.search(own_words)
+    if left:
+        return "rank %s ended without MPI_Finalize" % left.group(1)
     if code < 0:
         return "the launcher on node %d was killed by %s" % (node, _name(-code))
     if code > 128 and _known_signal(code - 128):
@@ -67,7 +79,8 @@ def _worker(rank: str, code: str, said: list[Line]) -> str:
 
 def _exception(said: list[Line], rank: int | None) -> str:
     """The last exception that *rank* (or anybody, for None) printed, as the end of a sentence."""
-    found = [line.text for line in said if line.rank == rank and _EXCEPTION.match(line.text)]
+    said_there = [_EXCEPTION.match(line.text) for line in said if rank is None or line.rank == rank]
+    found = [match.group(1) for match in said_there if match]
     return ": " + found[-1] if found else ""
 
 

@@ -28,6 +28,51 @@ KILLED = """\
 prterun noticed that process rank 1 with PID 4711 on node host exited on
 signal 9 (Killed).
 --------------------------------------------------------------------------"""
+KILLED_4 = """\
+--------------------------------------------------------------------------
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+--------------------------------------------------------------------------
+mpirun noticed that process rank 0 with PID 0 on node digits-1-node-0-0 exited on signal 11 (Segmentation fault).
+--------------------------------------------------------------------------"""
+ABORTED = """\
+--------------------------------------------------------------------------
+prterun has exited due to process rank 1 with PID 0 on node host calling
+"abort". This may have caused other processes in the application to be
+terminated by signals sent by prterun (as reported here).
+--------------------------------------------------------------------------"""
+ABORTED_4 = """\
+--------------------------------------------------------------------------
+MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+with errorcode 3.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+You may or may not see output from other processes, depending on
+exactly when Open MPI kills them.
+--------------------------------------------------------------------------"""
+ABORTED_BESIDE_MPIRUN_4 = "[host:15437] [[20659,0],0] ORTE_ERROR_LOG: Out of resource in file show_help.c at line 501"
+WRONG_USE_4 = """\
+[host:15619] *** An error occurred in MPI_Send
+[host:15619] *** on communicator MPI_COMM_WORLD
+[host:15619] *** MPI_ERR_RANK: invalid rank
+[host:15619] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+[host:15619] ***    and potentially your MPI job)"""
+LEFT = """\
+--------------------------------------------------------------------------
+prterun has exited due to process rank 1 with PID 16991 on node host exiting
+improperly. There are three reasons this could occur:
+
+You can avoid this message by specifying -quiet on the prterun command
+line.
+--------------------------------------------------------------------------"""
+LEFT_4 = """\
+--------------------------------------------------------------------------
+mpirun has exited due to process rank 1 with PID 17639 on
+node host exiting improperly. There are three reasons this could occur:
+
+You can avoid this message by specifying -quiet on the mpirun command line.
+--------------------------------------------------------------------------"""
 TORCHRUN = """\
 E1121 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 1) of binary: x
 Traceback (most recent call last):
@@ -77,6 +122,7 @@ def said(text: str, rank: int | None = None) -> list[Line]:
     ("code", "lines", "reason", "meant"),
     [
         (137, said(KILLED), "rank 1 was killed by SIGKILL", 137),
+        (139, said(KILLED_4), "rank 0 was killed by SIGSEGV", 139),
         (3, said(PRTERUN.format(code=3)), "rank 1 ended with exit code 3", 3),
         (3, said(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),
         (
@@ -85,6 +131,19 @@ def said(text: str, rank: int | None = None) -> list[Line]:
             "rank 1 ended with exit code 1: KeyError: 'conv1'",
             1,
         ),
+        (3, said(ABORTED), "rank 1 called MPI_Abort with 3", 3),
+        (78, [*said("ValueError: bad", 1), *said(ABORTED_4)], "rank 1 called MPI_Abort with 78: ValueError: bad", 78),
+        (
+            1,
+            [*said("ValueError: bad", 0), *said(ABORTED_BESIDE_MPIRUN_4)],
+            "the launcher on node 2 ended with exit code 1: ValueError: bad",
+            1,
+        ),
+        (6, [*said(WRONG_USE_4, 1), *said(ABORTED)], "rank 1 called MPI_Abort with 6: MPI_ERR_RANK: invalid rank", 6),
+        (6, said(WRONG_USE_4), "the launcher on node 2 ended with exit code 6: MPI_ERR_RANK: invalid rank", 6),
+        (75, said(f"{ABORTED_4}\n{LOST}"), "lost digits-1-node-0-1", 75),
+        (1, said(LEFT), "rank 1 ended without MPI_Finalize", 1),
+        (1, said(LEFT_4), "rank 1 ended without MPI_Finalize", 1),
         (1, said(TORCHRUN.format(code=-9)), "rank 1 was killed by SIGKILL", -9),
         (
             1,

@@ -6,8 +6,9 @@ import contextlib
 import os
 import time
 
-from . import hardware, machine, network, place, protocol, record, ssh
+from . import hardware, machine, place, protocol, record, ssh
 from .accounts import Accounts
+from .arrival import Arrival
 from .attempt import Attempt
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Ending, Outcome
 from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
@@ -121,11 +122,12 @@ def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: 
         unpack_code(here)
         daemon = Daemon(here)
         requests = LeaderRequests(here, hub, notice, daemon)
-        staging = Staging(here.plan["staging"])
-        missed = _wait_for_hosts(here, accounts.record, hub, requests, staging)
+        arrival = Arrival(here.hosts, hub, Staging(here.plan["staging"]))
+        missed = _wait_for_hosts(here.plan["limits"]["start"], accounts.record, hub, requests, arrival)
         accounts.hardware.update(hub.hardware)
         if missed:
             return missed
+        daemon.pin(arrival.addresses)
         environment = write_environment(here, number)
         plan = attempt_plan(here, environment, RENDEZVOUS_PORT)
     except (ssh.KeysWrong, hardware.Unfit, OSError) as error:
@@ -158,39 +160,26 @@ def _deadlines(here: Place, accounts: Accounts) -> dict[str, float | None]:
 
 
 def _wait_for_hosts(
-    here: Place, written: record.Record, hub: Hub, requests: LeaderRequests, staging: Staging
+    limit: float, written: record.Record, hub: Hub, requests: LeaderRequests, arrival: Arrival
 ) -> Outcome | None:
-    """None once every host is ready and has a name, else the outcome of waiting; says what it waits for."""
-    limit = here.plan["limits"]["start"]
+    """None once nothing is missing, else the outcome of waiting for *limit* seconds; says what it waits for."""
     deadline, said, spoke = time.monotonic() + limit, "", 0.0
     while True:
         hub.serve(0.05)
-        text = _awaited(here, hub, staging)
+        text = arrival.awaited()
         if text is None:
             return None
         ending = requests.wanted()
         if ending:
             return ending.outcome
-        if staging.error:
-            return Outcome(NOT_RETRYABLE, "node 0: %s" % staging.error, protocol.NOT_RETRYABLE)
+        if arrival.failed:
+            return Outcome(NOT_RETRYABLE, "node 0: %s" % arrival.failed, protocol.NOT_RETRYABLE)
         if time.monotonic() > deadline:
             reason = "limits.start (%gs) is over: %s" % (limit, text)
             return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
         if text != said and time.monotonic() > spoke + TALK:
             said, spoke = text, time.monotonic()
             written.event(record.WAITING, reason=text)
-
-
-def _awaited(here: Place, hub: Hub, staging: Staging) -> str | None:
-    """What is not there yet, or None."""
-    missing = [here.hosts[node] for node in hub.missing()]
-    nameless = [] if missing else [host for host in here.hosts if not network.resolves(host)]
-    waited = missing or nameless
-    if waited:
-        what = "are not ready yet" if missing else "have no address yet"
-        names = ", ".join(waited[:8]) + (" ..." if len(waited) > 8 else "")
-        return "%d of %d hosts %s: %s" % (len(waited), len(here.hosts), what, names)
-    return "node 0: %s" % staging if staging.busy or staging.error else None
 
 
 def _others(hub: Hub, requests: LeaderRequests, count: int) -> Outcome:

@@ -25,12 +25,12 @@ def interface_towards(host: str, port: int = 9) -> str:
     raise OSError("no interface carries the address %s, by which %s is reached" % (mine, host))
 
 
-def resolves(host: str) -> bool:
-    """Whether the host's name has an address by now."""
+def addresses(host: str) -> set[str]:
+    """The addresses that the host's name has by now."""
     try:
-        return bool(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)}
     except OSError:
-        return False
+        return set()
 
 
 def _address(name: str) -> str | None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zlib
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -34,11 +35,17 @@ class Daemon:
 
     def __init__(self, here: Place) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder = here.ssh_folder
         if here.plan["launcher"] == "mpirun":
             ssh.lay_out(place.SECRET, here.ssh_folder)
             self._process = ssh.start_daemon(here.ssh_folder)
             if not ssh.wait_until_open():
                 raise ssh.KeysWrong("sshd does not start: %s" % _last_line(os.path.join(here.ssh_folder, "sshd.log")))
+
+    def pin(self, addresses: Mapping[str, str]) -> None:
+        """Reach other pods at these *addresses* from now on, where sshd runs at all."""
+        if self._process is not None:
+            ssh.pin(self._folder, addresses)
 
     def trouble(self) -> str | None:
         """Why ranks can no longer be started here, or None."""

@@ -39,6 +39,7 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.socket = sock
+        self.address = _address(sock)  # of the other end
         self.heard = self.looked = time.monotonic()
         self.closed = False
         self._speaking = threading.Lock()
@@ -117,6 +118,13 @@ class Pulse:
     def end(self) -> None:
         """No more signs of life."""
         self._over.set()
+
+
+def _address(sock: socket.socket) -> str:
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return ""  # it has gone already
 
 
 def _message(line: bytes) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 
 PORT = 2222
 CLIENT_KEY = "id"
@@ -77,6 +78,12 @@ def lay_out(secret: str, folder: str) -> str:
     _write(os.path.join(folder, "sshd_config"), _SSHD.format(port=PORT, folder=folder))
     _write(os.path.join(folder, "ssh_config"), _CLIENT.format(port=PORT, folder=folder))
     return os.path.join(folder, "ssh_config")
+
+
+def pin(folder: str, addresses: Mapping[str, str]) -> None:
+    """Let the client connect to these *addresses* of hosts, whatever DNS says by then."""
+    hosts = "".join("Host %s\n  HostName %s\n" % item for item in addresses.items())
+    _write(os.path.join(folder, "ssh_config"), hosts + _CLIENT.format(port=PORT, folder=folder))
 
 
 def start_daemon(folder: str) -> subprocess.Popen[bytes]:

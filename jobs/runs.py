@@ -42,7 +42,7 @@ class RunState:
     total_iterations: int | None = None
     scalars: dict[str, Any] = field(default_factory=dict)
     owner: str | None = None
-    container: str | None = None  # the image that pods run, by digest where it was pulled, once somebody has seen it
+    container: str | None = None  # the image that pods run, by digest: the plan's, or as a terminal saw it pulled
 
     @property
     def over(self) -> bool:

@@ -45,10 +45,11 @@ def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Off
     """
     choice = _choice(spec, environment)
     build = _build(choice, environment)
-    pinned = Pinned(spec.kubernetes.image or "", None)
     if build and environment:
         pinned = registry.pin(build, environment.repositories[build.image])
-    if not pinned.reference:
+    elif spec.kubernetes.image:
+        pinned = registry.pin_named(spec.kubernetes.image)
+    else:
         raise wrong(
             "kubernetes.image", None, "name the image to pull, such as --set kubernetes.image=REGISTRY/chainermn:TAG"
         )

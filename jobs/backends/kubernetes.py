@@ -85,7 +85,7 @@ class KubernetesBackend:
             keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
             code={"pod.tar.gz": ship.pod_side(names.PROJECT), **(shipped.carried if shipped else {})},
             user_code=shipped.archive if shipped else None,
-            work={**work.identify(offer.spec, here=False), "container": offer.site.image},
+            work=work.identify(offer.spec, here=False),
             rate=run_rate(offer.spec, self._environment),
         )
         objects = manifests.kubernetes_plan(offer.spec, offer.site, submission)

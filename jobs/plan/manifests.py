@@ -52,12 +52,14 @@ def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[O
     """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
     copied = json.dumps(copied_plan(spec, submission.run, None, site.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": copied}
-    shipped = Shipped(submission.work, files, submission.user_code, submission.rate, dict(site.machine))
+    job = _job(spec, site, submission)
+    work = {**submission.work, "container": pods.image(job["spec"]["template"])}
+    shipped = Shipped(work, files, submission.user_code, submission.rate, dict(site.machine))
     agents = pod_plan(spec, submission.run, submission.time, shipped)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission)]
     for part in parts:
         part["metadata"]["namespace"] = site.namespace
-    return [_jobset(spec, site, submission, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
+    return [_jobset(spec, site, submission, job, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
 
 
 def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
@@ -83,10 +85,10 @@ def mounted(jobset: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]] | Non
     if "persistentVolumeClaim" not in kept:
         return None
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets") or [])
-    return kept["persistentVolumeClaim"]["claimName"], pod["containers"][0]["image"], secrets
+    return kept["persistentVolumeClaim"]["claimName"], str(pods.image(pod_template(jobset))), secrets
 
 
-def _jobset(spec: JobSpec, site: Site, submission: Submission, plan_hash: str) -> Object:
+def _jobset(spec: JobSpec, site: Site, submission: Submission, job: Object, plan_hash: str) -> Object:
     run = submission.run
     labels = names.run_labels(run) | spec.kubernetes.labels
     if spec.kubernetes.queue:
@@ -111,7 +113,7 @@ def _jobset(spec: JobSpec, site: Site, submission: Submission, plan_hash: str) -
             "ttlSecondsAfterFinished": TTL_SECONDS,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": _failure_policy(spec),
-            "replicatedJobs": [{"name": "node", "replicas": 1, "template": _job(spec, site, submission)}],
+            "replicatedJobs": [{"name": "node", "replicas": 1, "template": job}],
         },
     }
 

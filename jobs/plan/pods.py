@@ -56,6 +56,14 @@ def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
     return _restricted(templates.merged(own, site.templates, CONTAINER))
 
 
+def image(template: dict[str, Any]) -> str | None:
+    """The image of the ranks in a pod template."""
+    found: str | None = next(
+        each.get("image") for each in template["spec"]["containers"] if each.get("name") == CONTAINER
+    )
+    return found
+
+
 def _restricted(pod: dict[str, Any]) -> dict[str, Any]:
     """*pod* with the restricted standard's security context in containers of templates that say nothing of theirs."""
     for kind in ("containers", "initContainers"):

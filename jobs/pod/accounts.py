@@ -57,7 +57,12 @@ class Accounts:
     def started(self, number: int, machines: Sequence[dict[str, Any]] = ()) -> None:
         """Record that the launcher of attempt *number* is about to start, on which machines where they are told."""
         counts = {"failures": self.failures, "interruptions": self.interruptions}
-        self.record.event(record.STARTED, attempt=number, **counts, machines=list(machines) or None)
+        # A digest names one image only; what a tag stood for when pods pulled it, no agent can see.
+        image = self.plan["work"].get("container") or ""
+        container = image if "@" in image else None
+        self.record.event(
+            record.STARTED, attempt=number, **counts, machines=list(machines) or None, container=container
+        )
 
     def paid_until(self) -> float | None:
         """When the attempt that begins now has to end so that ``limits.cost`` holds, or None."""

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs import runs
+from jobs.names import RunPaths
 from jobs.pod import place, protocol
 from tests.jobs.gang import LIMIT, RUN, Gang, has_printed, kinds
 
@@ -252,3 +254,15 @@ def test_under_torchrun_every_line_has_its_rank_and_ranks_know_their_interface(
         if event.kind == "line"
     ]
     assert sorted(said) == [(rank // 2, rank, f"rank {rank} of 4 by lo and lo") for rank in range(4)]
+
+
+@pytest.mark.parametrize(("image", "told"), [("registry/image@sha256:1", True), ("registry/image:mine", False)])
+def test_the_record_has_the_image_without_any_terminal_where_its_digest_is_known(
+    gang: Callable[..., Gang], image: str, told: bool
+) -> None:
+    run = gang("true", nodes=1, started=0)
+    run.plan["work"]["container"] = image
+    run.start(0)
+
+    assert run.codes() == [0]
+    assert runs.state(RunPaths(run.folder / "runs" / RUN)).container == (image if told else None)

@@ -144,6 +144,13 @@ def test_whole_plans_are_as_agreed(name: str, golden: Golden) -> None:
     golden(f"plan-{name}.yaml", yaml.safe_dump_all(objects, sort_keys=True, width=120))
 
 
+def test_agents_are_told_the_image_that_a_template_puts_in_place_of_the_specs() -> None:
+    other = Template("pod.yaml", {"spec": {"containers": [{"name": "node", "image": "other:1"}]}})
+    jobset, config, *_ = plan(PLAIN, replace(SITE, templates=(other,)))
+    assert [each["image"] for each in manifests.pod_template(jobset)["spec"]["containers"]] == ["other:1"]
+    assert json.loads(config["data"]["plan.json"])["work"]["container"] == "other:1"
+
+
 @pytest.mark.parametrize(("spread", "groups"), [("any", [WITH_EFA]), ("node", [WITH_EFA, LIKE])])
 def test_pods_ask_for_no_fabric_that_they_would_share_or_that_some_nodes_lack(
     spread: str, groups: list[NodeGroup]

@@ -11,6 +11,7 @@ import yaml
 
 from jobs import api, images
 from jobs.backends.choose import Where
+from jobs.backends.registry import Pinned
 from jobs.environment import NodeGroup
 from jobs.errors import InputError
 from jobs.node_groups import Choice, choose
@@ -220,6 +221,17 @@ def test_all_that_keeps_a_run_off_the_environment_is_told_with_what_else_is_wron
     with pytest.raises(InputError) as caught:
         planned(lab, "slots=2", "program=none")
     assert [problem.field for problem in caught.value.problems] == ["program", "nodes"]
+
+
+def test_a_named_image_is_pulled_and_recorded_as_its_registry_tells_it(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.backends.registry.pin_named", lambda reference: Pinned(f"{reference}@sha256:1", "a note"))
+    plan = planned(lab, "kubernetes.image=mine")
+
+    assert pod_of(plan)["containers"][0]["image"] == "mine@sha256:1" and "a note" in plan["notes"]
+    assert json.loads(plan["objects"][1]["data"]["plan.json"])["work"]["container"] == "mine@sha256:1"
+    assert 'image = "mine"' in json.loads(plan["objects"][1]["data"]["plan.json"])["files"]["spec.toml"]
 
 
 def test_node_groups_without_an_environment_are_refused(lab: Path) -> None:

@@ -23,6 +23,7 @@ from infra.stack_config import read
 _RUNS: dict[str, "Recording"] = {}
 # What Pulumi calls the organization where the state is kept in a bucket of one's own.
 _DIY = "organization"
+_LOOP = asyncio.new_event_loop()
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -143,6 +144,7 @@ def recorded(
 ) -> Recording:
     """Run any piece of a program against the mock engine and wait until all of it is registered."""
     recording = Recording()
+    asyncio.set_event_loop(_LOOP)  # which `asyncio.run` of a test before this one may have taken away
     monitor = _Monitor(recording, stack_outputs or {})
     pulumi.runtime.set_mocks(
         monitor.mocks, project="spotmpi", stack=stack, preview=False, monitor=monitor, organization=_DIY

@@ -67,8 +67,13 @@ def marked(marker: str) -> Command:
 TIERS = [
     Tier(
         "static",
-        "lint, format and types",
-        [[str(BIN / "ruff"), "check"], [str(BIN / "ruff"), "format", "--check"], [str(BIN / "mypy")]],
+        "lint, format, types, and Python 3.8 for the pod side",
+        [
+            [str(BIN / "ruff"), "check"],
+            [str(BIN / "ruff"), "format", "--check"],
+            [str(BIN / "mypy")],
+            [str(BIN / "vermin"), "--target=3.8-", "--no-eval-annotations", "--no-tips", "--violations", "jobs/pod"],
+        ],
     ),
     Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]]),
     Tier("images", "real mpirun and both frameworks", [marked("images")], open_mpi_4),

@@ -45,16 +45,7 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         raise wrong("sweep", it.id, "no trial of it is on record as succeeded; the same bench command goes on with it")
     unlike = _unlike(found, {variant.name: variant.keys for variant in it.design.variants})
     _refuse(unlike, found[0].run, force)
-    removed = [trial.number for trial, paths in there if not paths.folder.is_dir()]
-    warnings = [_of_trial(it, t) for t in it.trials if t.state != SUCCEEDED or t.number in removed]
-    if it.cut:
-        warnings.insert(0, f"The study was cut off: {it.cut}. The same command goes on with a higher limit.")
     design = it.design
-    factors = (
-        f"{len(it.trials)} trials: nodes {', '.join(map(str, design.nodes))}, {design.repeats} repeats, each through "
-        f"all combinations in a random order of its own (seed {design.seed}); a failed trial is tried again at most "
-        f"{design.retries} times."
-    )
     silent = _by_cell(it, runs_folder)
     probes = [run for role in (ALLREDUCE, READ) for run in _with_role(it, runs_folder, role)]
     table = rows.rows(found, lambda run: _marks(run, unlike))
@@ -63,10 +54,10 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         created=now.timestamp(),
         rows=table,
         conditions=[("Sweep", it.id), *report.conditions(found[0])],
-        method=[factors, *report.method(found)],
+        method=[_order(it), *report.method(found)],
         warnings=[
             *_warnings(found, unlike),
-            *warnings,
+            *_missing(it, there),
             *doubts.doubts(table, silent),
             *nodes.doubts(found, probes),
             *_drift(it, runs_folder),
@@ -221,6 +212,23 @@ def _warnings(found: Sequence[Measured], unlike: dict[str, list[str]]) -> list[s
             "metrics.samples_per_iteration in the spec gives it."
         )
     return said
+
+
+def _order(it: Sweep) -> str:
+    """How many trials there are, and in which order they were run."""
+    design = it.design
+    return (
+        f"{len(it.trials)} trials: nodes {', '.join(map(str, design.nodes))}, {design.repeats} repeats, each through "
+        f"all combinations in a random order of its own (seed {design.seed}); a failed trial is tried again at most "
+        f"{design.retries} times."
+    )
+
+
+def _missing(it: Sweep, there: Sequence[tuple[Trial, RunPaths]]) -> list[str]:
+    """What keeps the sweep from being whole, of which the trials *there* succeeded."""
+    removed = [trial.number for trial, paths in there if not paths.folder.is_dir()]
+    cut = [f"The study was cut off: {it.cut}. The same command goes on with a higher limit."] if it.cut else []
+    return cut + [_of_trial(it, t) for t in it.trials if t.state != SUCCEEDED or t.number in removed]
 
 
 def _of_trial(it: Sweep, trial: Trial) -> str:

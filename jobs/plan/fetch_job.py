@@ -13,7 +13,7 @@ from typing import Any
 from jobs.errors import wrong
 from jobs.plan import volume_pod
 from jobs.plan.pod_plan import VOLUME
-from jobs.pod import fetch, store
+from jobs.pod import fetch, store, web_file
 from jobs.remote_source import Order
 
 PURPOSE = "fetch"
@@ -29,6 +29,7 @@ _CODE = {
     "jobs/pod/__init__.py": "",
     "jobs/pod/fetch.py": Path(fetch.__file__).read_text(),
     "jobs/pod/store.py": Path(store.__file__).read_text(),
+    "jobs/pod/web_file.py": Path(web_file.__file__).read_text(),
 }
 
 

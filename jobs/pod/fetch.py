@@ -15,39 +15,27 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
-import http.client
 import json
 import os
 import signal
-import ssl
 import sys
 import tarfile
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
-from . import store
+from . import store, web_file
+from .web_file import Gone
 
 PIECE = 16 << 20
 PIECES_AT_ONCE = 8  # over all files; each is in memory while it is under way
 FILES_AT_ONCE = 4
-TRIES = 6
-PAUSE = 1.0  # seconds before the second try; each further pause is twice as long
 FINAL = 78
 TAKEN_AWAY = 75
 SAID_EVERY = 1.0  # seconds
 LAST_WORD = "/dev/termination-log"
-_GONE = (401, 403, 404, 410)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-T = TypeVar("T")
-
-
-class Gone(Exception):
-    """The address does not give the file, however often one asks."""
 
 
 class Arrived:
@@ -116,7 +104,7 @@ class Fetch:
 
     def run(self) -> list[int]:
         """Fetch, check and unpack it, unless it is here: files that came of it, their bytes, how many travelled."""
-        size, version = again(lambda: probe(self._order["url"]))
+        size, version = web_file.again(lambda: web_file.probe(self._order["url"]))
         same = [size, version, self._order["sha256"]]
         files, moved = self._arrived.files(self._mark, same), False
         if files is None:
@@ -151,7 +139,7 @@ class Fetch:
         return {int(line) for line in lines[1:] if line.endswith("\n")}
 
     def _piece(self, start: int, size: int) -> int:
-        data = again(lambda: read(self._order["url"], start, min(start + PIECE, size)))
+        data = web_file.again(lambda: web_file.read(self._order["url"], start, min(start + PIECE, size)))
         with open(self._path, "r+b") as file:
             file.seek(start)
             file.write(data)
@@ -204,69 +192,6 @@ def carry_out(sources: list[list[dict[str, Any]]]) -> list[list[int]]:
     return sums
 
 
-def probe(url: str) -> tuple[int, str]:
-    """Bytes of the file at *url*, and what changes with its content; Gone where it gives no pieces."""
-    answer = asked(url, 0, 1)
-    if answer is None:
-        return 0, ""
-    with answer:
-        total = (answer.headers.get("Content-Range") or "").rpartition("/")[2]
-        if answer.status != 206 or not total.isdigit():
-            raise Gone("the server gives no pieces of it (answer %d), so nothing could be taken up" % answer.status)
-        return int(total), answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-
-
-def read(url: str, start: int, end: int) -> bytes:
-    """The bytes of *url* from *start* to before *end*; OSError where they are fewer."""
-    answer = asked(url, start, end)
-    if answer is not None:
-        with answer:
-            data: bytes = answer.read()
-        if len(data) == end - start:
-            return data
-    raise OSError("the server breaks off")
-
-
-def again(work: Callable[[], T]) -> T:
-    """What *work* gives, after some tries if need be; OSError where none helps now, Gone where none ever will."""
-    for number in range(TRIES):
-        try:
-            return work()
-        except (OSError, http.client.HTTPException) as error:
-            if number == TRIES - 1:
-                raise OSError("no answer after %d tries: %s" % (TRIES, error)) from error
-        time.sleep(PAUSE * 2**number)
-    raise AssertionError
-
-
-def asked(url: str, start: int, end: int) -> Any:
-    """The answer to a question for some bytes, None where there are none; Gone where asking again is of no use."""
-    wanted = urllib.request.Request(url, headers={"Range": "bytes=%d-%d" % (start, end - 1)})
-    try:
-        return urllib.request.urlopen(wanted, timeout=60)
-    except urllib.error.HTTPError as error:
-        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return None
-        if error.code in _GONE:
-            raise Gone("the address answers %d: the file is gone, or access to it has ended" % error.code) from error
-        raise
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ssl.SSLCertVerificationError):
-            said = error.reason.verify_message
-            raise Gone(
-                "its certificate is not trusted (%s); --ca FILE names an authority of your own" % said
-            ) from error
-        raise
-
-
-def trust(authority: str) -> None:
-    """Trust the certificates in the file *authority*, where it has any, besides the usual ones."""
-    if os.path.getsize(authority):
-        context = ssl.create_default_context()
-        context.load_verify_locations(authority)
-        urllib.request.install_opener(urllib.request.build_opener(urllib.request.HTTPSHandler(context=context)))
-
-
 def remove(place: str) -> None:
     """Delete a folder of files."""
     for name in os.listdir(place):
@@ -282,7 +207,7 @@ def say(**values: Any) -> None:
 
 def main(path: str, authority: str) -> int:
     """Carry out the orders in the file *path*, trusting *authority* too; the exit code."""
-    trust(authority)
+    web_file.trust(authority)
     try:
         with gzip.open(path) as file:
             word: dict[str, Any] = {"done": carry_out(json.load(file))}

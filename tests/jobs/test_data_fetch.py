@@ -19,7 +19,7 @@ import pytest
 from moto import mock_aws
 
 from jobs.errors import InputError, SpotmpiError
-from jobs.pod import fetch, store
+from jobs.pod import fetch, store, web_file
 from jobs.remote_source import Order, authority_of, orders_of
 from tests.cluster.testbed.certificates import Authority
 from tests.jobs.scripted_account import ScriptedAccount
@@ -58,7 +58,7 @@ class Volume:
 def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Volume:
     """Small pieces, no pauses."""
     monkeypatch.setattr(fetch, "PIECE", PIECE)
-    monkeypatch.setattr(fetch, "PAUSE", 0.01)
+    monkeypatch.setattr(web_file, "PAUSE", 0.01)
     monkeypatch.setattr(fetch, "LAST_WORD", str(tmp_path / "last word"))
     return Volume(tmp_path / "volume")
 

@@ -7,8 +7,11 @@ import base64
 import gzip
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -239,6 +242,27 @@ def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:
     assert lost == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     assert final == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [78]}}
     assert made["backoffLimit"] == 5 and made["activeDeadlineSeconds"] == 24 * 3600
+
+
+def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: Path) -> None:
+    pod = fetch_job.fetch_job("one", "here", "claim", "image", ())["spec"]["template"]["spec"]
+    made = {"metadata": {"name": "one", "namespace": "here", "uid": "1"}}
+    data = fetch_job.orders_secret(made, [], "voc", "")["data"]
+    (items,) = (volume["secret"]["items"] for volume in pod["volumes"] if volume["name"] == "orders")
+    for item in items:
+        path = tmp_path / item["path"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(data[item["key"]]))
+
+    # Neither this environment's packages nor its copy of our code: -S and the folder.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import jobs.pod.fetch; print(jobs.pod.fetch.__file__)"],
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stderr, done.stdout.strip()) == ("", str(tmp_path / "jobs/pod/fetch.py"))
 
 
 def test_the_same_files_have_the_same_job_however_they_are_signed() -> None:

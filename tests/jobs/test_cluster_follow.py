@@ -38,7 +38,7 @@ def jobset(
     }
     metadata = {"name": RUN, "namespace": "here", "annotations": annotations}
     kept: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}
-    pods = {"containers": [{"image": "any"}], "volumes": [{"name": "volume", **kept}]}
+    pods = {"containers": [{"name": "node", "image": "any"}], "volumes": [{"name": "volume", **kept}]}
     node = {"template": {"spec": {"template": {"spec": pods}}}}
     return {"metadata": metadata, "spec": {"suspend": suspend, "replicatedJobs": [node]}, "status": status or {}}
 

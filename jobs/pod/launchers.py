@@ -53,6 +53,8 @@ def mpirun_over_ssh(mpirun_path: str, family: int, ranks: int, remote: Remote, o
         fixed = ["--prtemca", "plm_ssh_args", "-F " + remote.ssh_config, "--output", "tag"]
     else:
         defaults += [["--mca", "plm_rsh_no_tree_spawn", "1"]]
+        # Where seccomp keeps ranks from reading each other's memory, 4 says so with every message and 5 not at all.
+        defaults += [["--mca", "btl_vader_single_copy_mechanism", "none"]]
         meeting = ["--mca", "oob_tcp_if_include", remote.interface]
         fixed = ["--mca", "plm_rsh_args", "-F " + remote.ssh_config, "--tag-output"]
     defaults += [meeting] if remote.interface != "lo" else []  # Open MPI 5 refuses to meet there, though alone

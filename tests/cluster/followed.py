@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from jobs.spec import from_values
 from jobs.validate import require_valid
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kubernetes import Object
+from tests.cluster.testbed.waiting import wait_for
 from tests.contract import living
 
 LIMIT = 90.0  # seconds in which anything that a test waits for has happened
@@ -107,6 +109,11 @@ class Followed:
         assert self.runs.volume is not None
         return self.runs.volume / "runs" / self.id
 
+    def summary(self) -> dict[str, Any]:
+        """Give what the run folder says of the run as a whole."""
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return found
+
     def pod(self, node: int) -> Object:
         """Give a node's newest pod."""
         return self.runs.pod(self.id, node)
@@ -115,6 +122,17 @@ class Followed:
         """Give the command line of every process in a node's pod, by process id on this machine."""
         pod = self.pod(node)
         return self.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
+
+    def process(self, node: int, what: str, fits: Callable[[str], bool]) -> int:
+        """Give the id, on this machine, of a process in a node's pod whose command line fits; waits for one."""
+        found: list[int] = []
+
+        def look() -> bool:
+            found[:] = [pid for pid, command in self.processes(node).items() if command and fits(command)]
+            return bool(found)
+
+        wait_for(f"{what} on node {node}", look)
+        return found[0]
 
     def wait_until_gone(self, limit: float = 60.0) -> None:
         """Wait until no object and no process of the run is left."""

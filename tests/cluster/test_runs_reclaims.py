@@ -100,16 +100,7 @@ COMMANDS: dict[str, Callable[[str], bool]] = {
 
 def victim(run: Followed, fault: Fault) -> int:
     """The process id, on this machine, of the process that the fault is about; waits until there is one."""
-    found: list[int] = []
-
-    def look() -> bool:
-        found[:] = [
-            pid for pid, command in run.processes(fault.node).items() if command and COMMANDS[fault.how](command)
-        ]
-        return bool(found)
-
-    wait_for(f"{fault.how} on node {fault.node}", look)
-    return found[0]
+    return run.process(fault.node, fault.how, COMMANDS[fault.how])
 
 
 def attempts(run: Followed) -> list[dict[str, Any]]:
@@ -125,7 +116,7 @@ def judge(run: Followed, checksum: str, fault: Fault, struck: int) -> None:
     """Hold a run with a fault in its attempt number *struck* to all that is promised."""
     end = run.end(ENOUGH)
     assert end.kind == "succeeded", run.told()
-    summary = json.loads((run.folder / "summary.json").read_text())
+    summary = run.summary()
     before, after = summary["attempts"][struck - 1], summary["attempts"][struck]
     assert before["cause"] == fault.counts, before["reason"]
     counted = {

@@ -152,7 +152,7 @@ def test_a_failing_program_is_tried_as_often_as_its_limit_allows_and_then_failed
     assert run.kinds() == ["submitted", "started", "restarted", "started", "failed"]
     assert "exit code 3: no such file: weights" in str(end.reason)
     assert "limits.failures = 1 is used up" in str(end.reason)
-    summary = json.loads((run.folder / "summary.json").read_text())
+    summary = run.summary()
     assert (summary["state"], summary["failures"], summary["interruptions"]) == ("failed", 2, 0)
 
 

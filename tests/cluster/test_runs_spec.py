@@ -66,7 +66,7 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     assert [json.loads(line) for line in run.lines()] == [seen, seen]
     written = runs.testbed.kubectl("get", "jobset,configmap,pod", "-n", runs.namespace, "-o", "json")
     assert "from-the-terminal" not in written
-    summary = json.loads((run.folder / "summary.json").read_text())
+    summary = run.summary()
     assert "from-the-terminal" not in json.dumps(summary)
     (alike,) = summary["hardware"]
     assert alike["nodes"] == [0, 1] and alike["cpu"] and alike["memory_gib"] >= 1 and alike["zone"] == zone
@@ -104,5 +104,5 @@ def test_mpirun_on_a_single_node_takes_arguments_in_the_place_of_its_defaults(ru
 
     assert run.end().kind == "succeeded", run.told()
     assert sorted(run.lines()) == ["rank 0 of 2", "rank 1 of 2"]
-    summary = json.loads((run.folder / "summary.json").read_text())
+    summary = run.summary()
     assert summary["image"]["image"] == "chainermn" and summary["image"]["mpi"].startswith("Open MPI")

@@ -152,7 +152,7 @@ def said(text: str, rank: int | None = None) -> list[Line]:
             78,
         ),
         (0, said(LOST.format(family="PRTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
-        (1, said(LOST.format(family="ORTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
+        (205, said(LOST.format(family="ORTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
         (137, said(f"{KILLED}\n{LOST}"), "rank 1 was killed by SIGKILL", 137),
         (-9, [], "the launcher on node 2 was killed by SIGKILL", -9),
         (137, [], "the launcher on node 2 ended with exit code 137 (SIGKILL)", 137),

@@ -33,7 +33,8 @@ def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
     )
     assert arguments(4) == (
         f"mpirun --hostfile /work/hosts -np 4 {shared} --mca plm_rsh_no_tree_spawn 1 "
-        "--mca oob_tcp_if_include eth0 --mca plm_rsh_args -F /work/ssh_config --tag-output"
+        "--mca btl_vader_single_copy_mechanism none --mca oob_tcp_if_include eth0 "
+        "--mca plm_rsh_args -F /work/ssh_config --tag-output"
     )
 
 

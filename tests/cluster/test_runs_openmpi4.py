@@ -1,0 +1,142 @@
+"""Runs in an image that is not ours: Debian's Open MPI 4.1 and Python, and a program that knows our protocol only."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from jobs.pod import record
+from tests.cluster.followed import Followed, Runs
+
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("openmpi4"), pytest.mark.timeout(400)]
+
+ENOUGH = 240.0  # seconds for a run with faults, on a busy machine
+
+STEPPING = """
+import itertools, json, os, signal, sys, time
+from mpi4py import MPI
+world, notices = MPI.COMM_WORLD, []
+rank, folder = world.Get_rank(), os.environ["SPOTMPI_CHECKPOINT_PATH"]
+saved = os.path.join(folder, "step")
+
+def say(kind, step, **more):
+    if rank == 0:
+        print(json.dumps({"spotmpi": kind, "iteration": step, **more}))
+
+def save(step):
+    os.makedirs(folder, exist_ok=True)
+    with open(saved + ".part", "w") as file:
+        file.write(str(step))
+    os.replace(saved + ".part", saved)
+    say("checkpoint", step, path=saved, seconds=0, reason="notice")
+
+done = 0
+if os.path.exists(saved):
+    with open(saved) as file:
+        done = int(file.read())
+    say("resumed", done, path=saved)
+print("rank", rank, "of", world.allreduce(1), "on", os.environ["JOB_COMPLETION_INDEX"], "with", os.environ.get("OWN"))
+print("by", os.environ.get("OMPI_MCA_btl"))
+if rank == 0:
+    signal.signal(signal.SIGUSR1, lambda *taken: notices.append(taken))
+    with open(os.environ["SPOTMPI_PID_FILE"], "w") as file:
+        file.write(str(os.getpid()))
+for step in itertools.count(done + 1):
+    assert len(world.allgather(bytes(100_000))) == world.Get_size()
+    say("metric", step)
+    if rank == 0 and notices:
+        notices.clear()
+        save(step)
+    if os.environ["SPOTMPI_ATTEMPT"] != "1" and step >= done + 20:
+        break
+    time.sleep(0.02)
+"""
+
+STRUCK = """
+import os, sys, time
+if os.environ["SPOTMPI_ATTEMPT"] == "3" and os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    sys.exit(78)
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+print("ready", "and", "waiting")
+time.sleep(600)
+"""
+
+
+def older(program: str, **more: Any) -> dict[str, Any]:
+    """Give the values of a spec that runs a program's text under mpirun on two nodes."""
+    return {"name": "older", "command": ["python3", "-c", program], "launcher": "mpirun", "nodes": 2, **more}
+
+
+def test_a_run_under_open_mpi_4_goes_on_from_its_checkpoint_with_its_variables_arguments_and_whole_lines(
+    runs: Runs,
+) -> None:
+    mpi = {"args": ["--map-by", "node", "-mca", "btl", "self,vader,tcp"]}
+    run = runs.start(older(STEPPING, slots=2, env={"OWN": "a 'b' $c"}, mpi=mpi), image="openmpi4")
+    run.until_iteration(20)
+    for rank in range(4):
+        says(run, 1, rank, "by")
+    runs.testbed.kubectl("delete", "pod", run.pod(1)["metadata"]["name"], "-n", runs.namespace, "--wait=false")
+
+    assert run.end(ENOUGH).kind == "succeeded", run.told()
+    assert run.kinds() == ["submitted", "started", "interrupted", "restarted", "started", "succeeded"]
+    first, second = run.summary()["attempts"]
+    assert "node 1: the pod of this node got SIGTERM" in first["reason"]
+    assert second["resumed_iteration"] == first["checkpoint_iteration"] >= 20
+    lines = [(event.attempt, event.values) for event in run.events if event.kind == record.LINE]
+    said = [(attempt, each["rank"], each["text"]) for attempt, each in lines if each["stream"] == "o"]
+    assert sorted(said) == sorted(
+        (attempt, rank, text)
+        for attempt in (1, 2)
+        for rank in range(4)
+        for text in (f"rank {rank} of 4 on {rank % 2} with a 'b' $c", "by self,vader,tcp")
+    )
+    # Ranks that lose their peers may say so; those that live have nothing to complain about.
+    assert not [each["text"] for attempt, each in lines if attempt == 2 and each["stream"] == "e"]
+
+
+def test_a_lost_host_a_killed_rank_and_an_exit_code_are_told_apart_under_open_mpi_4(runs: Runs) -> None:
+    run = runs.start(older(STRUCK), image="openmpi4")
+    for attempt, struck in enumerate(("/usr/bin/orted ", "python3 -c "), 1):
+        for rank in range(2):
+            says(run, attempt, rank, "ready")
+        kill_on_node_1(run, struck)
+
+    end = run.end(ENOUGH)
+    assert (end.kind, end.reason) == ("failed", "rank 1 ended with exit code 78"), run.told()
+    assert [(each["cause"], each["reason"]) for each in run.summary()["attempts"]] == [
+        ("interruption", f"lost {run.id}-node-0-1: mpirun's daemon there does not answer any more"),
+        ("failure", "rank 1 was killed by SIGKILL"),
+        ("not retryable", "rank 1 ended with exit code 78"),
+    ]
+
+
+def test_a_run_under_open_mpi_4_stops_with_a_checkpoint_and_leaves_nothing_behind(runs: Runs) -> None:
+    run = runs.start(older(STEPPING), image="openmpi4")
+    run.until_iteration(20)
+    runs.backend.stop(run.id, "enough for today", now=False)
+
+    end = run.end()
+    assert (end.kind, end.reason) == ("stopped", "enough for today"), run.told()
+    notice = run.until("a checkpoint", lambda event: event.values.get("kind") == "checkpoint")
+    assert (run.folder / "checkpoints" / "step").read_text() == str(notice.values["iteration"])
+    run.wait_until_gone()
+
+
+def says(run: Followed, attempt: int, rank: int, text: str) -> None:
+    """Wait until a rank of an attempt has said a line that begins with *text*."""
+    run.until(
+        f"{text!r} of rank {rank} in attempt {attempt}",
+        lambda event: (
+            (event.kind, event.attempt, event.values.get("rank")) == (record.LINE, attempt, rank)
+            and event.values["text"].startswith(text)
+        ),
+    )
+
+
+def kill_on_node_1(run: Followed, program: str) -> None:
+    """Kill the process in node 1's pod whose command line begins with *program*."""
+    os.kill(run.process(1, program, lambda command: command.startswith(program)), signal.SIGKILL)

@@ -12,7 +12,7 @@ from jobs.backends import autoscaler, beyond
 from jobs.backends.beyond import Ask, Beyond
 from jobs.backends.waiting import Seen, why_waiting
 from jobs.errors import SpotmpiError
-from tests.jobs.test_cluster_follow import FakeCluster, Object, refused, stamp
+from tests.jobs.watched_cluster import FakeCluster, Object, refused, stamp
 
 MAP = f"{autoscaler.NAMESPACE}/{autoscaler.NAME}"
 NOW = datetime(2026, 11, 20, 10, 52, 30, tzinfo=UTC).timestamp()

@@ -24,7 +24,7 @@ from jobs.backends.volume_access import Volume
 from jobs.errors import InputError, SpotmpiError
 from jobs.plan import fetch_job
 from jobs.remote_source import Order
-from tests.jobs.test_cluster_follow import refused as refusal
+from tests.jobs.watched_cluster import refused as refusal
 
 Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))

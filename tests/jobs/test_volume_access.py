@@ -22,7 +22,7 @@ from jobs.events import Event
 from jobs.names import RunPaths
 from jobs.plan.volume_pod import volume_pod
 from jobs.pod import record
-from tests.jobs.test_cluster_follow import RUN, FakeCluster, jobset, pod
+from tests.jobs.watched_cluster import RUN, FakeCluster, jobset, pod
 
 Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))

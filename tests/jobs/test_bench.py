@@ -1,6 +1,5 @@
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,46 +7,12 @@ import pytest
 
 from jobs import bench, sweep, variants, work
 from jobs.design import Factors, crossed
-from jobs.errors import InputError, RunInUse, UnknownRun, wrong
-from jobs.runs import RunState
+from jobs.errors import InputError, RunInUse, UnknownRun
 from jobs.spec import JobSpec
 from jobs.sweep import Sweep
+from tests.jobs.fake_runner import FakeRunner, quiet, states
 
 SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--a", "1"])
-
-
-class FakeRunner:
-    """Runs nothing: a trial comes to what the script says for it, by default success."""
-
-    def __init__(self, outcomes: dict[int, list[str]] | None = None) -> None:
-        self.outcomes = outcomes or {}  # the n-th run of all -> states still to come
-        self.started: list[tuple[str, int]] = []
-        self.known: dict[str, str] = {}
-        self.invalid: Callable[[JobSpec], bool] = lambda spec: False
-
-    def require_valid(self, spec: JobSpec) -> None:
-        if self.invalid(spec):
-            raise wrong("slots", spec.slots, "too many")
-
-    def new_id(self, spec: JobSpec) -> str:
-        return f"run-{len(self.started) + 1}"
-
-    def run(self, spec: JobSpec, run: str) -> RunState:
-        self.started.append((run, spec.nodes))
-        states = self.outcomes.get(len(self.started), ["succeeded"])
-        if states == ["power cut"]:
-            self.known[run] = "running"
-            raise KeyboardInterrupt
-        self.known[run] = states[0]
-        return self.state(run)
-
-    def follow(self, run: str) -> RunState:
-        if run not in self.known:
-            raise UnknownRun(wrong("run", run, "no such run").problems)
-        return self.state(run)
-
-    def state(self, run: str) -> RunState:
-        return RunState(id=run, folder="", name="", state=self.known[run], reason=f"it {self.known[run]}")
 
 
 def open_sweep(
@@ -55,14 +20,6 @@ def open_sweep(
 ) -> Sweep:
     say = quiet if said is None else said.append
     return bench.open_sweep(crossed(spec, factors), bench.Recording(runs, name), factors.fresh, say)
-
-
-def states(it: Sweep) -> list[str]:
-    return [trial.state for trial in sweep.load(it.folder).trials]
-
-
-def quiet(text: str) -> None:
-    """Nobody listens."""
 
 
 def test_each_repeat_goes_through_all_combinations_in_an_order_of_its_own() -> None:

@@ -20,9 +20,9 @@ from jobs.forecast import Goal
 from jobs.report.gather import gather
 from jobs.runs import RunState
 from jobs.spec import from_values
+from tests.jobs.fake_runner import FakeRunner, quiet
 from tests.jobs.recorded import NOW, SPEC, Recorded, record
 from tests.jobs.scripted_account import ScriptedAccount
-from tests.jobs.test_bench import FakeRunner, quiet
 from tests.jobs.test_environment import OUTPUTS
 
 KINDS = {"g4dn": ("g4dn.xlarge", "0.20"), "g5": ("g5.xlarge", "0.45")}

@@ -23,8 +23,8 @@ from jobs.runs import RunState
 from jobs.spec import JobSpec
 from jobs.sweep import Sweep
 from jobs.trial import DRIFT, MEASURED, SILENT, Trial
+from tests.jobs.fake_runner import FakeRunner, quiet, states
 from tests.jobs.recorded import NOW
-from tests.jobs.test_bench import FakeRunner, quiet, states
 from tests.jobs.test_node_groups import group
 
 GPU = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}

@@ -5,53 +5,25 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
 from jobs import data
 from jobs.backends import data_store
 from jobs.backends.data_store import DataStore, Moved
-from jobs.backends.volume_access import VolumeAccess
 from jobs.cli.main import main
 from jobs.data_source import source_of
 from jobs.errors import InputError, SpotmpiError
-from jobs.pod.store import TAIL
+from tests.jobs.local_pod import Pod
 
 Spotmpi = Callable[..., tuple[int, str, str]]
 HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
-
-
-class Pod(VolumeAccess):
-    """Runs what a pod would run, with a folder here in place of the volume; fails where it is told to."""
-
-    def __init__(self, volume: Path) -> None:
-        self.volume = volume
-        self.failures: list[str] = []  # verbs that fail once each
-        self.torn: list[str] = []  # verbs whose answer comes by half, once each
-        self.lost = 0  # bytes at the end of every answer that were in pipes when the command ended
-
-    async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
-        python, *rest = (part.replace("/spotmpi/volume", str(self.volume)) for part in command)
-        assert python == "python3"
-        words, verb = [sys.executable, *rest], rest[2]
-        sent = given.read() if given else b""
-        if verb in self.failures:
-            self.failures.remove(verb)
-            sent = sent[: len(sent) // 2]  # the connection breaks in the middle
-        done = await asyncio.to_thread(subprocess.run, words, input=sent, capture_output=True)
-        if done.returncode:
-            raise SpotmpiError(f"could not reach the files on the run volume: {done.stderr.decode().strip()}")
-        if into:
-            came = done.stdout[: len(done.stdout) - self.lost]
-            half = self.torn.pop(self.torn.index(verb)) if verb in self.torn else ""
-            into.write(came[: (len(came) - TAIL) // 2] if half else came)
 
 
 @pytest.fixture

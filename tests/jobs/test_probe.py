@@ -16,7 +16,7 @@ from jobs.cli.main import main
 from jobs.cloud import doctor, probe
 from jobs.cloud.checks.finding import Finding
 from jobs.errors import SpotmpiError
-from tests.jobs.test_data import Pod
+from tests.jobs.local_pod import Pod
 
 
 def tried(pod: Any, trouble: SpotmpiError | None = None) -> dict[str, Finding]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import yaml
@@ -17,66 +15,7 @@ from lightkube import ApiError
 from jobs.backends import cluster_api
 from jobs.backends.cluster_api import AGAIN, POD, ClusterApi, told
 from jobs.errors import InputError, SpotmpiError
-
-Object = dict[str, Any]
-PODS = "/api/v1/namespaces/here/pods"
-
-
-def pod(name: str, version: int) -> Object:
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "resourceVersion": str(version)}}
-
-
-def change(kind: str, item: Object) -> str:
-    return json.dumps({"type": kind, "object": item}) + "\n"
-
-
-def status(code: int, message: str = "no") -> Object:
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
-
-
-class Server:
-    """Answers each kind of request by its next scripted answer: (code, body); "hang" keeps a watch open."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, list[tuple[int, str]]] = {"watch": [], "list": [], "log": [], "other": []}
-        self.asked: list[str] = []
-        self.over = threading.Event()
-        handler = type("Handler", (_Handler,), {"server_of": self})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.port = self.http.server_port
-        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        self.over.set()
-        self.http.shutdown()
-        self.http.server_close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server_of: ClassVar[Server]
-
-    def do_GET(self) -> None:
-        kind = "watch" if "watch=" in self.path else "log" if "/log" in self.path else "list"
-        self._answer(kind if self.path.startswith(PODS) else "other")
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer("other")
-
-    def _answer(self, kind: str) -> None:
-        own = self.server_of
-        own.asked.append(f"{kind} {self.path}")
-        if not own.answers[kind]:
-            own.over.wait(10)
-            return
-        code, body = own.answers[kind].pop(0)
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json" if body.startswith("{") else "text/plain")
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+from tests.jobs.served_api import Object, Server, change, listing, pod, status
 
 
 @pytest.fixture
@@ -127,11 +66,6 @@ def names(changes: list[tuple[str, Object]]) -> list[Any]:
     ]
 
 
-def listing(*items: Object) -> str:
-    metadata = {"resourceVersion": "8"}
-    return json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": list(items)})
-
-
 def test_a_watch_that_ends_goes_on_from_its_version(api: ClusterApi, server: Server) -> None:
     server.answers["watch"] = [
         (200, change("ADDED", pod("a", 5))),
@@ -172,13 +106,7 @@ def test_a_server_that_goes_away_and_comes_back_is_waited_for(
         return found
 
     def come_back() -> None:
-        monkeypatch.setattr(ThreadingHTTPServer, "allow_reuse_address", True)
-        again = Server.__new__(Server)
-        again.answers = {"watch": [], "list": [(200, listing(pod("b", 8)))], "log": [], "other": []}
-        again.asked, again.over, again.port = [], threading.Event(), server.port
-        again.http = ThreadingHTTPServer(("127.0.0.1", server.port), type("Handler", (_Handler,), {"server_of": again}))
-        threading.Thread(target=again.http.serve_forever, args=(0.01,), daemon=True).start()
-        back.append(again)
+        back.append(Server(server.port, {"list": [(200, listing(pod("b", 8)))]}))
 
     try:
         assert names(asyncio.run(asyncio.wait_for(watched(), 20))) == [("ADDED", "a"), (AGAIN, ["b"])]

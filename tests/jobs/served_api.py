@@ -1,0 +1,74 @@
+"""A Kubernetes API over real HTTP that answers as scripted, and the objects in its answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+Object = dict[str, Any]
+Answers = dict[str, list[tuple[int, str]]]
+PODS = "/api/v1/namespaces/here/pods"
+
+
+def pod(name: str, version: int) -> Object:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def change(kind: str, item: Object) -> str:
+    return json.dumps({"type": kind, "object": item}) + "\n"
+
+
+def status(code: int, message: str = "no") -> Object:
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
+
+
+def listing(*items: Object) -> str:
+    metadata = {"resourceVersion": "8"}
+    return json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": list(items)})
+
+
+class Server:
+    """Answers each kind of request by its next scripted answer: (code, body); where none is left, not at all."""
+
+    def __init__(self, port: int = 0, answers: Answers | None = None) -> None:
+        self.answers: Answers = {"watch": [], "list": [], "log": [], "other": [], **(answers or {})}
+        self.asked: list[str] = []
+        self.over = threading.Event()
+        handler = type("Handler", (_Handler,), {"server_of": self})
+        self.http = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self.port = self.http.server_port
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self.over.set()
+        self.http.shutdown()
+        self.http.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_of: ClassVar[Server]
+
+    def do_GET(self) -> None:
+        kind = "watch" if "watch=" in self.path else "log" if "/log" in self.path else "list"
+        self._answer(kind if self.path.startswith(PODS) else "other")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer("other")
+
+    def _answer(self, kind: str) -> None:
+        own = self.server_of
+        own.asked.append(f"{kind} {self.path}")
+        if not own.answers[kind]:
+            own.over.wait(10)
+            return
+        code, body = own.answers[kind].pop(0)
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json" if body.startswith("{") else "text/plain")
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""

@@ -9,6 +9,7 @@ from typing import Any
 from tests.jobs.scripted_account import Refusal, ScriptedAccount
 
 Tags = dict[str, str]
+Answer = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass
@@ -34,46 +35,12 @@ class Stock:
     def account(self, made: ScriptedAccount | None = None) -> ScriptedAccount:
         """An account that has this stock, or *made* as one: its clients take a while to make."""
         made = made or ScriptedAccount()
-        answers: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-            "DescribeFileSystems": lambda asked: {
-                "FileSystems": [_tagged("FileSystemId", *i) for i in self.systems.items()]
-            },
-            "DescribeMountTargets": self._targets,
-            "DescribeVolumes": lambda asked: {"Volumes": _filtered("VolumeId", "volume-id", self.volumes, asked)},
-            "DescribeVpcs": lambda asked: {"Vpcs": _filtered("VpcId", "vpc-id", self.networks, asked)},
-            "DescribeNetworkInterfaces": self._interfaces,
-            "DeleteNetworkInterface": lambda asked: self.interfaces.pop(asked["NetworkInterfaceId"]) and {},
-            "DescribeLogGroups": lambda asked: {
-                "logGroups": [{"logGroupName": n} for n in self.logs if n.startswith(asked["logGroupNamePrefix"])]
-            },
-            "DescribeKey": self._key,
-            "DescribeRepositories": lambda asked: {"repositories": [{"repositoryName": n} for n in self.repositories]},
-            "DescribeImages": self._image,
-            "ListStacks": lambda asked: {
-                "StackSummaries": [{"StackName": name, "StackStatus": "CREATE_COMPLETE"} for name in self.stacks]
-            },
-            "GetResources": lambda asked: {
-                "ResourceTagMappingList": [
-                    {"ResourceARN": arn}
-                    for arn, name in self.tagged.items()
-                    if [name] == asked["TagFilters"][0]["Values"]
-                ]
-            },
-            "DescribeInstances": lambda asked: {"Reservations": [{"Instances": [{"State": {"Name": "terminated"}}]}]},
-            "DescribeNatGateways": lambda asked: {"NatGateways": [{"State": "deleted"}]},
-            "DescribeAutoScalingGroups": self._groups,
-            "UpdateAutoScalingGroup": self._resize,
-            "PutScheduledUpdateGroupAction": lambda asked: (
-                self.ends.update({asked["AutoScalingGroupName"]: asked}) or {}
-            ),
-            "DeleteScheduledAction": self._forget_end,
-        }
 
-        def answered(answer: Callable[[Mapping[str, Any]], Any], asked: Mapping[str, Any]) -> Any:
+        def answered(answer: Answer, asked: Mapping[str, Any]) -> Any:
             self.look()
             return answer(asked)
 
-        for operation, answer in answers.items():
+        for operation, answer in (self._data() | self._network() | self._leftovers() | self._machines()).items():
             made.answers[operation] = lambda region, asked, answer=answer: answered(answer, asked)  # type: ignore[misc]
         return made
 
@@ -86,6 +53,56 @@ class Stock:
             "MaxSize": most,
             "DesiredCapacity": nodes,
             "Instances": [{"InstanceId": f"i-{number:08x}"} for number in range(nodes)],
+        }
+
+    def _data(self) -> dict[str, Answer]:
+        """What holds data, or keys to it."""
+        return {
+            "DescribeFileSystems": lambda asked: {
+                "FileSystems": [_tagged("FileSystemId", *i) for i in self.systems.items()]
+            },
+            "DescribeMountTargets": self._targets,
+            "DescribeVolumes": lambda asked: {"Volumes": _filtered("VolumeId", "volume-id", self.volumes, asked)},
+            "DescribeKey": self._key,
+            "DescribeRepositories": lambda asked: {"repositories": [{"repositoryName": n} for n in self.repositories]},
+            "DescribeImages": self._image,
+        }
+
+    def _network(self) -> dict[str, Answer]:
+        return {
+            "DescribeVpcs": lambda asked: {"Vpcs": _filtered("VpcId", "vpc-id", self.networks, asked)},
+            "DescribeNetworkInterfaces": self._interfaces,
+            "DeleteNetworkInterface": lambda asked: self.interfaces.pop(asked["NetworkInterfaceId"]) and {},
+            "DescribeNatGateways": lambda asked: {"NatGateways": [{"State": "deleted"}]},
+        }
+
+    def _leftovers(self) -> dict[str, Answer]:
+        """What may be left of an environment besides: logs, stacks of CloudFormation, all that is tagged."""
+        return {
+            "DescribeLogGroups": lambda asked: {
+                "logGroups": [{"logGroupName": n} for n in self.logs if n.startswith(asked["logGroupNamePrefix"])]
+            },
+            "ListStacks": lambda asked: {
+                "StackSummaries": [{"StackName": name, "StackStatus": "CREATE_COMPLETE"} for name in self.stacks]
+            },
+            "GetResources": lambda asked: {
+                "ResourceTagMappingList": [
+                    {"ResourceARN": arn}
+                    for arn, name in self.tagged.items()
+                    if [name] == asked["TagFilters"][0]["Values"]
+                ]
+            },
+        }
+
+    def _machines(self) -> dict[str, Answer]:
+        return {
+            "DescribeInstances": lambda asked: {"Reservations": [{"Instances": [{"State": {"Name": "terminated"}}]}]},
+            "DescribeAutoScalingGroups": self._groups,
+            "UpdateAutoScalingGroup": self._resize,
+            "PutScheduledUpdateGroupAction": lambda asked: (
+                self.ends.update({asked["AutoScalingGroupName"]: asked}) or {}
+            ),
+            "DeleteScheduledAction": self._forget_end,
         }
 
     def _interfaces(self, asked: Mapping[str, Any]) -> Any:

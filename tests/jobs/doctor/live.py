@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,46 +104,43 @@ def group_of(tags: Mapping[str, str]) -> dict[str, Any]:
     return {"AutoScalingGroupName": "eks-g4dn", "Tags": listed, **sizes}
 
 
-def all_well(account: ScriptedAccount, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
-    """A live environment in which all is well, with *folder* as the current one."""
-    World().script(account)
-    account.rights.clear()
-    made = Here(account)
-    nodegroup = {
-        "status": "ACTIVE",
-        "health": {"issues": []},
-        "scalingConfig": {"minSize": 0, "maxSize": 2},
-        "resources": {"autoScalingGroups": [{"name": "eks-g4dn"}]},
-    }
-    rule = {"IsEgress": False, "IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049}
-    answers: dict[str, dict[str, Any]] = {
-        "GetCallerIdentity": {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"},
-        "DescribeCluster": {"cluster": {"resourcesVpcConfig": {"clusterSecurityGroupId": "sg-nodes"}}},
-        "ListAddons": {"addons": ["vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver"]},
-        "DescribeAddon": {"addon": {"status": "ACTIVE", "addonVersion": "v1.2", "health": {"issues": []}}},
-        "ListNodegroups": {"nodegroups": ["spotmpi-mine-g4dn-1234567"]},
-        "DescribeNodegroup": {"nodegroup": nodegroup},
-        "DescribeScalingActivities": {"Activities": [{"Description": "Terminating EC2 instance: i-0"}]},
-        "DescribeAutoScalingGroups": {"AutoScalingGroups": [group_of(TAGS)]},
-        "DescribeMountTargets": {
-            "MountTargets": [
-                {"MountTargetId": "fsmt-12345678", "AvailabilityZoneName": "us-east-1a", "LifeCycleState": "available"}
-            ]
-        },
-        "DescribeMountTargetSecurityGroups": {"SecurityGroups": ["sg-nfs"]},
-        "DescribeSecurityGroupRules": {
-            "SecurityGroupRules": [
-                {"IsEgress": True, "IpProtocol": "-1", "ReferencedGroupInfo": {"GroupId": "sg-nodes"}},
-                {**rule, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}},
-            ]
-        },
-        "DescribeImages": {"imageDetails": []},
-    }
-    for operation, values in answers.items():
-        made.answer(operation, **values)
+NODE_GROUP = {
+    "status": "ACTIVE",
+    "health": {"issues": []},
+    "scalingConfig": {"minSize": 0, "maxSize": 2},
+    "resources": {"autoScalingGroups": [{"name": "eks-g4dn"}]},
+}
+CLUSTER: dict[str, dict[str, Any]] = {
+    "GetCallerIdentity": {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"},
+    "DescribeCluster": {"cluster": {"resourcesVpcConfig": {"clusterSecurityGroupId": "sg-nodes"}}},
+    "ListAddons": {"addons": ["vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver"]},
+    "DescribeAddon": {"addon": {"status": "ACTIVE", "addonVersion": "v1.2", "health": {"issues": []}}},
+    "ListNodegroups": {"nodegroups": ["spotmpi-mine-g4dn-1234567"]},
+    "DescribeNodegroup": {"nodegroup": NODE_GROUP},
+    "DescribeScalingActivities": {"Activities": [{"Description": "Terminating EC2 instance: i-0"}]},
+    "DescribeAutoScalingGroups": {"AutoScalingGroups": [group_of(TAGS)]},
+    "DescribeImages": {"imageDetails": []},
+}
+RULE = {"ReferencedGroupInfo": {"GroupId": "sg-nodes"}}
+STORAGE: dict[str, dict[str, Any]] = {
+    "DescribeMountTargets": {
+        "MountTargets": [
+            {"MountTargetId": "fsmt-12345678", "AvailabilityZoneName": "us-east-1a", "LifeCycleState": "available"}
+        ]
+    },
+    "DescribeMountTargetSecurityGroups": {"SecurityGroups": ["sg-nfs"]},
+    "DescribeSecurityGroupRules": {
+        "SecurityGroupRules": [
+            {**RULE, "IsEgress": True, "IpProtocol": "-1"},
+            {**RULE, "IsEgress": False, "IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049},
+        ]
+    },
+}
+
+
+def placed(usual: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[str, Mapping[str, Any]], Any]:
+    """Answers for instances: placement is asked by instance id, and else the *usual* one for the quota's use."""
     place = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-mine-g4dn"}
-    # Placement is asked by instance id, the quota's use by life cycle.
-    usual = account.answers["DescribeInstances"]
 
     def instances(region: str, asked: Mapping[str, Any]) -> Any:
         if asked["Filters"][0]["Name"] != "instance-id":
@@ -151,7 +148,17 @@ def all_well(account: ScriptedAccount, folder: Path, monkeypatch: pytest.MonkeyP
         ids = asked["Filters"][0]["Values"]
         return {"Reservations": [{"Instances": [{"InstanceId": each, "Placement": place} for each in ids]}]}
 
-    account.answers["DescribeInstances"] = instances
+    return instances
+
+
+def all_well(account: ScriptedAccount, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """A live environment in which all is well, with *folder* as the current one."""
+    World().script(account)
+    account.rights.clear()
+    made = Here(account)
+    for operation, values in {**CLUSTER, **STORAGE}.items():
+        made.answer(operation, **values)
+    account.answers["DescribeInstances"] = placed(account.answers["DescribeInstances"])
     (folder / "stacks").mkdir()
     (folder / "stacks" / "Pulumi.mine.yaml").write_text(STACK)
     monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))

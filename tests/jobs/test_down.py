@@ -103,16 +103,8 @@ def test_interfaces_that_hold_a_subnet_are_swept_and_it_goes_on_by_itself(life: 
     assert set(life.stock.interfaces) == {"eni-other", "eni-mine"}
 
 
-def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down_id(life: Life) -> None:
-    life.cluster.objects.append(
-        {
-            "kind": "PersistentVolume",
-            "metadata": {"name": "pvc-1"},
-            "spec": {"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}},
-        }
-    )
-    life.stock.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
-    up("lab", life.hands, Wishes(images=False))
+def leave_one_of_each_kind(life: Life) -> None:
+    """Put into the account what an environment may leave, and what is somebody else's or only remembered."""
     life.stock.systems["fs-1"] = {}
     life.stock.targets["fsmt-12345678"] = "fs-of-another-stack"
     life.stock.volumes["vol-1"] = {}
@@ -127,6 +119,14 @@ def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down
         "arn:aws:elasticfilesystem:us-east-1:1:file-system/fs-1": "spotmpi-lab",
         "arn:aws:sns:us-east-1:1:theirs": "spotmpi-other",
     }
+
+
+def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down_id(life: Life) -> None:
+    csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
+    life.cluster.objects.append({"kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {"csi": csi}})
+    life.stock.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
+    up("lab", life.hands, Wishes(images=False))
+    leave_one_of_each_kind(life)
 
     left = down("lab", life.hands)
 

@@ -51,6 +51,30 @@ def activity(verb: str, machine: str, hour: float, ended: float, cause: str = "a
     }
 
 
+def activities() -> list[dict[str, Any]]:
+    """What the group of both machines did, newest first."""
+    return [
+        activity("Terminating", ONE, 4.0, 4.1),
+        activity("Terminating", TWO, 2.0, 2.1, "an EC2 instance rebalance recommendation"),
+        {**activity("Launching a new", "i-0fffffffffffffff0", 0, 0), "StatusCode": "Failed"},
+        activity("Launching a new", TWO, 0.0, 0.1),
+        activity("Launching a new", ONE, 0.0, 0.1),
+    ]
+
+
+def history() -> list[dict[str, Any]]:
+    """The spot price's changes as EC2 tells of them."""
+    return [
+        {
+            "InstanceType": "g5.xlarge",
+            "AvailabilityZone": "us-east-1a",
+            "Timestamp": datetime.fromtimestamp(T0 + hour * HOUR, UTC),
+            "SpotPrice": price,
+        }
+        for hour, price in CHANGES
+    ]
+
+
 def service(name: str, spent: str) -> dict[str, Any]:
     return {"Keys": [name], "Metrics": {"UnblendedCost": {"Amount": spent, "Unit": "USD"}}}
 
@@ -90,16 +114,6 @@ def script(account: ScriptedAccount, there: environment.Environment) -> None:
     account.asked.clear()
     tags = [{"Key": "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group", "Value": "gpus"}]
     sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
-    failed = {**activity("Launching a new", "i-0fffffffffffffff0", 0, 0), "StatusCode": "Failed"}
-    history = [
-        {
-            "InstanceType": "g5.xlarge",
-            "AvailabilityZone": "us-east-1a",
-            "Timestamp": datetime.fromtimestamp(T0 + hour * HOUR, UTC),
-            "SpotPrice": price,
-        }
-        for hour, price in CHANGES
-    ]
 
     def groups(region: str, asked: Mapping[str, Any]) -> Any:
         assert asked["Filters"] == [{"Name": "tag:eks:cluster-name", "Values": [there.cluster]}]
@@ -108,19 +122,11 @@ def script(account: ScriptedAccount, there: environment.Environment) -> None:
 
     account.answers = {
         "DescribeAutoScalingGroups": groups,
-        "DescribeScalingActivities": lambda region, asked: {
-            "Activities": [
-                activity("Terminating", ONE, 4.0, 4.1),
-                activity("Terminating", TWO, 2.0, 2.1, "an EC2 instance rebalance recommendation"),
-                failed,
-                activity("Launching a new", TWO, 0.0, 0.1),
-                activity("Launching a new", ONE, 0.0, 0.1),
-            ]
-        },
+        "DescribeScalingActivities": lambda region, asked: {"Activities": activities()},
         "DescribeInstances": lambda region, asked: {
             "Reservations": [{"Instances": [{"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}]}]
         },
-        "DescribeSpotPriceHistory": lambda region, asked: {"SpotPriceHistory": history},
+        "DescribeSpotPriceHistory": lambda region, asked: {"SpotPriceHistory": history()},
         "GetCostAndUsage": lambda region, asked: {
             "ResultsByTime": [
                 {"Groups": [service("Amazon Elastic Compute Cloud - Compute", "3.10"), service("EC2 - Other", "0.5")]},

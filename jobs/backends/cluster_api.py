@@ -34,6 +34,7 @@ _RESOURCES: dict[str, Any] = {
     JOB: batch_v1.Job,
 }
 CONNECTING = 10.0  # seconds to reach the API
+ANSWERING = 60.0  # seconds for it to say something: a busy one thinks long about the pods of a large run
 PIECE = 1 << 16  # bytes of a log that are handed on together where it is not followed
 _PAGE = 500  # objects that are listed by one request
 _OF_PODS = frozenset({"nodeName", "terminationGracePeriodSeconds"})
@@ -51,7 +52,10 @@ class ClusterApi:
     """One namespace of one cluster; methods raise lightkube's errors, which `told` translates."""
 
     def __init__(self, context: str | None, namespace: str | None) -> None:
-        self._client: Any = AsyncClient(config=configuration(context), namespace=namespace, field_manager="spotmpi")
+        patience = httpx2.Timeout(CONNECTING, read=ANSWERING)
+        self._client: Any = AsyncClient(
+            config=configuration(context), namespace=namespace, timeout=patience, field_manager="spotmpi"
+        )
         self.namespace = str(self._client.namespace)
 
     async def create(self, values: Object) -> Object:
@@ -232,6 +236,10 @@ def told(doing: str) -> Iterator[None]:
         unknown = code == 404 and "/apis/jobset.x-k8s.io/" in str(error.request.url)
         said = _INSTALL if unknown else f"the cluster answered {code}"
         raise SpotmpiError(f"could not {doing}: {said}") from error
+    except httpx2.ReadTimeout as error:
+        raise SpotmpiError(
+            f"could not {doing}: the cluster has said nothing for {ANSWERING:g} s; try again, or `kubectl version`"
+        ) from error
     except (httpx2.HTTPError, OSError) as error:
         said = str(error) or type(error).__name__
         raise SpotmpiError(

@@ -255,3 +255,13 @@ def test_a_kubeconfig_without_the_context_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(InputError, match="context"):
         ClusterApi("absent", None)
+
+
+def test_an_api_that_never_answers_is_told_with_how_long_it_was_waited_for(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_api, "ANSWERING", 0.1)
+    api = api_at(server.port, tmp_path, monkeypatch)
+    words = r"could not look: the cluster has said nothing for 0\.1 s; try again"
+    with pytest.raises(SpotmpiError, match=words), told("look"):
+        asyncio.run(api.list(POD))

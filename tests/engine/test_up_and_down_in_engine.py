@@ -39,10 +39,8 @@ def broken_off(step: str, life: Life, work: Any) -> None:
         work()
 
 
-def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(life: Life, cloud: Cloud) -> None:
-    life.engine.configure("lab", {"spotmpi:access": ACCESS})
-
-    # Up: broken off in the engine, at the kubeconfig, at an image and at the small run.
+def up_broken_off_at_every_step(life: Life, cloud: Cloud) -> None:
+    """Up: broken off in the engine, at the kubeconfig, at an image and at the small run; then done, each thing once."""
     cloud.script.fail("create", NODE_GROUP)
     with pytest.raises(SpotmpiError, match=r"`pulumi up --stack lab` failed.*the same command goes on"):
         up("lab", life.hands)
@@ -52,21 +50,12 @@ def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(life: Life, cl
     assert there.cluster == "spotmpi-lab"
     made = life.changed("create")
     assert len(made) == len(set(made)) and not life.changed("delete")
-    assert [life.did.count(step) for step in ("agree", "aws", "push chainermn", "push pytorch", "run")] == [
-        2,
-        2,
-        2,
-        1,
-        2,
-    ]
+    counts = {"agree": 2, "aws": 2, "push chainermn": 2, "push pytorch": 1, "run": 2}
+    assert {step: life.did.count(step) for step in counts} == counts
 
-    # Up again: nothing is asked, nothing is done.
-    life.did.clear()
-    up("lab", life.hands)
-    assert life.did == [] and life.changed("create") == made
 
-    # Down: a run that can't be stopped keeps nothing alive; a leaked interface in the way is swept; a failure is told.
-    (network,) = life.stock.networks
+def down_with_much_in_its_way(life: Life, cloud: Cloud, network: str) -> None:
+    """Down: a run that can't be stopped keeps nothing alive; a leaked interface is swept; a failure is told."""
     life.stock.interfaces["eni-leaked"] = (network, "available", CNI)
     life.runs = [RunState("a-1", "", "a", "running")]
     life.trouble.add("stop a-1")
@@ -76,6 +65,20 @@ def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(life: Life, cl
         down("lab", life.hands)
     assert "its runs can't be stopped one by one: stop a-1 was told to fail" in life.said
     assert life.stock.interfaces == {} and len(cloud.records) > 0
+
+
+def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(life: Life, cloud: Cloud) -> None:
+    life.engine.configure("lab", {"spotmpi:access": ACCESS})
+    up_broken_off_at_every_step(life, cloud)
+
+    # Up again: nothing is asked, nothing is done.
+    made = life.changed("create")
+    life.did.clear()
+    up("lab", life.hands)
+    assert life.did == [] and life.changed("create") == made
+
+    (network,) = life.stock.networks
+    down_with_much_in_its_way(life, cloud, network)
     life.stock.logs.add("/aws/eks/spotmpi-lab/late")
 
     # Taken up again: everything is gone but what nobody's state knows, and that is listed.

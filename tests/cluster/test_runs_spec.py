@@ -33,10 +33,8 @@ print(json.dumps(seen + [os.environ.get(name) for name in ("FROM_SECRET", "FORWA
 """
 
 
-def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summary(
-    runs: Runs, zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORWARDED", "from-the-terminal")
+def make_what_the_spec_names(runs: Runs) -> None:
+    """The team's Secret and ConfigMaps, one of them a template of pods."""
     pod = {"spec": {"containers": [{"name": "node", "env": [{"name": "NICE", "value": "yes"}]}]}}
     for kind, name, values in (
         ("Secret", "keys", {"stringData": {"key": "s3cret"}}),
@@ -45,6 +43,13 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     ):
         made = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **values}
         runs.testbed.apply(made, namespace=runs.namespace)
+
+
+def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summary(
+    runs: Runs, zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED", "from-the-terminal")
+    make_what_the_spec_names(runs)
     (tmp_path / "zone.yaml").write_text("spec: {containers: [{name: node, env: [{name: TZ, value: CET}]}]}")
     kubernetes = {
         "mounts": [

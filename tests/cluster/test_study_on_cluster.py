@@ -65,16 +65,21 @@ def evict_in_the_middle(runs: Runs, folder: Path, struck: list[Trial]) -> None:
     runs.testbed.evict(runs.pod(struck[0].runs[-1], 1)["metadata"]["name"], runs.namespace)
 
 
+def bench(runs: Runs, here: Path) -> subprocess.CompletedProcess[str]:
+    """Carry out the study in the folder *here*; its report is printed as JSON."""
+    (here / "study.toml").write_text(tomli_w.dumps(study(runs)))
+    command = [str(SPOTMPI), "bench", "study.toml", "--on", "kubernetes", "--runs", str(here / "runs"), "--json"]
+    environment = {**os.environ, "KUBECONFIG": str(runs.testbed.kubeconfig)}
+    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=1500)
+
+
 def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: Runs, tmp_path: Path) -> None:
     assert runs.volume is not None
     put_data(runs.volume)
-    (tmp_path / "study.toml").write_text(tomli_w.dumps(study(runs)))
     folder, struck = tmp_path / "runs", list[Trial]()
     reclaim = threading.Thread(target=evict_in_the_middle, args=(runs, folder, struck), daemon=True)
     reclaim.start()
-    command = [str(SPOTMPI), "bench", "study.toml", "--on", "kubernetes", "--runs", str(folder), "--json"]
-    environment = {**os.environ, "KUBECONFIG": str(runs.testbed.kubeconfig)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1500)
+    done = bench(runs, tmp_path)
     assert done.returncode == 0, done.stderr
     assert struck, "nothing was struck"
 
@@ -100,18 +105,23 @@ def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: 
     assert (cut["Trial"], cut["Attempt"], cut["How"]) == (str(struck[0].number), "1", "interrupted")
 
     # And what nodes and storage could do before, measured by both ranks on the nodes that the trials then had.
-    told = {(row["What"], row["Unit"]): row for row in section(report, "The nodes beforehand")["rows"]}
-    assert set(told) == {
-        ("allreduce, bus bandwidth", "GB/s"),
-        *((f"reading, {how}", unit) for how in ("cold", "warm") for unit in ("MB/s", "files/s")),
-    }
-    assert all(row["Nodes"] == "2" and float(row["Value"].replace(",", "")) > 0 for row in told.values()), told
+    tells_what_the_nodes_can_do(report)
     probes = {trial.role: recorded_in(folder, trial) for trial in it.trials if trial.role in (ALLREDUCE, READ)}
     (read,) = [line for line in probes[READ] if line.get("kind") == "result"]
     assert (read["files"], read["bytes"]) == (FILES, FILES * SIZE)
     measured_on = machines(folder, struck[0])
     assert len(measured_on) == 2
     assert all(machines(folder, trial) == measured_on for trial in it.trials if trial.role in (ALLREDUCE, READ))
+
+
+def tells_what_the_nodes_can_do(report: dict[str, Any]) -> None:
+    """Every figure of the micro-benchmarks is there, of two nodes and above zero."""
+    told = {(row["What"], row["Unit"]): row for row in section(report, "The nodes beforehand")["rows"]}
+    assert set(told) == {
+        ("allreduce, bus bandwidth", "GB/s"),
+        *((f"reading, {how}", unit) for how in ("cold", "warm") for unit in ("MB/s", "files/s")),
+    }
+    assert all(row["Nodes"] == "2" and float(row["Value"].replace(",", "")) > 0 for row in told.values()), told
 
 
 def recorded_in(folder: Path, trial: Trial) -> list[dict[str, Any]]:

@@ -47,6 +47,7 @@ _NODE_FINE = {
 }
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 _FINE = {"ContainerCreating", "PodInitializing"}
+_CREATING = "containers are being created"
 
 
 @dataclass
@@ -106,7 +107,9 @@ def _of_pod(pod: Object, seen: Seen) -> str | None:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             said = [condition.get("message") or "not scheduled yet", seen.scaling.get(str(pod["metadata"]["name"]))]
             return "; ".join(_short(str(each)) for each in [*said, seen.beyond] if each)
-    newest = seen.messages.get(str(pod["metadata"]["name"]), "containers are being created")
+    newest = seen.messages.get(str(pod["metadata"]["name"]), _CREATING)
+    if newest.startswith("FailedScheduling"):  # a word of before: it has a node by now
+        newest = _CREATING
     for container in status.get("containerStatuses") or []:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _FINE:

@@ -73,6 +73,13 @@ def test_a_node_that_is_away_while_the_attempt_goes_on_or_that_came_back_holds_n
     assert why(on_node("a", "n-1", "True", other), on_node("b", "n-2", ready), events=(dead,), nodes=2) is None
 
 
+def test_a_pod_that_has_got_its_node_no_longer_waits_for_one() -> None:
+    """It works: containers are being created. It fails: the scheduler's old word stays until the containers run."""
+    placed = pod("a", conditions=[{"type": "PodScheduled", "status": "True"}])
+    refused = event("a", "FailedScheduling", "0/4 nodes: insufficient cpu")
+    assert why(placed, events=(refused,)) == "1/4 nodes: containers are being created"
+
+
 def test_a_container_tells_its_own_reason() -> None:
     assert why(container("a", "ErrImagePull", 'not found: "x"')) == '1/4 nodes: ErrImagePull: not found: "x"'
     assert why(container("a", "CreateContainerConfigError")) == "1/4 nodes: CreateContainerConfigError:"

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import httpx2
-from lightkube import ApiError, AsyncClient, KubeConfig, codecs
-from lightkube.core.exceptions import ConfigError
+from lightkube import ApiError, AsyncClient, codecs
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import batch_v1, core_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
-from jobs.errors import NotPermitted, SpotmpiError, wrong
+from jobs.backends.kubeconfig import configuration
+from jobs.errors import NotPermitted, SpotmpiError
 from jobs.plan.pods import CONTAINER
 
 Object = dict[str, Any]
@@ -200,14 +200,6 @@ def _lean(kind: str, item: Any) -> Object:
     return values
 
 
-def configuration(context: str | None) -> Any:
-    """The connection settings of a kubeconfig context; InputError where there are none."""
-    try:
-        return KubeConfig.from_env().get(context_name=context)
-    except ConfigError as error:
-        raise wrong("context", context, f"{error}; check KUBECONFIG and `kubectl config get-contexts`") from error
-
-
 @contextmanager
 def _over_websocket() -> Iterator[None]:
     """Raise what goes wrong on the way as the other requests do."""
@@ -250,6 +242,8 @@ def told(doing: str) -> Iterator[None]:
 def _words(error: ApiError) -> str:
     status = error.status
     message = str(status.message or error)
+    if status.code == 401:
+        return f"it does not know who you are ({message}); log in anew, then try `kubectl version`"
     if status.code == 403 and "admission webhook" not in message:
         return f"not permitted ({message})"
     if status.code == 404 and "jobsets" in str(error.request.url if error.request else ""):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
-from lightkube import ApiError, Client, KubeConfig
+from lightkube import ApiError, Client
 from lightkube.core.exceptions import ConfigError
 from lightkube.resources import apps_v1, batch_v1, core_v1
 
-from jobs.backends.cluster_api import configuration, missing, told
+from jobs.backends import kubeconfig
+from jobs.backends.cluster_api import missing, told
 from jobs.errors import SpotmpiError
 
 Object = dict[str, Any]
@@ -44,7 +45,9 @@ class ClusterView:
     """The cluster of a kubeconfig context; may be used from several threads."""
 
     def __init__(self, context: str | None) -> None:
-        self._client: Any = Client(config=configuration(context), namespace="default", field_manager="spotmpi")
+        self._client: Any = Client(
+            config=kubeconfig.configuration(context), namespace="default", field_manager="spotmpi"
+        )
         self._one_at_a_time = threading.Lock()
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
@@ -68,7 +71,7 @@ class ClusterView:
 def context_of(cluster: str) -> str | None:
     """The kubeconfig context of an EKS cluster by name, as `aws eks update-kubeconfig` writes it; None without one."""
     try:
-        config = KubeConfig.from_env()
+        config = kubeconfig.read()
     except ConfigError:
         return None
     for name, context in config.contexts.items():

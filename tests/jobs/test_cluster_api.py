@@ -228,6 +228,7 @@ def test_a_line_of_a_log_that_comes_in_parts_is_put_together(api: ClusterApi, se
             json.dumps(status(500, 'failed calling webhook "vjobset.kb.io": connection refused')),
             "JobSet's webhook does not answer",
         ),
+        (401, json.dumps(status(401, "Unauthorized")), r"it does not know who you are \(Unauthorized\); log in anew"),
         (422, json.dumps(status(422, "spec.x: invalid")), "spec.x: invalid"),
         (502, "<html>bad gateway</html>", "the cluster answered 502"),
     ],

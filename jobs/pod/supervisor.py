@@ -62,18 +62,18 @@ class Supervisor:
         attempt = Attempt(number, self.plan, self.record, self.requests, self._deadlines(), self.clock)
         try:
             outcome = attempt.run()
+            self.accounts.end(attempt, outcome, began)
         except OSError as error:
-            outcome = self._impossible(error)
-        self.accounts.end(attempt, outcome, began)
+            outcome = Outcome(NOT_RETRYABLE, self.refused(error), protocol.FAILED)
+            self.accounts.end(attempt, outcome, began)
         return outcome
 
-    def _impossible(self, error: OSError) -> Outcome:
-        """What an attempt came to that could not be started or recorded."""
-        reason = "%s: %s" % (error.filename or self.record.folder, error.strerror)
+    def refused(self, error: OSError) -> str:
+        """Why something could not be started or recorded; on a full disk there is room for last words from now on."""
         if error.errno in _FULL:
             self.record.give_up_reserve()
-            reason += "; free some space, then --resume"
-        return Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
+            return record.full(error, self.record.folder)
+        return "%s: %s" % (error.filename or self.record.folder, error.strerror)
 
     def _deadlines(self) -> dict[str, float | None]:
         """Absolute: the run's counts from its submission, a start's from the attempt that it is asked of."""
@@ -103,11 +103,9 @@ def _supervise(folder: str, plan: dict[str, Any]) -> int:
     try:
         return supervisor.run()
     except OSError as error:
-        if error.errno in _FULL:
-            supervisor.record.give_up_reserve()
-        elif os.path.isdir(folder):
+        if error.errno not in _FULL and os.path.isdir(folder):
             traceback.print_exc()
-        return _last_words(supervisor, "%s: %s" % (error.filename or folder, error.strerror))
+        return _last_words(supervisor, supervisor.refused(error))
     except Exception as error:
         traceback.print_exc()
         return _last_words(supervisor, "a fault of spotmpi's own, see supervisor.log: %r" % error)
@@ -123,8 +121,7 @@ def _last_words(supervisor: Supervisor, reason: str) -> int:
 
 def _no_record(folder: str, error: OSError) -> int:
     """End a run whose record cannot be opened; the little that says so may still fit."""
-    reason = "%s: %s; free some space, then --resume" % (error.filename or folder, error.strerror)
-    line = json.dumps({"t": time.time(), "event": record.FAILED, "reason": reason}) + "\n"
+    line = json.dumps({"t": time.time(), "event": record.FAILED, "reason": record.full(error, folder)}) + "\n"
     with contextlib.suppress(OSError), open(os.path.join(folder, "events.jsonl"), "a") as events:
         events.write(line)
     return 1

@@ -133,6 +133,28 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_it_goes_on_once_there_is_r
     assert here.backend.state(run).attempt == 2
 
 
+def test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason(mounted: Callable[[str], Path]) -> None:
+    place = mounted("size=2m")
+    here = Somewhere(LocalBackend(place / "runs"))
+    fill = f"""
+import os, sys
+try:
+    with open({str(place / "filler")!r}, "wb") as file:
+        while True:
+            os.write(file.fileno(), b"x" * 4096)
+except OSError:
+    sys.exit(1)
+"""
+    run = here.submit(python(fill))
+
+    state = here.state_once(run, "failed")
+
+    # The first to be refused is the record of the attempt, once the program has ended without a word.
+    assert "No space left on device; free some space, then --resume" in (state.reason or "")
+    summary = wait_until(lambda: runs.summary(paths_of(here, run)))
+    assert summary and [attempt["cause"] for attempt in summary["attempts"]] == ["not retryable"]
+
+
 def test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run(mounted: Callable[[str], Path]) -> None:
     place = mounted("size=2m")
     here = Somewhere(LocalBackend(place / "runs"))

@@ -78,10 +78,13 @@ def _context(environment: Environment | None) -> str | None:
 
 
 def backend_of(run: str, place: Place) -> Backend:
-    """The backend that knows *run*: the named one, else the one that its record in the runs folder names."""
+    """The backend that knows *run*: the named one, else the one that its record in the runs folder names.
+
+    ``kubernetes`` names no namespace: where the record has one, that is meant.
+    """
     here = where(place)
     try:
-        target = run_cache.target(runs.find(run, here.folder)) if here.on is None else None
+        target = run_cache.target(runs.find(run, here.folder)) if here.on in (None, KUBERNETES) else None
     except UnknownRun:
         target = None
     if target is None:

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import httpx2
 from lightkube import ApiError, AsyncClient, codecs
+from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import batch_v1, core_v1
@@ -222,6 +223,9 @@ def told(doing: str) -> Iterator[None]:
     except ApiError as error:
         kind = NotPermitted if error.status.code == 403 else SpotmpiError
         raise kind(f"could not {doing}: {_words(error)}") from error
+    except ConfigError as error:
+        said = " ".join(str(error).split())
+        raise SpotmpiError(f"could not {doing}: {said}; log in anew, then try `kubectl version`") from error
     except httpx2.HTTPStatusError as error:
         code = error.response.status_code
         # Where no object of a kind's whole API group is known, the answer is no Kubernetes status.

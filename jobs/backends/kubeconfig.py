@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,23 +11,26 @@ from typing import Any
 import msgspec
 import yaml
 from lightkube import KubeConfig
+from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
 from jobs.errors import wrong
 
 _LISTS = ("clusters", "contexts", "users")
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_EXEC = "client.authentication.k8s.io"
 _REMEDY = "check KUBECONFIG and `kubectl config get-contexts`"
 
 
 def configuration(context: str | None) -> Any:
     """The connection settings of a context, by default the current one; InputError where there are none."""
     try:
-        return read().get(context_name=context)
+        found: Any = read().get(context_name=context)
     except ConfigError as error:
         raise wrong("context", context, f"{error}; {_REMEDY}") from error
     except KeyError as error:
         raise wrong("context", context, f"it names {error}, which the kubeconfig does not have; {_REMEDY}") from error
+    return found if found.user else found._replace(user=User())  # whom the cluster may let in without a name
 
 
 def read() -> KubeConfig:
@@ -73,4 +77,16 @@ def _whole(part: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
 
 
 def _placed(values: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    return {**values, **{key: str(folder / values[key]) for key in _PATHS if values.get(key)}}
+    paths = {key: str(folder / values[key]) for key in _PATHS if values.get(key)}
+    return {**values, **paths, **({"exec": _login(values["exec"])} if values.get("exec") else {})}
+
+
+def _login(program: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A program that gives a token, as the client takes it, which has not heard of the version that is no beta.
+
+    The program is told which version it is asked for, as kubectl tells it.
+    """
+    asked = {"kind": "ExecCredential", "apiVersion": program["apiVersion"], "spec": {"interactive": False}}
+    variables = [*(program.get("env") or []), {"name": "KUBERNETES_EXEC_INFO", "value": json.dumps(asked)}]
+    version = f"{_EXEC}/v1beta1" if program["apiVersion"] == f"{_EXEC}/v1" else program["apiVersion"]
+    return {**program, "apiVersion": version, "env": variables}

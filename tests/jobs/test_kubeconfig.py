@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
 from jobs.backends import kubeconfig
+from jobs.backends.cluster_api import POD, ClusterApi, told
 from jobs.backends.cluster_view import context_of
-from jobs.errors import InputError
+from jobs.errors import InputError, SpotmpiError
 
 
 def written(path: Path, name: str, *, current: bool = True, authority: str = "ca") -> Path:
@@ -57,6 +60,34 @@ def test_an_empty_file_has_no_context(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "empty"))
     with pytest.raises(InputError, match=r"No current context.*kubectl config get-contexts"):
         kubeconfig.configuration(None)
+
+
+def logged_in_by(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """A kubeconfig whose user is what *command* says, in the version of Kubernetes that is no beta."""
+    path = written(folder / "config", "first")
+    content = yaml.safe_load(path.read_text())
+    program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", command]}
+    content["users"][0]["user"] = {"exec": program}
+    content["clusters"][0]["cluster"] = {"server": "http://127.0.0.1:1"}
+    path.write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+
+def test_a_program_that_logs_in_is_asked_as_kubectl_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: asked for version v1, and the cluster is tried. It fails: "version v1 not implemented"."""
+    said = f'echo "$KUBERNETES_EXEC_INFO" > {tmp_path}/asked; echo \'{{"status": {{"token": "t"}}}}\''
+    logged_in_by(tmp_path, monkeypatch, said)
+    with pytest.raises(SpotmpiError, match="could not list: the cluster cannot be reached"), told("list"):
+        asyncio.run(ClusterApi(None, "n").find(POD, "a"))
+    assert json.loads((tmp_path / "asked").read_text())["apiVersion"] == "client.authentication.k8s.io/v1"
+
+
+def test_a_login_that_fails_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: what the program said, and what to do. It fails: a ConfigError, told as our fault."""
+    logged_in_by(tmp_path, monkeypatch, "echo the SSO session has expired >&2; exit 255")
+    words = "could not list: Exec sh returned 255: the SSO session has expired; log in anew"
+    with pytest.raises(SpotmpiError, match=words), told("list"):
+        asyncio.run(ClusterApi(None, "n").find(POD, "a"))
 
 
 def test_a_context_of_a_cluster_that_is_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from dataclasses import replace
 from typing import Any
 
 from lightkube import ApiError
@@ -16,10 +14,11 @@ from jobs import names
 from jobs.backends import cluster_api, read_ahead, start_limit
 from jobs.backends.beyond import Ask, Beyond
 from jobs.backends.cluster_api import ClusterApi, Object, told
-from jobs.backends.followed import ended, followed, pulled
+from jobs.backends.followed import followed, node_of, pulled
 from jobs.backends.pod_log import PodLog, Source
 from jobs.backends.pod_output import Entry
 from jobs.backends.replaying import Replayer
+from jobs.backends.verdict import LastWords, ended
 from jobs.backends.volume_access import PATIENCE
 from jobs.backends.waiting import Seen, why_waiting
 from jobs.errors import SpotmpiError
@@ -46,10 +45,9 @@ class ClusterFollower:
         self._beyond = Beyond(client, ask_cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry: an agent's last words
+        self._words = LastWords()
         self._end: Entry | None = None  # what node 0's agent says of the end
         self._over: Event | None = None  # and what the JobSet itself says
-        self._latest = 0.0  # Unix seconds, of what the pods have said
         self._ran = False  # whether it came to an end by itself
         self._ended = asyncio.Event()
         self._streams = asyncio.Semaphore(STREAMS)
@@ -82,7 +80,7 @@ class ClusterFollower:
         """*entries* but for the end of the run, which is kept to be told last."""
         ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
         self._end = ends[-1] if ends else self._end
-        self._latest = max([self._latest, *(entry.time or 0.0 for entry in entries)])
+        self._words.take(entries)
         return [entry for entry in entries if entry not in ends] if ends else entries
 
     async def so_far(self) -> AsyncIterator[list[Entry]]:
@@ -168,17 +166,11 @@ class ClusterFollower:
         for condition in jobset.get("status", {}).get("conditions") or []:
             if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
                 self._ran = True
-                self._over = self._over or ended(condition)
+                self._over = self._over or ended(condition, self._it.failures)
 
     def _verdict(self) -> Entry:
-        """The end as the JobSet tells it, with the last words of an agent that could not record it."""
         assert self._over is not None
-        # Whatever the nodes' clocks say, the end comes last.
-        self._over = replace(self._over, time=max(time.time(), self._latest + 1e-6))
-        if self._over.kind == record.FAILED and self._strays:
-            words = f"{self._over.reason}; {self._strays[-1]}"
-            return Entry(0, event=Event(self._over.time, record.FAILED, values={"reason": words}))
-        return Entry(0, event=self._over)
+        return self._words.added_to(self._over, self._seen.pods.values())
 
     async def _watch_pods(self) -> None:
         async for change, pod in self._client.watch(cluster_api.POD, labels={names.LABEL_RUN: self._it.run}):
@@ -254,7 +246,7 @@ class ClusterFollower:
 
     def _reports(self, pod: Object) -> bool:
         """Whether the pod has output that belongs to the run."""
-        return _phase(pod) in ("Running", "Succeeded", "Failed") and (self._it.every_node or _node(pod) == 0)
+        return _phase(pod) in ("Running", "Succeeded", "Failed") and (self._it.every_node or node_of(pod) == 0)
 
     async def _read_log(self, pod: Object) -> None:
         async with self._streams:
@@ -263,18 +255,18 @@ class ClusterFollower:
 
     def _log(self, pod: Object) -> PodLog:
         name = _name(pod)
-        self._read.add(_node(pod))
+        self._read.add(node_of(pod))
         earlier = pod["metadata"].get("labels", {}).get(LABEL_RESTARTS, "0") != "0"
         began = self._it.submitted if earlier else start_limit.unix(pod["metadata"]["creationTimestamp"])
-        source = Source(name, _node(pod), began, earlier, lambda: self._finished(name), pulled(pod), self._replayed)
-        return PodLog(self._client, source, self._strays)
+        source = Source(name, node_of(pod), began, earlier, lambda: self._finished(name), pulled(pod), self._replayed)
+        return PodLog(self._client, source, self._words.strays)
 
     async def _replayed(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
         """What the run folder holds, by way of the pod itself or of node 0's, where one of them lives."""
 
         def seeing() -> list[str]:
             living = [each for each in self._seen.pods.values() if _phase(each) == "Running"]
-            return [_name(each) for each in living if _name(each) == pod or _node(each) == 0]
+            return [_name(each) for each in living if _name(each) == pod or node_of(each) == 0]
 
         async with self._replaying:  # one after the other, for a pod may have to be made
             return await self._replayer.entries(seeing, node, since, until)
@@ -286,10 +278,6 @@ class ClusterFollower:
 
 def _name(pod: Mapping[str, Any]) -> str:
     return str(pod["metadata"]["name"])
-
-
-def _node(pod: Mapping[str, Any]) -> int:
-    return int(pod["metadata"].get("labels", {}).get(manifests.LABEL_INDEX, 0))
 
 
 def _phase(pod: Mapping[str, Any]) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.events import Event
 from jobs.plan import manifests
 from jobs.plan.pods import CONTAINER
-from jobs.pod import record
 
 
 @dataclass(frozen=True)
@@ -22,13 +19,15 @@ class Followed:
     every_node: bool  # whether each node has output of its own
     submitted: float  # Unix seconds
     start_limit: float  # seconds
+    failures: int  # that may be followed by another attempt
 
 
 def followed(jobset: Mapping[str, Any]) -> Followed:
     """The `Followed` of a run's JobSet."""
     spec = manifests.spec_of(jobset)
     submitted = float(jobset["metadata"]["annotations"][manifests.ANNOTATION_SUBMITTED])
-    return Followed(jobset["metadata"]["name"], spec.nodes, spec.launcher != "mpirun", submitted, spec.limits.start)
+    every_node, limits = spec.launcher != "mpirun", spec.limits
+    return Followed(jobset["metadata"]["name"], spec.nodes, every_node, submitted, limits.start, limits.failures)
 
 
 def pulled(pod: Mapping[str, Any]) -> str | None:
@@ -38,8 +37,6 @@ def pulled(pod: Mapping[str, Any]) -> str | None:
     return own.removeprefix("docker-pullable://") or None
 
 
-def ended(condition: Mapping[str, Any]) -> Event:
-    """The end of a run as a condition of its JobSet tells it."""
-    if condition["type"] == "Completed":
-        return Event(time.time(), record.SUCCEEDED)
-    return Event(time.time(), record.FAILED, values={"reason": condition.get("message", "failed")})
+def node_of(pod: Mapping[str, Any]) -> int:
+    """The index of a pod's node."""
+    return int(pod["metadata"].get("labels", {}).get(manifests.LABEL_INDEX, 0))

@@ -223,6 +223,45 @@ def test_an_agent_that_dies_of_a_traceback_has_its_last_line_in_the_reason() -> 
     assert end.reason == "job failed; ImportError: no such module"
 
 
+def out_of_retries() -> Object:
+    condition = {"type": "Failed", "status": "True", "message": "jobset failed", "reason": "ReachedMaxRestarts"}
+    return jobset(status={"conditions": [condition]})
+
+
+def died(code: int, reason: str) -> Object:
+    end = {"exitCode": code, "reason": reason}
+    return pod(0, "Failed", 60, containerStatuses=[{"name": "node", "state": {"terminated": end}}])
+
+
+def test_an_agent_that_cannot_know_of_earlier_attempts_has_told_why_the_last_one_failed() -> None:
+    """It works: the failure, and that it was the last. It fails: only that JobSet starts nothing any more."""
+    leader = died(1, "Error")
+    cluster = FakeCluster([leader, pod(1, "Succeeded", 60)])
+    cluster.logs[leader["metadata"]["name"]] = [printed(1, "started", attempt=1)]
+    cluster.logs[leader["metadata"]["name"]] += [printed(2, "restarted", reason="no progress"), "an old stray"]
+    assert look(cluster, out_of_retries())[-1].reason == "no progress; limits.failures = 2 is used up"
+
+
+def test_the_failure_of_an_earlier_attempt_is_not_told_of_the_last_one() -> None:
+    """It works: what the last pod said. It fails: an earlier attempt's reason."""
+    leader = pod(0, "Failed", -60)  # made since
+    cluster = FakeCluster([leader])
+    cluster.logs[leader["metadata"]["name"]] = [printed(1, "restarted", reason="no progress"), "ImportError: no module"]
+    assert look(cluster, out_of_retries())[-1].reason == "limits.failures = 2 is used up; ImportError: no module"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (137, "OOMKilled", "node 0 used more memory than its pod may (/dev/shm counts): raise resources.memory"),
+        (137, "Error", "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up"),
+    ],
+)
+def test_an_agent_that_was_killed_is_told_with_what_killed_it(code: int, reason: str, words: str) -> None:
+    """It works: memory, or the exit code. It fails: only that JobSet starts nothing any more."""
+    assert words in str(look(FakeCluster([died(code, reason)]), out_of_retries())[-1].reason)
+
+
 def test_a_refused_watch_ends_the_stream_with_the_refusal() -> None:
     cluster = FakeCluster([])
     cluster.refuses[cluster_api.POD] = refused(403)

@@ -18,5 +18,8 @@ def command(
     """Strike a node of a training run and print what its recovery cost."""
     from jobs import api
     from jobs.cli.printing import print_recovery
+    from jobs.cli.view import TurnsView
 
-    print_recovery(api.drill(run, node, how, where(on, runs)), json)
+    view = TurnsView()
+    view.say(f"waiting for the next iteration that the run reports; then {how} of node {node}")
+    print_recovery(api.drill(run, node, how, where(on, runs), view.show), json)

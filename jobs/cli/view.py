@@ -76,6 +76,16 @@ class PlainView(QuietView):
             self.say(text)
 
 
+class TurnsView(QuietView):
+    """Says how attempts begin and end and what they wait for, nothing of what ranks say."""
+
+    def show(self, event: Event) -> None:
+        """One line on stderr, where it is a turn."""
+        text = "" if event.kind in (record.LINE, record.METRIC) else event_text(event, Pace())
+        if text:
+            self.say(text)
+
+
 class LiveView(QuietView):
     """Like `PlainView`, with rank 0's progress as a bar instead of lines."""
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jobs.backends import choose
+from jobs.cli.drill import command
 from jobs.drill import drill
 from jobs.errors import InputError, SpotmpiError
 from jobs.events import Event
@@ -22,6 +28,9 @@ class ScriptedBackend:
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         assert follow
         yield from self._events
+
+    def state(self, run: str) -> Any:
+        return SimpleNamespace(id=run)
 
     def strike(self, run: str, node: int, how: str) -> None:
         self.strikes.append((run, node, how))
@@ -59,6 +68,18 @@ def test_what_was_over_before_the_drill_is_not_struck() -> None:
     with pytest.raises(SpotmpiError, match="ended before it had recovered"):
         _drill(backend)
     assert backend.strikes == []
+
+
+def test_what_a_drill_waits_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It works: what comes before the strike, and each turn after it. It fails: silence, for ever where none comes."""
+    backend = ScriptedBackend([replace(each, time=time.time() + each.time) for each in [*BEFORE, END, *AFTER]])
+    monkeypatch.setattr(choose, "backend_of", lambda run, where: backend)
+    command("digits-1", node=1, json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["node"] == 1
+    assert "waiting for the next iteration that the run reports; then evict of node 1" in said.err
+    assert "starting again (0 failures, 1 interruptions so far): node 1: got SIGTERM" in said.err
+    assert "attempt 2 started" in said.err
 
 
 def test_an_unknown_way_is_refused_before_anything_is_struck() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 
-from . import hardware, machine, place, protocol, record, ssh
+from . import hardware, machine, memory, place, protocol, record, ssh
 from .accounts import Accounts
 from .arrival import Arrival
 from .attempt import Attempt
@@ -144,7 +144,7 @@ def _launch(here: Place, accounts: Accounts, hub: Hub, requests: LeaderRequests,
     if outcome.cause == SUCCEEDED:
         outcome = _others(hub, requests, here.launching - 1)
     if outcome.cause == FAILURE:
-        outcome = _interrupted_after_all(hub, requests) or outcome
+        outcome = _interrupted_after_all(hub, requests) or _of_memory(hub, outcome)
     accounts.end(attempt, outcome, began)
     return outcome
 
@@ -202,6 +202,15 @@ def _interrupted_after_all(hub: Hub, requests: LeaderRequests) -> Outcome | None
         if all(worker.heard > asked + 0.5 for worker in hub.workers.values()):
             return None
     return None
+
+
+def _of_memory(hub: Hub, outcome: Outcome) -> Outcome:
+    """The failure *outcome*, with the nodes where the kernel has killed for want of memory."""
+    starved = [*([0] if memory.ran_out() else []), *sorted(hub.starved)]
+    if not starved:
+        return outcome
+    where = ", ".join("node %d" % node for node in starved)
+    return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, where))
 
 
 def _recorded(accounts: Accounts, outcome: Outcome) -> Outcome:

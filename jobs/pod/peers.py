@@ -5,6 +5,7 @@ Messages are JSON objects, one a line. A connection that closes, or is silent fo
     worker -> node 0   {"hello": token, "node": 1, "generation": 0, "host": name, "machine": where it is}
                        {"ready": true, "hardware": {...}} its sshd answers, and what it runs on
                        {"notice": reason}                 its machine is about to go away
+                       {"starved": 1}                     something of its pod was killed for want of memory
                        {"ended": code, "reason": ...}     its own launcher has ended (launchers with one per node)
                        {"beat": 1}                        at once after the welcome, then now and then
     node 0 -> worker   {"welcome": attempt, "since": time} or {"refused": reason}
@@ -147,6 +148,7 @@ class Hub:
         self.machines: dict[int, dict[str, Any]] = {}
         self.ready: set[int] = set()
         self.notices: dict[int, str] = {}
+        self.starved: set[int] = set()
         self.ended: dict[int, tuple[int, str]] = {}
         self.hardware: dict[int, dict[str, Any]] = {}
         self._token = token
@@ -217,6 +219,8 @@ class Hub:
             self.hardware[node] = message.get("hardware") or {}
         elif "notice" in message:
             self.notices[node] = str(message["notice"])
+        elif "starved" in message:
+            self.starved.add(node)
         elif "ended" in message:
             self.ended[node] = (int(message["ended"]), str(message.get("reason")))
 

@@ -7,8 +7,9 @@ import os
 import shutil
 import threading
 
+from . import memory
+
 COPIERS = 16  # files copied at once; shared storage answers late, not slowly
-_CGROUP = "/sys/fs/cgroup"
 
 
 class Staging:
@@ -71,13 +72,8 @@ def _files(source: str) -> list[tuple[str, int]]:
     return found
 
 
-def _room(target: str, memory: bool) -> int:
+def _room(target: str, in_memory: bool) -> int:
     """Bytes that fit into *target*; what is in memory counts towards the limit of this pod, too."""
     room = shutil.disk_usage(target).free
-    if not memory:
-        return room
-    try:
-        with open(os.path.join(_CGROUP, "memory.max")) as limit, open(os.path.join(_CGROUP, "memory.current")) as used:
-            return min(room, int(limit.read()) - int(used.read()))
-    except (OSError, ValueError):
-        return room  # no limit, or none that can be read
+    left = memory.left() if in_memory else None
+    return room if left is None else min(room, left)

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from . import hardware, machine, processes, protocol, record, ssh
+from . import hardware, machine, memory, processes, protocol, record, ssh
 from .attempt import Attempt
 from .endings import STOPPED, SUCCEEDED, Ending, Outcome
 from .leader import RENDEZVOUS_PORT
@@ -31,7 +31,7 @@ class Link:
         self.over = False
         self._notice = notice
         self._trouble = trouble
-        self._told = False
+        self._told = self._starved = False
 
     def look(self) -> None:
         """Take messages, and tell node 0 when this node is about to go."""
@@ -42,6 +42,9 @@ class Link:
         if reason and not self._told:
             self._told = True
             self.connection.send(notice=reason)
+        if not self._starved and memory.ran_out():
+            self._starved = True
+            self.connection.send(starved=1)
 
     def wanted(self) -> Ending | None:
         """That this node's own launcher shall end, or None (see `Attempt`)."""

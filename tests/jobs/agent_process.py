@@ -11,13 +11,14 @@ import functools
 import os
 import sys
 
-from jobs.pod import agent, hardware, leader, peers, place, worker
+from jobs.pod import agent, hardware, leader, memory, peers, place, worker
 
 
 def main(folder: str, port: int) -> int:
     """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its hub on *port*."""
     place.CONFIG, place.SECRET, place.RUNS = f"{folder}/config", f"{folder}/secret", f"{folder}/runs"
     place.WORK, place.POD_INFO = f"{folder}/work", f"{folder}/pod"
+    memory.CGROUP = f"{folder}/cgroup"
     hardware.IMAGE_RECORD = f"{folder}/image.json"
     peers.SILENCE = float(os.environ.get("SILENCE", peers.SILENCE))
     vars(leader)["Hub"] = functools.partial(peers.Hub, port=port)

@@ -51,6 +51,20 @@ def test_a_failing_program_on_any_node_is_a_failure_of_the_attempt(gang: Callabl
     assert run.attempt()["cause"] == "failure"
 
 
+@pytest.mark.parametrize("counts", ["memory.events", "memory/memory.oom_control"])
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_rank_that_the_kernel_killed_for_memory_is_told_as_that(
+    node: int, counts: str, gang: Callable[..., Gang]
+) -> None:
+    """It works: the node that ran out of memory, and what to do. It fails: killed by SIGKILL, by whomsoever."""
+    file = f"node-$RANK/cgroup/{counts}"
+    dies = f"mkdir -p node-$RANK/cgroup/memory; printf 'oom 2\\noom_kill 1\\n' > {file}; kill -9 $$"
+    run = gang("sh", "-c", f"test $RANK != {node} || {{ {dies}; }}; sleep 60")
+    assert run.codes() == [protocol.FAILED, 0]
+    said = f"was killed by SIGKILL; out of memory on node {node}: raise resources.memory"
+    assert run.attempt()["reason"].endswith(said)
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_exit_code_78_on_any_node_ends_the_run(gang: Callable[..., Gang], node: int) -> None:
     run = gang("sh", "-c", f"test $RANK != {node} || exit 78; sleep 60")

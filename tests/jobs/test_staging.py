@@ -9,7 +9,7 @@ import pytest
 
 from jobs.errors import InputError
 from jobs.plan.manifests import kubernetes_plan, pod_template
-from jobs.pod import staging
+from jobs.pod import memory
 from jobs.pod.staging import Staging
 from jobs.spec import from_values
 from tests.jobs.test_manifests import NODES, submission
@@ -52,7 +52,7 @@ def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(
 ) -> None:
     (tmp_path / "memory.max").write_text("60000\n")
     (tmp_path / "memory.current").write_text("30000\n")
-    monkeypatch.setattr(staging, "_CGROUP", str(tmp_path))
+    monkeypatch.setattr(memory, "CGROUP", str(tmp_path))
     it = staged(shared, tmp_path / "memory", "memory")
     assert it.error is not None
     assert it.error.endswith("its 0.0 GB are more than the 0.0 GB of memory that this pod may use")

@@ -46,6 +46,11 @@ class _Watch:
         self._last = 0
         self._marks: dict[str, Any] = {}
 
+    @property
+    def has_struck(self) -> bool:
+        """Whether the run got so far that the fault was caused."""
+        return self._struck is not None
+
     def take(self, event: Event) -> dict[str, Any] | None:
         """The marks of the recovery once it is complete, else None."""
         iteration = event.values.get("iteration") if event.kind == record.METRIC else None
@@ -87,13 +92,14 @@ def drill(
 
     Raises:
         InputError: *how* is none of evict, delete and kill.
-        SpotmpiError: the run ended before it had recovered.
+        SpotmpiError: the run ended before it could be struck, or before it had recovered.
     """
     if how not in HOW:
         raise wrong("--how", how, f"use one of: {', '.join(HOW)}")
-    marks = _followed(
-        _live(backend.events(run, True), clock()), _Watch(lambda: backend.strike(run, node, how), clock), watch
-    )
+    it = _Watch(lambda: backend.strike(run, node, how), clock)
+    marks = _followed(_live(backend.events(run, True), clock()), it, watch)
+    if marks is None and not it.has_struck:
+        raise SpotmpiError(f"run {run} has ended and was not struck: a drill needs one that trains")
     if marks is None:
         raise SpotmpiError(f"run {run} ended before it had recovered; `spotmpi status {run}` says how")
     return Recovery(run, node, how, marks["cause"], marks["lost"], marks["ended"], marks["started"], marks["first"])

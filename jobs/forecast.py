@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from jobs.series import Series
 
 WORTH = 0.5
 _HOUR = 3600.0
+_MOST = 10_000  # nodes that are asked about
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Goal:
             problems.append(Problem("--epochs", self.epochs, f"{series.name} does not tell its samples: --iterations"))
         for name in ("iterations", "epochs", "deadline", "price", "worth"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 problems.append(Problem(f"--{name}", value, "give a number above 0"))
         if problems:
             raise InputError(problems)
@@ -108,6 +110,8 @@ def node_counts(text: str, field: str = "--nodes") -> list[int]:
         raise wrong(field, text, "write counts with commas between, such as 2,4,8, or a range such as 2..64") from None
     if min(counts) < 1 or (dots and counts[0] > counts[1]):
         raise wrong(field, text, "give counts from 1, the smaller one first")
+    if max(counts) > _MOST:
+        raise wrong(field, text, f"give counts up to {_MOST}")
     if not dots:
         return sorted(set(counts))
     doubled = itertools.takewhile(lambda count: count < counts[1], (counts[0] << step for step in itertools.count()))
@@ -144,7 +148,7 @@ def _last_paying(model: Model, nodes: Sequence[int], worth: float) -> int | None
         return None
     base = series.nodes[0]
     each = series.rate(base) / base if series.strong else series.rate(base)
-    work = [model.predict(count).believed * (1 if series.strong else count) for count in range(base, max(nodes) + 1)]
+    work = (model.predict(count).believed * (1 if series.strong else count) for count in range(base, max(nodes) + 1))
     gains = itertools.pairwise(work)
     return base + sum(1 for _ in itertools.takewhile(lambda pair: pair[1] - pair[0] >= worth * each, gains))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from jobs import validate_cluster
 from jobs.environment import NodeGroup
 from jobs.errors import InputError, Problem
+from jobs.pod import protocol
 from jobs.spec import JobSpec
 
 
@@ -137,6 +138,9 @@ def _metrics(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
         else:
             if "iteration" not in groups:
                 yield Problem("metrics.pattern", pattern, "needs the named group (?P<iteration>...)")
+            for name in sorted(protocol.TAKEN.intersection(groups)):
+                remedy = f"the name {name} has a meaning of its own in a run's record: call this group otherwise"
+                yield Problem("metrics.pattern", pattern, remedy)
     elif spec.metrics.samples_per_iteration is not None and spec.program:
         yield Problem(
             "metrics.samples_per_iteration",

@@ -103,7 +103,10 @@ class LocalBackend:
         try:
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
         except (OSError, ValueError) as error:
-            raise SpotmpiError(f"rank 0 of run {run} has not said which process it is: {error}") from error
+            raise SpotmpiError(
+                f"rank 0 of run {run} has not said which process it is: its program writes that to the file in "
+                "SPOTMPI_PID_FILE (docs/programs.md), ours do once they train"
+            ) from error
 
     def pull(self, run: str, say: Say, part: str | None = None) -> Path:
         """A local run's folder is here already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict
 from datetime import datetime
@@ -24,7 +25,7 @@ _KEPT = 42 * 86400.0  # AWS keeps scaling activities for six weeks
 
 def find(what: str | None, back: float, price: float | None, where: Where) -> Cost:
     """The cost of the run that *what* names, or else of that stack or the place of --on, for *back* seconds."""
-    if price is not None and price <= 0:
+    if price is not None and not 0 < price < math.inf:
         raise wrong("--price", price, "give US dollars per node and hour, more than 0")
     if what is not None:
         try:

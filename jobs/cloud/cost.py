@@ -149,7 +149,7 @@ def _environment(where: Where, paths: RunPaths) -> Environment:
     plan = runs.plan(paths) if paths.plan.is_file() else {}
     if where.on is None and plan.get("there"):
         return Environment.model_validate(plan["there"])  # as it was then; it may be gone by now
-    named = where.on or plan.get("environment")
+    named = where.on or (plan.get("environment") if plan.get("backend") != choose.LOCAL else None)
     remedy = "what a node costs is not known: give --price, or name the run's environment by --on"
     if named is None:
         raise wrong("price", None, remedy)

@@ -51,7 +51,7 @@ class Progress:
     def _read(self, node: int, line: Line) -> Said | None:
         if line.stream == "o":
             said = protocol.decode(line.text)
-            if said and isinstance(said[1].get("iteration", 0), int):
+            if said:
                 return said
         if self._pattern and not node and not line.rank:
             values = self._matched(self._pattern, line.text)
@@ -66,7 +66,8 @@ class Progress:
             return None
         values = {name: _number(said) for name, said in match.groupdict().items() if said is not None}
         iteration = values.get("iteration")
-        return {**values, "iteration": int(iteration)} if isinstance(iteration, (int, float)) else None
+        said = {**values, "iteration": int(iteration)} if isinstance(iteration, (int, float)) else {}
+        return said if protocol.sound(protocol.METRIC, said) else None
 
     def _metric(self, values: Values, now: float) -> None:
         iteration = values.get("iteration")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
 from typing import Any, Sequence
 
@@ -22,6 +23,9 @@ EVALUATION = "evaluation"  # outside timed windows: iteration, any scalars
 CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, reason (timer, notice, end)
 RESULT = "result"  # once at the end: iteration, final scalars, parameters (checksum)
 FATAL = "fatal"  # starting again cannot help: reason
+
+# What no group of a pattern can be called: keys that only our own lines can fill, or that the record fills itself.
+TAKEN = frozenset({"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "attempt", "node", "kind"})
 
 KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL)
 
@@ -49,7 +53,7 @@ def encode(kind: str, **values: Any) -> str:
 
 
 def decode(text: str) -> tuple[str, dict[str, Any]] | None:
-    """The (kind, values) that a line says, or None when it is plain output."""
+    """The (kind, values) that a line says, or None when it is plain output, as is one whose values are of no use."""
     if not text.startswith("{") or '"%s"' % KEY not in text:
         return None
     try:
@@ -57,13 +61,49 @@ def decode(text: str) -> tuple[str, dict[str, Any]] | None:
     except ValueError:
         return None
     kind = values.pop(KEY, None)
-    return (kind, values) if kind in KINDS else None
+    return (kind, _finite(values)) if kind in KINDS and sound(kind, values) else None
+
+
+def sound(kind: str, values: dict[str, Any]) -> bool:
+    """Whether the values of a line that others reckon with are of their type."""
+    timed = kind != METRIC or _are_seconds(values.get("seconds"))  # a checkpoint's are a single number
+    return timed and all(fits(values[key]) for key, fits in _FITTING.items() if key in values)
 
 
 def pack(rows: Sequence[Sequence[float]]) -> str:
     """Rows of numbers, all of one length, as text: little-endian float32 in base64."""
     flat = [value for row in rows for value in row]
     return base64.b64encode(struct.pack("<%df" % len(flat), *flat)).decode("ascii")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (_is_whole(value) and value > 0)
+
+
+def _are_seconds(value: Any) -> bool:
+    numbers = value if isinstance(value, list) else [None] * (value is not None)
+    return all(isinstance(each, (int, float)) and 0 <= each < math.inf for each in numbers)
+
+
+def _are_texts(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+
+
+def _are_versions(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+_FITTING = {
+    "iteration": _is_whole,
+    "total_iterations": _is_count,
+    "samples_per_iteration": _is_count,
+    "hosts": _are_texts,
+    "versions": _are_versions,
+}
 
 
 def _finite(value: Any) -> Any:

@@ -65,7 +65,7 @@ def test_a_run_that_resumed_from_nothing_repeats_all() -> None:
 
 def test_what_was_over_before_the_drill_is_not_struck() -> None:
     backend = ScriptedBackend([Event(50.0, "started", 1), _metric(60.0, 5), Event(99.0, "succeeded")])
-    with pytest.raises(SpotmpiError, match="ended before it had recovered"):
+    with pytest.raises(SpotmpiError, match="has ended and was not struck: a drill needs one that trains"):
         _drill(backend)
     assert backend.strikes == []
 
@@ -80,6 +80,13 @@ def test_what_a_drill_waits_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "waiting for the next iteration that the run reports; then evict of node 1" in said.err
     assert "starting again (0 failures, 1 interruptions so far): node 1: got SIGTERM" in said.err
     assert "attempt 2 started" in said.err
+
+
+def test_a_run_that_ends_by_the_fault_is_told_as_such() -> None:
+    backend = ScriptedBackend([*BEFORE, Event(103.0, "failed", values={"reason": "killed"})])
+    with pytest.raises(SpotmpiError, match="ended before it had recovered"):
+        _drill(backend)
+    assert len(backend.strikes) == 1
 
 
 def test_an_unknown_way_is_refused_before_anything_is_struck() -> None:

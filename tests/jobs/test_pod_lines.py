@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -169,7 +170,34 @@ def test_what_is_no_protocol_line_is_plain_output(text: str) -> None:
     assert protocol.decode(text) is None
 
 
-def test_a_protocol_line_has_no_number_that_json_lacks() -> None:
-    text = protocol.encode(protocol.METRIC, iteration=1, loss=float("nan"), seconds=[float("inf"), 1.0])
+@pytest.mark.parametrize(
+    "values",
+    [
+        '"iteration": true',
+        '"iteration": null',
+        '"iteration": 1.0',
+        '"iteration": 1, "seconds": 0.5',
+        '"iteration": 1, "seconds": ["a"]',
+        '"iteration": 1, "seconds": [0.5, NaN]',
+        '"iteration": 1, "seconds": [-0.5]',
+        '"total_iterations": "30"',
+        '"samples_per_iteration": "64"',
+        '"samples_per_iteration": 0',
+        '"hosts": [1]',
+        '"versions": ["1"]',
+    ],
+)
+def test_a_line_whose_values_nobody_can_reckon_with_is_plain_output_and_the_run_goes_on(values: str) -> None:
+    progress = Progress(0.0)
 
-    assert protocol.decode(text) == ("metric", {"iteration": 1, "loss": None, "seconds": [None, 1.0]})
+    assert progress.take(0, Line(0, "o", f'{{"spotmpi": "metric", {values}}}'), 1.0) is None
+    assert progress.iteration is None
+
+
+def test_a_protocol_line_has_no_number_that_json_lacks_whoever_wrote_it() -> None:
+    values = {"iteration": 1, "loss": float("nan"), "parts": [float("inf"), 1.0]}
+    ours, another = protocol.encode(protocol.METRIC, **values), json.dumps({"spotmpi": "metric", **values})
+
+    assert "null" in ours and "NaN" in another
+    for text in (ours, another):
+        assert protocol.decode(text) == ("metric", {"iteration": 1, "loss": None, "parts": [None, 1.0]})

@@ -72,6 +72,10 @@ def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(
         (["--deadline", "1h"], "--iterations or --epochs"),
         (["--epochs", "3"], "does not tell its samples"),
         (["--price", "-1", "--iterations", "1"], "--price = -1.0"),
+        (["--price", "nan"], "--price = nan: give a number above 0"),
+        (["--price", "inf"], "--price = inf: give a number above 0"),
+        (["--worth", "nan"], "--worth = nan: give a number above 0"),
+        (["--nodes", "1..1000000000"], "--nodes = '1..1000000000': give counts up to 10000"),
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line(

@@ -76,6 +76,10 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         ({"command": ["x"], "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
         ({"command": ["x"], "metrics": {"pattern": "a"}}, "metrics.pattern = 'a': needs the named group"),
         (
+            {"command": ["x"], "metrics": {"pattern": "(?P<iteration>a)(?P<seconds>b)"}},
+            "metrics.pattern = '(?P<iteration>a)(?P<seconds>b)': the name seconds has a meaning of its own",
+        ),
+        (
             {"command": ["x"], "forward": ["HOMEE"]},
             "forward = 'HOMEE': is not set here: export it first, or give it a val",
         ),

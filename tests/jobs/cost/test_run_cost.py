@@ -69,6 +69,13 @@ def test_a_given_price_asks_nobody_and_none_is_asked_for(tmp_path: Path) -> None
         run_cost("big", tmp_path)
 
 
+def test_a_run_on_this_machine_has_variables_and_no_environment_that_could_tell_a_price(tmp_path: Path) -> None:
+    recorded(tmp_path, BIG, backend="local", environment={"PATH": "/bin"})
+
+    with pytest.raises(InputError, match=r"price: what a node costs is not known: give --price, or name"):
+        run_cost("big", tmp_path)
+
+
 def test_the_price_of_a_node_for_a_limit_is_that_of_the_dearest_group(
     account: ScriptedAccount, there: environment.Environment
 ) -> None:
@@ -92,7 +99,8 @@ def test_the_command_shows_a_run_by_a_given_price(tmp_path: Path, in_process: In
     ]
     code, said, _ = in_process("cost", "big", "--price", "1", "--runs", str(tmp_path), "--json")
     assert json.loads(said)["dollars"] == pytest.approx(4.0)
-    assert in_process("cost", "big", "--price", "-1")[0] == 2
+    for wrong in ("-1", "nan", "inf"):
+        assert in_process("cost", "big", "--price", wrong, "--runs", str(tmp_path))[0] == 2
 
 
 def test_what_a_run_has_cost_is_said_and_kept_as_its_follower_sees_it_end(

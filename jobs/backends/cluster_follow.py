@@ -186,6 +186,8 @@ class ClusterFollower:
     def _take_pod(self, pod: Object) -> None:
         name = _name(pod)
         self._seen.pods[name] = pod
+        if killed := self._words.news_of(pod):
+            self._say(killed)
         if name not in self._logs and self._reports(pod):
             self._logs[name] = self._started(self._read_log(pod))
 

@@ -33,6 +33,7 @@ class LastWords:
 
     def __init__(self) -> None:
         self.strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry
+        self._deaths: set[str] = set()  # names of pods whose death has been news
         self._latest = 0.0  # Unix seconds, of what the pods have said
         self._again: Event | None = None  # the newest failure after which an agent expected another attempt
 
@@ -42,6 +43,14 @@ class LastWords:
             self._latest = max(self._latest, entry.time or 0.0)
             if entry.event and entry.event.kind == record.RESTARTED:
                 self._again = entry.event
+
+    def news_of(self, pod: Object) -> str | None:
+        """How a pod's agent was killed, once; node 0 only knows that it is gone."""
+        name, said = str(pod["metadata"]["name"]), _death(pod)
+        if said is None or name in self._deaths:
+            return None
+        self._deaths.add(name)
+        return said
 
     def added_to(self, over: Event, pods: Iterable[Object]) -> Entry:
         """The end *over* of a run whose *pods* are still there, later than all that they have said."""
@@ -70,12 +79,12 @@ def _death(pod: Object) -> str | None:
     node = node_of(pod)
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         end = (container.get("state") or {}).get("terminated") or {}
-        if container.get("name") != CONTAINER or not end:
+        code = end.get("exitCode", 0)
+        if container.get("name") != CONTAINER or code in _OWN_CODES:
             continue
         if end.get("reason") == "OOMKilled":
             return (
                 f"node {node} used more memory than its pod may (/dev/shm counts): raise resources.memory, or use less"
             )
-        if end.get("exitCode") not in _OWN_CODES:
-            return f"the agent of node {node} ended with exit code {end.get('exitCode')}"
+        return f"the agent of node {node} ended with exit code {code}"
     return None

@@ -262,6 +262,14 @@ def test_an_agent_that_was_killed_is_told_with_what_killed_it(code: int, reason:
     assert words in str(look(FakeCluster([died(code, reason)]), out_of_retries())[-1].reason)
 
 
+def test_a_worker_that_was_killed_for_memory_is_told_before_the_next_attempt() -> None:
+    """It works: the node and what to do, once. It fails: "lost" alone, attempt after attempt."""
+    end = {"exitCode": 137, "reason": "OOMKilled"}
+    dead = pod(1, "Failed", containerStatuses=[{"name": "node", "state": {"terminated": end}}])
+    (said,) = follow(FakeCluster([pod(0, "Running"), dead, dead]), jobset(), enough=1)
+    assert said.kind == record.WAITING and str(said.reason).startswith("node 1 used more memory than its pod may")
+
+
 def test_a_refused_watch_ends_the_stream_with_the_refusal() -> None:
     cluster = FakeCluster([])
     cluster.refuses[cluster_api.POD] = refused(403)

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 
 _AHEAD = 4  # lists of items that may wait for whoever takes them
+_LEAVE = 5.0  # seconds that work which nobody needs any more may take to end
 _BATCH = 500  # items that are handed over at once, where so many wait
 
 
@@ -26,8 +27,12 @@ class LoopThread:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        for task in asyncio.all_tasks(self._loop):
+        # What runs inside an asynchronous generator has to end before that can be closed.
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
             task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=_LEAVE))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -51,8 +56,12 @@ async def _feed(items: AsyncIterator[Sequence[T]], queue: asyncio.Queue[Sequence
     try:
         async for some in items:
             await queue.put(some)
-    finally:
+    except asyncio.CancelledError:
+        raise  # nobody takes anything any more
+    except BaseException:
         await queue.put(None)
+        raise
+    await queue.put(None)
 
 
 async def _batch(queue: asyncio.Queue[Sequence[T] | None]) -> list[T]:

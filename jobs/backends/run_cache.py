@@ -36,8 +36,14 @@ class Given:
             yield lines
             return
         for each in entry.apart():
-            if each.event and self.is_new(each.event):
+            if each.event and self.is_new(each.event) and not self._is_past(each):
                 yield each.event
+
+    def _is_past(self, entry: Entry) -> bool:
+        """Whether *entry* is what an agent once waited for, and more has happened since that has been given."""
+        event = entry.event
+        printed = event is not None and event.kind == record.WAITING and entry.number > 0
+        return event is not None and printed and event.time < self._times[""]
 
     def is_new(self, event: Event) -> bool:
         """Whether *event* has not been given before; from now on it has. What only followers see is always new."""

@@ -12,7 +12,7 @@ import pytest
 from jobs import runs
 from jobs.backends import run_cache
 from jobs.backends.pod_output import Entry
-from jobs.backends.run_cache import MISSING, RunCache
+from jobs.backends.run_cache import MISSING, Given, RunCache
 from jobs.backends.run_folder import folder_events
 from jobs.events import Event
 from jobs.names import RunPaths
@@ -136,6 +136,17 @@ def test_a_gap_keeps_its_place_so_that_later_numbers_stay_right(paths: RunPaths)
         (5, "line 5 of node 0"),
     ]
     assert "gap" not in paths.events.read_text()
+
+
+def test_what_an_agent_once_waited_for_is_not_told_after_the_attempt_that_began_since() -> None:
+    """It works: told in its place, and by whoever comes first. It fails: told last, so that the run seems to wait."""
+    waited, started = event(1.0, record.WAITING, reason="hosts")._replace(number=1), event(2.0, record.STARTED)
+    of_follower = event(1.5, record.WAITING, reason="pods")._replace(number=0)
+    given = Given()
+    assert [each for entry in (waited, started) for each in given.fresh(entry)] == [waited.event, started.event]
+    again = Given()
+    assert started.event and again.is_new(started.event)  # from the copy
+    assert [each for entry in (waited, started, of_follower) for each in again.fresh(entry)] == [of_follower.event]
 
 
 def test_only_one_follower_writes_at_a_time(paths: RunPaths) -> None:

@@ -130,17 +130,22 @@ def plan(paths: RunPaths) -> dict[str, Any]:
 
 def summary(paths: RunPaths) -> dict[str, Any] | None:
     """What the run came to, or None while it has not ended."""
-    try:
-        values: dict[str, Any] = json.loads(paths.summary.read_text())
-    except (OSError, ValueError):
-        return None
-    return values
+    return _record(paths.summary)
 
 
 def attempts(paths: RunPaths) -> list[dict[str, Any]]:
-    """The records of all attempts on node 0, in order."""
+    """The records of all attempts on node 0, in order; what a crash left that is no record of ours is left out."""
     files = sorted(paths.attempts.glob("*/node-0.json"), key=lambda path: int(path.parent.name))
-    return [json.loads(path.read_text()) for path in files]
+    return [values for path in files if (values := _record(path))]
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, or None where there is none."""
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
 
 
 def alive(paths: RunPaths) -> bool:
@@ -178,6 +183,7 @@ def state(paths: RunPaths) -> RunState:
 
 def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
     kind = event.get("event")
+    counted = {key: event[key] for key in ("failures", "interruptions") if key in event}
     if kind == record.SUBMITTED:
         values.update(
             name=event.get("name", values["name"]),
@@ -188,16 +194,14 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
         )
         values["state"] = "submitted"
     elif kind == record.STARTED:
-        counted = {key: event[key] for key in ("failures", "interruptions") if key in event}
         values.update(**counted, state=RUNNING, attempt=event.get("attempt", 0), reason=None)
         values["container"] = event.get("container", values.get("container"))
     elif kind == record.WAITING:
         values.update(state=record.WAITING, reason=event.get("reason"))
     elif kind in (record.INTERRUPTED, record.RESTARTED):
-        counted = {key: event[key] for key in ("failures", "interruptions") if key in event}
         values.update(**counted, reason=event.get("reason", values.get("reason")))
     elif kind in record.TERMINAL:
-        values.update(state=kind, reason=event.get("reason"), ended=event["t"])
+        values.update(**counted, state=kind, reason=event.get("reason"), ended=event["t"])
 
 
 def _last_event(paths: RunPaths) -> str | None:

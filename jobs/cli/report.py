@@ -32,8 +32,10 @@ def command(
     from jobs.cli import compared, measure
     from jobs.errors import wrong
 
-    if fail_below is not None and (not compare or fail_below <= 0):
-        raise wrong("--fail-below", fail_below, "give a share above 0, such as 0.95, together with --compare A B")
+    if fail_below is not None and not (compare and 0 < fail_below <= 1):
+        raise wrong(
+            "--fail-below", fail_below, "give a share above 0 and up to 1, such as 0.95, together with --compare A B"
+        )
     if compare and ids:
         raise wrong("--compare", " ".join(ids), "names both sweeps itself; leave the other ids out")
     if compare:

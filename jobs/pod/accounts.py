@@ -47,6 +47,9 @@ class Accounts:
         """Interrupted attempts since the submission."""
         return self._counted(INTERRUPTION)
 
+    def _counts(self) -> dict[str, int]:
+        return {"failures": self.failures, "interruptions": self.interruptions}
+
     def begin(self) -> int:
         """Take the next attempt's number and record that it starts."""
         self.present = self.clock()
@@ -56,12 +59,11 @@ class Accounts:
 
     def started(self, number: int, machines: Sequence[dict[str, Any]] = ()) -> None:
         """Record that the launcher of attempt *number* is about to start, on which machines where they are told."""
-        counts = {"failures": self.failures, "interruptions": self.interruptions}
         # A digest names one image only; what a tag stood for when pods pulled it, no agent can see.
         image = self.plan["work"].get("container") or ""
         container = image if "@" in image else None
         self.record.event(
-            record.STARTED, attempt=number, **counts, machines=list(machines) or None, container=container
+            record.STARTED, attempt=number, **self._counts(), machines=list(machines) or None, container=container
         )
 
     def paid_until(self) -> float | None:
@@ -123,14 +125,13 @@ class Accounts:
 
     def again(self, outcome: Outcome) -> None:
         """Record that another attempt follows."""
-        counts = {"failures": self.failures, "interruptions": self.interruptions}
-        self.record.event(record.RESTARTED, reason=outcome.reason, **counts)
+        self.record.event(record.RESTARTED, reason=outcome.reason, **self._counts())
 
     def finish(self, outcome: Outcome) -> None:
         """Write the summary and the run's last event."""
         state = _FINAL_STATE.get(outcome.cause, record.FAILED)
         self.record.summary(self._summary(state, outcome))
-        self.record.event(state, reason=outcome.reason)
+        self.record.event(state, reason=outcome.reason, **self._counts())
 
     def _summary(self, state: str, outcome: Outcome) -> dict[str, Any]:
         last = self.attempts[-1] if self.attempts else {}
@@ -142,8 +143,7 @@ class Accounts:
             "reason": outcome.reason,
             "started": self.since,
             "ended": self.clock(),
-            "failures": self.failures,
-            "interruptions": self.interruptions,
+            **self._counts(),
             "iteration": last.get("last_iteration"),
             "oversubscribed": self.plan["oversubscribed"],
             "work": self._work(),

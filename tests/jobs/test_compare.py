@@ -96,5 +96,7 @@ def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, 
     measured(runs, "new", {2: around(10.0)})
     assert "no variant and node count in common" in spotmpi("--compare", "old", "new")[2]
     assert spotmpi("old", "--fail-below", "0.9")[0] == 2
+    for share in ("nan", "0", "1.5"):
+        assert "above 0 and up to 1" in spotmpi("--compare", "old", "new", "--fail-below", share)[2]
     assert spotmpi("old", "--compare", "old", "new")[0] == 2
     assert spotmpi("--compare", "old", "nothing")[0] == 2

@@ -179,3 +179,12 @@ def test_the_supervisors_own_fault_ends_the_run_and_is_told(
     last = list(runs.lines(tmp_path / "events.jsonl"))[-1]
     assert last["event"] == "failed" and "RuntimeError('a bug')" in last["reason"]
     assert "a bug" in capfd.readouterr().err
+
+
+def test_the_failure_that_ends_a_run_is_counted_in_its_state_as_in_its_summary(here: Somewhere) -> None:
+    run = here.submit(shell("exit 3", limits={"failures": 1}))
+
+    state = here.state_once(run, "failed")
+
+    summary = runs.summary(paths_of(here, run)) or {}
+    assert (state.attempt, state.failures, summary["failures"]) == (2, 2, 2)

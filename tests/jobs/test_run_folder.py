@@ -141,6 +141,14 @@ def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
     assert sum(1 for _ in runs.lines(paths.metrics)) == 30_001
 
 
+def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
+    for number, text in (1, '{"attempt": 1}'), (2, '{"att'), (3, "[]"), (10, '{"attempt": 10}'):
+        (tmp_path / "attempts" / str(number)).mkdir(parents=True)
+        (tmp_path / "attempts" / str(number) / "node-0.json").write_text(text)
+
+    assert [each["attempt"] for each in runs.attempts(names.RunPaths(tmp_path))] == [1, 10]
+
+
 def test_a_run_recorded_by_nobody_is_lost_and_one_with_an_end_is_not(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(json.dumps({"t": 1.0, "event": "submitted", "name": "x"}) + "\n")
     assert runs.state(names.RunPaths(tmp_path)).state == "lost"

@@ -105,7 +105,7 @@ def run(here: Place, notice: Notice) -> int:
 
 def _run(here: Place, notice: Notice, written: PodRecord) -> int:
     accounts = Accounts(written, here.plan, here.plan["submitted"])
-    spent = accounts.settle()
+    spent = accounts.settle() or _too_often(here)
     number = written.take_attempt()
     hub = Hub(here.token, len(here.hosts), here.generation, {"welcome": number})
     try:
@@ -114,6 +114,18 @@ def _run(here: Place, notice: Notice, written: PodRecord) -> int:
         hub.tell(over=1)
         hub.close()
     return _EXIT[outcome.cause]
+
+
+def _too_often(here: Place) -> Outcome | None:
+    """The end of a run that was restarted more often than both limits allow: without a volume, no record counts them.
+
+    JobSet counts failures, not interruptions; a pod that is killed for memory, each time anew, looks like one.
+    """
+    allowed = here.plan["limits"]["failures"] + here.plan["limits"]["interruptions"]
+    if here.generation <= allowed:
+        return None
+    reason = "restarted %d times: limits.failures + limits.interruptions = %d are used up" % (here.generation, allowed)
+    return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
 
 
 def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: int) -> Outcome:

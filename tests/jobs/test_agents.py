@@ -72,6 +72,20 @@ def test_exit_code_78_on_any_node_ends_the_run(gang: Callable[..., Gang], node: 
     assert kinds(run.said()) == ["started", "failed"]
 
 
+def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callable[..., Gang]) -> None:
+    run = gang("true", started=0, limits={"failures": 1, "interruptions": 2})
+    leader = run.start(0, generation=3)
+    run.start(1, generation=3)
+    assert leader.wait(LIMIT) == 0, "one failure and two interruptions are allowed"
+    run.agents[1].wait(LIMIT)
+
+    leader = run.start(0, generation=4)
+
+    assert leader.wait(LIMIT) == protocol.NOT_RETRYABLE
+    (ended,) = [event for event in run.said(0, generation=4) if event.kind == "failed"]
+    assert ended.reason == "restarted 4 times: limits.failures + limits.interruptions = 3 are used up"
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_notice_on_any_node_is_an_interruption(gang: Callable[..., Gang], node: int) -> None:
     run = gang(*SLEEP)

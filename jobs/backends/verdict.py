@@ -21,11 +21,13 @@ _OWN_CODES = (0, protocol.FAILED, protocol.INTERRUPTED, protocol.NOT_RETRYABLE)
 
 def ended(condition: Object, failures: int) -> Event:
     """The end of a run, which may fail *failures* times, as a condition of its JobSet tells it."""
+    told = condition.get("lastTransitionTime")
+    moment = unix(told) if told else time.time()  # whoever looks days later is not who ended it
     if condition["type"] == "Completed":
-        return Event(time.time(), record.SUCCEEDED)
+        return Event(moment, record.SUCCEEDED)
     used_up = condition.get("reason") == "ReachedMaxRestarts"
     reason = f"limits.failures = {failures} is used up" if used_up else condition.get("message", "failed")
-    return Event(time.time(), record.FAILED, values={"reason": reason, "used_up": used_up})
+    return Event(moment, record.FAILED, values={"reason": reason, "used_up": used_up})
 
 
 class LastWords:
@@ -54,7 +56,7 @@ class LastWords:
 
     def added_to(self, over: Event, pods: Iterable[Object]) -> Entry:
         """The end *over* of a run whose *pods* are still there, later than all that they have said."""
-        moment = max(time.time(), self._latest + 1e-6)  # whatever the nodes' clocks say
+        moment = max(over.time, self._latest + 1e-6)  # whatever the nodes' clocks say
         values = {key: value for key, value in over.values.items() if key != "used_up"}
         if over.kind == record.FAILED:
             values["reason"] = "; ".join(self._reasons(over, list(pods)))

@@ -218,8 +218,10 @@ def test_an_agent_that_dies_of_a_traceback_has_its_last_line_in_the_reason() -> 
     leader = pod(0, "Failed")
     cluster = FakeCluster([leader])
     cluster.logs[leader["metadata"]["name"]] = ["Traceback", "ImportError: no such module"]
-    (end,) = look(cluster, jobset(status=failed("job failed")))
-    assert end.kind == record.FAILED
+    of = jobset(status=failed("job failed"))
+    of["status"]["conditions"][0]["lastTransitionTime"] = stamp(3600)
+    (end,) = look(cluster, of)
+    assert end.kind == record.FAILED and end.time < time.time() - 3000, "it did not end when somebody looked"
     assert end.reason == "job failed; ImportError: no such module"
 
 

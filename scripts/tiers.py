@@ -59,9 +59,13 @@ class Tier:
     missing: Callable[[], str | None] = nothing_missing
 
 
-def marked(marker: str) -> Command:
+def marked(marker: str, *options: str) -> Command:
     """The pytest command for the tests of one marker."""
-    return [PYTHON, "-m", "pytest", "-m", marker, "--durations=5"]
+    return [PYTHON, "-m", "pytest", "-m", marker, "--durations=5", *options]
+
+
+# Two engines at once, but one file's tests after each other: they share the life of a stack.
+IN_TWO = ("--numprocesses=2", "--dist=loadscope")
 
 
 TIERS = [
@@ -77,7 +81,7 @@ TIERS = [
     ),
     Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]]),
     Tier("images", "real mpirun and both frameworks", [marked("images")], open_mpi_4),
-    Tier("engine", "the real Pulumi CLI over stand-in providers", [marked("engine")]),
+    Tier("engine", "the real Pulumi CLI over stand-in providers", [marked("engine", *IN_TWO)]),
     Tier("browser", "the report page in a real Chromium", [marked("browser")], a_browser),
     Tier("cluster", "a real Kubernetes on this machine", [marked("cluster")], root_and_packages),
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from jobs import names
 from jobs.backends import image_environment
 from jobs.plan.launch import Machine
+from jobs.pod import launchers
 from jobs.spec import JobSpec
 from jobs.validate import Surroundings
 
@@ -96,8 +97,7 @@ def _has_torch() -> bool:
 def _family(mpirun: str) -> int:
     """The major version of an Open MPI that is not one of ours; 5 where it does not say."""
     said = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
-    match = re.search(r"\(Open MPI\) (\d+)", said)
-    return int(match[1]) if match else 5
+    return launchers.family(said)
 
 
 def _gpus() -> int:

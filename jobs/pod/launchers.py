@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
 PORT = "{spotmpi-port}"  # stands for a port that is chosen when the attempt starts
+
+
+def family(said: str) -> int:
+    """Open MPI's major version, as `mpirun --version` has *said* it; 5 where it does not say."""
+    found = re.search(r"\(Open MPI\) (\d+)", said)
+    return int(found.group(1)) if found else 5
 
 
 def mpirun(mpirun_path: str, family: int, ranks: int, root: bool) -> list[str]:

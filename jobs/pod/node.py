@@ -118,11 +118,10 @@ def _mpirun(here: Place, environment: dict[str, str]) -> list[str]:
     with open(hostfile, "w") as file:
         file.write(launchers.hostfile(here.hosts, here.plan["slots"]))
     said = subprocess.run([found, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
-    family = int(said.split("(Open MPI) ", 1)[1].split(".")[0]) if "(Open MPI) " in said else 5
     ranks = len(here.hosts) * here.plan["slots"]
     ssh_config = os.path.join(here.ssh_folder, "ssh_config")
     remote = launchers.Remote(hostfile, ssh_config, _interface(here))
-    return launchers.mpirun_over_ssh(found, family, ranks, remote, here.plan["mpi_args"])
+    return launchers.mpirun_over_ssh(found, launchers.family(said), ranks, remote, here.plan["mpi_args"])
 
 
 def _interface(here: Place) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from jobs import runs
 from jobs.events import Event
-from jobs.pod import record
+from jobs.pod import launchers, record
 from tests.contract import living
 from tests.contract.conftest import Somewhere
 from tests.contract.fake_program import SOURCE, fake_job
@@ -31,8 +31,7 @@ def own_open_mpi() -> int:
     if not shutil.which("mpirun"):
         return 0
     said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
-    found = re.search(r"\(Open MPI\) (\d+)", said)
-    return int(found[1]) if found else 0
+    return launchers.family(said)
 
 
 # Image, launcher and more of each way. Our images have Open MPI 5, Debian has Open MPI 4.

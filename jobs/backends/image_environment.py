@@ -70,7 +70,9 @@ def _install(image: str, place: Path, lock: str) -> None:
     constraints = folder / BUILD_CONSTRAINTS
     extra = ["--build-constraints", str(constraints)] if constraints.is_file() else []
     _uv("venv", "--quiet", "--python", _python_for(folder), str(place))
-    _uv("pip", "sync", "--quiet", "--python", str(place / "bin" / "python"), *extra, str(folder / lock))
+    # Compiled once here, or every rank compiles its framework anew where Python may not write bytecode.
+    compiled = ("--quiet", "--compile-bytecode", "--python", str(place / "bin" / "python"))
+    _uv("pip", "sync", *compiled, *extra, str(folder / lock))
 
 
 def _python_for(folder: Path) -> str:

@@ -18,6 +18,7 @@ from jobs.errors import SpotmpiError
 from jobs.events import Event, Lines
 from jobs.pod import record
 
+SILENCE = 3.0  # seconds without a word after which a pod's log may have been rotated under all that it said
 OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
 
 Replay = Callable[[str, int, float, float], Awaitable[list[Entry]]]  # pod, node, since, until -> entries
@@ -48,6 +49,7 @@ class PodLog:
         self._source = source
         self._strays = strays
         self._last = 0  # the number of the newest entry
+        self._ahead = False  # whether entries came from the run folder whose numbers nobody told
         self._time = source.began  # of the newest entry
         self._lines: dict[tuple[int, int], int] = {}  # the newest line of each attempt and node
 
@@ -62,8 +64,11 @@ class PodLog:
             since = None if whole else max(int(time.time() - self._time), 0) + OVERLAP
             whole = False
             try:
-                async for text in self._client.log(self._source.pod, since, follow):
-                    found, torn = await self._take(text, resumed=since is not None)
+                async for text in self._heard(self._client.log(self._source.pod, since, follow), follow):
+                    if text is None:
+                        found, torn = await self._before_rotation(), False
+                    else:
+                        found, torn = await self._take(text, resumed=since is not None)
                     if found:
                         yield found
                     if torn:
@@ -80,16 +85,44 @@ class PodLog:
                 return
             await asyncio.sleep(0 if self._source.finished() else RETRY)
 
+    async def _heard(self, log: AsyncIterator[str], follow: bool) -> AsyncIterator[str | None]:
+        """The pieces of *log*; None, once, where nothing comes of a pod from which nothing is known yet."""
+        first = asyncio.ensure_future(anext(log, None))
+        try:
+            if follow and not self._last:
+                await asyncio.wait({first}, timeout=SILENCE)
+                if not first.done():
+                    yield None
+            text = await first
+        finally:
+            first.cancel()
+        while text is not None:
+            yield text
+            text = await anext(log, None)
+
+    async def _before_rotation(self) -> list[Entry]:
+        """What the run folder holds of a pod that says nothing: a kubelet reads its newest file only, be it empty."""
+        now = time.time()
+        if now - self._source.began < OVERLAP:
+            return []
+        try:
+            found = await self._source.replay(self._source.pod, self._source.node, self._time, now)
+        except SpotmpiError:
+            return []  # The next entry tells by its number what is missing, and is asked for then.
+        self._ahead = True
+        return [each for some in found for each in some.apart() if self._is_new(each)]
+
     async def _take(self, text: str, resumed: bool) -> tuple[list[Entry], bool]:
         """What is new in *text*, and whether something is missing that a longer look back can give."""
         found: list[Entry] = []
         for entry in self._as_far_as_needed(pod_output.parse_all(text)):
             if entry.number <= self._last:
                 continue
-            missing = entry.number - self._last - 1
+            missing = 0 if self._ahead else entry.number - self._last - 1
             if missing and resumed:
                 return found, True
-            if missing or (self._source.earlier and not self._last):
+            if missing or self._ahead or (self._source.earlier and not self._last):
+                self._ahead = False
                 recovered = await self._recovered(missing, entry.time or time.time())
                 found += [each for some in recovered for each in some.apart() if self._is_new(each)]
             self._last = entry.last

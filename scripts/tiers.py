@@ -1,22 +1,26 @@
-"""Runs the tiers of tests that this machine can run, and says which were left out and why.
+"""The tiers of tests, and which of them a command line asks for.
 
-With ``CI=true`` a tier that is left out although the machine could run it is a failure.
+The default needs neither root nor Debian packages and ends in minutes. `--all`, which CI runs, is a representative of
+everything. `--nightly` is what `--all` leaves out.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
+ENGINE_TOOLS = ("pulumi", "pulumi-language-python")
+CLUSTER_TOOLS = ("etcd", "kubernetes", "coredns", "jobset")
+BUILD_LIMIT = 300.0  # seconds that the default selection waits for the Pulumi CLI to be built
 
 Command = list[str]
 
@@ -49,75 +53,163 @@ def a_browser() -> str | None:
     return "needs Chromium, which could not be installed"
 
 
+def pulumi_in_time() -> str | None:
+    """Why the real Pulumi engine is not used here, or None; builds it where that takes no more than BUILD_LIMIT."""
+    build = [str(PROJECT / "scripts" / "tools"), *ENGINE_TOOLS]
+    try:
+        done = subprocess.run([PYTHON, *build], stdout=subprocess.DEVNULL, timeout=BUILD_LIMIT)
+    except subprocess.TimeoutExpired:
+        return f"the Pulumi CLI was not built within {BUILD_LIMIT:.0f} s; `{' '.join(build)}` goes on with it"
+    return None if done.returncode == 0 else "the Pulumi CLI could not be built"
+
+
 @dataclass(frozen=True)
 class Tier:
-    """One group of tests: what it covers, its commands, and what stands in its way (None: nothing)."""
+    """A group of tests: what it covers, its commands, and what stands in its way (None: nothing).
+
+    A tier in the `background` runs while the others do: it waits, or uses one core. `minutes` is what a tier takes on
+    two quiet cores; the parts of the nightly run are balanced by it.
+    """
 
     name: str
     about: str
     commands: list[Command]
     missing: Callable[[], str | None] = nothing_missing
+    background: bool = False
+    minutes: float = 0.0
 
 
-def marked(marker: str, *options: str) -> Command:
-    """The pytest command for the tests of one marker."""
-    return [PYTHON, "-m", "pytest", "-m", marker, "--durations=5", *options]
+def pytest(expression: str, *options: str) -> Command:
+    """The pytest command for the tests that a marker expression selects."""
+    return [PYTHON, "-m", "pytest", "-m", expression, "--durations=5", *options]
 
 
-# Two engines at once, but one file's tests after each other: they share the life of a stack.
+# Two files at once, but the tests of each after each other: they share the life of a stack, or an undisturbed run.
 IN_TWO = ("--numprocesses=2", "--dist=loadscope")
 
+# All programs that `--all` needs, built while other tests run and behind them; nothing where they are there.
+BUILD = ["nice", "-n", "19", PYTHON, str(PROJECT / "scripts" / "tools"), *ENGINE_TOOLS, "actionlint", *CLUSTER_TOOLS]
 
-TIERS = [
+STATIC = Tier(
+    "static",
+    "lint, format, types, and Python 3.8 for the pod side",
+    [
+        [str(BIN / "ruff"), "check"],
+        [str(BIN / "ruff"), "format", "--check"],
+        [str(BIN / "mypy")],
+        [str(BIN / "vermin"), "--target=3.8-", "--no-eval-annotations", "--no-tips", "--violations", "jobs/pod"],
+    ],
+    background=True,
+)
+UNIT = Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]])
+
+DEFAULT = [
+    STATIC,
+    UNIT,
+    Tier("images", "a real mpirun with each framework, and a study to its page", [pytest("images and smoke", *IN_TWO)]),
+    Tier("engine", "the real Pulumi CLI over one stack", [pytest("engine and smoke")], pulumi_in_time, background=True),
+]
+
+ALL = [
+    STATIC,
+    UNIT,
+    Tier("images", "real mpirun and both frameworks", [pytest("images and not nightly", *IN_TWO)], open_mpi_4),
+    Tier("engine", "the real Pulumi CLI over stand-in providers", [pytest("engine and not nightly", *IN_TWO)]),
+    Tier("browser", "the report page in a real Chromium", [pytest("browser")], a_browser),
     Tier(
-        "static",
-        "lint, format, types, and Python 3.8 for the pod side",
-        [
-            [str(BIN / "ruff"), "check"],
-            [str(BIN / "ruff"), "format", "--check"],
-            [str(BIN / "mypy")],
-            [str(BIN / "vermin"), "--target=3.8-", "--no-eval-annotations", "--no-tips", "--violations", "jobs/pod"],
-        ],
+        "cluster",
+        "a real Kubernetes on this machine",
+        [BUILD, pytest("cluster and not nightly")],
+        root_and_packages,
+        background=True,
     ),
-    Tier("unit", "no cloud, no root, no cluster", [[PYTHON, "-m", "pytest"]]),
-    Tier("images", "real mpirun and both frameworks", [marked("images")], open_mpi_4),
-    Tier("engine", "the real Pulumi CLI over stand-in providers", [marked("engine", *IN_TWO)]),
-    Tier("browser", "the report page in a real Chromium", [marked("browser")], a_browser),
-    Tier("cluster", "a real Kubernetes on this machine", [marked("cluster")], root_and_packages),
 ]
 
 
-def run_tier(tier: Tier) -> tuple[str, str]:
-    """How the tier ended (passed, FAILED or left out) and what is to say about it."""
-    reason = tier.missing()
-    if reason is not None:
-        return "left out", reason
-    print(f"\n== {tier.name}: {tier.about}", flush=True)
-    began = time.monotonic()
-    failed = [command for command in tier.commands if subprocess.run(command, cwd=PROJECT).returncode]
-    spent = f"{time.monotonic() - began:.0f} s"
-    return ("FAILED", f"{spent}: {' '.join(failed[0])}") if failed else ("passed", spent)
+def at_night(name: str, about: str, minutes: float, marker: str, files: Sequence[str] = ("tests",)) -> Tier:
+    """One tier of the nightly run: the tests of a marker, in these files and folders, that `--all` leaves out."""
+    needs = {"cluster": root_and_packages, "images": open_mpi_4}.get(marker, nothing_missing)
+    options = () if marker == "cluster" else IN_TWO
+    return Tier(name, about, [[*pytest(f"({marker}) and nightly", *options), *files]], needs, minutes=minutes)
 
 
-def main(names: list[str]) -> int:
-    """Run the named tiers, or all; 0 when all that ran have passed and none was left out without need."""
-    unknown = set(names) - {tier.name for tier in TIERS}
+def cluster_files(*patterns: str) -> list[str]:
+    """The cluster's test files of these patterns, relative to the project."""
+    folder = PROJECT / "tests" / "cluster"
+    return [str(path.relative_to(PROJECT)) for pattern in patterns for path in sorted(folder.glob(pattern))]
+
+
+RECLAIMS = cluster_files("test_runs_reclaims.py")
+CONTRACT = cluster_files("test_runs_contract.py")
+TESTBED = cluster_files("test_testbed_*.py")
+LONG = cluster_files("test_up_and_down.py", "test_study_on_cluster.py", "test_runs_queue_and_scale.py")
+
+
+def all_but(files: Sequence[str]) -> list[str]:
+    """The arguments of pytest for every test file but these."""
+    return ["tests", *(f"--ignore={file}" for file in files)]
+
+
+NIGHTLY = [
+    at_night("unit", "long statistics", 1, "not images and not engine and not browser and not cluster"),
+    at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
+    at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),
+    at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 5, "engine"),
+    at_night("reclaims", "the whole reclaim matrix", 10, "cluster", RECLAIMS),
+    at_night("contract", "the whole contract of backends over pods", 5, "cluster", CONTRACT),
+    at_night("long", "an environment from up to down, a study, 1,000 nodes", 10, "cluster", LONG),
+    at_night("testbed", "the test cluster itself", 10, "cluster", TESTBED),
+    at_night(
+        "runs", "everything else on the test cluster", 10, "cluster", all_but([*RECLAIMS, *CONTRACT, *TESTBED, *LONG])
+    ),
+]
+
+
+def part_of(tiers: Sequence[Tier], part: int, parts: int) -> list[Tier]:
+    """The tiers of one of several parts that take about equally long."""
+    spent = [0.0] * parts
+    chosen: list[Tier] = []
+    for tier in sorted(tiers, key=lambda tier: -tier.minutes):
+        shortest = spent.index(min(spent))
+        spent[shortest] += tier.minutes
+        if shortest == part - 1:
+            chosen.append(tier)
+    return chosen
+
+
+def chosen(words: argparse.Namespace) -> list[Tier]:
+    """The tiers that the command line asks for; ValueError names a word that is none."""
+    if words.part and not words.nightly:
+        raise ValueError("--part goes with --nightly")
+    tiers = NIGHTLY if words.nightly else ALL if words.all or words.tiers else DEFAULT
+    unknown = set(words.tiers) - {tier.name for tier in tiers}
     if unknown:
-        print(f"no such tier: {', '.join(sorted(unknown))}; there are {', '.join(t.name for t in TIERS)}")
-        return 2
-    results = [(tier, *run_tier(tier)) for tier in TIERS if not names or tier.name in names]
-    print("\n== tiers")
-    for tier, ended, said in results:
-        print(f"{tier.name:<8} {ended:<9} {said}")
-    passed = sum(ended == "passed" for _, ended, _ in results)
-    failed = sum(ended == "FAILED" for _, ended, _ in results)
-    left_out = len(results) - passed - failed
-    if left_out and os.environ.get("CI") == "true" and os.geteuid() == 0:
-        failed += left_out
-        print("CI=true: this machine could run what was left out")
-    print(f"tiers: {passed} passed, {failed} failed, {left_out} skipped")
-    return 1 if failed else 0
+        raise ValueError(f"no such tier: {', '.join(sorted(unknown))}; choose from {', '.join(t.name for t in tiers)}")
+    if words.part:
+        tiers = part_of(tiers, *words.part)
+    return [tier for tier in tiers if not words.tiers or tier.name in words.tiers]
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def fraction(text: str) -> tuple[int, int]:
+    """The two numbers of 2/4."""
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part: write 1/4, 2/4, ...")
+    return int(part), int(parts)
+
+
+def read_command_line() -> argparse.Namespace:
+    """What was asked for; `--all` where CI=true and nothing else is said."""
+    parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
+    parser.add_argument("tiers", nargs="*", metavar="TIER", help=f"one of {', '.join(tier.name for tier in ALL)}")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--all", action="store_true", help="a representative of everything; CI=true implies it")
+    size.add_argument("--nightly", action="store_true", help="what --all leaves out")
+    parser.add_argument("--part", type=fraction, metavar="K/N", help="with --nightly: the K-th of N parts")
+    words = parser.parse_args()
+    words.all = words.all or (os.environ.get("CI") == "true" and not words.nightly)
+    try:
+        words.chosen = chosen(words)
+    except ValueError as error:
+        parser.error(str(error))
+    return words

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest._code.code import ExceptionChainRepr
 
+from tests.tools import ToolError, bin_folder, needed
+
 if TYPE_CHECKING:
     from tests.cluster.testbed.kubernetes import Kubernetes
 
@@ -25,9 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two workers a core for plain tests, which wait as much as they compute; none where that only costs its start."""
-    marked = "not " not in config.option.markexpr
+    marked = not config.option.markexpr.startswith("not ")
     single = any("::" in argument for argument in config.args)
     return 0 if marked or single or config.option.keyword else 2 * (os.cpu_count() or 1)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test that only runs at night says why."""
+    for mark in item.iter_markers("nightly"):
+        if not (len(mark.args) == 1 and isinstance(mark.args[0], str)):
+            raise pytest.UsageError(f"{item.nodeid}: give the reason, @pytest.mark.nightly('...')")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,16 +79,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build the API server before the first test, so that its time limit need not hold for an empty cache."""
-    wanted = any("api_server" in getattr(item, "fixturenames", ()) for item in session.items)
-    if wanted and not session.config.option.collectonly:
-        from tests.cluster.testbed.errors import TestbedError
-        from tests.cluster.testbed.programs import tool_folder
-
-        # What can't be built here is told by the fixture, as the failure of the tests that need it.
-        with contextlib.suppress(TestbedError):
-            tool_folder("etcd")
-            tool_folder("kubernetes")
+    """Build what the selected tests run before the first of them, so that its time limit need not hold for that."""
+    if session.config.option.collectonly or session.testsfailed:  # broken collections are not deselected
+        return
+    # What can't be built is told by the fixtures, as the failure of the tests that need it.
+    with contextlib.suppress(ToolError):
+        for tool in needed(session.items):
+            bin_folder(tool)
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,27 @@ from tests.cluster.testbed import images, prerequisites
 from tests.cluster.testbed.cluster import Cluster, running_cluster
 from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.kubernetes import RESTRICTED, Kubernetes
-from tests.cluster.testbed.programs import tool_folder
 
-PROGRAMS = ("etcd", "kubernetes", "coredns", "jobset", "kueue", "kwok", "mpi-operator")
+# The contract in full runs here, on this machine, and at night over pods; these always run over pods too.
+CONTRACT = (
+    "test_a_run_gives_its_events_in_order_and_ends_with_its_end",
+    "test_exit_code_75_is_an_interruption_and_uses_up_no_failure",
+    "test_a_failed_attempt_is_continued_from_its_checkpoint",
+    "test_a_stop_waits_for_a_checkpoint_and_resume_goes_on_from_it",
+    "test_a_program_without_progress_is_ended_and_tried_again",
+    "test_two_runs_at_once_do_not_mix",
+    "test_a_run_ends_with_a_checkpoint_before_it_costs_more_than_its_limit",
+    "test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep",
+    "test_all_nodes_have_to_succeed_and_the_one_that_fails_ends_the_others",
+)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave most of the contract over pods to the night."""
+    if item.path.name == "test_runs_contract.py" and getattr(item, "originalname", "") not in CONTRACT:
+        item.add_marker(
+            pytest.mark.nightly("five seconds a clause over pods; every clause runs on this machine by day")
+        )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,15 +41,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build programs and images before the first test, so that its time limit need not hold for an empty cache."""
-    wanted = any("cluster" in getattr(item, "fixturenames", ()) for item in session.items)
+    """Build images before the first test, so that its time limit need not hold for an empty cache."""
+    wanted = any(item.get_closest_marker("cluster") for item in session.items) and not session.testsfailed
     if not wanted or session.config.option.collectonly or session.config.getoption("--kubeconfig"):
         return
     # What can't be had here is told by the fixture, as the failure of the tests that need it.
     with contextlib.suppress(TestbedError):
         prerequisites.require()
-        for tool in PROGRAMS:
-            tool_folder(tool)
         images.provide(wanted_images(session))
 
 
@@ -50,6 +66,18 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
         return
     with running_cluster(wanted_images(request.session)) as own:
         yield own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def math_by_processor() -> Iterator[None]:
+    """Let this machine's ranks choose their math kernels by the processor, as those in pods do.
+
+    OpenBLAS takes other kernels, and comes to other last bits, where OPENBLAS_CORETYPE is set.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -156,7 +157,8 @@ class Runs:
         self.namespace = namespace
         self.volume = volume
         self.backend = KubernetesBackend(folder, namespace=namespace)
-        self._numbers = itertools.count(1)
+        # Ids that no other session on this machine uses: processes are found by their run's id.
+        self._ids = (f"{secrets.token_hex(2)}-{number}" for number in itertools.count(1))
 
     def submit(self, values: Mapping[str, Any], image: str = "chainermn") -> str:
         """Start a run of the spec with *values* on an image of the cluster, and give its id."""
@@ -166,7 +168,7 @@ class Runs:
             kubernetes["volume"] = "shared"
         spec = from_values({**values, "kubernetes": kubernetes})
         require_valid(spec, self.backend.survey(spec))
-        run = f"{names.slug(spec.title)}-{next(self._numbers)}"
+        run = f"{names.slug(spec.title)}-{next(self._ids)}"
         self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
         return run
 

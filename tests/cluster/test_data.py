@@ -117,6 +117,7 @@ def test_a_folder_and_a_tar_file_go_there_and_come_back_byte_for_byte(
     assert shared.left() == []
 
 
+@pytest.mark.nightly("the push itself is broken off in the unit tier too")
 def test_a_push_whose_terminal_was_killed_is_taken_up_by_the_same_command(shared: Shared, here: Path) -> None:
     shared.killed_at(r"[\d.]+ MB of ", "push", str(here), "voc")
 
@@ -142,6 +143,7 @@ def site(testbed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield made
 
 
+@pytest.mark.nightly("20 s; a fetch goes on, too, in the unit tier")
 def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_again(
     shared: Shared, site: Site
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
     assert data.pull("team/voc", shared.folder.parent / "back", shared.storage).files == FILES
 
 
+@pytest.mark.nightly("the fetch program meets it in the unit tier")
 def test_an_object_that_is_gone_in_mid_copy_ends_the_fetch_with_its_name(shared: Shared, site: Site) -> None:
     site.faults = {FILES: 404}
     pushed = shared.command("push", "s3://sets/voc/", "voc")
@@ -188,6 +191,7 @@ def test_an_object_that_is_gone_in_mid_copy_ends_the_fetch_with_its_name(shared:
     assert re.search(r"could not fetch \d\d: the address answers 404: the file is gone, or access to it", complaint)
 
 
+@pytest.mark.nightly("the fetch program meets it in the unit tier")
 def test_a_pod_fetches_by_https_what_has_the_given_checksum_and_a_trusted_certificate(
     shared: Shared, testbed: Cluster, tmp_path: Path
 ) -> None:

@@ -19,7 +19,11 @@ from tests.cluster.testbed.waiting import wait_for
 from tests.contract import living
 from tests.contract.fake_program import fake_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(400),
+    pytest.mark.nightly("one minute; the contract holds limits.cost on both backends"),
+]
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 # Two dollars a second for two nodes: 30 seconds, the last five of them for the checkpoint.

@@ -93,6 +93,7 @@ def says(words: tuple[str, ...], event: Event) -> bool:
     return all(word in (event.reason or "") for word in words)
 
 
+@pytest.mark.nightly("the reason's text is tested on scripted nodes; here two waits more")
 def test_what_the_autoscaler_and_the_events_of_nodes_say_stands_in_the_line(runs: Runs) -> None:
     with told_about_nodes(runs.testbed):
         without = runs.start({**plain("true"), "resources": {"gpu": 1}}, image="base")
@@ -113,11 +114,13 @@ def test_a_detached_run_that_waited_too_long_is_ended_by_the_next_look_at_it(run
     assert state.state == "failed" and "limits.start (2s) is over: 1/1 nodes: 0/2 nodes" in str(state.reason)
 
 
+@pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
 def test_a_missing_secret_of_the_users_is_named(runs: Runs) -> None:
     run = runs.start(impatient(plain("true", kubernetes={"secrets": ["absent"]})), image="base")
     assert_given_up(run, 'secret "absent" not found')
 
 
+@pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
 def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, namespace: str, tmp_path: Path) -> None:
     with runs_in(testbed, namespace, tmp_path / "copies", volume=False) as runs:
         run = runs.start(impatient(plain("true", kubernetes={"volume": "absent"})), image="base")
@@ -128,7 +131,10 @@ def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, namespace: str,
     ("key", "text", "words"),
     [
         ("id", "no key at all\n", "the SSH Secret's id is no usable private key"),
-        ("host_key", "no key at all\n", "the SSH Secret's host_key is no usable private key"),
+        pytest.param(
+            *("host_key", "no key at all\n", "the SSH Secret's host_key is no usable private key"),
+            marks=pytest.mark.nightly("the same check of another key"),
+        ),
     ],
 )
 def test_a_secret_with_wrong_keys_ends_the_run_at_once(
@@ -149,6 +155,7 @@ def test_an_image_without_mpirun_is_told_so_at_once(runs: Runs) -> None:
     assert end.kind == "failed" and "the image has no mpirun on PATH" in str(end.reason)
 
 
+@pytest.mark.nightly("an image without mpirun takes the same way")
 def test_a_command_that_the_image_does_not_have_is_named(runs: Runs) -> None:
     run = runs.start({**plain("trane"), "limits": {"failures": 0}}, image="base")
     end = run.end(60)
@@ -156,6 +163,7 @@ def test_a_command_that_the_image_does_not_have_is_named(runs: Runs) -> None:
 
 
 @pytest.mark.pod_images("chainermn")
+@pytest.mark.nightly("the programs' tests find a wrong world under real mpirun")
 def test_a_world_of_the_wrong_size_is_found_before_training_and_never_tried_again(runs: Runs) -> None:
     run = runs.start(digits(epochs=1, launcher="none"))  # nobody joins the two ranks: each is a world of its own
     end = run.end()
@@ -165,7 +173,7 @@ def test_a_world_of_the_wrong_size_is_found_before_training_and_never_tried_agai
     assert not any(event.values.get("kind") == "metric" for event in run.events)
 
 
-@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("node", [pytest.param(0, marks=pytest.mark.nightly("the node that also leads")), 1])
 def test_a_full_volume_ends_the_run_with_its_remedy(
     testbed: Cluster, namespace: str, tmp_path: Path, node: int
 ) -> None:
@@ -226,6 +234,7 @@ def _rights_without_secrets(user: str) -> list[Object]:
     ]
 
 
+@pytest.mark.nightly("stops a controller for all")
 def test_a_cluster_whose_jobset_webhook_is_down_is_told_apart(
     testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

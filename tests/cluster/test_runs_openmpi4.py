@@ -11,7 +11,12 @@ import pytest
 from jobs.pod import record
 from tests.cluster.followed import Followed, Runs
 
-pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("openmpi4"), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.pod_images("openmpi4"),
+    pytest.mark.timeout(400),
+    pytest.mark.nightly("an image of its own; the images tier runs Open MPI 4 on this machine"),
+]
 
 ENOUGH = 240.0  # seconds for a run with faults, on a busy machine
 

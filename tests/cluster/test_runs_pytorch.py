@@ -10,7 +10,12 @@ from jobs.backends.local import LocalBackend
 from jobs.spec import from_values
 from tests.cluster.followed import Runs, parameters, plain
 
-pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("pytorch"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.pod_images("pytorch"),
+    pytest.mark.timeout(600),
+    pytest.mark.nightly("an image of 5 GB, 5 minutes to build; the images tier runs both launchers on this machine"),
+]
 
 LINE = (
     "python -m torch.distributed.run --nnodes $WORLD_SIZE --node_rank $RANK --nproc_per_node 1 "

@@ -13,7 +13,12 @@ from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kueue import Kueue
 from tests.cluster.testbed.kwok import Kwok
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.tools("kueue", "kwok"),
+    pytest.mark.nightly("1,000 nodes, and two controllers to build"),
+]
 
 MANY = 1000
 

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -46,12 +47,19 @@ TRAINING = [
     Fault("rank", 1, "failure"),
     Fault("launcher", 0, "failure"),
 ]
+EVERY_DAY = {Fault("evict", 0), Fault("evict", 1)}
 START = [Fault("evict", 1), Fault("agent", 0), Fault("launcher", 0, "failure")]
 WRITE = [Fault("rank", 0, "failure"), Fault("agent", 0), Fault("delete", 1)]
 
 
-def named(fault: Fault) -> str:
-    return f"{fault.how}-{fault.node}"
+def each(faults: list[Fault], every_day: set[Fault]) -> pytest.MarkDecorator:
+    """One test a fault: those of *every_day* always, the rest of the matrix at night."""
+    at_night = pytest.mark.nightly("half a minute a cell")
+    cells = [
+        pytest.param(fault, marks=[] if fault in every_day else at_night, id=f"{fault.how}-{fault.node}")
+        for fault in faults
+    ]
+    return pytest.mark.parametrize("fault", cells)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +140,7 @@ def judge(run: Followed, checksum: str, fault: Fault, struck: int) -> None:
     run.wait_until_gone()
 
 
-@pytest.mark.parametrize("fault", TRAINING, ids=named)
+@each(TRAINING, EVERY_DAY)
 def test_a_run_struck_during_training_ends_as_if_nothing_had_been(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs)
     seen = trained_with_checkpoint(run)
@@ -146,7 +154,7 @@ def test_a_run_struck_during_training_ends_as_if_nothing_had_been(runs: Runs, un
     judge(run, undisturbed, fault, 1)
 
 
-@pytest.mark.parametrize("fault", [Fault("evict", 0), Fault("delete", 1)], ids=named)
+@each([Fault("evict", 0), Fault("delete", 1)], {Fault("delete", 1)})
 def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs, every="10m")
     run.until_iteration(STRUCK_AT)
@@ -159,7 +167,7 @@ def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -
     assert second["lost_iterations"] == 0
 
 
-@pytest.mark.parametrize("fault", START, ids=named)
+@each(START, set())
 def test_a_run_struck_at_the_start_of_an_attempt_starts_again(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs)
     seen = trained_with_checkpoint(run)
@@ -173,6 +181,13 @@ def test_a_run_struck_at_the_start_of_an_attempt_starts_again(runs: Runs, undist
     judge(run, undisturbed, fault, 2)
 
 
+def state_of(process: int) -> str:
+    """The letter by which the kernel tells a process's state: T stopped, D waiting for a disk; X gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    return "X"
+
+
 @contextlib.contextmanager
 def frozen_in_a_write(run: Followed) -> Iterator[int]:
     """Freeze rank 0 while it writes a checkpoint; give the iteration of that checkpoint."""
@@ -183,8 +198,9 @@ def frozen_in_a_write(run: Followed) -> Iterator[int]:
         if not any(folder.glob(".writing-*")):
             continue
         os.kill(rank, signal.SIGSTOP)
-        time.sleep(0.02)
-        caught = [path for path in folder.glob(".writing-*") if not (path / "manifest.json").exists()]
+        # Until it stands still a rename that has begun may still come to its end.
+        wait_for("rank 0 stands still", lambda: state_of(rank) in "TX")
+        caught = [path for path in folder.glob(".writing-*") if path.exists() and not (path / "manifest.json").exists()]
         if caught:
             yield int(caught[0].name.split("-")[1])
             with contextlib.suppress(ProcessLookupError):
@@ -194,7 +210,7 @@ def frozen_in_a_write(run: Followed) -> Iterator[int]:
     pytest.fail("no checkpoint was caught half written")
 
 
-@pytest.mark.parametrize("fault", WRITE, ids=named)
+@each(WRITE, set())
 def test_a_checkpoint_that_was_cut_off_is_no_checkpoint(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs, every="0.3s")
     trained_with_checkpoint(run)
@@ -212,6 +228,7 @@ def test_a_checkpoint_that_was_cut_off_is_no_checkpoint(runs: Runs, undisturbed:
         assert any(f"unfinished checkpoint .writing-{written:09d}" in line for line in run.lines())
 
 
+@pytest.mark.nightly("half a minute; nothing happens to a run while a kubelet is away")
 def test_a_kubelet_that_stops_and_starts_costs_nothing(runs: Runs, undisturbed: str) -> None:
     run = training(runs)
     trained_with_checkpoint(run)
@@ -238,6 +255,7 @@ def whole_and_once(run: Followed) -> bool:
     return True
 
 
+@pytest.mark.nightly("waits a minute and a half for the node to be known as gone")
 def test_a_dead_node_costs_the_wait_until_its_object_goes(runs: Runs, undisturbed: str) -> None:
     run = training(runs, kubernetes={"spread": "node"})
     seen = trained_with_checkpoint(run)
@@ -260,6 +278,7 @@ def ready(node: Node, testbed: Cluster) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
+@pytest.mark.nightly("half a minute without an API server")
 def test_an_api_server_that_is_away_for_half_a_minute_costs_a_follower_nothing(runs: Runs, undisturbed: str) -> None:
     run = training(runs)
     run.until_iteration(STRUCK_AT)

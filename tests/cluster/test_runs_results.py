@@ -42,6 +42,7 @@ def test_digits_on_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(ru
     assert losses(there.events) and losses(there.events) == losses(local)
 
 
+@pytest.mark.nightly("four ranks on two cores; four ranks are one spec with another number")
 def test_digits_on_four_pods_has_the_losses_of_four_ranks_here(runs: Runs, tmp_path: Path) -> None:
     spec = digits(epochs=2, nodes=4)  # 44 iterations; differences grow, and 1e-5 is promised for the first 50
     local = losses(here(spec, tmp_path / "here"))
@@ -86,7 +87,7 @@ def test_a_plain_command_meets_its_peers_by_the_variables_that_pytorchjob_sets(r
     ]
 
 
-@pytest.mark.parametrize("stage", ["node", "memory"])
+@pytest.mark.parametrize("stage", ["node", pytest.param("memory", marks=pytest.mark.nightly("another mount"))])
 def test_data_is_on_each_node_before_its_ranks_start(runs: Runs, stage: str) -> None:
     assert runs.volume is not None
     (runs.volume / "sets" / "voc").mkdir(parents=True)
@@ -111,6 +112,7 @@ def test_a_command_for_the_first_node_runs_there_alone_and_all_of_the_run_goes_a
     assert runs.backend.state(run.id).state == "succeeded"
 
 
+@pytest.mark.nightly("the contract holds it on both backends")
 def test_every_node_of_a_plain_command_has_to_succeed(runs: Runs) -> None:
     command = plain("sh", "-c", 'test "$RANK" = 0 || { echo no weights here >&2; exit 3; }', nodes=2)
     run = runs.start({**command, "limits": {"failures": 0}}, image="base")
@@ -144,6 +146,7 @@ def test_every_rank_on_every_node_sees_the_same_variables_of_spec_image_and_secr
     assert seen[4:] == ("/spotmpi/work", "a 'b' $c\n\u00e9", "s3cret", "INFO")
 
 
+@pytest.mark.nightly("the contract holds it on both backends")
 def test_a_failing_program_is_tried_as_often_as_its_limit_allows_and_then_failed_with_its_reason(runs: Runs) -> None:
     failing = plain("sh", "-c", "echo no such file: weights >&2; exit 3", nodes=2, limits={"failures": 1})
     run = runs.start(failing, image="base")
@@ -156,6 +159,7 @@ def test_a_failing_program_is_tried_as_often_as_its_limit_allows_and_then_failed
     assert (summary["state"], summary["failures"], summary["interruptions"]) == ("failed", 2, 0)
 
 
+@pytest.mark.nightly("the contract holds it on both backends")
 def test_an_exit_code_that_says_never_again_ends_the_run_at_once(runs: Runs) -> None:
     run = runs.start(plain("sh", "-c", "echo wrong key >&2; exit 78", nodes=2), image="base")
 

@@ -39,6 +39,7 @@ def test_a_late_terminal_is_told_and_brought_all_of_a_run_whose_pods_are_gone(he
     assert not here.testbed.get("pods", "-n", here.namespace, "-l", LABEL_PURPOSE)["items"]
 
 
+@pytest.mark.nightly("a late terminal reads the volume in the other test")
 def test_a_run_that_was_deleted_is_brought_by_the_terminal_that_started_it(here: Runs) -> None:
     run = here.start(digits(epochs=200, checkpoint={"every": "1s"}))
     run.until_iteration(60)

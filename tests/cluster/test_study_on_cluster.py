@@ -19,7 +19,12 @@ from jobs.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from tests.cluster.followed import Runs
 from tests.cluster.testbed.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(1700)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.pod_images("chainermn"),
+    pytest.mark.timeout(1700),
+    pytest.mark.nightly("three minutes; studies run on this machine in the unit and images tiers"),
+]
 
 SPOTMPI = Path(sys.executable).parent / "spotmpi"
 ITERATIONS = 300  # long enough that the trial is still in its middle when the node goes

@@ -9,7 +9,11 @@ import pytest
 from tests.cluster.testbed.kubernetes import RESTRICTED, Kubernetes
 from tests.cluster.testbed.objects import SECURITY, pod, pod_spec
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(120),
+    pytest.mark.nightly("tests the test cluster itself, which every other cluster test does too"),
+]
 
 
 def test_a_server_side_dry_run_fills_in_defaults_and_stores_nothing(api_server: Kubernetes) -> None:

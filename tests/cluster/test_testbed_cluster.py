@@ -14,7 +14,11 @@ from tests.cluster.testbed.programs import program
 from tests.cluster.testbed.waiting import wait_for
 from tests.cluster.testbed.web import free_ports, http_health
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    pytest.mark.nightly("tests the test cluster itself, which every other cluster test does too"),
+]
 
 
 def test_both_nodes_run_pods_that_reach_each_other(testbed: Cluster, namespace: str) -> None:

@@ -14,7 +14,12 @@ from tests.cluster.testbed.mpi_operator import MpiOperator
 from tests.cluster.testbed.objects import container, indexed_job, jobset, pod_spec
 from tests.cluster.testbed.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    pytest.mark.tools("kueue", "kwok", "mpi-operator"),
+    pytest.mark.nightly("builds three controllers, 4 minutes where they are missing"),
+]
 
 
 @pytest.fixture

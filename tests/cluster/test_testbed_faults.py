@@ -13,7 +13,11 @@ from tests.cluster.testbed.errors import TestbedError
 from tests.cluster.testbed.objects import jobset, pod, pod_spec
 from tests.cluster.testbed.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    pytest.mark.nightly("tests the test cluster itself, which every other cluster test does too"),
+]
 
 
 def start_sleeper(testbed: Cluster, namespace: str, name: str = "sleeper", node: str = "node-1") -> str:

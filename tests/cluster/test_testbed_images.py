@@ -10,7 +10,11 @@ from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.objects import pod, pod_spec
 from tests.cluster.testbed.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(1200),
+    pytest.mark.nightly("wants every image, 6 minutes to build where they are missing"),
+]
 
 
 def said_by(testbed: Cluster, namespace: str, image: str, script: str) -> str:

@@ -15,7 +15,11 @@ from tests.cluster.testbed.programs import REPOSITORY
 from tests.cluster.testbed.slot import Slot
 from tests.cluster.testbed.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    pytest.mark.nightly("tests the test cluster itself, which every other cluster test does too"),
+]
 
 # Starts a cluster of one node with one pod, says in which slot, and waits to be killed.
 SESSION = """

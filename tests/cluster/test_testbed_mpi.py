@@ -11,7 +11,12 @@ from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kubernetes import Object
 from tests.cluster.testbed.objects import container, headless_service, indexed_job, pod_spec
 
-pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.pod_images("chainermn"),
+    pytest.mark.timeout(300),
+    pytest.mark.nightly("our own launcher over the same SSH is tested by each run of two pods"),
+]
 
 SSHD = """\
 Port 2222

@@ -16,7 +16,11 @@ import pytest
 from tests.cluster.testbed.slot import take_slot
 from tests.cluster.testbed.store import REGISTRY, Store
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(120),
+    pytest.mark.nightly("tests the test cluster itself, which every other cluster test does too"),
+]
 LAYERS = "store/io.containerd.snapshotter.v1.overlayfs/snapshots"
 
 

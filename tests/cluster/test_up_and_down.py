@@ -26,7 +26,7 @@ from tests.cluster.followed import PARTS
 from tests.cluster.own_process import without_cuda
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kubernetes import as_yaml
-from tests.engine.engine import Engine, repository_project, tool_folders
+from tests.engine.engine import Engine, repository_project
 from tests.engine.journey import ACCESS
 from tests.engine.life import Life
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
@@ -40,6 +40,10 @@ pytestmark = [
     pytest.mark.pod_images("chainermn"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.timeout(3000),
+    pytest.mark.tools("pulumi", "pulumi-language-python"),
+    pytest.mark.nightly(
+        "many minutes; tests/engine takes up and down through the real engine, other files through pods"
+    ),
 ]
 
 NODE = "node-1"
@@ -131,7 +135,6 @@ class Account(Life):
 
 @pytest.fixture
 def account(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    tool_folders()
     volume, engine_folder = tmp_path / "volume", tmp_path / "engine"
     volume.mkdir()
     engine_folder.mkdir()

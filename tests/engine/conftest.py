@@ -5,18 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.engine import Engine, repository_project, tool_folders
+from tests.engine.engine import Engine, repository_project
 from tests.engine.journey import Journey, travel
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serving
 from tests.engine.world import World
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build the CLI before the first test, so that its time limit need not hold for an empty cache."""
-    wanted = any(item.get_closest_marker("engine") for item in session.items)
-    if wanted and not session.config.option.collectonly:
-        tool_folders()
 
 
 @pytest.fixture
@@ -46,7 +39,15 @@ def engine(tmp_path: Path, providers: str) -> Engine:
     return made
 
 
-@pytest.fixture(scope="session", params=["lab", "cpu", "p3", "g5"])
+OTHERS = [
+    pytest.param(
+        stack, marks=pytest.mark.nightly("the same stages as lab, 40 s a stack, with other groups and storage")
+    )
+    for stack in ("cpu", "p3", "g5")
+]
+
+
+@pytest.fixture(scope="session", params=[pytest.param("lab", marks=pytest.mark.smoke), *OTHERS])
 def journey(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Journey:
     """The life of one ready stack, from nothing to nothing."""
     return travel(request.param, tmp_path_factory.mktemp(request.param))

@@ -9,22 +9,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.tools import OF_MARKER, REPOSITORY, bin_folder
+
 GUARDRAILS = REPOSITORY / "infra" / "guardrails"
-
-
-@cache
-def tool_folders() -> tuple[str, ...]:
-    """The folders that hold the pinned CLI and its Python host, built on first use."""
-    tools = [str(REPOSITORY / "scripts" / "tools"), "pulumi", "pulumi-language-python"]
-    done = subprocess.run([sys.executable, *tools], stdout=subprocess.PIPE, text=True, check=True)
-    return tuple(done.stdout.split())
 
 
 @dataclass(frozen=True)
@@ -75,9 +67,10 @@ class Engine:
     def variables(self) -> dict[str, str]:
         """The environment of every command: nothing is fetched, nothing of the user's is read."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PULUMI_", "AWS_"))}
+        folders = [str(bin_folder(tool)) for tool in OF_MARKER["engine"]]
         return {
             **kept,
-            "PATH": os.pathsep.join([*tool_folders(), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([*folders, str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PULUMI_HOME": str(self.folder / "home"),
             "PULUMI_BACKEND_URL": f"file://{self.folder / 'state'}",
             "PULUMI_CONFIG_PASSPHRASE": "engine tests",

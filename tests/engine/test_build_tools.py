@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.engine.engine import REPOSITORY
+from tests.tools import REPOSITORY
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     assert len(cloud.records) == 0
 
 
+@pytest.mark.nightly("20 s; the killed `up` shows the same of the lock and of going on")
 def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     assert engine.up("cpu").status == 0
@@ -62,6 +63,7 @@ def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) 
     assert len(cloud.records) == 0
 
 
+@pytest.mark.nightly("20 s; the killed `up` is the harder case")
 def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     slow = cloud.script.slow("create", VPC, 3)
@@ -87,6 +89,9 @@ def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cl
     assert len(cloud.records) == 0
 
 
+@pytest.mark.nightly(
+    "a whole `up` of 14 s; test_standin_rules has the stand-in's side, test_gpu_nodes the desired size of 0"
+)
 def test_no_spot_capacity_never_fails_up(engine: Engine, cloud: Cloud) -> None:
     cloud.records.without_capacity.add("g4dn.xlarge")
     prepare(engine, "lab")
@@ -107,6 +112,7 @@ def _stands_on(held: list[dict[str, Any]], urn: str) -> set[str]:
     return seen
 
 
+@pytest.mark.nightly("a whole `up` of 12 s; tests/infra holds the dependencies under the mock engine")
 def test_nodes_stand_on_everything_that_they_need_to_join(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "lab")
     made = engine.up("lab")
@@ -122,6 +128,7 @@ def test_nodes_stand_on_everything_that_they_need_to_join(engine: Engine, cloud:
         assert needed <= stands_on
 
 
+@pytest.mark.nightly("11 s; tests/infra holds the provider's allowed accounts under the mock engine")
 def test_another_account_is_refused_before_anything_is_made(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     engine.configure("cpu", {"spotmpi:account": "210987654321"})
@@ -155,6 +162,7 @@ def test_kept_storage_has_to_be_there_first(engine: Engine, cloud: Cloud) -> Non
     assert "p3-data" in refused.text
 
 
+@pytest.mark.nightly("25 s; the journey of `spotmpi up` and `down` keeps storage too")
 def test_kept_storage_outlives_its_environment_and_is_not_destroyed_by_accident(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "p3")
     assert engine.up("p3").status == 0

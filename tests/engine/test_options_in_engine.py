@@ -11,6 +11,7 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.timeout(600),
+    pytest.mark.nightly("20 to 40 s each; tests/infra builds the same settings under the mock engine"),
 ]
 _ME = "arn:aws:iam::123456789012:role/me"
 _YOU = "arn:aws:iam::123456789012:role/you"

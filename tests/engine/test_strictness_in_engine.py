@@ -93,7 +93,14 @@ def _whole(program: str) -> str:
     return "\n".join([_RAW, *(line for used, line in _SDKS.items() if used in text), text])
 
 
-@pytest.mark.parametrize("rule", _BROKEN)
+# One of each provider; the stand-ins' own rules are tested without an engine too, in test_standin_rules.
+_EACH_CHANGE = ("an unknown key", "an unknown key deep inside", "a component with an unknown key")
+_AT_NIGHT = pytest.mark.nightly("7 s a rule, all by the same way through the engine")
+
+
+@pytest.mark.parametrize(
+    "rule", [rule if rule in _EACH_CHANGE else pytest.param(rule, marks=_AT_NIGHT) for rule in _BROKEN]
+)
 def test_a_program_is_refused_that_has(rule: str, tmp_path: Path, cloud: Cloud) -> None:
     program, message = _BROKEN[rule]
     with _small(tmp_path, cloud, program) as engine:
@@ -102,6 +109,7 @@ def test_a_program_is_refused_that_has(rule: str, tmp_path: Path, cloud: Cloud) 
     assert message in refused.text
 
 
+@pytest.mark.nightly("14 s for three updates; test_standin_rules refuses the same delete without an engine")
 def test_a_delete_is_refused_of_what_is_still_used(tmp_path: Path, cloud: Cloud) -> None:
     used = 'aws.ec2.Subnet("one", vpc_id="{}", cidr_block="10.0.0.0/24", availability_zone="us-east-1a")'
     network = 'vpc = aws.ec2.Vpc("net", cidr_block="10.0.0.0/16")\n'
@@ -141,6 +149,7 @@ def test_a_private_key_is_encrypted_in_the_state(tmp_path: Path, cloud: Cloud) -
     assert held["outputs"]["publicKeyOpenssh"].startswith("ssh-ed25519 ")
 
 
+@pytest.mark.nightly("14 s; test_guardrails holds each rule without an engine, the journey passes them in it")
 def test_the_guardrails_refuse_in_the_engine_what_no_environment_may_do(tmp_path: Path, cloud: Cloud) -> None:
     program = """
         vpc = aws.ec2.Vpc("net", cidr_block="10.0.0.0/16")

@@ -1,7 +1,6 @@
 """The unit tier's one mock engine: it records every resource with its options, and fills in what AWS would."""
 
 import asyncio
-import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -25,20 +24,6 @@ _RUNS: dict[str, "Recording"] = {}
 _DIY = "organization"
 _LOOP = asyncio.new_event_loop()
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build what the control plane runs before the first test, so that its time limit need not hold for that."""
-    wanted = any("plane" in getattr(item, "fixturenames", ()) for item in session.items)
-    if wanted and not session.config.option.collectonly:
-        # Plain tests must not pay for what only marked ones use.
-        from tests.cluster.testbed.errors import TestbedError
-        from tests.cluster.testbed.programs import tool_folder
-
-        # What can't be built here is told by the fixture, as the failure of the tests that need it.
-        with contextlib.suppress(TestbedError):
-            for tool in ("etcd", "kubernetes", "jobset", "kueue"):
-                tool_folder(tool)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,20 +13,18 @@ import pytest
 from moto import mock_aws
 
 from infra.ci import commands
+from tests.tools import REPOSITORY, bin_folder
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty state in a folder, with the pinned CLI on PATH and moto's account to work in."""
-    tools = [sys.executable, str(REPOSITORY / "scripts" / "tools"), "pulumi"]
-    folders = subprocess.run(tools, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     folder = tmp_path / "state"
     folder.mkdir()
     for name, value in {
-        "PATH": os.pathsep.join([*folders, os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(bin_folder("pulumi")), os.environ["PATH"]]),
         "PULUMI_HOME": str(tmp_path / "home"),
         "PULUMI_BACKEND_URL": f"file://{folder}",
         "PULUMI_CONFIG_PASSPHRASE": "known",

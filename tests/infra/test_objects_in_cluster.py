@@ -27,13 +27,12 @@ STACKS = ["lab", "p3", "g5", "cpu"]
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane that knows JobSet's and Kueue's kinds."""
+    """A control plane that knows JobSet's kinds."""
     made = ControlPlane(tmp_path_factory.mktemp("plane"))
     try:
         made.start()
         kubernetes = Kubernetes(made.kubeconfig)
         kubernetes.define(module_file("jobset", "bases"))
-        kubernetes.define(module_file("kueue", "bases"))
         yield made
     finally:
         made.stop()
@@ -69,7 +68,11 @@ def environment(kubernetes: Kubernetes, recording: Recording) -> None:
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_strict_dry_run_takes_every_object(kubernetes: Kubernetes, run: Run, stack: str) -> None:
-    found = objects(run(stack, queueing=QUEUES))
+    strictly_taken(kubernetes, objects(run(stack)))
+
+
+def strictly_taken(kubernetes: Kubernetes, found: list[dict[str, Any]]) -> None:
+    """Hold the API server's strict check against every object."""
     kubernetes.apply(found[0])
     strict = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
     done = kubernetes.try_kubectl(*strict, given=as_yaml(found))
@@ -185,7 +188,11 @@ def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes, run: Run
     assert 'violates PodSecurity "restricted:latest"' in done.stderr
 
 
+@pytest.mark.tools("kueue")
+@pytest.mark.nightly("builds Kueue, 2 minutes where it is missing")
 def test_teams_get_queues_with_their_quota(kubernetes: Kubernetes, run: Run) -> None:
+    kubernetes.define(module_file("kueue", "bases"))
+    strictly_taken(kubernetes, objects(run("lab", queueing=QUEUES)))
     environment(kubernetes, run("lab", queueing=QUEUES))
     queue = kubernetes.get("clusterqueues.kueue.x-k8s.io", "vision")
     resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pytest
 import yaml
 
 from infra.ci_access import DEPLOY_SUBJECTS
+from tests.tools import REPOSITORY, bin_folder
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 CHANGING = {"environment-up", "environment-destroy", "environment-nightly"}
 
@@ -39,7 +38,7 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_the_workflows_are_those() -> None:
-    assert {path.stem for path in FILES} == CHANGING | {"tests", "environment-preview"}
+    assert {path.stem for path in FILES} == CHANGING | {"tests", "tests-nightly", "environment-preview"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -67,11 +66,15 @@ def test_every_script_that_a_workflow_runs_is_there_and_may_be_run(path: Path) -
             assert os.access(REPOSITORY / script, os.X_OK), script
 
 
-def test_the_tests_workflow_has_no_credentials_and_runs_for_forks() -> None:
-    path = REPOSITORY / ".github" / "workflows" / "tests.yml"
-    text = path.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["tests", "tests-nightly"])
+def test_tests_run_without_credentials(name: str) -> None:
+    text = (REPOSITORY / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
     assert "secrets." not in text
     assert "id-token" not in text
+
+
+def test_the_tests_workflow_runs_for_forks() -> None:
+    path = REPOSITORY / ".github" / "workflows" / "tests.yml"
     assert "pull_request" in triggers(path)
     assert all("if" not in job for job in jobs(path))
 
@@ -94,8 +97,8 @@ def test_what_changes_anything_waits_for_an_environment_that_the_role_trusts(nam
     assert roles(path) == ["${{ vars.SPOTMPI_DEPLOY_ROLE }}"]
 
 
-def test_only_the_nightly_destroy_starts_by_itself() -> None:
-    assert [path.stem for path in FILES if "schedule" in triggers(path)] == ["environment-nightly"]
+def test_only_the_nightly_destroy_and_the_nightly_tests_start_by_themselves() -> None:
+    assert [path.stem for path in FILES if "schedule" in triggers(path)] == ["environment-nightly", "tests-nightly"]
 
 
 def test_the_stacks_on_offer_are_ready_ones_and_kept_storage_is_none_of_those_to_destroy() -> None:
@@ -122,10 +125,9 @@ def roles(path: Path) -> list[str]:
 
 
 @pytest.mark.engine
+@pytest.mark.tools("actionlint")
 @pytest.mark.timeout(300)
 def test_actionlint_finds_nothing() -> None:
-    tools = REPOSITORY / "scripts" / "tools"
-    folders = subprocess.run([sys.executable, tools, "actionlint"], check=True, capture_output=True, text=True).stdout
-    program = Path(folders.split()[0]) / "actionlint"
+    program = bin_folder("actionlint") / "actionlint"
     done = subprocess.run([program, *FILES], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")

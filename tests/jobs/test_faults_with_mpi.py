@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,8 +59,16 @@ def _result(paths: names.RunPaths) -> str:
     return str(summary["result"]["parameters"])
 
 
-@pytest.mark.parametrize("loaders", [0, 2], ids=lambda count: f"{count} loader processes")
-@pytest.mark.parametrize("way", WAYS)
+AT_NIGHT = pytest.mark.nightly("a whole training of ten seconds or more, by another way to the same code")
+
+
+def ways(*every_day: str) -> list[Any]:
+    """All ways to start ranks, those that are not *every_day* for the night."""
+    return [pytest.param(way, marks=[] if way in every_day else AT_NIGHT) for way in WAYS]
+
+
+@pytest.mark.parametrize("loaders", [pytest.param(0, marks=AT_NIGHT), 2], ids=lambda count: f"{count} loader processes")
+@pytest.mark.parametrize("way", ways("chainermn-mpirun"))
 def test_a_killed_rank_costs_at_most_a_checkpoint_interval_and_changes_no_bit_of_the_result(
     here: Somewhere, way: str, loaders: int, undisturbed: Callable[[str], str]
 ) -> None:
@@ -88,7 +97,7 @@ def _repeated_seconds(paths: names.RunPaths, resumed: int) -> tuple[float, float
     return sum(seconds for iteration, seconds in took.items() if iteration > resumed), max(took.values())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ways("chainermn-mpirun"))
 def test_a_stopped_run_goes_on_with_other_limits_and_ends_bit_for_bit_the_same(
     here: Somewhere, way: str, undisturbed: Callable[[str], str]
 ) -> None:
@@ -106,7 +115,9 @@ def test_a_stopped_run_goes_on_with_other_limits_and_ends_bit_for_bit_the_same(
     assert _result(paths_of(here, run)) == undisturbed(way)
 
 
-@pytest.mark.parametrize("name", ["foreign", "foreign-torchrun", "foreign-plain"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("foreign", marks=AT_NIGHT), pytest.param("foreign-torchrun", marks=AT_NIGHT), "foreign-plain"]
+)
 def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
     here: Somewhere, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +135,15 @@ def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
     assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", ["digits", "digits-pytorch", "digits-torchrun", "allreduce"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("digits", marks=pytest.mark.smoke),
+        pytest.param("digits-pytorch", marks=pytest.mark.smoke),
+        pytest.param("digits-torchrun", marks=AT_NIGHT),
+        "allreduce",
+    ],
+)
 def test_the_light_examples_run(here: Somewhere, name: str) -> None:
     from jobs.spec import load
 

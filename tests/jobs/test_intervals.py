@@ -26,10 +26,15 @@ def trials(
     return [list(row) for row in means[:, None] * (1 + within * steps)]
 
 
-@pytest.mark.parametrize("count", [5, 8, 12])
-def test_the_interval_holds_the_true_rate_at_least_93_times_in_100(count: int) -> None:
+LONG = pytest.mark.nightly("ten times as many simulated studies as by day")
+
+
+@pytest.mark.parametrize(
+    ("count", "studies"), [(5, 200), (8, 200), *(pytest.param(count, 2000, marks=LONG) for count in (5, 8, 12))]
+)
+def test_the_interval_holds_the_true_rate_at_least_93_times_in_100(count: int, studies: int) -> None:
     chance = numpy.random.default_rng(11)
-    found = [intervals.of_rate(trials(chance, count)) for _ in range(200)]
+    found = [intervals.of_rate(trials(chance, count)) for _ in range(studies)]
     assert sum(bounds is not None and bounds.holds(10.0) for bounds in found) >= 0.93 * len(found)
 
 

@@ -49,6 +49,13 @@ LAUNCHERS = pytest.mark.parametrize(
 )
 
 
+AT_NIGHT = pytest.mark.nightly("starts PyTorch twice, 5 s; mpirun and the test that kills a rank take the same way")
+SELDOM_TORCHRUN = pytest.mark.parametrize(
+    "start",
+    [pytest.param(MPIRUN, id="mpirun"), WITH_OPEN_MPI_4, pytest.param(TORCHRUN, id="torchrun", marks=AT_NIGHT)],
+)
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Somewhere]:
     yield from local_place(tmp_path / "runs", SLOW)
@@ -83,7 +90,7 @@ def test_a_killed_rank_is_named_and_the_next_attempt_goes_on_above_zero(here: So
     assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
 
 
-@LAUNCHERS
+@SELDOM_TORCHRUN
 def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(here: Somewhere, start: dict[str, Any]) -> None:
     run = here.submit(fake(start, iterations=100, pause=0.05))
     here.iteration_once(run, 5)
@@ -98,7 +105,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(here: Somewher
     assert not before & set(living.of_run(run))
 
 
-@LAUNCHERS
+@SELDOM_TORCHRUN
 def test_a_killed_supervisor_leaves_no_rank(here: Somewhere, start: dict[str, Any]) -> None:
     run = here.submit(fake(start, iterations=10_000, pause=0.05))
     here.iteration_once(run, 2)
@@ -109,6 +116,7 @@ def test_a_killed_supervisor_leaves_no_rank(here: Somewhere, start: dict[str, An
     here.state_once(run, "lost")
 
 
+@pytest.mark.nightly("waits 20 s for no progress; the contract ends a hang on both backends")
 @LAUNCHERS
 def test_a_hang_is_ended_and_tried_again(here: Somewhere, start: dict[str, Any]) -> None:
     job = fake(start, iterations=6, fault={1: [3, "hang"]}, limits={"no_progress": "20s"})
@@ -134,7 +142,7 @@ def test_a_stop_gets_its_checkpoint_before_the_launcher_hears_of_it(here: Somewh
         assert not [text for text in texts(list(here.backend.events(run, follow=True))) if "Traceback" in text]
 
 
-@LAUNCHERS
+@SELDOM_TORCHRUN
 @pytest.mark.parametrize(("code", "cause"), [(75, "interruption"), (78, "not retryable"), (3, "failure")])
 def test_the_exit_code_of_a_rank_is_what_counts(here: Somewhere, start: dict[str, Any], code: int, cause: str) -> None:
     limits = {"failures": 0, "interruptions": 0}
@@ -145,7 +153,7 @@ def test_the_exit_code_of_a_rank_is_what_counts(here: Somewhere, start: dict[str
     assert attempt["cause"] == cause and f"rank 0 ended with exit code {code}" in attempt["reason"]
 
 
-@LAUNCHERS
+@SELDOM_TORCHRUN
 def test_an_exception_in_a_rank_is_the_reason(here: Somewhere, start: dict[str, Any]) -> None:
     code = "import os, time\nif os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('RANK')) == '1':\n"
     code += "    raise ValueError('no such weights')\ntime.sleep(30)"

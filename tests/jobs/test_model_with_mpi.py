@@ -38,6 +38,7 @@ for last in range(10, 61, 10):
 """
 
 
+@pytest.mark.nightly("two minutes of measuring")
 def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,12 @@ import pytest
 from jobs import names, runs, sweep
 from jobs.trial import DRIFT, MEASURED, SILENT, SUCCEEDED
 
-pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.images,
+    pytest.mark.smoke,
+    pytest.mark.nightly("the README's own study goes to its page by day; ./scripts/test runs this one"),
+    pytest.mark.timeout(900),
+]
 
 STUDY = names.PROJECT / "jobs" / "studies" / "cpu.toml"
 SPOTMPI = Path(sys.executable).parent / "spotmpi"

@@ -13,6 +13,7 @@ import pytest
 
 from jobs.pod import protocol
 from jobs.programs.digits_network import initial_layers
+from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image, Started
@@ -96,6 +97,7 @@ def in_one_naming(values: dict[str, Any]) -> dict[tuple[str, int], Any]:
     return named
 
 
+@pytest.mark.nightly("two whole trainings; by day ranks of ChainerMN are killed and resumed under our own launcher")
 def test_a_killed_rank_ends_the_job_and_the_next_attempt_ends_bit_for_bit_where_an_undisturbed_run_does(
     image: Image, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_killed_rank_ends_the_job_and_the_next_attempt_ends_bit_for_bit_where_
     assert again.one(protocol.RESULT)["parameters"] == checksum_of_undisturbed(image, undisturbed)
 
 
+@pytest.mark.nightly("two whole trainings; by day ranks of ChainerMN are killed and resumed under our own launcher")
 def test_a_killed_process_under_torchrun_is_resumed_bit_for_bit(
     pytorch: Image, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
@@ -133,6 +136,7 @@ def test_a_killed_process_under_torchrun_is_resumed_bit_for_bit(
     assert again.one(protocol.RESULT)["parameters"] == checksum_of_undisturbed(pytorch, undisturbed)
 
 
+@pytest.mark.nightly("three trainings; by day runs are resumed with as many ranks as before")
 def test_a_checkpoint_of_two_ranks_is_continued_without_a_launcher(image: Image, tmp_path: Path) -> None:
     options = ("--global-batch", "32", "--checkpoint-path", str(tmp_path / "split"))
     assert digits(image, 2, *options, "--iterations", "20").end() == 0
@@ -148,6 +152,7 @@ def test_a_checkpoint_of_two_ranks_is_continued_without_a_launcher(image: Image,
         np.testing.assert_allclose(continued[name], value, rtol=0, atol=1e-5)
 
 
+@in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_a_notice_becomes_a_checkpoint_and_sigterm_also_ends_rank_zero(image: Image, tmp_path: Path) -> None:
     pid_file = tmp_path / "rank-0.pid"
     folder = tmp_path / "checkpoints"
@@ -202,6 +207,7 @@ def test_wrong_options_end_the_run_for_good_with_one_line(
     assert not any("Traceback" in line for line in run.plain)
 
 
+@in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_a_wrong_world_is_refused_before_training(image: Image) -> None:
     options = ("--global-batch", "32", "--iterations", "1")
     run = image.alone(*image.program("digits"), *options, SPOTMPI_WORLD_SIZE="2", SPOTMPI_HOSTS="1")
@@ -242,6 +248,7 @@ JOIN = {
 }
 
 
+@in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_an_uncaught_exception_in_one_rank_ends_the_whole_job(image: Image) -> None:
     join, wait = JOIN[image.name]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.pod import protocol
+from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,6 +147,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.nightly("13 s; the options are checked by day")
 def test_the_compression_hooks_halve_the_bytes_that_gloo_sends(pytorch: Image) -> None:
     run = pytorch.mpirun(2, "-c", COUNTING)
 
@@ -204,6 +206,7 @@ def test_allreduce_reports_the_bus_bandwidth_of_every_size(image: Image) -> None
     assert run.one(protocol.RESULT)["best_busbw"] == max(line["busbw"] for line in lines)
 
 
+@in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_resnet50_trains_on_synthetic_images_in_weak_scaling(image: Image) -> None:
     small = ("--batch-per-worker", "2", "--iterations", "3", "--image-size", "32", "--classes", "10", "--samples", "64")
 
@@ -216,6 +219,7 @@ def test_resnet50_trains_on_synthetic_images_in_weak_scaling(image: Image) -> No
     assert not run.all(protocol.EVALUATION)
 
 
+@in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_without_exchange_ranks_train_apart(image: Image) -> None:
     """On the same start, gradients that are kept to oneself lead elsewhere than those that are shared."""
     options = ["--global-batch", "8", "--iterations", "30", "--report-every", "30"]

@@ -50,6 +50,7 @@ def test_programs_have_the_options_and_levels_that_studies_allow(image: Image) -
                 assert {*choices[1].split(","), "fp32"} == {*levels, "fp32"}, (name, choices[1], levels)
 
 
+@pytest.mark.nightly("two trainings in PyTorch, 11 s")
 def test_bf16_computes_otherwise_and_learns_the_same(pytorch: Image) -> None:
     losses = {}
     for precision in ("fp32", "bf16"):

@@ -84,6 +84,7 @@ def test_boxes_coding_loss_and_detections_agree_in_both_frameworks_and_with_torc
         np.testing.assert_allclose(found["chainermn"][part], theirs[part], atol=1e-6)
 
 
+@pytest.mark.nightly("both whole networks, 17 s; their boxes, loss and detections are compared by day")
 def test_both_whole_networks_have_26285486_parameters_and_make_the_same_output_and_update(
     chainermn: Image, pytorch: Image, given: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -118,5 +119,6 @@ def test_features_that_are_all_zero_give_finite_gradients(chainermn: Image) -> N
     probe(chainermn, "dark")
 
 
+@pytest.mark.nightly("a file of VGG16 in full, 9 s")
 def test_torchvisions_vgg16_is_read_into_the_right_layers(pytorch: Image, tmp_path: Path) -> None:
     probe(pytorch, "weights", tmp_path)

@@ -13,6 +13,7 @@ from jobs.programs import shapes
 from jobs.programs.detection_data import load_data
 from jobs.programs.order import Order, sample_generator
 from jobs.programs.world import alone
+from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image, Started
@@ -33,6 +34,7 @@ def ssd(image: Image, ranks: int, data: Path, *options: str, **environment: str)
     return image.mpirun(ranks, "-W", "ignore", *image.program("ssd"), "--data", str(data), *options, **environment)
 
 
+@in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_drawn_images_are_trained_on_without_a_folder(image: Image) -> None:
     options = ("--synthetic", *THIN, "--global-batch", "2", "--iterations", "3")
     run = image.mpirun(2, "-W", "ignore", *image.program("ssd"), *options)
@@ -47,6 +49,7 @@ def read(folder: Path, prefix: str = "parameters/") -> dict[str, Any]:
         return {name: state[name] for name in state.files if name.startswith(prefix)}
 
 
+@pytest.mark.nightly("half a minute of training on all cores")
 @pytest.mark.timeout(900)  # half a minute on two idle cores, but all of them are wanted
 def test_a_handful_of_images_is_learnt_by_heart(image: Image, tmp_path: Path) -> None:
     shapes.write_shapes(tmp_path, images=2, seed=2)
@@ -65,6 +68,7 @@ def test_a_handful_of_images_is_learnt_by_heart(image: Image, tmp_path: Path) ->
     assert {"ap_car", "ap_bird", "ap_bus", "ap_boat", "ap_aeroplane"} == set(classes), "the difficult one is left out"
 
 
+@in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_one_update_of_two_ranks_is_that_of_one_rank_though_their_shares_hold_unlike_many_objects(
     image: Image, folder: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +95,7 @@ def test_one_update_of_two_ranks_is_that_of_one_rank_though_their_shares_hold_un
     assert step * {"chainermn": 1, "pytorch": 1e-3}[image.name] > 1e-3, "the allowed difference must be far smaller"
 
 
+@pytest.mark.nightly("half a minute; digits are killed and resumed by day")
 def test_a_killed_rank_is_resumed_bit_for_bit_with_augmentation_in_loader_processes(
     image: Image, folder: Path, tmp_path: Path
 ) -> None:
@@ -112,6 +117,7 @@ def test_a_killed_rank_is_resumed_bit_for_bit_with_augmentation_in_loader_proces
     assert again.one(protocol.RESULT)["parameters"] == undisturbed.one(protocol.RESULT)["parameters"]
 
 
+@in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_training_starts_from_weights_of_a_file_and_says_which(image: Image, folder: Path, tmp_path: Path) -> None:
     short = (*THIN, "--global-batch", "2", "--iterations", "1", "--report-every", "1")
     first = ssd(image, 1, folder, *short, "--checkpoint-path", str(tmp_path / "first"))

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.cluster.testbed.errors import TestbedError
-
-REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.tools import REPOSITORY as REPOSITORY
+from tests.tools import ToolError, bin_folder
 
 # etcd's module calls its program after the package that holds it.
 _PROGRAM_NAMES = {"etcd": ("etcd", "server")}
 _KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 
 
-@functools.cache
 def tool_folder(tool: str) -> Path:
     """Give the built tool's folder, with `bin` and perhaps `files` in it; TestbedError holds why it can't be built."""
-    done = subprocess.run(
-        [sys.executable, REPOSITORY / "scripts" / "tools", tool], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        raise TestbedError(f"scripts/tools {tool} failed; run it by hand to see why")
-    return Path(done.stdout.strip().splitlines()[-1]).parent
+    try:
+        return bin_folder(tool).parent
+    except ToolError as error:
+        raise TestbedError(str(error)) from error
 
 
 def program(name: str) -> Path:

@@ -1,0 +1,94 @@
+"""`./scripts/test`: which tiers it runs for which words, and how the nightly ones are shared out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts import run_tests, tiers
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *words: str, ci: str = "") -> list[tiers.Tier]:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr("sys.argv", ["scripts/test", *words])
+    found: list[tiers.Tier] = tiers.read_command_line().chosen
+    return found
+
+
+def test_the_default_needs_neither_root_nor_debian_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = asked(monkeypatch)
+    assert [tier.name for tier in chosen] == ["static", "unit", "images", "engine"]
+    assert {tier.missing for tier in chosen} == {tiers.nothing_missing, tiers.pulumi_in_time}
+
+
+def test_ci_runs_a_representative_of_everything_unless_the_night_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, ci="true") == asked(monkeypatch, "--all") == tiers.ALL
+    assert asked(monkeypatch, "--nightly", ci="true") == tiers.NIGHTLY
+
+
+def test_a_tier_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [tier.name for tier in asked(monkeypatch, "unit")] == ["unit"]
+    assert [tier.name for tier in asked(monkeypatch, "--nightly", "reclaims")] == ["reclaims"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonesuch"], "no such tier: nonesuch; choose from static, unit"),
+        (["--part", "1/2"], "--part goes with --nightly"),
+        (["--nightly", "--part", "3/2"], "'3/2' is no part: write 1/4"),
+        (["--nightly", "--all"], "not allowed with"),
+    ],
+)
+def test_wrong_words_end_with_2_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        asked(monkeypatch, *words)
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_the_parts_of_the_night_hold_each_tier_once_and_take_about_equally_long(parts: int) -> None:
+    shared = [tiers.part_of(tiers.NIGHTLY, part, parts) for part in range(1, parts + 1)]
+    assert sorted(tier.name for part in shared for tier in part) == sorted(tier.name for tier in tiers.NIGHTLY)
+    spent = [sum(tier.minutes for tier in part) for part in shared]
+    assert max(spent) <= sum(spent) / parts + max(tier.minutes for tier in tiers.NIGHTLY)
+
+
+def test_each_file_is_in_one_tier_of_the_night_for_its_marker() -> None:
+    for marker in ("images", "cluster"):
+        shares = [tier.commands[0] for tier in tiers.NIGHTLY if f"({marker}) and nightly" in tier.commands[0]]
+        whole = [share for share in shares if "tests" in share]
+        named = [word for share in shares if share not in whole for word in share if word.startswith("tests/")]
+        assert len(whole) == 1 and named
+        assert sorted(f"--ignore={file}" for file in named) == sorted(w for w in whole[0] if w.startswith("--ignore"))
+
+
+def test_background_tiers_run_with_the_others_and_are_shown_one_after_the_other(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def shell(text: str) -> tiers.Command:
+        return ["sh", "-c", text]
+
+    meets = f"touch {tmp_path}/$0; until test -e {tmp_path}/$1; do sleep 0.01; done; echo $0 met $1"
+    given = [
+        tiers.Tier("waiting", "waits", [["sh", "-c", meets, "waiting", "computing"]], background=True),
+        tiers.Tier(
+            "computing", "computes", [["sh", "-c", meets, "computing", "waiting"], shell("exit 3"), shell("true")]
+        ),
+        tiers.Tier("impossible", "lacks something", [shell("echo never")], lambda: "needs a moon"),
+    ]
+    results = run_tests.Lanes().run(given)
+
+    assert [(result.tier.name, result.ended) for result in results] == [
+        ("waiting", "passed"),
+        ("computing", "FAILED"),
+        ("impossible", "left out"),
+    ]
+    assert results[1].note.endswith(": sh -c exit 3") and results[2].note == "needs a moon"
+    printed = capfd.readouterr().out
+    assert "== computing: computes\ncomputing met waiting\n" in printed
+    assert "== waiting: waits (ran in the background)\nwaiting met computing\n" in printed
+    assert "never" not in printed

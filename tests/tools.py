@@ -1,0 +1,44 @@
+"""The pinned Go programs that tests run, built by scripts/tools once per version and machine."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# What every test of a marker runs; a test names what it needs besides by the marker `tools`.
+OF_MARKER = {
+    "engine": ("pulumi", "pulumi-language-python"),
+    "cluster": ("etcd", "kubernetes", "coredns", "jobset"),
+}
+
+
+class ToolError(Exception):
+    """A program could not be built; the message says how to see why."""
+
+
+@functools.cache
+def bin_folder(tool: str) -> Path:
+    """The folder that holds a tool's programs, built first where the cache lacks it; ToolError if that fails."""
+    command = [sys.executable, str(REPOSITORY / "scripts" / "tools"), tool]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise ToolError(f"scripts/tools {tool} failed; run it by hand to see why")
+    return Path(done.stdout.strip().splitlines()[-1])
+
+
+def needed(items: list[pytest.Item]) -> list[str]:
+    """The tools that the selected tests run, each once."""
+    names: dict[str, None] = {}
+    for item in items:
+        for marker, tools in OF_MARKER.items():
+            if item.get_closest_marker(marker):
+                names.update(dict.fromkeys(tools))
+        for mark in item.iter_markers("tools"):
+            names.update(dict.fromkeys(mark.args))
+    return list(names)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from scripts import run_tests, tiers
+from tests.contract.living import wait_until
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *words: str, ci: str = "") -> list[tiers.Tier]:
@@ -64,6 +66,27 @@ def test_each_file_is_in_one_tier_of_the_night_for_its_marker() -> None:
         named = [word for share in shares if share not in whole for word in share if word.startswith("tests/")]
         assert len(whole) == 1 and named
         assert sorted(f"--ignore={file}" for file in named) == sorted(w for w in whole[0] if w.startswith("--ignore"))
+
+
+def test_a_pulumi_that_takes_too_long_to_build_is_left_out_and_nothing_goes_on_building(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    building = "import subprocess, sys; subprocess.run(['sleep', '60.0625'])"
+    (tmp_path / "scripts" / "tools").write_text(building)
+    monkeypatch.setattr(tiers, "PROJECT", tmp_path)
+    monkeypatch.setattr(tiers, "BUILD_LIMIT", 1.0)
+    assert f"was not built within 1 s; `{tmp_path}/scripts/tools pulumi" in str(tiers.pulumi_in_time())
+    wait_until(lambda: not any(b"60.0625" in command for command in commands()), 10)
+
+
+def commands() -> list[bytes]:
+    """The command lines of all processes on this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes())
+    return found
 
 
 def test_background_tiers_run_with_the_others_and_are_shown_one_after_the_other(

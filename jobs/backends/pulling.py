@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -50,7 +51,7 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
                 await there.read(["python3", "-c", _PACK, f"{place.RUNS}/{paths.id}", part or "."], file)
         try:
             with tarfile.open(packed) as archive:
-                archive.extractall(unpacked, filter="data")
+                archive.extractall(unpacked, members=_harmless(archive, unpacked.resolve()))
         except tarfile.TarError as error:
             raise SpotmpiError(f"what the run volume holds of {paths.id} cannot be taken over: {error}") from error
         packed.unlink()
@@ -60,6 +61,28 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
             return
         with _alone(paths):
             _take_over(unpacked, paths.folder)
+
+
+def _harmless(members: Iterable[tarfile.TarInfo], folder: Path) -> Iterator[tarfile.TarInfo]:
+    """*members* as they may be unpacked into *folder*, owned by whoever unpacks; TarError for one that leads out of it.
+
+    From Python 3.11.4 on `tarfile.data_filter` does the same; Debian 12 has 3.11.2.
+    """
+    for member in members:
+        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+            raise tarfile.TarError(f"{member.name!r} is neither file, folder nor link")
+        paths = [Path(member.name)]
+        if member.issym():  # a symbolic link counts from its own folder, a hard one from the top
+            paths.append(paths[0].parent / member.linkname)
+        elif member.islnk():
+            paths.append(Path(member.linkname))
+        for path in paths:
+            real = (folder / path).resolve()
+            if not real.is_relative_to(folder):
+                raise tarfile.TarError(f"{member.name!r} leads out of the folder, to {str(real)!r}")
+        member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
+        member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+        yield member
 
 
 @asynccontextmanager

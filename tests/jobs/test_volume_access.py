@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -216,8 +217,30 @@ def test_the_pod_is_restricted_and_ends_by_itself() -> None:
     assert made["imagePullSecrets"] == [{"name": "key"}] and not made["automountServiceAccountToken"]
 
 
-def test_an_archive_that_leads_out_of_the_folder_is_refused(there: RunPaths, tmp_path: Path) -> None:
-    (there.folder / "outside").symlink_to("/etc/passwd")
+def link_out(folder: Path) -> None:
+    (folder / "outside").symlink_to("/etc/passwd")
+
+
+def relative_link_out(folder: Path) -> None:
+    (folder / "logs").mkdir(exist_ok=True)
+    (folder / "logs" / "outside").symlink_to("../../..")
+
+
+def link_out_through_another(folder: Path) -> None:
+    (folder / "again").symlink_to(".")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "outside").symlink_to("../again/../../..")
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "outside")
+
+
+@pytest.mark.parametrize("plant", [link_out, relative_link_out, link_out_through_another, pipe])
+def test_an_archive_that_leads_out_of_the_folder_is_refused(
+    there: RunPaths, tmp_path: Path, plant: Callable[[Path], None]
+) -> None:
+    plant(there.folder)
     with pytest.raises(SpotmpiError, match=r"what the run volume holds of digits-1 cannot be taken over: .*outside"):
         pull(VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN))
     assert not (tmp_path / "here" / RUN).exists()

@@ -71,8 +71,8 @@ def pulumi_in_time() -> str | None:
 class Tier:
     """A group of tests: what it covers, its commands, and what stands in its way (None: nothing).
 
-    A tier in the `background` runs while the others do: it waits, or uses one core. `minutes` is what a tier takes on
-    two quiet cores; the parts of the nightly run are balanced by it.
+    A tier in the `background` runs while the others do: it waits, or uses one core. `minutes` is roughly what a
+    tier takes on two quiet cores; the parts of the nightly run are balanced by it.
     """
 
     name: str
@@ -155,10 +155,10 @@ def all_but(files: Sequence[str]) -> list[str]:
 
 
 NIGHTLY = [
-    at_night("unit", "long statistics", 1, "not images and not engine and not browser and not cluster"),
+    at_night("unit", "long statistics", 0.2, "not images and not engine and not browser and not cluster"),
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),
-    at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 5, "engine"),
+    at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 2, "engine"),
     at_night("reclaims", "the whole reclaim matrix", 10, "cluster", RECLAIMS),
     at_night("contract", "the whole contract of backends over pods", 5, "cluster", CONTRACT),
     at_night("long", "an environment from up to down, a study, 1,000 nodes", 10, "cluster", LONG),

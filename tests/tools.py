@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from scripts.tiers import CLUSTER_TOOLS, ENGINE_TOOLS
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # What every test of a marker runs; a test names what it needs besides by the marker `tools`.
-OF_MARKER = {
-    "engine": ("pulumi", "pulumi-language-python"),
-    "cluster": ("etcd", "kubernetes", "coredns", "jobset"),
-}
+OF_MARKER = {"engine": ENGINE_TOOLS, "cluster": CLUSTER_TOOLS}
 
 
 class ToolError(Exception):

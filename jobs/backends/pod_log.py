@@ -49,7 +49,7 @@ class PodLog:
         self._source = source
         self._strays = strays
         self._last = 0  # the number of the newest entry
-        self._ahead = False  # whether entries came from the run folder whose numbers nobody told
+        self._unnumbered = False  # whether the newest entries came from the run folder, which has no numbers
         self._time = source.began  # of the newest entry
         self._lines: dict[tuple[int, int], int] = {}  # the newest line of each attempt and node
 
@@ -64,9 +64,9 @@ class PodLog:
             since = None if whole else max(int(time.time() - self._time), 0) + OVERLAP
             whole = False
             try:
-                async for text in self._heard(self._client.log(self._source.pod, since, follow), follow):
+                async for text in self._pieces(self._client.log(self._source.pod, since, follow), follow):
                     if text is None:
-                        found, torn = await self._before_rotation(), False
+                        found, torn = await self._rotated(), False
                     else:
                         found, torn = await self._take(text, resumed=since is not None)
                     if found:
@@ -85,7 +85,7 @@ class PodLog:
                 return
             await asyncio.sleep(0 if self._source.finished() else RETRY)
 
-    async def _heard(self, log: AsyncIterator[str], follow: bool) -> AsyncIterator[str | None]:
+    async def _pieces(self, log: AsyncIterator[str], follow: bool) -> AsyncIterator[str | None]:
         """The pieces of *log*; None, once, where nothing comes of a pod from which nothing is known yet."""
         first = asyncio.ensure_future(anext(log, None))
         try:
@@ -100,7 +100,7 @@ class PodLog:
             yield text
             text = await anext(log, None)
 
-    async def _before_rotation(self) -> list[Entry]:
+    async def _rotated(self) -> list[Entry]:
         """What the run folder holds of a pod that says nothing: a kubelet reads its newest file only, be it empty."""
         now = time.time()
         if now - self._source.began < OVERLAP:
@@ -109,7 +109,7 @@ class PodLog:
             found = await self._source.replay(self._source.pod, self._source.node, self._time, now)
         except SpotmpiError:
             return []  # The next entry tells by its number what is missing, and is asked for then.
-        self._ahead = True
+        self._unnumbered = bool(found)
         return [each for some in found for each in some.apart() if self._is_new(each)]
 
     async def _take(self, text: str, resumed: bool) -> tuple[list[Entry], bool]:
@@ -118,11 +118,11 @@ class PodLog:
         for entry in self._as_far_as_needed(pod_output.parse_all(text)):
             if entry.number <= self._last:
                 continue
-            missing = 0 if self._ahead else entry.number - self._last - 1
+            missing = 0 if self._unnumbered else entry.number - self._last - 1
             if missing and resumed:
                 return found, True
-            if missing or self._ahead or (self._source.earlier and not self._last):
-                self._ahead = False
+            if missing or self._unnumbered or (self._source.earlier and not self._last):
+                self._unnumbered = False
                 recovered = await self._recovered(missing, entry.time or time.time())
                 found += [each for some in recovered for each in some.apart() if self._is_new(each)]
             self._last = entry.last

@@ -17,6 +17,8 @@ from tests.cluster.testbed.kubernetes import RESTRICTED, Kubernetes
 # The contract in full runs here, on this machine, and at night over pods; these always run over pods too.
 CONTRACT = (
     "test_a_run_gives_its_events_in_order_and_ends_with_its_end",
+    "test_a_failing_command_is_tried_as_often_as_the_limit_allows_and_its_reason_is_told",
+    "test_what_starting_again_cannot_help_is_not_tried_again",
     "test_exit_code_75_is_an_interruption_and_uses_up_no_failure",
     "test_a_failed_attempt_is_continued_from_its_checkpoint",
     "test_a_stop_waits_for_a_checkpoint_and_resume_goes_on_from_it",

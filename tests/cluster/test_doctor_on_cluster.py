@@ -150,7 +150,7 @@ def test_doctor_finds_a_real_cluster_well_and_then_each_fault(here: Here) -> Non
     here.told("volume", "error", "claim shared is missing")
 
 
-@pytest.mark.nightly("three pods that each wait for their time to be over")
+@pytest.mark.nightly("three helper pods one after the other; test_probe has each answer on a scripted pod")
 def test_the_probe_finds_storage_and_names_and_tells_each_that_fails(
     testbed: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

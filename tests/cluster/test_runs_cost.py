@@ -22,7 +22,7 @@ from tests.contract.fake_program import fake_job
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(400),
-    pytest.mark.nightly("one minute; the contract holds limits.cost on both backends"),
+    pytest.mark.nightly("waits for half a minute's money; the contract holds limits.cost on both backends"),
 ]
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))

@@ -163,7 +163,7 @@ def test_a_command_that_the_image_does_not_have_is_named(runs: Runs) -> None:
 
 
 @pytest.mark.pod_images("chainermn")
-@pytest.mark.nightly("the programs' tests find a wrong world under real mpirun")
+@pytest.mark.nightly("the programs' tests refuse a wrong world on this machine")
 def test_a_world_of_the_wrong_size_is_found_before_training_and_never_tried_again(runs: Runs) -> None:
     run = runs.start(digits(epochs=1, launcher="none"))  # nobody joins the two ranks: each is a world of its own
     end = run.end()

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.pod_images("chainermn"),
     pytest.mark.timeout(1700),
-    pytest.mark.nightly("three minutes; studies run on this machine in the unit and images tiers"),
+    pytest.mark.nightly("a whole study; studies run on this machine in the unit and images tiers"),
 ]
 
 SPOTMPI = Path(sys.executable).parent / "spotmpi"

@@ -49,7 +49,7 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     assert len(cloud.records) == 0
 
 
-@pytest.mark.nightly("20 s; the killed `up` shows the same of the lock and of going on")
+@pytest.mark.nightly("14 s; the killed `up` shows the same of the lock and of going on")
 def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     assert engine.up("cpu").status == 0

@@ -12,7 +12,7 @@ from lightkube import ApiError, AsyncClient, codecs
 from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources import batch_v1, core_v1
+from lightkube.resources import batch_v1, core_v1, networking_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
 from jobs.backends.kubeconfig import configuration
@@ -26,6 +26,8 @@ POD = "Pod"
 EVENT = "Event"
 CONFIG_MAP = "ConfigMap"
 JOB = "Job"
+NETWORK_POLICY = "NetworkPolicy"
+CLAIM = "PersistentVolumeClaim"
 AGAIN = "AGAIN"
 _RESOURCES: dict[str, Any] = {
     JOBSET: create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
@@ -33,6 +35,8 @@ _RESOURCES: dict[str, Any] = {
     EVENT: core_v1.Event,
     CONFIG_MAP: core_v1.ConfigMap,
     JOB: batch_v1.Job,
+    NETWORK_POLICY: networking_v1.NetworkPolicy,
+    CLAIM: core_v1.PersistentVolumeClaim,
 }
 CONNECTING = 10.0  # seconds to reach the API
 ANSWERING = 60.0  # seconds for it to say something: a busy one thinks long about the pods of a large run

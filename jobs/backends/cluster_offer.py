@@ -61,6 +61,7 @@ def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Off
         tolerations=(),
         spread=spec.kubernetes.spread or ("node" if choice.groups else "any"),
         templates=pod_templates.read(spec.kubernetes.templates, api),
+        egress_denied=environment is not None,
     )
     if environment and choice.groups:
         site = on_groups(site, choice.groups, environment.zone)

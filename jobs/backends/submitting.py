@@ -12,6 +12,7 @@ from lightkube import ApiError
 from jobs.backends import cluster_api, stopping
 from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.backends.network_isolation import denies_egress
 from jobs.backends.run_keys import make_keys
 from jobs.errors import NotPermitted, RunInUse
 from jobs.plan import manifests, pods, shared_keys
@@ -33,6 +34,7 @@ async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Sequence
     with told("submit the run"):
         try:
             await stopping.make_room(api, plan["run"])
+            plan = {**plan, "objects": await _with_egress(api, plan["objects"])}
             try:
                 return await _created(api, plan["objects"])
             except _NoSecret as refused:
@@ -44,6 +46,20 @@ async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Sequence
             if cluster_api.conflicts(error):
                 raise RunInUse(f"run {plan['run']} exists in {plan['namespace']} already") from error
             raise
+
+
+async def _with_egress(api: ClusterApi, objects: Sequence[Object]) -> Sequence[Object]:
+    """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
+    jobset, *_ = objects
+    alone = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 1
+    labels = manifests.pod_template(jobset)["metadata"]["labels"]
+    if alone or any(_opens_egress(each) for each in objects) or not await denies_egress(api, labels):
+        return objects
+    return [manifests.allowing_egress(each) if each["kind"] == "NetworkPolicy" else each for each in objects]
+
+
+def _opens_egress(part: Object) -> bool:
+    return part["kind"] == "NetworkPolicy" and "Egress" in part["spec"]["policyTypes"]
 
 
 async def _created(api: ClusterApi, objects: Sequence[Object]) -> Sequence[Object]:

@@ -56,7 +56,7 @@ def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[O
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}
     shipped = Shipped(work, files, submission.user_code, submission.rate, dict(site.machine))
     agents = pod_plan(spec, submission.run, submission.time, shipped)
-    parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission)]
+    parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, site.egress_denied)]
     for part in parts:
         part["metadata"]["namespace"] = site.namespace
     return [_jobset(spec, site, submission, job, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
@@ -192,14 +192,28 @@ def _secret(submission: Submission) -> Object:
     return {**_part("Secret", "v1", submission), "type": "Opaque", "stringData": dict(submission.keys)}
 
 
-def _network_policy(submission: Submission) -> Object:
-    """Pods of one run talk to each other on all ports; what else they may do, the environment says."""
-    peers = {"podSelector": {"matchLabels": {names.LABEL_RUN: submission.run}}}
-    return {
+def _network_policy(submission: Submission, egress_denied: bool) -> Object:
+    """Pods of one run talk to each other on all ports; what else they may do, the namespace says."""
+    policy = {
         **_part("NetworkPolicy", "networking.k8s.io/v1", submission),
         "spec": {
             "podSelector": {"matchLabels": {names.LABEL_RUN: submission.run}},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [peers]}],
+            "ingress": [{"from": [_peers(submission.run)]}],
         },
     }
+    return allowing_egress(policy) if egress_denied else policy
+
+
+def allowing_egress(policy: Object) -> Object:
+    """A run's NetworkPolicy for a namespace that denies egress: its pods may open connections to each other too.
+
+    Elsewhere this would close what is open: a policy for egress denies all egress that none allows.
+    """
+    run = policy["spec"]["podSelector"]["matchLabels"][names.LABEL_RUN]
+    both = {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": [_peers(run)]}]}
+    return {**policy, "spec": {**policy["spec"], **both}}
+
+
+def _peers(run: str) -> Object:
+    return {"podSelector": {"matchLabels": {names.LABEL_RUN: run}}}

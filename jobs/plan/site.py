@@ -23,6 +23,7 @@ class Site:
     one_of: tuple[dict[str, str], ...] = ()  # labels of each of several groups, of which a node has to be in one
     node_cpus: int | None = None  # of the smallest node that a pod is to fill
     efa: int = 0  # Elastic Fabric Adapters of a node that a pod is to fill
+    egress_denied: bool = False  # pods reach nothing that no NetworkPolicy allows, their peers included
     machine: tuple[tuple[str, str], ...] = ()  # what is known of the nodes beforehand, for the record
 
 

@@ -19,6 +19,7 @@ from jobs.plan.site import Site, on_groups
 from jobs.plan.templates import Template
 from jobs.pod import protocol
 from jobs.spec import JobSpec, from_values
+from tests.cluster.testbed.network_policies import matches
 
 Golden = Callable[[str, str], None]
 
@@ -127,9 +128,9 @@ CASES = {
     "small": (SMALL, SITE),
     "plain": (PLAIN, SITE),
     "full": (FULL, NODES),
-    "one-group": (ON_GROUPS, on_groups(replace(SITE, spread="node"), [GROUP], "us-east-1a")),
-    "efa": (ON_GROUPS, on_groups(replace(SITE, spread="node"), [WITH_EFA], "us-east-1a")),
-    "two-groups": (ON_GROUPS, on_groups(replace(SITE, spread="node"), [GROUP, LIKE], "us-east-1a")),
+    "one-group": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [GROUP], "us-east-1a")),
+    "efa": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [WITH_EFA], "us-east-1a")),
+    "two-groups": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [GROUP, LIKE], "us-east-1a")),
 }
 every_plan = pytest.mark.parametrize(("values", "site"), CASES.values(), ids=CASES)
 
@@ -259,22 +260,20 @@ def test_the_longest_run_id_gives_names_that_kubernetes_takes() -> None:
 
 
 def test_the_network_policy_lets_a_run_talk_to_itself_and_to_no_other() -> None:
-    def allowed(policy: dict[str, Any], source: dict[str, str], target: dict[str, str]) -> bool:
-        def fits(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-            return bool(selector["matchLabels"].items() <= labels.items())
-
-        spec = policy["spec"]
-        assert spec["policyTypes"] == ["Ingress"]
-        if not fits(spec["podSelector"], target):
-            return True  # not this policy's business
-        return any(fits(peer["podSelector"], source) for rule in spec["ingress"] for peer in rule["from"])
-
     one, other = names.run_labels("digits-1"), names.run_labels("digits-2")
     policy = plan(SMALL)[-1]
-    assert policy["kind"] == "NetworkPolicy"
-    assert allowed(policy, one, one)
-    assert not allowed(policy, other, one)
-    assert not allowed(policy, {}, one)
+    assert policy["kind"] == "NetworkPolicy" and policy["spec"]["policyTypes"] == ["Ingress"]
+    (rule,) = policy["spec"]["ingress"]
+    (peers,) = rule["from"]
+    assert matches(policy["spec"]["podSelector"], one) and not matches(policy["spec"]["podSelector"], other)
+    assert matches(peers["podSelector"], one)
+    assert not matches(peers["podSelector"], other) and not matches(peers["podSelector"], {})
+
+
+def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_open_connections_to_each_other() -> None:
+    policy = plan(SMALL, replace(SITE, egress_denied=True))[-1]
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["spec"]["egress"] == [{"to": policy["spec"]["ingress"][0]["from"]}]
 
 
 def test_archives_depend_on_names_and_contents_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ SITE = Site("here", "any:1", None, {}, (), "any")
 
 
 class Namespace:
-    """Takes objects, but for kinds that the user may not create."""
+    """Takes objects, but for kinds that the user may not create; `policies` are there, None if nobody may list them."""
 
     def __init__(self, *forbidden: str) -> None:
         self.forbidden = forbidden
+        self.policies: Sequence[Object] | None = []
         self.made: list[Object] = []
         self.going = False
 
@@ -44,6 +46,12 @@ class Namespace:
             return {"metadata": {"deletionTimestamp": "now"}}
         return next((each for each in self.made if each["kind"] == kind), None)
 
+    async def list(self, kind: str) -> Sequence[Object]:
+        assert kind == cluster_api.NETWORK_POLICY
+        if self.policies is None:
+            raise refused(403, "networkpolicies is forbidden")
+        return self.policies
+
     async def delete(self, kind: str, name: str, wait: bool = False) -> None:
         self.going = wait
         self.made = self.made if wait else []
@@ -51,7 +59,7 @@ class Namespace:
     async def patch(self, kind: str, name: str, values: Object) -> None:
         self.made[0] = {**self.made[0], "spec": {**self.made[0]["spec"], **values["spec"]}}
 
-    def kinds(self) -> list[str]:
+    def kinds(self) -> Sequence[str]:
         return [each["kind"] for each in self.made]
 
 
@@ -61,8 +69,8 @@ def refused(code: int, message: str) -> ApiError:
     return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
 
 
-def plan(ssh_secret: str | None, *forward: str) -> Object:
-    spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "forward": list(forward)})
+def plan(ssh_secret: str | None, *forward: str, nodes: int = 2) -> Object:
+    spec = from_values({"command": ["x"], "nodes": nodes, "launcher": "mpirun", "forward": list(forward)})
     keys = dict.fromkeys([*make_keys(), *(f"env.{name}" for name in forward)], "later")
     objects = kubernetes_plan(spec, SITE, Submission("x-1", "ann", 1.0, keys, {}, {}))
     return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
@@ -112,6 +120,62 @@ def test_without_such_a_key_pair_nothing_stays_and_one_line_tells_the_way_out(pl
     with pytest.raises(NotPermitted, match=rf'not permitted \(.*User "ann" cannot create Secret\); ask for .*{words}'):
         submit(there, planned)
     assert there.made == []
+
+
+PEERS = {"podSelector": {"matchLabels": {"spotmpi.dev/run": "x-1"}}}
+
+
+def policy(selector: Object | None = None, **spec: Any) -> Object:
+    return {"metadata": {"name": "p"}, "spec": {"podSelector": selector or {}, **spec}}
+
+
+def made_policy(there: Namespace) -> Object:
+    found: Object = next(each["spec"] for each in there.made if each["kind"] == "NetworkPolicy")
+    return found
+
+
+@pytest.mark.parametrize(
+    "denying",
+    [
+        policy(policyTypes=["Ingress", "Egress"]),
+        policy(egress=[{"to": []}]),  # rules for egress make it a policy of egress
+        policy({"matchLabels": {"app.kubernetes.io/managed-by": "spotmpi"}}, policyTypes=["Egress"]),
+        policy({"matchExpressions": [{"key": "spotmpi.dev/run", "operator": "Exists"}]}, policyTypes=["Egress"]),
+        policy({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}, policyTypes=["Egress"]),
+        policy({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, policyTypes=["Egress"]),
+    ],
+)
+def test_where_a_namespace_denies_egress_pods_of_a_run_may_still_reach_each_other(denying: Object) -> None:
+    there = Namespace()
+    there.policies = [denying]
+    objects, _ = submit(there, plan(None))
+    assert made_policy(there)["policyTypes"] == ["Ingress", "Egress"]
+    assert made_policy(there)["egress"] == [{"to": [PEERS]}]
+    assert [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"] == [made_policy(there)]
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        [],
+        None,
+        [policy(policyTypes=["Ingress"], egress=[{}])],
+        [policy({"matchLabels": {"app": "web"}}, policyTypes=["Egress"])],
+        [policy({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}, policyTypes=["Egress"])],
+    ],
+)
+def test_where_egress_is_open_a_run_does_not_close_it(policies: list[Object] | None) -> None:
+    there = Namespace()
+    there.policies = policies
+    submit(there, plan(None))
+    assert made_policy(there)["policyTypes"] == ["Ingress"] and "egress" not in made_policy(there)
+
+
+def test_a_run_of_one_node_needs_no_way_out() -> None:
+    there = Namespace()
+    there.policies = [policy(policyTypes=["Egress"])]
+    submit(there, plan(None, nodes=1))
+    assert made_policy(there)["policyTypes"] == ["Ingress"]
 
 
 def test_another_refusal_is_told_as_it_is() -> None:

@@ -48,7 +48,7 @@ async def fetch(
                 say(f"Job {name} is fetching this already")
             else:
                 job = fetch_job.fetch_job(name, api.namespace, volume.claim, volume.image, volume.pull_secrets)
-                await _start(api, job, lambda made: fetch_job.orders_secret(made, sources, folder, authority))
+                await _start(api, job, lambda made: _parts(made, sources, folder, authority))
                 say(f"Job {name} fetches it, also when this terminal is closed; the same command shows how far it is")
         moved = await _watched(api, name, say)
         if moved is not None:
@@ -66,7 +66,15 @@ async def _is_at_it(api: ClusterApi, name: str) -> bool:
     return False
 
 
-async def _start(api: ClusterApi, job: Object, orders_of: Callable[[Object], Object]) -> None:
+def _parts(made: Object, sources: Sequence[Sequence[Order]], folder: str, authority: str) -> list[Object]:
+    """What the made Job owns."""
+    return [
+        fetch_job.network_policy(made, sources),
+        fetch_job.orders_secret(made, sources, folder, authority),
+    ]
+
+
+async def _start(api: ClusterApi, job: Object, parts_of: Callable[[Object], Sequence[Object]]) -> None:
     name = job["metadata"]["name"]
     try:
         made = await api.create(job)
@@ -75,7 +83,8 @@ async def _start(api: ClusterApi, job: Object, orders_of: Callable[[Object], Obj
             return  # another terminal was faster
         raise
     try:
-        await api.create(orders_of(made))
+        for part in parts_of(made):
+            await api.create(part)
         await api.patch(cluster_api.JOB, name, {"spec": {"suspend": False}})
     except BaseException:
         await api.delete(cluster_api.JOB, name)

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from lightkube import ApiError
+
 from jobs.backends import cluster_api
 from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, told
@@ -65,8 +67,9 @@ async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncItera
         SpotmpiError: the pod could not be made, or does not run within five minutes; it says why.
     """
     name = f"spotmpi-volume-{secrets.token_hex(4)}"
-    pod = volume_pod.volume_pod(name, api.namespace, volume.claim, volume.image, volume.pull_secrets)
     with told("start a pod that reads the run volume"):
+        uid = await _uid_of(api, volume.claim)
+        pod = volume_pod.volume_pod(name, api.namespace, volume.claim, volume.image, volume.pull_secrets, uid)
         await api.create(pod)
     try:
         await _until_running(api, name, say)
@@ -74,6 +77,21 @@ async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncItera
     finally:
         with told("delete the pod that read the run volume"):
             await api.delete(cluster_api.POD, name)
+
+
+async def _uid_of(api: ClusterApi, claim: str) -> str | None:
+    """The uid of a claim; None where it may not be read. SpotmpiError where there is none of that name."""
+    try:
+        found = await api.find(cluster_api.CLAIM, claim)
+    except ApiError as error:
+        if error.status.code == 403:
+            return None
+        raise
+    if found is None:
+        raise SpotmpiError(
+            f"namespace {api.namespace} has no PersistentVolumeClaim {claim}; `kubectl get pvc` lists those there are"
+        )
+    return str(found["metadata"]["uid"])
 
 
 async def _until_running(api: ClusterApi, name: str, say: Say) -> None:

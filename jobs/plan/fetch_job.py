@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jobs.errors import wrong
 from jobs.plan import volume_pod
@@ -80,21 +81,53 @@ def orders_secret(
     if len(packed) > _LARGEST:
         count = sum(map(len, sources))
         raise wrong("SRC", f"{count} files", "are too many for one Job: push some of their folders at a time, or a tar")
-    made = job["metadata"]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made["name"], "uid": made["uid"]}
     texts = {**_CODE, "authority.pem": authority}
     data = {_key(path): base64.b64encode(text.encode()).decode() for path, text in texts.items()}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {
-            "name": made["name"],
-            "namespace": made["namespace"],
-            "labels": volume_pod.labels(PURPOSE),
-            "ownerReferences": [owner],
-        },
+        "metadata": _owned_by(job["metadata"]),
         "data": {**data, "orders.json.gz": base64.b64encode(packed).decode()},
     }
+
+
+def network_policy(job: dict[str, Any], sources: Sequence[Sequence[Order]]) -> dict[str, Any]:
+    """The NetworkPolicy of the made *job*: its pods resolve names and reach the ports of their sources, no more.
+
+    Link-local addresses hold a machine's metadata and credentials.
+    """
+    made = job["metadata"]
+    ports = sorted({_port(order.address) for source in sources for order in source})
+    anywhere = [
+        {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+        {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10"]}},
+    ]
+    names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _owned_by(made),
+        "spec": {
+            "podSelector": {"matchLabels": {"batch.kubernetes.io/job-name": made["name"]}},
+            "policyTypes": ["Ingress", "Egress"],
+            "egress": [
+                {"ports": names},
+                {"to": anywhere, "ports": [{"protocol": "TCP", "port": port} for port in ports]},
+            ],
+        },
+    }
+
+
+def _port(address: str) -> int:
+    parts = urlsplit(address)
+    return parts.port or {"http": 80}.get(parts.scheme, 443)
+
+
+def _owned_by(made: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of what goes with the made Job."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made["name"], "uid": made["uid"]}
+    own = {"name": made["name"], "namespace": made["namespace"], "labels": volume_pod.labels(PURPOSE)}
+    return {**own, "ownerReferences": [owner]}
 
 
 def _key(path: str) -> str:

@@ -15,13 +15,23 @@ LIVES = 3600  # seconds after which the cluster ends one whose user has gone
 _SHARE = {"cpu": "100m", "memory": "64Mi"}
 
 
-def volume_pod(name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str]) -> dict[str, Any]:
-    """The pod that mounts the claim *volume* and waits; *image* needs ``sh``, ``sleep``, ``tar`` and ``python3``."""
+def volume_pod(
+    name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str], uid: str | None = None
+) -> dict[str, Any]:
+    """The pod that mounts the claim *volume* and waits; *image* needs ``sh``, ``sleep``, ``tar`` and ``python3``.
+
+    With the *uid* of the claim the pod is owned by it: VPC CNI holds only pods with an owner to NetworkPolicies
+    (aws-network-policy-agent#327).
+    """
     spec = pod_spec(volume, image, pull_secrets, ["sleep", str(LIVES)], _SHARE)
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": labels(PURPOSE)}
+    if uid is not None:
+        owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": volume, "uid": uid}
+        metadata["ownerReferences"] = [owner]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels(PURPOSE)},
+        "metadata": metadata,
         "spec": {**spec, "activeDeadlineSeconds": LIVES},
     }
 

@@ -23,7 +23,7 @@ from jobs.events import Event
 from jobs.names import RunPaths
 from jobs.plan.volume_pod import volume_pod
 from jobs.pod import record
-from tests.jobs.watched_cluster import RUN, FakeCluster, jobset, pod
+from tests.jobs.watched_cluster import RUN, FakeCluster, jobset, pod, refused
 
 Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))
@@ -41,12 +41,15 @@ class VolumeCluster(FakeCluster):
         self.created: list[Object] = []
         self.events: list[Object] = []
         self.commands: list[tuple[str, Sequence[str]]] = []
+        self.claim: Object | None = {"metadata": {"name": "claim", "uid": "7"}}
 
     async def create(self, values: Object) -> Object:
         self.created.append(values)
         return values
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        if kind == cluster_api.CLAIM:
+            return self.claim
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
         return {"metadata": {"name": name}, "status": {"phase": phase}} if phase else None
 
@@ -117,6 +120,8 @@ def test_a_pod_made_for_the_purpose_brings_the_whole_folder_and_is_gone_afterwar
     assert (here.checkpoints / "7" / "model.npz").read_text() == "weights"
     assert here.events.read_text() == there.events.read_text()
     (made,) = cluster.created
+    owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "claim", "uid": "7"}
+    assert made["metadata"]["ownerReferences"] == [owner]  # or VPC CNI would hold it to no policy
     assert cluster.deleted == [made["metadata"]["name"]]
     assert said == ["waiting for a pod that reads the run volume: 1/1 nodes: containers are being created " + GIVES_UP]
     assert [path.name for path in here.folder.parent.iterdir()] == [RUN]
@@ -158,6 +163,28 @@ def test_a_volume_without_the_run_is_told_and_nothing_is_left(tmp_path: Path) ->
         pull(cluster, here)
     assert cluster.deleted == [cluster.created[0]["metadata"]["name"]]
     assert not list(here.folder.parent.iterdir())
+
+
+def test_a_claim_that_does_not_exist_is_named_at_once(tmp_path: Path) -> None:
+    cluster = VolumeCluster(tmp_path / "volume")
+    cluster.claim = None
+    with pytest.raises(SpotmpiError, match="namespace here has no PersistentVolumeClaim claim; `kubectl get pvc`"):
+        pull(cluster, RunPaths(tmp_path / "here" / RUN))
+    assert not cluster.created
+
+
+def test_who_may_not_read_claims_has_a_pod_without_an_owner(there: RunPaths, tmp_path: Path) -> None:
+    cluster = VolumeCluster(there.folder.parent)
+    usual = cluster.find
+
+    async def find(kind: str, name: str, namespace: str | None = None) -> Object | None:
+        if kind == cluster_api.CLAIM:
+            raise refused(403)
+        return await usual(kind, name, namespace)
+
+    cluster.find = find  # type: ignore[method-assign]
+    pull(cluster, RunPaths(tmp_path / "here" / RUN))
+    assert "ownerReferences" not in cluster.created[0]["metadata"]
 
 
 def test_a_pod_that_never_runs_is_given_up_with_the_clusters_reason(

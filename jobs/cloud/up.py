@@ -144,16 +144,19 @@ class _Building:
 
     def _smoke(self) -> None:
         trace, image = ledger.read(self.there.name, self.there.region), min(self.there.repositories)
-        proof = f"{image}:{self._build_of(image).tag}"
+        gpus = max(group.gpus for group in self.there.node_groups)
+        # Two nodes show what one cannot: that pods reach each other through the network and its policies.
+        nodes = min(2, max(group.max for group in self.there.node_groups if bool(group.gpus) == bool(gpus)))
+        proof = f"{image}:{self._build_of(image).tag} on {nodes}"
         if proof in trace.of(PROVEN):
             self._hands.say(f"{image} has run here before")
             return
-        gpus = max(group.gpus for group in self.there.node_groups)
         values = {
             "name": "smoke",
             "image": image,
             "program": "digits",
             "args": ["--global-batch", "64", "--epochs", "1"],
+            "nodes": nodes,
             "resources": {"gpu": min(1, gpus)},
             "limits": {"start": "20m", "failures": 0},
         }

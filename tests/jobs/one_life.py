@@ -88,6 +88,7 @@ class Life:
         self.trouble: dict[str, str | type[Killed]] = {}  # by the word that is done
         self.runs: list[RunState] = []
         self.known = False
+        self.small_run: dict[str, Any] = {}  # the values of the last one
         self.said: list[str] = []
 
     @property
@@ -132,6 +133,7 @@ class Life:
         return image
 
     def run(self, values: dict[str, Any], **more: Any) -> RunState:
+        self.small_run = values
         self.do(f"run {values['image']} on {more['where'].place}")
         return RunState("smoke-1", "", "smoke", "succeeded")
 

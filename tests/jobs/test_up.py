@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from jobs.errors import InputError, SpotmpiError
 from jobs.runs import RunState
 from tests.jobs.one_life import FIRST, Killed, Life
 from tests.jobs.scripted_account import ScriptedAccount, World
+from tests.jobs.test_environment import OUTPUTS
 
 
 def test_up_builds_after_a_yes_and_ends_with_something_that_ran(life: Life) -> None:
@@ -29,6 +31,15 @@ def test_up_builds_after_a_yes_and_ends_with_something_that_ran(life: Life) -> N
     assert life.did == ["Build lab as shown?", command, "push chainermn", "run chainermn on lab"]
     assert ledger.read("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
     assert [line for line in life.said if line[1:3] == "/7"][-1] == "7/7 a small run"
+
+
+@pytest.mark.parametrize(("most", "nodes"), [(1, 1), (2, 2), (16, 2)])
+def test_the_small_run_takes_two_nodes_where_a_group_may_have_them(life: Life, most: int, nodes: int) -> None:
+    """One node alone would not show that pods reach each other."""
+    (group,) = OUTPUTS["node_groups"]
+    (life.folder / "outputs").write_text(json.dumps({**OUTPUTS, "node_groups": [{**group, "max": most}]}))
+    up("lab", life.hands)
+    assert life.small_run["nodes"] == nodes
 
 
 def test_data_is_staged_before_something_runs_and_asked_for_again_by_the_next_up(life: Life) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.environment_namespace import environment_namespace, user_kubeconfig
 from tests.cluster.followed import Runs, runs_in
 from tests.cluster.testbed import images, prerequisites
 from tests.cluster.testbed.cluster import Cluster, running_cluster
@@ -92,13 +93,21 @@ def testbed(cluster: Kubernetes) -> Cluster:
 
 @pytest.fixture
 def namespace(cluster: Kubernetes) -> Iterator[str]:
-    """The name of a fresh namespace that enforces the restricted Pod Security Standard."""
+    """The name of a fresh namespace that enforces the restricted Pod Security Standard, and no more."""
     with cluster.namespace(labels=RESTRICTED) as name:
         yield name
 
 
 @pytest.fixture
-def runs(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
+def runs_namespace(testbed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a fresh namespace as an environment has it, whose ordinary user this process is."""
+    monkeypatch.setenv("KUBECONFIG", str(user_kubeconfig(testbed)))
+    with environment_namespace(testbed) as name:
+        yield name
+
+
+@pytest.fixture
+def runs(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterator[Runs]:
     """Runs in a fresh namespace with a run volume, of which nothing stays."""
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+    with runs_in(testbed, runs_namespace, tmp_path / "copies") as runs:
         yield runs

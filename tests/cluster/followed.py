@@ -20,6 +20,7 @@ from jobs.plan import manifests
 from jobs.pod import record
 from jobs.spec import from_values
 from jobs.validate import require_valid
+from tests.cluster.environment_namespace import user_kubeconfig
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kubernetes import Object
 from tests.cluster.testbed.waiting import wait_for
@@ -195,9 +196,9 @@ class Runs:
 
 @contextmanager
 def runs_in(testbed: Cluster, namespace: str, folder: Path, volume: bool = True) -> Iterator[Runs]:
-    """Give the `Runs` of a namespace; everything of them is deleted at the end of the block."""
+    """Give the `Runs` of a namespace, for an ordinary user; everything of them is deleted at the end of the block."""
     before = os.environ.get("KUBECONFIG")
-    os.environ["KUBECONFIG"] = str(testbed.kubeconfig)
+    os.environ["KUBECONFIG"] = str(user_kubeconfig(testbed))
     shared = testbed.shared_volume(namespace) if volume else None
     runs = Runs(testbed, namespace, folder, shared)
     try:

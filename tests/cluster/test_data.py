@@ -74,9 +74,8 @@ class Shared:
 
 
 @pytest.fixture
-def shared(testbed: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
-    monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
-    yield Shared(testbed, namespace)
+def shared(testbed: Cluster, runs_namespace: str) -> Iterator[Shared]:
+    yield Shared(testbed, runs_namespace)
 
 
 @pytest.fixture

@@ -95,11 +95,11 @@ def key_secret(name: str, namespace: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def here(testbed: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+def here(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
-    made = Here(testbed, namespace)
+    made = Here(testbed, runs_namespace)
     there, image = made.environment, testbed.images["base"]
-    testbed.shared_volume(namespace)
+    testbed.shared_volume(runs_namespace)
     status = {"status": "autoscalerStatus: Running\nclusterWide:\n  health:\n    status: Healthy\n"}
     told = {"name": "cluster-autoscaler-status", "namespace": SYSTEM}
     gpu = {"spotmpi.dev/group": there.node_groups[0].name}
@@ -111,7 +111,7 @@ def here(testbed: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> I
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": told, "data": status},
     ]
     testbed.try_kubectl("create", "namespace", JOBSET)
-    for each in (*objects, key_secret(there.ssh_secret, namespace)):
+    for each in (*objects, key_secret(there.ssh_secret, runs_namespace)):
         testbed.apply(each, namespace=each["metadata"]["namespace"])
     dress(testbed, NODE, there)
     yield made
@@ -152,16 +152,16 @@ def test_doctor_finds_a_real_cluster_well_and_then_each_fault(here: Here) -> Non
 
 @pytest.mark.nightly("three helper pods one after the other; test_probe has each answer on a scripted pod")
 def test_the_probe_finds_storage_and_names_and_tells_each_that_fails(
-    testbed: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+    testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
     monkeypatch.setattr(probe, "SECONDS", LIMIT)
     monkeypatch.setattr(probe, "SLOW", LIMIT)
-    folder = testbed.shared_volume(namespace)
+    folder = testbed.shared_volume(runs_namespace)
 
     def probed(claim: str = "shared") -> dict[str, tuple[str, str]]:
         volume = Volume(claim, testbed.images["base"])
-        api = ClusterApi(None, namespace)
+        api = ClusterApi(None, runs_namespace)
         found = probe.probe(lambda: volume_access.volume_access(api, volume, lambda text: None))
         return {each.check: (each.level, each.message) for each in found}
 

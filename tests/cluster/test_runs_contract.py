@@ -31,10 +31,12 @@ class Unhurried(KubernetesBackend):
 
 
 @pytest.fixture
-def place(testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Somewhere]:
+def place(
+    testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Somewhere]:
     """A namespace of the test cluster, with a run volume."""
     monkeypatch.chdir(tmp_path)
-    with runs_in(testbed, namespace, tmp_path / "runs"):
+    with runs_in(testbed, runs_namespace, tmp_path / "runs"):
         kubernetes = {"image": testbed.images["base"], "volume": "shared"}
-        backend = Unhurried(tmp_path / "runs", namespace=namespace)
+        backend = Unhurried(tmp_path / "runs", namespace=runs_namespace)
         yield Somewhere(backend, {"kubernetes": kubernetes}, patience=90.0)

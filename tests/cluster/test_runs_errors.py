@@ -121,8 +121,8 @@ def test_a_missing_secret_of_the_users_is_named(runs: Runs) -> None:
 
 
 @pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
-def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, namespace: str, tmp_path: Path) -> None:
-    with runs_in(testbed, namespace, tmp_path / "copies", volume=False) as runs:
+def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> None:
+    with runs_in(testbed, runs_namespace, tmp_path / "copies", volume=False) as runs:
         run = runs.start(impatient(plain("true", kubernetes={"volume": "absent"})), image="base")
         assert_given_up(run, 'persistentvolumeclaim "absent" not found')
 
@@ -175,13 +175,13 @@ def test_a_world_of_the_wrong_size_is_found_before_training_and_never_tried_agai
 
 @pytest.mark.parametrize("node", [pytest.param(0, marks=pytest.mark.nightly("the node that also leads")), 1])
 def test_a_full_volume_ends_the_run_with_its_remedy(
-    testbed: Cluster, namespace: str, tmp_path: Path, node: int
+    testbed: Cluster, runs_namespace: str, tmp_path: Path, node: int
 ) -> None:
-    testbed.shared_volume(namespace, "small", megabytes=2)
+    testbed.shared_volume(runs_namespace, "small", megabytes=2)
     fill = (
         f'if [ "$RANK" = {node} ]; then dd if=/dev/zero of=/spotmpi/volume/fill bs=1M count=9; seq 100000; fi; sleep 60'
     )
-    with runs_in(testbed, namespace, tmp_path / "copies", volume=False) as runs:
+    with runs_in(testbed, runs_namespace, tmp_path / "copies", volume=False) as runs:
         run = runs.start(plain("sh", "-c", fill, nodes=2, kubernetes={"volume": "small"}), image="base")
         end = run.end(60)
     assert end.kind == "failed"
@@ -189,25 +189,26 @@ def test_a_full_volume_ends_the_run_with_its_remedy(
 
 
 def test_whoever_may_not_submit_is_told_in_one_line(
-    testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("nobody")))
     with pytest.raises(SpotmpiError, match=r'not permitted .*User "nobody" cannot get resource "jobsets"') as refused:
-        submit(tmp_path, namespace)
+        submit(tmp_path, runs_namespace)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.pod_images("chainermn")
 def test_who_may_not_create_secrets_runs_over_the_key_pair_of_the_namespace(
-    testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = run_keys.make_keys()
     pair = {"id": own["id"], "id.pub": own["authorized_keys"], "authorized_keys": own["authorized_keys"]}
-    testbed.apply(*_rights_without_secrets("limited"), namespace=namespace)
+    testbed.apply(*_rights_without_secrets("limited"), namespace=runs_namespace)
     testbed.apply(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mpi-ssh"}, "stringData": pair}, namespace=namespace
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mpi-ssh"}, "stringData": pair},
+        namespace=runs_namespace,
     )
-    with runs_in(testbed, namespace, tmp_path / "copies", volume=False) as runs:
+    with runs_in(testbed, runs_namespace, tmp_path / "copies", volume=False) as runs:
         monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("limited")))
         values = {**plain("sh", "-c", "echo from $HOSTNAME", nodes=2), "launcher": "mpirun"}
         with pytest.raises(SpotmpiError, match=r'cannot create resource "secrets".*kubernetes\.ssh_secret'):
@@ -236,17 +237,17 @@ def _rights_without_secrets(user: str) -> list[Object]:
 
 @pytest.mark.nightly("stops a controller for all")
 def test_a_cluster_whose_jobset_webhook_is_down_is_told_apart(
-    testbed: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
     testbed.jobset.stop()
     try:
         with pytest.raises(SpotmpiError, match="JobSet's webhook does not answer: check `kubectl -n jobset-system"):
-            submit(tmp_path, namespace)
+            submit(tmp_path, runs_namespace)
     finally:
         testbed.jobset.start()
         testbed.jobset.wait_until_ready()
-    assert testbed.kubectl("get", "jobsets,secrets,configmaps", "-n", namespace, "-l", "spotmpi.dev/run") == ""
+    assert testbed.kubectl("get", "jobsets,secrets,configmaps", "-n", runs_namespace, "-l", "spotmpi.dev/run") == ""
 
 
 def test_a_cluster_without_jobset_tells_how_to_install_it(

@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.m
 
 
 @pytest.fixture
-def here(testbed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    with runs_in(testbed, namespace, tmp_path / "copies") as runs:
+def here(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterator[Runs]:
+    with runs_in(testbed, runs_namespace, tmp_path / "copies") as runs:
         yield runs
 
 

@@ -76,7 +76,7 @@ def test_every_missing_thing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(TestbedError) as refused:
         prerequisites.require()
     assert "run the tests as root" in str(refused.value)
-    assert "containerd runc containernetworking-plugins iproute2 debootstrap buildah" in str(refused.value)
+    assert "containerd runc containernetworking-plugins iproute2 iptables debootstrap buildah" in str(refused.value)
     assert "scripts/cluster-packages" in str(refused.value)
 
 

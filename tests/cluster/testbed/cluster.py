@@ -17,6 +17,7 @@ from tests.cluster.testbed.kubernetes import Kubernetes
 from tests.cluster.testbed.network import create_bridge
 from tests.cluster.testbed.node import Node
 from tests.cluster.testbed.objects import shared_claim
+from tests.cluster.testbed.policy_engine import PolicyEngine
 from tests.cluster.testbed.slot import Slot, take_slot
 from tests.cluster.testbed.store import Store
 
@@ -33,6 +34,7 @@ class Cluster(Kubernetes):
         self.nodes = [Node(slot, index, plane) for index in range(nodes)]
         self.dns = Dns(slot, plane)
         self.jobset = JobSet(plane)
+        self.policy_engine = PolicyEngine(slot, plane)
         self.images: dict[str, str] = {}
         self._lock: IO[str] | None = None
 
@@ -43,6 +45,7 @@ class Cluster(Kubernetes):
         create_bridge(self.slot, len(self.nodes))
         self.dns.start()
         self.jobset.start()
+        self.policy_engine.start()
         for node in self.nodes:
             Store().lend_to(node.folder)
             node.start()
@@ -50,11 +53,13 @@ class Cluster(Kubernetes):
         for node in self.nodes:
             node.wait_until_ready()
         self.jobset.wait_until_ready()
+        self.policy_engine.wait_until_ready()
 
     def stop(self) -> None:
         """End every part and remove all that it left on this machine."""
         for node in self.nodes:
             node.stop()
+        self.policy_engine.stop()
         self.jobset.stop()
         self.dns.stop()
         self.plane.stop()

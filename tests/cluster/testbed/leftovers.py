@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.cluster.testbed import cgroups
 from tests.cluster.testbed.errors import TestbedError
+from tests.cluster.testbed.policy_engine import has_rules, remove_rules
 from tests.cluster.testbed.slot import Slot
 
 _CNI_RESULTS = Path("/var/lib/cni/results")
@@ -27,6 +28,7 @@ def clean(slot: Slot) -> None:
     _unmount_below(slot.folder)
     if Path(f"/sys/class/net/{slot.bridge}").exists():
         subprocess.run(["ip", "link", "delete", slot.bridge], check=True)
+    remove_rules(slot)
     for path in (*_CNI_RESULTS.glob(f"{slot.bridge}-*"), *_dangling_log_links(slot)):
         path.unlink(missing_ok=True)
     shutil.rmtree(slot.folder, ignore_errors=True)
@@ -44,6 +46,7 @@ def found(slot: Slot) -> list[str]:
     lines = [f"process {pid}" for pid in [*_programs_of(slot), *cgroups.processes(slot.cgroup)]]
     lines += [f"mount {point}" for point in _mounts_below(slot.folder)]
     lines += [f"interface {slot.bridge}"] if Path(f"/sys/class/net/{slot.bridge}").exists() else []
+    lines += [f"packet filter rules of {slot.bridge}"] if has_rules(slot) else []
     lines += [f"folder {slot.folder}"] if slot.folder.exists() else []
     return lines
 

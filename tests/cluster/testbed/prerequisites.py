@@ -14,6 +14,7 @@ PACKAGES = {
     "runc": "runc",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "iproute2": "ip",
+    "iptables": "iptables-restore",
     "debootstrap": "debootstrap",
     "buildah": "buildah",
 }

@@ -1,0 +1,53 @@
+"""A namespace as an environment's program makes it: its policies, roles and labels, and a user who holds its role."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from infra import names, program
+from infra.stack_config import read
+from tests.cluster.testbed.cluster import Cluster
+from tests.infra.conftest import config_of, recorded
+
+STACK = "cpu"
+USER = "engineer"
+_KEPT = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
+_PLACEHOLDER = "namespace-of-the-runs"
+
+
+def objects(namespace: str, *, https_out: bool = False) -> list[dict[str, Any]]:
+    """What the program declares around runs in *namespace*, by whose rights and policies they live there."""
+    text = _declared(https_out).replace(f'"{_PLACEHOLDER}"', json.dumps(namespace))
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+@functools.cache
+def _declared(https_out: bool) -> str:
+    values = {"namespace": _PLACEHOLDER, "network": json.dumps({"https_out": https_out})}
+    settings = read(STACK, config_of(STACK) | {f"spotmpi:{key}": value for key, value in values.items()})
+    made = recorded(lambda: program.build(settings), STACK, _KEPT).made
+    return json.dumps([dict(each.inputs) for each in made if "spotmpi:inside:Access" in each.parent])
+
+
+def user_kubeconfig(testbed: Cluster, user: str = USER) -> Path:
+    """The kubeconfig of somebody in the environment's group of users, with no rights but that group's."""
+    return testbed.plane.kubeconfig_of(user, groups=[names.USERS_GROUP])
+
+
+@contextmanager
+def environment_namespace(testbed: Cluster, *, https_out: bool = False) -> Iterator[str]:
+    """Give the name of a fresh namespace as an environment has it; gone at the end of the block."""
+    with testbed.namespace() as namespace:
+        testbed.apply(*_placed(objects(namespace, https_out=https_out)))
+        yield namespace
+
+
+def _placed(declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The objects, each with its namespace before it is used."""
+    return sorted(declared, key=lambda each: each["kind"] != "Namespace")

@@ -1,0 +1,187 @@
+"""Enforces the NetworkPolicies of a test cluster: a program beside it that turns them into rules of this machine.
+
+No policy engine is to be had as a Go module here (kube-router and kube-network-policies are not served, and the second
+needs the kernel's nft_queue), so this stands for VPC CNI's. As in its standard mode, a pod's traffic is open until its
+address is known here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightkube import Client, KubeConfig
+from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.networking_v1 import NetworkPolicy
+
+from tests.cluster.testbed.control_plane import ControlPlane
+from tests.cluster.testbed.daemon import Daemon
+from tests.cluster.testbed.errors import TestbedError
+from tests.cluster.testbed.network_policies import NAME_LABEL, Endpoint, endpoint, rules
+from tests.cluster.testbed.slot import Slot
+
+PROJECT = Path(__file__).resolve().parents[3]
+# Where packets pass between pods, and from a pod to an address of this machine.
+_JUMPS = (
+    ("FORWARD", "-s", "{network}"),
+    ("FORWARD", "-d", "{network}"),
+    ("INPUT", "-i", "{bridge}"),
+)
+_BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+_SETTLE = 0.02  # seconds in which changes that come together are taken together
+
+
+class PolicyEngine:
+    """The program that enforces policies; stopping it leaves the rules as they are."""
+
+    def __init__(self, slot: Slot, plane: ControlPlane) -> None:
+        self._slot = slot
+        command = [sys.executable, "-m", __name__, plane.kubeconfig, slot.index]
+        environment = {"PYTHONPATH": str(PROJECT), "XDG_CACHE_HOME": str(slot.folder.parents[2])}
+        self.daemon = Daemon("policy-engine", command, slot.folder, environment, outlives_us=plane.outlives_us)
+
+    def start(self) -> None:
+        """Have bridged packets filtered, and start it, without waiting."""
+        if not _BRIDGED.exists():
+            subprocess.run(["modprobe", "br_netfilter"], check=False, capture_output=True)
+        if not _BRIDGED.exists():
+            raise TestbedError("the kernel does not filter bridged packets: run `modprobe br_netfilter`")
+        _BRIDGED.write_text("1\n")
+        self.daemon.start()
+
+    def wait_until_ready(self, limit: float = 30.0) -> None:
+        """Wait until its rules are there."""
+        self.daemon.wait_until_ready(self._refusal, limit)
+
+    def stop(self) -> None:
+        """End it and take its rules away."""
+        self.daemon.stop()
+        remove_rules(self._slot)
+
+    def _refusal(self) -> str:
+        done = subprocess.run(["iptables", "-w", "-S", _chain(self._slot)], capture_output=True, text=True, check=False)
+        return done.stderr.strip()
+
+
+def _chain(slot: Slot) -> str:
+    return slot.bridge.upper()
+
+
+def _jumps(slot: Slot) -> list[list[str]]:
+    places = {"network": f"{slot.network}.0/24", "bridge": slot.bridge}
+    return [[each.format(**places) for each in jump] for jump in _JUMPS]
+
+
+def remove_rules(slot: Slot) -> None:
+    """Take all rules of a slot away; nothing happens where there are none."""
+    chain = _chain(slot)
+    for hook, *match in _jumps(slot):
+        while _iptables("-D", hook, *match, "-j", chain):
+            pass
+    for action in ("-F", "-X"):
+        for each in (chain, f"{chain}-IN"):
+            _iptables(action, each)
+
+
+def has_rules(slot: Slot) -> bool:
+    """Whether rules of a slot are on this machine."""
+    return _iptables("-S", _chain(slot))
+
+
+def _iptables(*arguments: str) -> bool:
+    try:
+        return subprocess.run(["iptables", "-w", *arguments], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+class _Watched:
+    """All objects of some kinds, kept as they change; `changed` is set whenever they do."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.changed = threading.Event()
+        self._kubeconfig = kubeconfig
+        self._found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+        self._kinds = (NetworkPolicy, Pod, Namespace)
+
+    def start(self) -> None:
+        """Watch from now on."""
+        for kind in self._kinds:
+            threading.Thread(target=self._watch, args=(kind,), daemon=True).start()
+
+    def whole(self) -> bool:
+        """Whether every kind has been listed."""
+        return len(self._found) == len(self._kinds)
+
+    def of(self, kind: Any) -> list[dict[str, Any]]:
+        """The objects of a kind as plain values."""
+        return list(self._found[kind.__name__].values())
+
+    def _watch(self, kind: Any) -> None:
+        config = KubeConfig.from_file(self._kubeconfig).get()
+        assert config is not None
+        while True:
+            try:
+                self._follow(Client(config, trust_env=False), kind)
+            except Exception as error:
+                print(f"{kind.__name__}: {error!r}; listing anew", file=sys.stderr, flush=True)
+                time.sleep(0.2)
+
+    def _follow(self, client: Any, kind: Any) -> None:
+        everywhere = {} if kind is Namespace else {"namespace": "*"}
+        listed = client.list(kind, **everywhere)
+        self._found[kind.__name__] = {_key(each): each.to_dict() for each in listed}
+        self.changed.set()
+        for change, each in client.watch(kind, resource_version=listed.resourceVersion, **everywhere):
+            if change == "DELETED":
+                self._found[kind.__name__].pop(_key(each), None)
+            else:
+                self._found[kind.__name__][_key(each)] = each.to_dict()
+            self.changed.set()
+
+
+def _key(each: Any) -> tuple[str, str]:
+    return each.metadata.namespace or "", each.metadata.name
+
+
+def enforce(slot: Slot, kubeconfig: Path) -> None:
+    """Keep the rules of this machine as the cluster's policies want them, for ever."""
+    watched, applied = _Watched(kubeconfig), ""
+    watched.start()
+    while True:
+        watched.changed.wait()
+        time.sleep(_SETTLE)
+        watched.changed.clear()
+        if not watched.whole():
+            continue
+        wanted = "\n".join(["*filter", *_wanted(slot, watched), "COMMIT", ""])
+        if wanted != applied:
+            first, applied = not applied, wanted
+            subprocess.run(["iptables-restore", "--noflush", "-w"], input=wanted, text=True, check=True)
+            if first:
+                for hook, *match in _jumps(slot):
+                    subprocess.run(["iptables", "-w", "-I", hook, *match, "-j", _chain(slot)], check=True)
+
+
+def _wanted(slot: Slot, watched: _Watched) -> list[str]:
+    namespaces = {each["metadata"]["name"]: each["metadata"].get("labels") or {} for each in watched.of(Namespace)}
+    pods = [found for each in watched.of(Pod) if (found := endpoint(each))]
+    # The name server is a program on the bridge here, and a pod of this name in clusters.
+    dns = Endpoint("kube-system", {"k8s-app": "kube-dns"}, slot.gateway)
+    namespaces.setdefault(dns.namespace, {NAME_LABEL: dns.namespace})
+    ours = [each for each in pods if each.address.startswith(f"{slot.network}.")]
+    return rules(_chain(slot), watched.of(NetworkPolicy), [*ours, dns], namespaces)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Enforce the policies of the cluster with that kubeconfig and slot number."""
+    enforce(Slot(int(arguments[1])), Path(arguments[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,146 +1,48 @@
 """How the agents of a run know of each other: every worker keeps one connection to node 0.
 
-Messages are JSON objects, one a line. A connection that closes, or is silent for too long, is a lost host.
+Messages are JSON objects, one a line. A connection that closes, or is silent for too long, is a lost host. All but the
+first and a refusal carry proof of the run's token (see `authentication`).
 
-    worker -> node 0   {"hello": token, "node": 1, "generation": 0, "host": name, "machine": where it is}
-                       {"ready": true, "hardware": {...}} its sshd answers, and what it runs on
+    node 0 -> worker   {"challenge": random}
+    worker -> node 0   {"challenge": random, "node": 1, "generation": 0, "machine": where it is}
+    node 0 -> worker   {"welcome": attempt, "since": time} or {"refused": reason}
+
+    worker -> node 0   {"ready": true, "hardware": {...}} its sshd answers, and what it runs on
                        {"notice": reason}                 its machine is about to go away
                        {"starved": 1}                     something of its pod was killed for want of memory
                        {"ended": code, "reason": ...}     its own launcher has ended (launchers with one per node)
                        {"beat": 1}                        at once after the welcome, then now and then
-    node 0 -> worker   {"welcome": attempt, "since": time} or {"refused": reason}
-                       {"go": port}                       start your launcher
+    node 0 -> worker   {"go": port}                       start your launcher
                        {"over": cause}                    end: the attempt is over
                        {"beat": 1}
 """
 
 from __future__ import annotations
 
-import contextlib
-import hmac
+import errno
 import json
+import resource
 import selectors
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import authentication
+from .authentication import Session
+from .connection import Connection, Pulse, parse
+
 PORT = 2223
-BEAT = 1.0  # seconds between signs of life
-SILENCE = 7.0  # seconds after which a silent peer counts as lost
 ANSWER = 10.0  # seconds that node 0 may take to answer: it may still be looking at its GPUs
-STALL = 60.0  # seconds for which an agent may wait for a file system, or for whoever takes its output, and still live
-_LONGEST = 1 << 16
-
-
-class Connection:
-    """One end of a connection between two agents; never blocks."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self.socket = sock
-        self.address = _address(sock)  # of the other end
-        self.heard = self.looked = time.monotonic()
-        self.closed = False
-        self._speaking = threading.Lock()
-        self._spoke = 0.0
-        self._rest = b""
-        self._kept: list[dict[str, Any]] = []
-
-    def send(self, **message: Any) -> None:
-        """Send one message; a connection that cannot take it is closed."""
-        with self._speaking:
-            try:
-                self.socket.sendall(json.dumps(message).encode() + b"\n")
-                self._spoke = time.monotonic()
-            except OSError:
-                self.close()
-
-    def beat(self) -> None:
-        """Give a sign of life when it is time for one."""
-        if not self.closed and time.monotonic() > self._spoke + BEAT:
-            self.send(beat=1)
-
-    def receive(self) -> list[dict[str, Any]]:
-        """The messages that have arrived; closes the connection at its end or when it is not one of ours."""
-        kept, self._kept = self._kept, []
-        return kept + self._received()
-
-    def keep(self, messages: list[dict[str, Any]]) -> None:
-        """Give *messages* back, to be received again."""
-        self._kept += messages
-
-    def _received(self) -> list[dict[str, Any]]:
-        self.looked = time.monotonic()
-        try:
-            data = self.socket.recv(_LONGEST)
-        except BlockingIOError:
-            return []
-        except OSError:
-            data = b""
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        messages = [_message(line) for line in whole]
-        if not data or len(self._rest) > _LONGEST or None in messages:
-            self.close()
-            return []
-        self.heard = self.looked
-        return [message for message in messages if message is not None]
-
-    @property
-    def lost(self) -> bool:
-        """Whether the other end was gone, or silent for too long, when we looked last."""
-        return self.closed or self.looked > self.heard + SILENCE
-
-    def close(self) -> None:
-        """Close it; harmless when done twice."""
-        self.closed = True
-        with contextlib.suppress(OSError):
-            self.socket.close()
-
-
-class Pulse:
-    """Gives signs of life by a thread of its own, for this process may have to wait for a disk meanwhile.
-
-    Only as long as *looked*, a time by `time.monotonic`, is not too long ago: who stalls for good is as good as gone.
-    """
-
-    def __init__(self, connections: Callable[[], Iterable[Connection]], looked: Callable[[], float]) -> None:
-        self._connections = connections
-        self._looked = looked
-        self._over = threading.Event()
-        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
-
-    def _beat(self) -> None:
-        while not self._over.wait(BEAT / 2):
-            for connection in self._connections() if time.monotonic() < self._looked() + STALL else ():
-                connection.beat()
-
-    def end(self) -> None:
-        """No more signs of life."""
-        self._over.set()
-
-
-def _address(sock: socket.socket) -> str:
-    try:
-        return str(sock.getpeername()[0])
-    except OSError:
-        return ""  # it has gone already
-
-
-def _message(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None where no agent would say it."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
+STRANGERS = 64  # connections, beside one for each node, that node 0 keeps before they have proved the token
+_PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Hub:
     """Node 0's end: knows every worker of this attempt.
 
-    Workers that speak for another run or another generation (a pod of before the restart) are refused.
+    Workers that speak for another run or another generation (a pod of before the restart) are refused. Whoever proves
+    nothing costs one of a limited number of descriptors, and loses it to those who come later, or after `SILENCE`.
     """
 
     def __init__(self, token: str, nodes: int, generation: int, welcome: dict[str, Any], port: int = PORT) -> None:
@@ -155,7 +57,9 @@ class Hub:
         self._nodes = nodes
         self._generation = generation
         self._welcome = welcome
-        self._strangers: list[Connection] = []
+        self._strangers: dict[Connection, str] = {}  # not authenticated, oldest first, with their challenges
+        self._limit = min(STRANGERS + nodes, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 1))
+        self._accepting_from = 0.0  # by time.monotonic
         self._unheard: set[int] = set()  # welcomed, but without a word since
         self._listener = socket.create_server(("", port), backlog=1024, reuse_port=False)
         self._listener.setblocking(False)
@@ -172,21 +76,25 @@ class Hub:
 
     def serve(self, timeout: float) -> None:
         """Take what has arrived, waiting at most *timeout* seconds for something."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ, None)
+        with selectors.PollSelector() as selector:  # which needs no descriptor, as there may be none left
+            if time.monotonic() >= self._accepting_from:
+                selector.register(self._listener, selectors.EVENT_READ, None)
             for connection in [*self._strangers, *self.workers.values()]:
                 if not connection.closed:
                     selector.register(connection.socket, selectors.EVENT_READ, connection)
             for key, _ in selector.select(timeout):
                 if key.data is None:
-                    self._strangers.append(Connection(self._listener.accept()[0]))
+                    self._accept()
+                elif key.data in self._strangers:
+                    self._greet(key.data)
                 else:
                     for message in key.data.receive():
                         self._take(key.data, message)
         self._looked = time.monotonic()
         for connection in [*self._strangers, *self.workers.values()]:
             connection.looked = self._looked
-        self._strangers = [stranger for stranger in self._strangers if not stranger.lost]
+        for connection in [stranger for stranger in self._strangers if stranger.lost]:
+            self._drop(connection)
         for node in [node for node in self._unheard if self.workers[node].lost]:
             self._forget(node)
 
@@ -203,16 +111,39 @@ class Hub:
             connection.close()
         self._listener.close()
 
+    def _accept(self) -> None:
+        """Accept those who wait, as far as there are descriptors: the oldest strangers make room for new ones."""
+        for _ in range(self._limit):
+            try:
+                connection = Connection(self._listener.accept()[0])
+            except BlockingIOError:
+                return
+            except OSError as error:  # else whoever came has gone already
+                if error.errno in _EXHAUSTED:
+                    self._make_room()
+                return
+            if len(self._strangers) >= self._limit:
+                self._drop(next(iter(self._strangers)))
+            self._strangers[connection] = authentication.challenge()
+            connection.send(challenge=self._strangers[connection])
+
+    def _make_room(self) -> None:
+        if self._strangers:
+            self._drop(next(iter(self._strangers)))
+        else:
+            self._accepting_from = time.monotonic() + _PAUSE
+
+    def _drop(self, stranger: Connection) -> None:
+        stranger.close()
+        del self._strangers[stranger]
+
     def _forget(self, node: int) -> None:
         """A worker that got tired of waiting for its welcome: nothing is lost with it, and it comes again."""
         self._unheard.remove(node)
         del self.workers[node], self.machines[node]
 
     def _take(self, connection: Connection, message: dict[str, Any]) -> None:
-        node = next((node for node, worker in self.workers.items() if worker is connection), None)
-        if node is None:
-            self._greet(connection, message)
-            return
+        node = next(node for node, worker in self.workers.items() if worker is connection)
         self._unheard.discard(node)
         if "ready" in message:
             self.ready.add(node)
@@ -224,45 +155,85 @@ class Hub:
         elif "ended" in message:
             self.ended[node] = (int(message["ended"]), str(message.get("reason")))
 
-    def _greet(self, connection: Connection, message: dict[str, Any]) -> None:
-        node = message.get("node")
-        if not hmac.compare_digest(json.dumps(message.get("hello")), json.dumps(self._token)):
-            connection.send(refused="not of this run")
-        elif message.get("generation") != self._generation:
-            connection.send(refused="generation %s is not %d" % (message.get("generation"), self._generation))
-        elif type(node) is not int or not 0 < node < self._nodes or node in self.workers:
-            connection.send(refused="node %r is not expected" % node)
+    def _greet(self, connection: Connection) -> None:
+        """Make a worker of a stranger who proves that it is one; refuse it otherwise."""
+        line = connection.first_line()
+        if line is None:
+            return
+        message = parse(line.partition(b" ")[2]) or {}
+        session = self._session(self._strangers[connection], message)
+        node: Any = message.get("node")
+        generation = message.get("generation")
+        if session is None or session.verify(line) is None:
+            refused = "not of this run"
+        elif generation != self._generation:
+            refused = "generation %s is not %d" % (generation, self._generation)
+        elif not 0 < node < self._nodes or node in self.workers:
+            refused = "node %d is not expected" % node
         else:
-            self._strangers.remove(connection)
+            del self._strangers[connection]
+            connection.authenticate(session)
             self.workers[node] = connection
             self._unheard.add(node)
             self.machines[node] = message.get("machine") or {"node": node}
             connection.send(**self._welcome)
             return
-        connection.close()
+        connection.send(refused=refused)
+        self._drop(connection)
+
+    def _session(self, challenge: str, message: dict[str, Any]) -> Session | None:
+        """The session that a worker's greeting claims; None where the greeting has not the form of one."""
+        answer, node, generation = (message.get(key) for key in ("challenge", "node", "generation"))
+        if not isinstance(answer, str) or type(node) is not int or type(generation) is not int:
+            return None
+        return Session(self._token, authentication.NODE_0, (challenge, answer), node, generation)
 
 
-def join(host: str, hello: dict[str, Any], port: int = PORT) -> tuple[Connection, dict[str, Any]] | str:
-    """Connect to node 0 and be welcomed: the connection and the welcome, or in words why not yet."""
+def join(host: str, token: str, hello: dict[str, Any], port: int = PORT) -> tuple[Connection, dict[str, Any]] | str:
+    """Connect to node 0 and be welcomed: the connection and the welcome, or in words why not yet.
+
+    *hello* tells the node index, the generation and the machine of this worker.
+    """
     try:
-        sock = socket.create_connection((host, port), timeout=2)
+        connection = Connection(socket.create_connection((host, port), timeout=2))
     except OSError as error:
         return "%s: %s" % (host, error)
-    connection = Connection(sock)
-    connection.send(**hello)
     deadline = time.monotonic() + ANSWER
-    while time.monotonic() < deadline and not connection.closed:
-        with selectors.DefaultSelector() as selector:
-            selector.register(connection.socket, selectors.EVENT_READ)
-            ready = selector.select(0.2)
-        messages = connection.receive() if ready else []
-        if messages and "welcome" in messages[0]:
-            connection.keep(messages[1:])
-            connection.send(beat=1)
-            Pulse(lambda: [connection], lambda: connection.looked)
-            return connection, messages[0]
-        if messages and "refused" in messages[0]:
-            connection.close()
-            return str(messages[0]["refused"])
+    session = _answer(connection, token, hello, _awaited_line(connection, deadline))
+    line = _awaited_line(connection, deadline) if session else None
+    text = session.verify(line) if session and line else None
+    welcome = parse(text) if text else None
+    if session and welcome and "welcome" in welcome:
+        connection.authenticate(session)
+        connection.send(beat=1)
+        Pulse(lambda: [connection], lambda: connection.looked)
+        return connection, welcome
     connection.close()
-    return "%s does not answer" % host
+    refused = (parse(line) or {}).get("refused") if line else None
+    if isinstance(refused, str):
+        return "%s refuses this node: %s" % (host, ascii(refused[:200]))
+    return "%s does not answer" % host if line is None else "%s is not node 0 of this run" % host
+
+
+def _answer(connection: Connection, token: str, hello: dict[str, Any], line: bytes | None) -> Session | None:
+    """Answer the challenge in *line*, the first of the other end; None where it holds none."""
+    theirs = (parse(line) or {}).get("challenge") if line else None
+    if not isinstance(theirs, str):
+        return None
+    own = authentication.challenge()
+    session = Session(token, authentication.WORKER, (theirs, own), hello["node"], hello["generation"])
+    connection.send_line(session.sign(json.dumps({"challenge": own, **hello}).encode()))
+    return session
+
+
+def _awaited_line(connection: Connection, deadline: float) -> bytes | None:
+    """The first line that comes until *deadline*, by time.monotonic."""
+    while time.monotonic() < deadline and not connection.closed:
+        line = connection.first_line()
+        if line is not None:
+            return line
+        if not connection.closed:
+            with selectors.PollSelector() as selector:
+                selector.register(connection.socket, selectors.EVENT_READ)
+                selector.select(0.2)
+    return None

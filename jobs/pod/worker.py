@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from . import hardware, machine, memory, processes, protocol, record, ssh
 from .attempt import Attempt
+from .connection import Connection
 from .endings import STOPPED, SUCCEEDED, Ending, Outcome
 from .leader import RENDEZVOUS_PORT
 from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
-from .peers import Connection, join
+from .peers import join
 from .place import Place
 from .pod_record import PodRecord
 from .staging import Staging
@@ -89,11 +90,10 @@ def _join(here: Place, notice: Notice, began: float) -> tuple[Connection, int] |
 
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
     """
-    hello = {"hello": here.token, "node": here.node, "generation": here.generation, "host": here.hosts[here.node]}
-    hello["machine"] = machine.describe(here.node, began)
+    hello = {"node": here.node, "generation": here.generation, "machine": machine.describe(here.node, began)}
     said = ""
     while time.time() < began + here.plan["limits"]["start"] and not notice.reason:
-        answer = join(here.hosts[0], hello)
+        answer = join(here.hosts[0], here.token, hello)
         if not isinstance(answer, str):
             return answer[0], int(answer[1]["welcome"])
         if answer != said:

@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 
-from jobs.pod import agent, hardware, leader, memory, peers, place, worker
+from jobs.pod import agent, connection, hardware, leader, memory, peers, place, worker
 
 
 def main(folder: str, port: int) -> int:
@@ -20,7 +20,7 @@ def main(folder: str, port: int) -> int:
     place.WORK, place.POD_INFO = f"{folder}/work", f"{folder}/pod"
     memory.CGROUP = f"{folder}/cgroup"
     hardware.IMAGE_RECORD = f"{folder}/image.json"
-    peers.SILENCE = float(os.environ.get("SILENCE", peers.SILENCE))
+    connection.SILENCE = float(os.environ.get("SILENCE", connection.SILENCE))
     vars(leader)["Hub"] = functools.partial(peers.Hub, port=port)
     vars(worker)["join"] = functools.partial(peers.join, port=port)
     return agent.main()

@@ -14,7 +14,7 @@ from jobs import names, runs, spec_template
 from jobs import spec as specs
 from jobs.backends import choose
 from jobs.backends.base import Backend, Say
-from jobs.backends.choose import Place, Where
+from jobs.backends.choose import Place
 from jobs.errors import SpotmpiError, UnknownRun, wrong
 from jobs.events import Event
 from jobs.follow import follow, interrupts
@@ -152,18 +152,16 @@ def pull(run: str, where: Place = None, say: Say = lambda text: None, part: str 
     return backend.pull(run, say, part)
 
 
-def clean(older: float, delete: bool = False, where: Place = None) -> list[RunState]:
-    """The runs that ended more than *older* seconds ago; with *delete* their folders are gone afterwards."""
-    limit = time.time() - older
-    found = [
-        state
-        for state in list_runs(Where(choose.LOCAL, choose.where(where).folder))
-        if state.over and _last_touched(state) < limit
-    ]
-    if delete:
-        for state in found:
-            runs.remove(names.RunPaths(Path(state.folder)))
-    return found
+def clean(older: float, delete: bool = False, where: Place = None, say: Say = lambda text: None) -> list[RunState]:
+    """The runs that ended more than *older* seconds ago; with *delete* their folders are gone afterwards.
+
+    A copy of a run on a cluster that has no end is kept, unless its cluster says that the run is over. *say* hears
+    which runs are kept for want of an answer, or because another process has taken them up.
+    """
+    from jobs.cleaning import delete_records, old_runs
+
+    found = old_runs(choose.where(where).folder, time.time() - older, say)
+    return delete_records(found, say) if delete else [each.state for each in found]
 
 
 def _backend_for(spec: JobSpec, where: Place) -> Backend:
@@ -207,7 +205,3 @@ def _started(
     if end is None:
         raise SpotmpiError(f"lost sight of run {run}; `spotmpi logs -f {run}` follows it again")
     return backend.state(run)
-
-
-def _last_touched(state: RunState) -> float:
-    return state.ended or Path(state.folder, "events.jsonl").stat().st_mtime

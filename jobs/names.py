@@ -85,6 +85,7 @@ def checkpoints(run_folder: str, path: str | None) -> str:
     return os.path.normpath(Path(run_folder, path or "checkpoints"))
 
 
+KUBERNETES = "kubernetes"  # the backend, as plans name it
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_TYPE = "node.kubernetes.io/instance-type"  # that every cloud gives its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"

@@ -6,18 +6,21 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from jobs.errors import Problem, SpotmpiError, UnknownRun, wrong
-from jobs.names import RunPaths
+from jobs.errors import Problem, RunInUse, SpotmpiError, UnknownRun, wrong
+from jobs.names import KUBERNETES, RunPaths
 from jobs.pod import protocol, record
 from jobs.pod.supervisor import LOCK
 
 RUNNING = "running"
 LOST = "lost"
+ELSEWHERE = "elsewhere"
 _END = 1 << 17  # bytes
 
 
@@ -25,7 +28,8 @@ _END = 1 << 17  # bytes
 class RunState:
     """What a run has come to so far.
 
-    ``state`` is submitted, waiting, running, succeeded, failed, stopped, or lost, when nobody is left to end it.
+    ``state`` is submitted, waiting, running, succeeded, failed, stopped; lost, when nobody is left to end it; or
+    elsewhere: this folder is a copy without an end, and only the run's cluster can say how the run is.
     """
 
     id: str
@@ -128,6 +132,22 @@ def plan(paths: RunPaths) -> dict[str, Any]:
     return values
 
 
+class Target(NamedTuple):
+    """The cluster and namespace that a run is in; without a *context*, whichever cluster is the current one."""
+
+    context: str | None
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"namespace {self.namespace} of " + (f"context {self.context}" if self.context else "the cluster")
+
+
+def cluster_of(paths: RunPaths) -> Target | None:
+    """Where the run is whose copy the folder holds; None where the folder is no copy."""
+    values = (_record(paths.plan) or {}) if paths.plan.is_file() else {}
+    return Target(values.get("context"), str(values["namespace"])) if values.get("backend") == KUBERNETES else None
+
+
 def summary(paths: RunPaths) -> dict[str, Any] | None:
     """What the run came to, or None while it has not ended."""
     return _record(paths.summary)
@@ -177,8 +197,15 @@ def state(paths: RunPaths) -> RunState:
     found = RunState(**values)
     if found.state not in record.TERMINAL and not alive(paths):
         # The supervisor lets go of the run just after its last event: look again before calling it lost.
-        return found if _last_event(paths) in record.TERMINAL else RunState(**{**values, "state": LOST})
+        return found if _last_event(paths) in record.TERMINAL else RunState(**values | _without_end(paths))
     return found
+
+
+def _without_end(paths: RunPaths) -> dict[str, Any]:
+    """State and reason of a run that has no end and no writer on this machine."""
+    if (target := cluster_of(paths)) is None:
+        return {"state": LOST}
+    return {"state": ELSEWHERE, "reason": f"it is in {target}; `spotmpi status {paths.id}` asks there"}
 
 
 def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
@@ -211,8 +238,24 @@ def _last_event(paths: RunPaths) -> str | None:
     return last
 
 
+@contextmanager
+def lock(paths: RunPaths, patience: float = 10.0) -> Iterator[None]:
+    """Hold the run's folder, as its supervisor or whoever writes a copy does; RunInUse after *patience* seconds."""
+    deadline = time.monotonic() + patience
+    with (paths.folder / LOCK).open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RunInUse(f"another process writes the record of run {paths.id}; try again later") from None
+            time.sleep(0.01)
+        yield
+
+
 def remove(paths: RunPaths) -> None:
-    """Delete the run's folder with all that is in it; the run must be over."""
+    """Delete the run's folder with all that is in it; the run must be over, and the caller holds its lock."""
     try:
         shutil.rmtree(paths.folder)
     except OSError as error:

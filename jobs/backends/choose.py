@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs import names, runs
-from jobs.backends import run_cache
 from jobs.backends.base import Backend
 from jobs.errors import UnknownRun
 
@@ -84,7 +83,7 @@ def backend_of(run: str, place: Place) -> Backend:
     """
     here = where(place)
     try:
-        target = run_cache.target(runs.find(run, here.folder)) if here.on in (None, KUBERNETES) else None
+        target = runs.cluster_of(runs.find(run, here.folder)) if here.on in (None, KUBERNETES) else None
     except UnknownRun:
         target = None
     if target is None:

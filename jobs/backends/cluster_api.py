@@ -15,7 +15,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import batch_v1, core_v1, networking_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
-from jobs.backends.kubeconfig import configuration
+from jobs.backends.kubeconfig import configuration, in_pod
 from jobs.errors import NotPermitted, SpotmpiError
 from jobs.plan.pods import CONTAINER
 
@@ -58,9 +58,9 @@ class ClusterApi:
 
     def __init__(self, context: str | None, namespace: str | None) -> None:
         patience = httpx2.Timeout(CONNECTING, read=ANSWERING)
-        self._client: Any = AsyncClient(
-            config=configuration(context), namespace=namespace, timeout=patience, field_manager="spotmpi"
-        )
+        config = configuration(context)
+        self._client: Any = AsyncClient(config=config, namespace=namespace, timeout=patience, field_manager="spotmpi")
+        self.context = None if in_pod() else str(config.context_name)
         self.namespace = str(self._client.namespace)
 
     async def create(self, values: Object) -> Object:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 from lightkube import KubeConfig
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
@@ -49,6 +50,11 @@ def read() -> KubeConfig:
     merged: dict[str, Any] = {key: [part for one in reversed(contents) for part in one[key]] for key in _LISTS}
     currents = [one["current-context"] for one in contents if one.get("current-context")]
     return KubeConfig.from_dict({**merged, "current-context": next(iter(currents), None)})
+
+
+def in_pod() -> bool:
+    """Whether this is a pod of the cluster that is meant, which has no context of its own there."""
+    return Path(SERVICE_ACCOUNT, "token").is_file()
 
 
 def _content(path: Path) -> Mapping[str, Any]:

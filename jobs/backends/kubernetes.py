@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -92,7 +93,7 @@ class KubernetesBackend:
         if offer.site.templates:
             pod_templates.require_shape(manifests.pod_template(objects[0]), offer.site.templates)
         return {
-            **manifests.copied_plan(spec, run, self._context, offer.site.namespace),
+            **manifests.copied_plan(spec, run, self._api().context, offer.site.namespace),
             "submitted": submitted,
             "notes": [*offer.notes, *([shipped.note] if shipped else [])],
             "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
@@ -105,12 +106,14 @@ class KubernetesBackend:
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
         """Create the JobSet suspended, then what it owns, then let it go."""
-        mounted = manifests.mounted(plan["objects"][0])
-        if mounted:
-            call(code_shipping.store(self._api(), plan, spec, Volume(*mounted), say))
-        plan = {**plan, "objects": call(submitting.create(self._api(), plan, say))}
         paths = names.RunPaths(self.runs_folder / plan["run"])
-        run_cache.create(paths, spec.to_toml(), plan, plan["submitted"])
+        mounted = manifests.mounted(plan["objects"][0])
+        # A run that is continued has a record here, which nobody may delete meanwhile.
+        with runs.lock(paths) if paths.folder.exists() else contextlib.nullcontext():
+            if mounted:
+                call(code_shipping.store(self._api(), plan, spec, Volume(*mounted), say))
+            plan = {**plan, "objects": call(submitting.create(self._api(), plan, say))}
+            run_cache.create(paths, spec.to_toml(), plan, plan["submitted"])
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """All events that the cluster still has, kept in this terminal's copy as they come."""
@@ -131,7 +134,15 @@ class KubernetesBackend:
             raise UnknownRun(
                 [Problem("run", run, "no such run in the namespace; `spotmpi list` shows those there are")]
             )
-        return self._looked_at(run, jobset) if jobset else runs.state(runs.find(run, self.runs_folder))
+        return self._looked_at(run, jobset) if jobset else self._without_jobset(run)
+
+    def _without_jobset(self, run: str) -> runs.RunState:
+        """The state of a run that the namespace lacks: lost, unless its end is known or it is in another cluster."""
+        paths = runs.find(run, self.runs_folder)
+        found, api = runs.state(paths), self._api()
+        if found.state != runs.ELSEWHERE or runs.cluster_of(paths) not in _targets(api):
+            return found
+        return replace(found, state=runs.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
 
     def _looked_at(self, run: str, jobset: Object) -> runs.RunState:
         """The state of a run that the cluster has; its copy alone cannot know that somebody carries it on."""
@@ -151,9 +162,9 @@ class KubernetesBackend:
         there = call(self._jobsets())
         for jobset in there:
             self._ensure_copy(jobset)
-        here = self._api().namespace
-        targets = [(paths.id, run_cache.target(paths)) for paths in runs.every(self.runs_folder)]
-        return [self.state(run) for run, target in targets if target and target.namespace == here]
+        found, here = {jobset["metadata"]["name"] for jobset in there}, _targets(self._api())
+        copies = [(paths.id, runs.cluster_of(paths)) for paths in runs.every(self.runs_folder)]
+        return [self.state(run) for run, target in copies if run in found or target in here]
 
     def stop(self, run: str, reason: str, now: bool) -> None:
         """Ask node 0's agent to stop, wait for it as long as a checkpoint may take, and delete all of the run."""
@@ -248,13 +259,18 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])
         if not paths.folder.exists():
             spec = manifests.spec_of(jobset)
-            plan = manifests.copied_plan(spec, paths.id, self._context, jobset["metadata"]["namespace"])
+            plan = manifests.copied_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
             plan["owner"] = jobset["metadata"]["annotations"][manifests.ANNOTATION_OWNER]
             run_cache.create(paths, spec.to_toml(), plan, _submitted(jobset).time)
 
     def _cached(self, run: str) -> runs.RunState | None:
         paths = names.RunPaths(self.runs_folder / run)
         return runs.state(paths) if paths.events.is_file() else None
+
+
+def _targets(api: ClusterApi) -> tuple[runs.Target, runs.Target]:
+    """How copies name the namespace of *api*; those of older versions name no context where it was the current one."""
+    return runs.Target(api.context, api.namespace), runs.Target(None, api.namespace)
 
 
 def _submitted(jobset: Object) -> Event:

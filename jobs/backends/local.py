@@ -75,7 +75,7 @@ class LocalBackend:
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """All events of the run, read from its folder."""
-        paths = runs.find(run, self.runs_folder)
+        paths = self._own(run)
         return folder_events(paths, follow, alive=lambda: runs.alive(paths))
 
     def state(self, run: str) -> runs.RunState:
@@ -88,7 +88,7 @@ class LocalBackend:
 
     def stop(self, run: str, reason: str, now: bool) -> None:
         """Leave the request where the supervisor looks for it; a run that is over stays as it is."""
-        paths = runs.find(run, self.runs_folder)
+        paths = self._own(run)
         if runs.alive(paths):
             try:
                 requests.make(str(paths.folder), requests.KILL if now else requests.STOP, reason)
@@ -99,7 +99,7 @@ class LocalBackend:
         """Kill rank 0; machines of which nodes could be taken away are not here."""
         if how != "kill" or node != 0:
             raise wrong("--how", how, "a run on this machine has rank 0 to kill: use --node 0 --how kill")
-        pid_file = runs.find(run, self.runs_folder).folder / "rank-0.pid"
+        pid_file = self._own(run).folder / "rank-0.pid"
         try:
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
         except (OSError, ValueError) as error:
@@ -116,6 +116,13 @@ class LocalBackend:
         """A shell in the run's folder."""
         folder = runs.find(run, self.runs_folder).folder
         return ["env", "--chdir", str(folder), os.environ.get("SHELL", "/bin/sh")]
+
+    def _own(self, run: str) -> names.RunPaths:
+        """The paths of a run of this machine; InputError for one that goes on elsewhere, as far as is known here."""
+        paths = runs.find(run, self.runs_folder)
+        if (target := runs.cluster_of(paths)) and runs.state(paths).state not in record.TERMINAL:
+            raise wrong("--on", "local", f"run {paths.id} is in {target}: leave --on out")
+        return paths
 
     def _paths(self, run: str) -> names.RunPaths:
         return names.RunPaths(self.runs_folder / run)

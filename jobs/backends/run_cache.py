@@ -7,13 +7,12 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 from jobs import runs
 from jobs.backends.pod_output import Entry
 from jobs.events import Event, Lines
 from jobs.names import RunPaths
-from jobs.plan.manifests import BACKEND
 from jobs.pod import record
 from jobs.pod.lines import Line
 from jobs.pod.supervisor import LOCK
@@ -169,19 +168,6 @@ def create(paths: RunPaths, spec: str, plan: dict[str, Any], submitted: float) -
     event |= {"owner": plan["owner"]} if "owner" in plan else {}
     with paths.events.open("a") as file:
         file.write(json.dumps(event) + "\n")
-
-
-class Target(NamedTuple):
-    """Where a copied run really is."""
-
-    context: str | None
-    namespace: str
-
-
-def target(paths: RunPaths) -> Target | None:
-    """Where the run is whose copy the folder holds; None where the folder is no copy."""
-    plan = runs.plan(paths) if paths.plan.is_file() else {}
-    return Target(plan.get("context"), plan["namespace"]) if plan.get("backend") == BACKEND else None
 
 
 def _newest(path: Path) -> float:

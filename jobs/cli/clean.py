@@ -19,6 +19,6 @@ def command(
     from jobs.cli.view import say
     from jobs.spec import read_duration
 
-    found = api.clean(read_duration("--older", older), yes, runs)
+    found = api.clean(read_duration("--older", older), yes, runs, say)
     tables.show_runs(found, json)
     say(f"{len(found)} runs deleted" if yes else f"{len(found)} runs; --yes deletes them")

@@ -30,7 +30,7 @@ ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why somebody deletes it
 ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that nobody led
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
-BACKEND = "kubernetes"  # as plans name it
+BACKEND = names.KUBERNETES
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 
 

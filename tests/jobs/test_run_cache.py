@@ -164,6 +164,6 @@ def test_a_deleted_copy_is_not_made_again_by_following(tmp_path: Path) -> None:
 
 
 def test_a_copy_tells_where_its_run_is_and_a_local_run_is_no_copy(paths: RunPaths) -> None:
-    assert run_cache.target(paths) == (None, "here")
+    assert runs.cluster_of(paths) == (None, "here")
     paths.plan.write_text('{"backend": "local"}')
-    assert run_cache.target(paths) is None
+    assert runs.cluster_of(paths) is None

@@ -77,7 +77,7 @@ def test_a_clusters_plan_names_a_forwarded_variable_and_holds_its_value_nowhere(
 class RecordingApi:
     """Keeps what is created."""
 
-    namespace = "training"
+    namespace, context = "training", "lab"
 
     def __init__(self) -> None:
         self.created: list[Object] = []

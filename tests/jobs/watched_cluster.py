@@ -32,7 +32,8 @@ def jobset(
         manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
         manifests.ANNOTATION_SUBMITTED: f"{time.time() - age:.3f}",
     }
-    metadata = {"name": RUN, "namespace": "here", "annotations": annotations}
+    annotations[manifests.ANNOTATION_OWNER] = "me"
+    metadata = {"name": RUN, "namespace": "here", "annotations": annotations, "creationTimestamp": stamp(age)}
     kept: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}
     pods = {"containers": [{"name": "node", "image": "any"}], "volumes": [{"name": "volume", **kept}]}
     node = {"template": {"spec": {"template": {"spec": pods}}}}
@@ -58,8 +59,11 @@ def refused(code: int) -> ApiError:
 class FakeCluster:
     """Answers watches by what tests put into them, logs by fixed lines; keeps what was changed."""
 
-    def __init__(self, pods: list[Object]) -> None:
+    namespace, context = "here", "this"
+
+    def __init__(self, pods: list[Object], jobsets: Sequence[Object] = ()) -> None:
         self.pods = pods
+        self.jobsets = list(jobsets)
         self.logs: dict[str, list[str]] = {}
         self.changes: dict[str, asyncio.Queue[Any]] = {}
         self.patched: list[Object] = []
@@ -86,12 +90,16 @@ class FakeCluster:
     async def list(self, kind: str, labels: Any = None) -> list[Object]:
         if kind in self.refuses:
             raise self.refuses[kind]
-        return self.pods if kind == cluster_api.POD else []
+        return {cluster_api.POD: self.pods, cluster_api.JOBSET: self.jobsets}.get(kind, [])
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         self.asked.append(f"{namespace}/{name}")
         if f"{namespace}/{name}" in self.refuses:
             raise self.refuses[f"{namespace}/{name}"]
+        if kind == cluster_api.JOBSET:
+            if kind in self.refuses:
+                raise self.refuses[kind]
+            return next((each for each in self.jobsets if each["metadata"]["name"] == name), None)
         return self.found.get(f"{namespace}/{name}")
 
     async def node_events(self) -> Sequence[Object]:

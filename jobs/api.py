@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ from jobs.validate import require_valid
 
 if TYPE_CHECKING:
     from jobs.drill import Recovery
+
+_STOPPED = "stopped by its user"
 
 __all__ = ["bench", "compare", "plan_bench", "predict", "read_spec", "report"]  # and all that is defined here
 
@@ -115,10 +118,13 @@ def stop(run: str, now: bool = False, wait: bool = True, where: Place = None) ->
     before = backend.state(run)
     if before.over:
         return before
-    backend.stop(before.id, "stopped by its user", now)
-    while wait and not backend.state(before.id).over:
-        time.sleep(0.05)
-    return backend.state(before.id)
+    backend.stop(before.id, _STOPPED, now)
+    try:
+        while wait and not backend.state(before.id).over:
+            time.sleep(0.05)
+        return backend.state(before.id)
+    except UnknownRun:
+        return replace(before, state=record.STOPPED, reason=_STOPPED)  # one that left no record here
 
 
 def drill(

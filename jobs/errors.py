@@ -49,6 +49,10 @@ class NotPermitted(SpotmpiError):
     """Whoever we are may not do or read this; others may."""
 
 
+class UnreadableRun(SpotmpiError):
+    """A run on a cluster whose JobSet this version cannot read: another version made it, or another program."""
+
+
 class RunInUse(SpotmpiError):
     """Another supervisor holds the run folder."""
 

@@ -21,6 +21,7 @@ from jobs.pod.supervisor import LOCK
 RUNNING = "running"
 LOST = "lost"
 ELSEWHERE = "elsewhere"
+UNKNOWN = "unknown"
 _END = 1 << 17  # bytes
 
 
@@ -28,8 +29,9 @@ _END = 1 << 17  # bytes
 class RunState:
     """What a run has come to so far.
 
-    ``state`` is submitted, waiting, running, succeeded, failed, stopped; lost, when nobody is left to end it; or
-    elsewhere: this folder is a copy without an end, and only the run's cluster can say how the run is.
+    ``state`` is submitted, waiting, running, succeeded, failed, stopped; lost, when nobody is left to end it;
+    elsewhere: this folder is a copy without an end, and only the run's cluster can say how the run is; or unknown: the
+    cluster has it, and this version cannot read what it says.
     """
 
     id: str

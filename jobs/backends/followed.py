@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.backends.start_limit import unix
 from jobs.plan import manifests
 from jobs.plan.pods import CONTAINER
 
@@ -25,9 +26,14 @@ class Followed:
 def followed(jobset: Mapping[str, Any]) -> Followed:
     """The `Followed` of a run's JobSet."""
     spec = manifests.spec_of(jobset)
-    submitted = float(jobset["metadata"]["annotations"][manifests.ANNOTATION_SUBMITTED])
     every_node, limits = spec.launcher != "mpirun", spec.limits
-    return Followed(jobset["metadata"]["name"], spec.nodes, every_node, submitted, limits.start, limits.failures)
+    name, moment = jobset["metadata"]["name"], submitted(jobset)
+    return Followed(name, spec.nodes, every_node, moment, limits.start, limits.failures)
+
+
+def submitted(jobset: Mapping[str, Any]) -> float:
+    """When a run was submitted, Unix seconds by the API server's clock, which keeps whole ones."""
+    return unix(jobset["metadata"]["creationTimestamp"])
 
 
 def pulled(pod: Mapping[str, Any]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from jobs.backends.base import Say
 from jobs.backends.beyond import Ask
 from jobs.backends.cluster_api import ClusterApi, Object, told
 from jobs.backends.cluster_follow import ClusterFollower
+from jobs.backends.followed import submitted
 from jobs.backends.loop_thread import LoopThread, call
 from jobs.backends.pod_output import Entry
 from jobs.backends.run_cache import Given, RunCache
@@ -33,7 +35,7 @@ from jobs.backends.run_keys import make_keys
 from jobs.backends.run_rate import run_rate
 from jobs.backends.volume_access import Volume
 from jobs.environment import Environment
-from jobs.errors import Problem, UnknownRun, wrong
+from jobs.errors import Problem, UnknownRun, UnreadableRun, wrong
 from jobs.events import Event, Lines, Stream
 from jobs.images import build_for
 from jobs.plan import manifests, pods, ship
@@ -77,12 +79,12 @@ class KubernetesBackend:
 
     def plan(self, spec: JobSpec, run: str) -> Plan:
         """The run's objects in the order of creation, without its keys."""
-        submitted, offer = round(time.time(), 3), cluster_offer.make(spec, self._environment, self._api())
+        moment, offer = round(time.time(), 3), cluster_offer.make(spec, self._environment, self._api())
         shipped = code_shipping.shipment(offer.spec, offer.site)
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
-            time=submitted,
+            time=moment,
             keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
             code={"pod.tar.gz": ship.pod_side(names.PROJECT), **(shipped.carried if shipped else {})},
             user_code=shipped.archive if shipped else None,
@@ -94,7 +96,7 @@ class KubernetesBackend:
             pod_templates.require_shape(manifests.pod_template(objects[0]), offer.site.templates)
         return {
             **manifests.copied_plan(spec, run, self._api().context, offer.site.namespace),
-            "submitted": submitted,
+            "submitted": moment,
             "notes": [*offer.notes, *([shipped.note] if shipped else [])],
             "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
             "owner": submission.owner,
@@ -134,7 +136,20 @@ class KubernetesBackend:
             raise UnknownRun(
                 [Problem("run", run, "no such run in the namespace; `spotmpi list` shows those there are")]
             )
-        return self._looked_at(run, jobset) if jobset else self._without_jobset(run)
+        return self._of_jobset(jobset) if jobset else self._without_jobset(run)
+
+    def _of_jobset(self, jobset: Object) -> runs.RunState:
+        """The state of a run that the cluster has, be it only that this version cannot read it."""
+        run = jobset["metadata"]["name"]
+        cached = self._cached(run)
+        if cached and cached.state in record.TERMINAL:
+            return cached
+        try:
+            return self._looked_at(run, jobset)
+        except UnreadableRun as error:
+            known = cached or runs.RunState(run, str(self.runs_folder / run), run, runs.UNKNOWN)
+            owner = manifests.annotations(jobset).get(manifests.ANNOTATION_OWNER)
+            return replace(known, state=runs.UNKNOWN, reason=str(error), submitted=submitted(jobset), owner=owner)
 
     def _without_jobset(self, run: str) -> runs.RunState:
         """The state of a run that the namespace lacks: lost, unless its end is known or it is in another cluster."""
@@ -159,12 +174,12 @@ class KubernetesBackend:
 
     def list(self) -> list[runs.RunState]:
         """The runs of the namespace and those that this terminal has copies of, oldest first."""
-        there = call(self._jobsets())
-        for jobset in there:
-            self._ensure_copy(jobset)
-        found, here = {jobset["metadata"]["name"] for jobset in there}, _targets(self._api())
-        copies = [(paths.id, runs.cluster_of(paths)) for paths in runs.every(self.runs_folder)]
-        return [self.state(run) for run, target in copies if run in found or target in here]
+        there = {jobset["metadata"]["name"]: jobset for jobset in call(self._jobsets())}
+        here = _targets(self._api())
+        gone = [paths.id for paths in runs.every(self.runs_folder) if runs.cluster_of(paths) in here]
+        found = [self._of_jobset(jobset) for jobset in there.values()]
+        found += [self._without_jobset(run) for run in gone if run not in there]
+        return sorted(found, key=lambda state: (state.submitted or math.inf, state.id))
 
     def stop(self, run: str, reason: str, now: bool) -> None:
         """Ask node 0's agent to stop, wait for it as long as a checkpoint may take, and delete all of the run."""
@@ -249,9 +264,7 @@ class KubernetesBackend:
             from jobs.cloud import no_machine
             from jobs.cloud.aws import open_account
 
-            return no_machine.why_no_machine(
-                open_account(environment.region), environment, groups, _submitted(jobset).time
-            )
+            return no_machine.why_no_machine(open_account(environment.region), environment, groups, submitted(jobset))
 
         return ask
 
@@ -260,8 +273,9 @@ class KubernetesBackend:
         if not paths.folder.exists():
             spec = manifests.spec_of(jobset)
             plan = manifests.copied_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
-            plan["owner"] = jobset["metadata"]["annotations"][manifests.ANNOTATION_OWNER]
-            run_cache.create(paths, spec.to_toml(), plan, _submitted(jobset).time)
+            if owner := manifests.annotations(jobset).get(manifests.ANNOTATION_OWNER):
+                plan["owner"] = owner
+            run_cache.create(paths, spec.to_toml(), plan, submitted(jobset))
 
     def _cached(self, run: str) -> runs.RunState | None:
         paths = names.RunPaths(self.runs_folder / run)
@@ -271,9 +285,3 @@ class KubernetesBackend:
 def _targets(api: ClusterApi) -> tuple[runs.Target, runs.Target]:
     """How copies name the namespace of *api*; those of older versions name no context where it was the current one."""
     return runs.Target(api.context, api.namespace), runs.Target(None, api.namespace)
-
-
-def _submitted(jobset: Object) -> Event:
-    annotations = jobset["metadata"]["annotations"]
-    values = {"name": manifests.spec_of(jobset).title, "owner": annotations[manifests.ANNOTATION_OWNER]}
-    return Event(float(annotations[manifests.ANNOTATION_SUBMITTED]), record.SUBMITTED, values=values)

@@ -12,6 +12,7 @@ from lightkube import ApiError
 from jobs import names
 from jobs.backends import cluster_api, start_limit
 from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.errors import UnreadableRun
 from jobs.plan import manifests
 from jobs.pod import place
 
@@ -67,8 +68,9 @@ async def _is_stray(api: ClusterApi, jobset: Object) -> bool:
     if not jobset["spec"].get("suspend") or time.time() < made + _SUBMITTING:
         return False
     try:
+        manifests.spec_of(jobset)  # another version may call a run's parts otherwise
         return await api.find(cluster_api.CONFIG_MAP, names.parts_name(jobset["metadata"]["name"])) is None
-    except ApiError:
+    except (ApiError, UnreadableRun):
         return False
 
 

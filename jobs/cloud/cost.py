@@ -139,10 +139,10 @@ def environment_cost(
 def _look_at_runs(where: Where) -> list[str]:
     """Bring the records of everybody's runs that the place has here, or say why not."""
     try:
-        choose.backend(where).list()
+        found = choose.backend(where).list()
     except SpotmpiError as error:
         return [f"runs that this machine has no record of count as idle, since the cluster can't be asked: {error}"]
-    return []
+    return [f"nodes of {state.id} count as idle: {state.reason}" for state in found if state.state == runs.UNKNOWN]
 
 
 def _environment(where: Where, paths: RunPaths) -> Environment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from jobs import environment
 from jobs.backends.choose import Where
@@ -93,7 +94,7 @@ class _Removing:
         for run in self._hands.list_runs(where):
             if not run.over:
                 self._hands.say(f"stopping {run.id} with a checkpoint")
-                self._hands.stop_run(run.id, where=where)
+                self._or_say(f"{run.id} can't be stopped", partial(self._hands.stop_run, run.id, where=where))
 
     def _shrink(self) -> None:
         if self._there is not None:
@@ -101,7 +102,7 @@ class _Removing:
             if left:
                 self._hands.say(f"{left} nodes are still on their way out; they go with their groups")
 
-    def _or_say(self, what: str, work: Callable[[], None]) -> None:
+    def _or_say(self, what: str, work: Callable[[], object]) -> None:
         """Do what helps, but is not needed: a cluster that is half gone must not keep its environment alive."""
         try:
             work()

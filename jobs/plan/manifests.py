@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from jobs import names
+from jobs.errors import UnreadableRun
 from jobs.plan import pods
 from jobs.plan.pod_plan import Shipped, pod_plan
 from jobs.plan.ship import digest
@@ -63,8 +66,24 @@ def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[O
 
 
 def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
-    """The spec that a run's JobSet carries in its annotations."""
-    return JobSpec.model_validate(json.loads(jobset["metadata"]["annotations"][ANNOTATION_SPEC]))
+    """The spec that a run's JobSet carries in its annotations; UnreadableRun where it carries none that we know."""
+    name, text = jobset["metadata"]["name"], annotations(jobset).get(ANNOTATION_SPEC)
+    if text is None:
+        remedy = f"`kubectl describe jobset {name}` shows whose it is"
+        raise UnreadableRun(f"JobSet {name} has no annotation {ANNOTATION_SPEC}; {remedy}")
+    try:
+        return JobSpec.model_validate(json.loads(text))
+    except ValidationError as error:
+        found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise UnreadableRun(f"this version cannot read JobSet {name} ({found}); upgrade spotmpi") from error
+    except ValueError as error:
+        raise UnreadableRun(f"annotation {ANNOTATION_SPEC} of JobSet {name} is not JSON: {error}") from error
+
+
+def annotations(jobset: Mapping[str, Any]) -> Mapping[str, str]:
+    """The annotations of a JobSet, which may have none."""
+    found: Mapping[str, str] = jobset["metadata"].get("annotations") or {}
+    return found
 
 
 def pod_template(jobset: Mapping[str, Any]) -> Object:
@@ -81,7 +100,7 @@ def copied_plan(spec: JobSpec, run: str, context: str | None, namespace: str) ->
 def mounted(jobset: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]] | None:
     """The claim, image and pull secrets that a run's pods have; None for a run without a run volume."""
     pod = pod_template(jobset)["spec"]
-    kept = next(volume for volume in pod["volumes"] if volume["name"] == "volume")
+    kept: Object = next((volume for volume in pod.get("volumes") or [] if volume["name"] == "volume"), {})
     if "persistentVolumeClaim" not in kept:
         return None
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets") or [])

@@ -33,6 +33,16 @@ def test_down_stops_runs_takes_nodes_away_destroys_and_leaves_nothing(life: Life
     assert down("lab", life.hands) == () and life.asked() == []
 
 
+def test_down_stops_the_other_runs_where_one_cannot_be_stopped(life: Life) -> None:
+    """It works: one line on it. It fails: the runs after it lose what they did since their last checkpoint."""
+    up("lab", life.hands, Wishes(images=False))
+    life.runs = [RunState(run, "", "a", "running") for run in ("a-1", "b-1")]
+    life.trouble["stop"] = "JobSet a-1 is of another version"
+    assert down("lab", life.hands) == ()
+    assert "stop b-1 on lab" in life.did
+    assert "a-1 can't be stopped: JobSet a-1 is of another version" in life.said
+
+
 @pytest.mark.parametrize("step", ["Take", "stop", "wait", "destroy", "stack rm"])
 def test_down_that_was_killed_at_a_step_goes_on_and_leaves_nothing(
     life: Life, step: str, monkeypatch: pytest.MonkeyPatch

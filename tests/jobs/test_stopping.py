@@ -13,13 +13,15 @@ from lightkube import ApiError
 
 from jobs import names
 from jobs.backends import stopping
+from jobs.plan import manifests
 
 Object = dict[str, Any]
 
 
 def jobset(name: str, age: float, suspend: bool = True) -> Object:
     made = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"metadata": {"name": name, "creationTimestamp": made}, "spec": {"suspend": suspend}}
+    notes = {manifests.ANNOTATION_SPEC: '{"command": ["x"]}'}
+    return {"metadata": {"name": name, "creationTimestamp": made, "annotations": notes}, "spec": {"suspend": suspend}}
 
 
 class Namespace:

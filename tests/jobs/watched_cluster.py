@@ -120,7 +120,8 @@ class FakeCluster:
         self.patched_jobset["metadata"]["annotations"] |= values["metadata"]["annotations"]
         self.put(cluster_api.JOBSET, "MODIFIED", self.patched_jobset)
 
-    async def delete(self, kind: str, name: str) -> None:
+    async def delete(self, kind: str, name: str, wait: bool = False, now: bool = False) -> None:
         await asyncio.sleep(0.1)  # a request takes its time; a follower that has ended by then has not deleted
         self.deleted.append(name)
+        self.jobsets = [each for each in self.jobsets if each["metadata"]["name"] != name]
         self.put(cluster_api.JOBSET, "DELETED", self.patched_jobset)

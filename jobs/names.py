@@ -89,6 +89,12 @@ KUBERNETES = "kubernetes"  # the backend, as plans name it
 LABEL_RUN = "spotmpi.dev/run"
 LABEL_TYPE = "node.kubernetes.io/instance-type"  # that every cloud gives its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"
+PREFIX = "spotmpi.dev/"  # of labels and annotations by which runs are found, kept apart and ended
+
+
+def is_reserved(key: str) -> bool:
+    """Whether a label or annotation of that key is for spotmpi to set."""
+    return key.startswith(PREFIX) or key == LABEL_APP
 
 
 def run_labels(run: str) -> dict[str, str]:

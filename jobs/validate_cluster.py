@@ -22,6 +22,7 @@ _WORLD |= dict.fromkeys(("H", "host", "hostfile", "machinefile", "default-hostfi
 
 def problems(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:
     """All of them; *lasting* are the folders on volumes that outlive a pod, None where everything lasts."""
+    yield from _labels(spec)
     yield from _mounts(spec)
     yield from _secret_variables(spec)
     yield from _mpi(spec)
@@ -55,6 +56,12 @@ def _kernels(image: str, choice: Choice) -> Iterable[Problem]:
 def within(path: str, folders: Iterable[str]) -> bool:
     """Whether an absolute *path* is one of *folders* or inside one."""
     return any(os.path.commonpath([path, folder]) == folder for folder in folders)
+
+
+def _labels(spec: JobSpec) -> Iterable[Problem]:
+    for key, value in spec.kubernetes.labels.items():
+        if names.is_reserved(key):
+            yield Problem(f"kubernetes.labels.{key}", value, "spotmpi finds its runs by this label: choose another key")
 
 
 def _mounts(spec: JobSpec) -> Iterable[Problem]:

@@ -109,7 +109,7 @@ def mounted(jobset: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]] | Non
 
 def _jobset(spec: JobSpec, site: Site, submission: Submission, job: Object, plan_hash: str) -> Object:
     run = submission.run
-    labels = names.run_labels(run) | spec.kubernetes.labels
+    labels = spec.kubernetes.labels | names.run_labels(run)
     if spec.kubernetes.queue:
         labels[LABEL_QUEUE] = spec.kubernetes.queue
     return {

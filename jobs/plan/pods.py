@@ -31,7 +31,7 @@ def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
     """The pod template of every node of *run*, with the user's templates merged over it."""
     own = {
         "metadata": {
-            "labels": names.run_labels(run) | spec.kubernetes.labels,
+            "labels": spec.kubernetes.labels | names.run_labels(run),
             "annotations": {
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
                 "karpenter.sh/do-not-disrupt": "true",

@@ -7,7 +7,7 @@ Objects are merged key by key, a null takes a key away. Lists of named things ar
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +52,11 @@ def merged(pod: Object, templates: Iterable[Template], container: str) -> Object
         values = {key: template.values[key] for key in ("metadata", "spec") if key in template.values}
         pod = _merge(pod, values)
         found = _guarded(pod, container)
+        ours = {path: None for path in found if path.startswith("metadata.")} | ours  # nor may a template add one
         for path in (path for path, value in ours.items() if found.get(path) != value):
             remedy = f"set {_REMEDIES[path]} instead" if path in _REMEDIES else "leave it out"
             problems.append(Problem(FIELD, template.name, f"must not change {path}, which is spotmpi's own: {remedy}"))
-        ours = {path: value for path, value in ours.items() if found.get(path) == value}
+        ours = {path: found.get(path) for path in ours}  # each change is told once
     if problems:
         raise InputError(problems)
     return pod
@@ -89,16 +90,23 @@ def _guarded(pod: Object, container: str) -> dict[str, Any]:
     """What the run depends on, by its path."""
     spec = _object(pod.get("spec"))
     agent = next((each for each in _objects(spec.get("containers")) if each.get("name") == container), {})
-    labels = _object(_object(pod.get("metadata")).get("labels"))
     inside = f"spec.containers[{container}]"
     return {
-        **{f"metadata.labels[{name}]": labels.get(name) for name in (names.LABEL_RUN, names.LABEL_APP)},
+        **dict(_reserved(_object(pod.get("metadata")))),
         **{f"spec.{key}": spec.get(key) for key in ("restartPolicy", "terminationGracePeriodSeconds")},
         **{f"{inside}.{key}": agent.get(key) for key in ("command", "args")},
         **{f"spec.volumes[{each.get('name')}]": each for each in _objects(spec.get("volumes"))},
         **{f"{inside}.volumeMounts[{each.get('mountPath')}]": each for each in _objects(agent.get("volumeMounts"))},
         **{f"{inside}.env[{each.get('name')}]": each for each in _objects(agent.get("env"))},
     }
+
+
+def _reserved(metadata: Object) -> Iterator[tuple[str, Any]]:
+    """The labels and annotations that are spotmpi's own, by their path."""
+    for part in ("labels", "annotations"):
+        for key, value in _object(metadata.get(part)).items():
+            if names.is_reserved(key):
+                yield f"metadata.{part}[{key}]", value
 
 
 def _object(value: Any) -> Object:

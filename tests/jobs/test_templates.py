@@ -107,6 +107,10 @@ def test_one_template_may_serve_many_plans() -> None:
             "must not change spec.containers[node].volumeMounts[/dev/shm]",
         ),
         ({"metadata": {"labels": {"spotmpi.dev/run": "x"}}}, "must not change metadata.labels[spotmpi.dev/run]"),
+        ({"metadata": {"labels": {"spotmpi.dev/run": None}}}, "must not change metadata.labels[spotmpi.dev/run]"),
+        ({"metadata": {"labels": None}}, "must not change metadata.labels[app.kubernetes.io/managed-by]"),
+        ({"metadata": {"labels": {"spotmpi.dev/purpose": "x"}}}, "change metadata.labels[spotmpi.dev/purpose]"),
+        ({"metadata": {"annotations": {"spotmpi.dev/stop": "x"}}}, "change metadata.annotations[spotmpi.dev/stop]"),
         ({"template": {}}, "has no place for template: use metadata and spec"),
     ],
 )

@@ -110,6 +110,14 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
             mounted({"path": "/a", "secret": "s"}, {"path": "/a", "config_map": "c"}),
             "kubernetes.mounts.1.path = '/a': is mounted twice",
         ),
+        (
+            {"command": ["x"], "kubernetes": {"labels": {"spotmpi.dev/run": "other-1"}}},
+            "kubernetes.labels.spotmpi.dev/run = 'other-1': spotmpi finds its runs by this label: choose another key",
+        ),
+        (
+            {"command": ["x"], "kubernetes": {"labels": {"app.kubernetes.io/managed-by": "helm"}}},
+            "kubernetes.labels.app.kubernetes.io/managed-by = 'helm': spotmpi finds",
+        ),
         (secret_env(A="key"), "kubernetes.secret_env.A = 'key': write it as SECRET/KEY"),
         (secret_env(SPOTMPI_RUN="a/b"), "kubernetes.secret_env.SPOTMPI_RUN = 'a/b': a variable's name has letters"),
         ({**secret_env(A="a/b"), "env": {"A": "1"}}, "kubernetes.secret_env.A = 'a/b': env.A gives it already"),

@@ -210,9 +210,19 @@ def _without_end(paths: RunPaths) -> dict[str, Any]:
     return {"state": ELSEWHERE, "reason": f"it is in {target}; `spotmpi status {paths.id}` asks there"}
 
 
+def earlier_attempts(paths: RunPaths) -> int:
+    """How many attempts the run had had when it was submitted last, as far as is recorded here."""
+    newest = earlier = 0
+    for event in lines(paths.events):
+        earlier = newest if event.get("event") == record.SUBMITTED else earlier
+        newest = max(newest, event.get("attempt", 0))
+    return earlier
+
+
 def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
     kind = event.get("event")
-    counted = {key: event[key] for key in ("failures", "interruptions") if key in event}
+    # An agent that has lost its record counts from the beginning, and what was counted before it is true all the same.
+    counted = {key: max(event[key], values.get(key, 0)) for key in ("failures", "interruptions") if key in event}
     if kind == record.SUBMITTED:
         values.update(
             name=event.get("name", values["name"]),
@@ -220,10 +230,13 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
             submitted=values.get("submitted", event["t"]),
             ended=None,
             reason=None,
+            failures=0,
+            interruptions=0,
         )
         values["state"] = "submitted"
     elif kind == record.STARTED:
-        values.update(**counted, state=RUNNING, attempt=event.get("attempt", 0), reason=None)
+        attempt = max(event.get("attempt", 0), values.get("attempt", 0))
+        values.update(**counted, state=RUNNING, attempt=attempt, reason=None)
         values["container"] = event.get("container", values.get("container"))
     elif kind == record.WAITING:
         values.update(state=record.WAITING, reason=event.get("reason"))

@@ -22,6 +22,7 @@ from jobs.backends import (
     stopping,
     submitting,
 )
+from jobs.backends.attempt_counts import with_counters
 from jobs.backends.base import Say
 from jobs.backends.beyond import Ask
 from jobs.backends.cluster_api import ClusterApi, Object, told
@@ -166,9 +167,11 @@ class KubernetesBackend:
         for event in self._live_events(paths, jobset, follow=False):
             last = event if isinstance(event, Event) else None
         found = runs.state(paths)
+        waiting = last is not None and last.kind == record.WAITING
+        found = with_counters(found, jobset, runs.earlier_attempts(paths), waiting)
         if found.state in record.TERMINAL:
             return found
-        if last and last.kind == record.WAITING:
+        if last and waiting:
             return replace(found, state=record.WAITING, reason=last.reason)
         return replace(found, state=runs.RUNNING)
 

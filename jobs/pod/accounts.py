@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import hardware, protocol, record, spending
-from .attempt import Attempt
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
 from .progress import Progress
 
@@ -70,11 +69,10 @@ class Accounts:
         """When the attempt that begins now has to end so that ``limits.cost`` holds, or None."""
         return spending.paid_until(self.plan, self.attempts, self.since, self.present)
 
-    def end(self, attempt: Attempt, outcome: Outcome, began: float) -> None:
-        """Write what *attempt* came to."""
-        progress = attempt.progress
+    def end(self, number: int, progress: Progress, outcome: Outcome, began: float) -> None:
+        """Write what attempt *number* came to, which began at *began* (Unix seconds)."""
         values = {
-            "attempt": attempt.number,
+            "attempt": number,
             "node": 0,
             "present": self.present,
             "started": began,
@@ -92,7 +90,7 @@ class Accounts:
             "context": progress.context,
             "result": progress.result,
         }
-        self.record.attempt(attempt.number, 0, values)
+        self.record.attempt(number, 0, values)
         self.attempts.append(values)
 
     def verdict(self, outcome: Outcome) -> Outcome | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from . import network
+from .endings import Outcome
 from .peers import Hub
 from .staging import Staging
 
@@ -26,9 +27,9 @@ class Arrival:
         self._complete: float | None = None  # when the last host had come, by time.monotonic
 
     @property
-    def failed(self) -> str | None:
-        """Why the data cannot be staged, or None."""
-        return self._staging.error
+    def failed(self) -> Outcome | None:
+        """How the attempt ends where the data cannot be staged, or None."""
+        return self._staging.failure
 
     def awaited(self) -> str | None:
         """What is not there yet, in words, or None."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 
-from . import hardware, machine, memory, place, protocol, record, ssh
+from . import hardware, machine, memory, place, protocol, record, ssh, system_errors
 from .accounts import Accounts
 from .arrival import Arrival
 from .attempt import Attempt
@@ -15,12 +16,14 @@ from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write
 from .peers import Hub
 from .place import Place
 from .pod_record import PodRecord
+from .progress import Progress
 from .staging import Staging
 
 RENDEZVOUS_PORT = "23456"  # torch's users know it
 TALK = 1.0  # seconds between words on who is awaited; hundreds of hosts come within one
 ASKING = 5.0  # seconds in which every agent has to show that it lives after a launcher failed
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
+_CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 
 
 class LeaderRequests:
@@ -51,8 +54,7 @@ class LeaderRequests:
         """How the launcher of another node failed, or None."""
         for node, (code, reason) in self._hub.ended.items():
             if code:
-                cause = NOT_RETRYABLE if code == protocol.NOT_RETRYABLE else FAILURE
-                return Outcome(cause, "node %d: %s" % (node, reason), code)
+                return Outcome(_CAUSES.get(code, FAILURE), "node %d: %s" % (node, reason), code)
         return None
 
     def urgent(self) -> bool:
@@ -86,21 +88,32 @@ class LeaderRequests:
 
 def run(here: Place, notice: Notice) -> int:
     """One attempt, led from here; the pod's exit code."""
-    os.makedirs(here.folder, exist_ok=True)
-    written = PodRecord(here.folder)
+    try:
+        os.makedirs(here.folder, exist_ok=True)
+        written = PodRecord(here.folder)
+    except OSError as error:
+        return _unrecorded(here, error)
     try:
         for name, text in here.plan["files"].items():
             written.text(name, text)
         return _run(here, notice, written)
     except OSError as error:
-        if error.errno not in record.FULL:
-            raise
         written.give_up_reserve()
-        with contextlib.suppress(OSError):
-            written.event(record.FAILED, reason=record.full(error, here.folder))
-        return protocol.NOT_RETRYABLE
+        return _unrecorded(here, error, written)
     finally:
         written.close()
+
+
+def _unrecorded(here: Place, error: OSError, written: PodRecord | None = None) -> int:
+    """The exit code of an attempt that cannot be recorded; only JobSet's restarts count it then."""
+    outcome = system_errors.outcome(error)
+    outcome = outcome if outcome.cause == NOT_RETRYABLE else _too_often(here) or outcome
+    reason = record.full(error, here.folder) if error.errno in record.FULL else outcome.reason
+    sys.stderr.write("the run cannot be recorded: %s\n" % error)
+    if written and outcome.cause == NOT_RETRYABLE:
+        with contextlib.suppress(OSError):
+            written.event(record.FAILED, reason=reason)
+    return outcome.exit_code
 
 
 def _run(here: Place, notice: Notice, written: PodRecord) -> int:
@@ -129,35 +142,54 @@ def _too_often(here: Place) -> Outcome | None:
 
 
 def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: int) -> Outcome:
+    """How the attempt ended, which is recorded also where nothing was launched."""
     try:
-        accounts.hardware[0] = own_hardware(here)
-        unpack_code(here)
-        daemon = Daemon(here)
+        daemon = _made_ready(here, accounts)
         requests = LeaderRequests(here, hub, notice, daemon)
         arrival = Arrival(here.hosts, hub, Staging(here.plan["staging"]))
         missed = _wait_for_hosts(here.plan["limits"]["start"], accounts.record, hub, requests, arrival)
         accounts.hardware.update(hub.hardware)
-        if missed:
-            return missed
-        daemon.pin(arrival.addresses)
-        environment = write_environment(here, number)
-        plan = attempt_plan(here, environment, RENDEZVOUS_PORT)
-    except (ssh.KeysWrong, hardware.Unfit, OSError) as error:
-        return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
-    attempt = Attempt(number, plan, accounts.record, requests, _deadlines(here, accounts))
+        if missed is None:
+            daemon.pin(arrival.addresses)
+            plan = attempt_plan(here, write_environment(here, number), RENDEZVOUS_PORT)
+            attempt = Attempt(number, plan, accounts.record, requests, _deadlines(here, accounts))
+    except (ssh.KeysWrong, hardware.Unfit) as error:
+        missed = Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+    except OSError as error:
+        missed = system_errors.outcome(error)
+    if missed:
+        accounts.end(number, Progress(accounts.present), missed, accounts.present)
+        return missed
     return _launch(here, accounts, hub, requests, attempt)
+
+
+def _made_ready(here: Place, accounts: Accounts) -> Daemon:
+    """This pod's sshd, once the machine and the code are known to be fit."""
+    accounts.hardware[0] = own_hardware(here)
+    unpack_code(here)
+    return Daemon(here)
 
 
 def _launch(here: Place, accounts: Accounts, hub: Hub, requests: LeaderRequests, attempt: Attempt) -> Outcome:
     accounts.started(attempt.number, [machine.describe(0, accounts.present), *hub.machines.values()])
     hub.tell(go=1)
     began = time.time()
+    try:
+        outcome = _carry_out(here, hub, requests, attempt)
+    except OSError as error:
+        if error.errno in record.FULL:
+            raise
+        outcome = system_errors.outcome(error)
+    accounts.end(attempt.number, attempt.progress, outcome, began)
+    return outcome
+
+
+def _carry_out(here: Place, hub: Hub, requests: LeaderRequests, attempt: Attempt) -> Outcome:
     outcome = attempt.run()
     if outcome.cause == SUCCEEDED:
         outcome = _others(hub, requests, here.launching - 1)
     if outcome.cause == FAILURE:
         outcome = _interrupted_after_all(hub, requests) or _of_memory(hub, outcome)
-    accounts.end(attempt, outcome, began)
     return outcome
 
 
@@ -185,7 +217,7 @@ def _wait_for_hosts(
         if ending:
             return ending.outcome
         if arrival.failed:
-            return Outcome(NOT_RETRYABLE, "node 0: %s" % arrival.failed, protocol.NOT_RETRYABLE)
+            return arrival.failed._replace(reason="node 0: %s" % arrival.failed.reason)
         if time.monotonic() > deadline:
             reason = "limits.start (%gs) is over: %s" % (limit, text)
             return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)

@@ -60,9 +60,12 @@ def unpack_code(here: Place) -> None:
     if archive is None:
         return
     try:
-        with tarfile.open(archive) as packed:
+        with tarfile.open(archive, "r:gz") as packed:
             packed.extractall(here.plan["folder"])
     except (tarfile.TarError, EOFError, zlib.error) as error:
+        # An archive that cannot be read at the moment is none that is broken, though tarfile calls both a ReadError.
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
+            raise error.__cause__ from error
         raise OSError("the code in %s cannot be unpacked: %s" % (archive, error)) from error
 
 

@@ -7,7 +7,8 @@ import os
 import shutil
 import threading
 
-from . import memory
+from . import memory, system_errors
+from .endings import Outcome
 
 COPIERS = 16  # files copied at once; shared storage answers late, not slowly
 
@@ -16,12 +17,17 @@ class Staging:
     """One copy of a data set, made in the background; with a *plan* of None there is nothing to do."""
 
     def __init__(self, plan: dict[str, str] | None) -> None:
-        self.error: str | None = None  # why it could not be made
+        self.failure: Outcome | None = None  # of the attempt, where the copy could not be made
         self._copied, self._size = 0, 0  # bytes
         self._counting = threading.Lock()
         self._thread = threading.Thread(target=self._run, args=(plan,), daemon=True)
         if plan is not None:
             self._thread.start()
+
+    @property
+    def error(self) -> str | None:
+        """Why the copy could not be made, or None."""
+        return self.failure and self.failure.reason
 
     @property
     def busy(self) -> bool:
@@ -36,7 +42,8 @@ class Staging:
         try:
             self._copy(plan["from"], plan["to"], plan["stage"])
         except OSError as error:
-            self.error = "data %s cannot be staged: %s" % (plan["from"], error)
+            reason = "data %s cannot be staged: %s" % (plan["from"], error)
+            self.failure = system_errors.outcome(error)._replace(reason=reason)
 
     def _copy(self, source: str, target: str, stage: str) -> None:
         files = _files(source)

@@ -62,10 +62,10 @@ class Supervisor:
         attempt = Attempt(number, self.plan, self.record, self.requests, self._deadlines(), self.clock)
         try:
             outcome = attempt.run()
-            self.accounts.end(attempt, outcome, began)
+            self.accounts.end(number, attempt.progress, outcome, began)
         except OSError as error:
             outcome = Outcome(NOT_RETRYABLE, self.refused(error), protocol.FAILED)
-            self.accounts.end(attempt, outcome, began)
+            self.accounts.end(number, attempt.progress, outcome, began)
         return outcome
 
     def refused(self, error: OSError) -> str:

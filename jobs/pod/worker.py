@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from . import hardware, machine, memory, processes, protocol, record, ssh
+from . import hardware, machine, memory, processes, protocol, record, ssh, system_errors
 from .attempt import Attempt
 from .connection import Connection
 from .endings import STOPPED, SUCCEEDED, Ending, Outcome
@@ -70,7 +70,8 @@ def run(here: Place, notice: Notice, began: float) -> int:
         daemon = Daemon(here)
         environment = write_environment(here, attempt)
     except (ssh.KeysWrong, hardware.Unfit, OSError) as error:
-        connection.send(ended=protocol.NOT_RETRYABLE, reason=str(error))
+        code = system_errors.outcome(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
+        connection.send(ended=code, reason=str(error))
         link = Link(connection, notice, lambda: None)
     else:
         link = Link(connection, notice, daemon.trouble)
@@ -109,9 +110,9 @@ def _staged(here: Place, link: Link) -> bool:
     while staging.busy and not (link.over or link.connection.lost):
         link.look()
         time.sleep(LOOK)
-    if staging.error:
-        link.connection.send(ended=protocol.NOT_RETRYABLE, reason=staging.error)
-    return not staging.busy and not staging.error
+    if staging.failure:
+        link.connection.send(ended=staging.failure.exit_code, reason=staging.failure.reason)
+    return not staging.busy and not staging.failure
 
 
 def _launch_told(here: Place, link: Link, environment: dict[str, str], attempt: int) -> None:
@@ -119,8 +120,8 @@ def _launch_told(here: Place, link: Link, environment: dict[str, str], attempt: 
     try:
         _launch(here, link, environment, attempt)
     except OSError as error:
-        code = protocol.NOT_RETRYABLE if error.errno in record.FULL else protocol.FAILED
-        link.connection.send(ended=code, reason=record.full(error, here.folder) if code == 78 else str(error))
+        reason = record.full(error, here.folder) if error.errno in record.FULL else str(error)
+        link.connection.send(ended=system_errors.outcome(error).exit_code, reason=reason)
     except Exception as error:
         traceback.print_exc()
         link.connection.send(ended=protocol.FAILED, reason="a fault of spotmpi's own: %r" % error)

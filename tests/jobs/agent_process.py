@@ -2,7 +2,8 @@
 
 python agent_process.py FOLDER PORT
 
-SILENCE in the environment is the number of seconds after which a silent peer counts as lost.
+SILENCE in the environment is the number of seconds after which a silent peer counts as lost; TRANSIENT_ERRORS are what
+its system calls meet (see `tests.transient_errors`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sys
 
 from jobs.pod import agent, connection, hardware, leader, memory, peers, place, worker
+from tests import transient_errors
 
 
 def main(folder: str, port: int) -> int:
@@ -23,6 +25,7 @@ def main(folder: str, port: int) -> int:
     connection.SILENCE = float(os.environ.get("SILENCE", connection.SILENCE))
     vars(leader)["Hub"] = functools.partial(peers.Hub, port=port)
     vars(worker)["join"] = functools.partial(peers.join, port=port)
+    transient_errors.from_environment()
     return agent.main()
 
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from jobs.events import Event
 from jobs.plan.pod_plan import Shipped, pod_plan
 from jobs.pod import place
 from jobs.spec import from_values
+from tests import transient_errors
 
 RUN = "plain-1"
 LIMIT = 90.0  # seconds for anything, on a busy machine
@@ -41,8 +42,8 @@ class Gang:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
 
-    def start(self, node: int, generation: int = 0) -> subprocess.Popen[str]:
-        """Start the agent of a node."""
+    def start(self, node: int, generation: int = 0, errors: Sequence[Sequence[Any]] = ()) -> subprocess.Popen[str]:
+        """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`)."""
         mounts = self.folder / f"node-{node}"
         for name in ("config", "secret", "pod", "work"):
             (mounts / name).mkdir(parents=True, exist_ok=True)
@@ -53,6 +54,7 @@ class Gang:
         (mounts / "secret" / "id").write_text("key")
         environment = {**os.environ, place.ENV_NODE: str(node), place.ENV_GENERATION: str(generation)}
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+        environment[transient_errors.VARIABLE] = json.dumps(list(errors))
         command = [sys.executable, "-m", "tests.jobs.agent_process", str(mounts), str(self.port)]
         log = (self.folder / f"said-{node}-{generation}").open("w")
         self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)

@@ -26,7 +26,11 @@ def shared(tmp_path: Path) -> Path:
 
 
 def staged(source: Path, target: Path, stage: str = "node") -> Staging:
-    it = Staging({"from": str(source), "to": str(target), "stage": stage})
+    return finished(Staging({"from": str(source), "to": str(target), "stage": stage}))
+
+
+def finished(it: Staging) -> Staging:
+    """The copy, once it has ended."""
     deadline = time.monotonic() + 20
     while it.busy and time.monotonic() < deadline:
         time.sleep(0.01)

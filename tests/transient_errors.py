@@ -39,15 +39,16 @@ class TransientErrors:
         patch(builtins, "open", self._opened)
         patch(io, "open", self._opened)  # by which pathlib opens
         patch(socket, "getaddrinfo", self._resolved)
-        for name, call in (("stat", "stat"), ("scandir", "list"), ("listdir", "list"), ("open", "open")):
-            patch(os, name, self._checked(getattr(os, name), call))
-        patch(os, "write", self._checked(os.write, "write"))
+        for name in ("stat", "open", "mkdir", "write"):
+            patch(os, name, self._checked(getattr(os, name), name))
+        for name in ("listdir", "scandir"):
+            patch(os, name, self._checked(getattr(os, name), "list"))
         patch(os, "sendfile", self._sent)  # by which shutil copies
 
     def add(self, call: str, pattern: str, error: int, times: int = 1) -> None:
-        """Let *call* (open, read, write, stat, list, resolve) of names that match fail with *error*, so many times.
+        """Let *call* fail with *error* so many times, for names that match.
 
-        What is resolved is a host and a port, as in ``node-0:9``.
+        Calls are open, read, write, stat, mkdir, list, and resolve, whose names are hosts with ports: ``node-0:9``.
         """
         self._rules.append([call, pattern, error, times])
 

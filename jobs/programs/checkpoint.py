@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from jobs.programs.ending import Fatal
+from jobs.pod import system_errors
+from jobs.programs.ending import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
 State = dict[str, Array]
@@ -60,7 +61,7 @@ class Checkpoint:
 
 
 class Torn(Exception):
-    """A checkpoint that is not what was written; the text says in which way."""
+    """A checkpoint that is not what was written: the text says which file is missing, or of another size or content."""
 
 
 class Checkpoints:
@@ -74,7 +75,7 @@ class Checkpoints:
     def prepare(self) -> None:
         """Make sure that checkpoints can be written here, and remove what a broken-off write left behind.
 
-        Raises Fatal where they cannot.
+        Raises Fatal where they cannot, and Failed where that may pass.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -85,16 +86,26 @@ class Checkpoints:
             probe.mkdir()
             probe.rmdir()
         except OSError as problem:
-            raise Fatal(
-                f"checkpoints cannot be written to {self._folder}: {problem.strerror or problem}; "
-                "make it writable or choose another --checkpoint-path"
-            ) from problem
+            said = f"checkpoints cannot be written to {self._folder}: {problem.strerror or problem}"
+            if not system_errors.is_permanent(problem):
+                raise Failed(said) from problem
+            raise Fatal(f"{said}; make it writable or choose another --checkpoint-path") from problem
 
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint; torn ones are set aside with a line that says so.
 
-        Raises Fatal for a whole one that belongs to another program, model, data or seed.
+        Raises Fatal for a whole one that belongs to another program, model, data or seed, and Failed where one cannot
+        be read: what the disk holds is not known then, and an earlier checkpoint would undo work.
         """
+        try:
+            return self._newest()
+        except OSError as problem:
+            raise Failed(
+                f"the checkpoints in {self._folder} cannot be read: {problem}; they stay as they are, "
+                "and the next attempt reads them again"
+            ) from problem
+
+    def _newest(self) -> Checkpoint | None:
         for path in reversed(self._paths()):
             try:
                 return self._read(path)
@@ -177,7 +188,8 @@ class Checkpoints:
             )
 
     def _paths(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob(f"{_WHOLE}*") if path.is_dir())
+        # Neither glob nor is_dir: both take some errors, in newer versions of Python all of them, for "not there".
+        return sorted(path for path in self._folder.iterdir() if path.name.startswith(_WHOLE))
 
     def _forget_old(self) -> None:
         for path in self._paths()[: -self._keep]:
@@ -210,10 +222,10 @@ def _parameters(state: Mapping[str, Array]) -> list[str]:
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise Torn(f"it has no {MANIFEST}") from None
-    except (OSError, ValueError) as problem:
-        raise Torn(f"{MANIFEST} cannot be read: {problem}") from problem
+    except ValueError as problem:
+        raise Torn(f"{MANIFEST} is cut off or damaged: {problem}") from problem
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise Torn(f"{MANIFEST} is not of format {FORMAT}")
     return manifest
@@ -226,8 +238,8 @@ def _verify(path: Path, size: int, digest: str) -> None:
             raise Torn(f"{path.name} has {found} bytes instead of {size}")
         if _sha256(path) != digest:
             raise Torn(f"{path.name} does not have the checksum that its manifest names")
-    except OSError as problem:
-        raise Torn(f"{path.name} cannot be read: {problem}") from problem
+    except FileNotFoundError:
+        raise Torn(f"it has no {path.name}") from None
 
 
 def _sha256(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from jobs.programs.checkpoint import (
     model_fingerprint,
     parameters_checksum,
 )
-from jobs.programs.ending import Fatal
+from jobs.programs.ending import Failed, Fatal
+from tests.transient_errors import TransientErrors
 
 OURS = Identity("numpy/line", "model-a", "data-a", 0)
 
@@ -212,3 +214,49 @@ def test_the_model_fingerprint_knows_shapes_and_not_values() -> None:
 
 def test_the_model_fingerprint_ignores_state_that_an_optimizer_makes_later() -> None:
     assert model_fingerprint({**state(1), "optimizer/rule:v": np.zeros(3)}) == model_fingerprint(state(1))
+
+
+@pytest.fixture
+def errors(monkeypatch: pytest.MonkeyPatch) -> TransientErrors:
+    """What calls of this process meet; nothing yet."""
+    return TransientErrors(monkeypatch.setattr)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "error"),
+    [
+        ("read", "*/manifest.json", errno.ESTALE),
+        ("read", "*/state.npz", errno.EIO),
+        ("read", "*/state.npz", errno.ETIMEDOUT),
+        ("open", "*/manifest.json", errno.EMFILE),
+        ("open", "*/state.npz", errno.EACCES),
+        ("stat", "*/state.npz", errno.ESTALE),
+        ("list", "*", errno.EIO),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_is_not_torn_and_the_attempt_ends(
+    tmp_path: Path, errors: TransientErrors, call: str, name: str, error: int
+) -> None:
+    for iteration in (4, 5, 6):
+        checkpoints(tmp_path).write(standing(iteration), state(iteration), "timer")
+    ours = checkpoints(tmp_path)
+    errors.add(call, name, error)
+
+    with pytest.raises(Failed, match="the next attempt reads them again"):
+        ours.newest()
+
+    found = checkpoints(tmp_path).newest()
+    assert found is not None and found.standing.iteration == 6, "the next attempt goes on from the newest one"
+    assert not list(tmp_path.glob("torn-*"))
+
+
+@pytest.mark.parametrize(("error", "ending"), [(errno.ESTALE, Failed), (errno.EIO, Failed), (errno.EROFS, Fatal)])
+def test_a_folder_that_fails_for_a_moment_ends_the_attempt_and_not_the_run(
+    tmp_path: Path, errors: TransientErrors, error: int, ending: type[Exception]
+) -> None:
+    errors.add("mkdir", "*/.writing-probe*", error)
+
+    with pytest.raises(ending, match="checkpoints cannot be written to"):
+        checkpoints(tmp_path)
+
+    checkpoints(tmp_path)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra.ci import account, leftovers, pulumi_cli, stack_file
+from infra.ci import account, endpoint, leftovers, pulumi_cli, stack_file
 from infra.ci.errors import CiError, NotBuilt
 from infra.ci.pulumi_cli import Pulumi
 from infra.ci.stack_file import StackFile
@@ -15,6 +15,8 @@ from infra.settings import PROJECT
 REPOSITORY = Path(__file__).resolve().parents[2]
 ACCESS_VARIABLE = "SPOTMPI_ACCESS"
 _GUARDRAILS = ("--policy-pack", "infra/guardrails")
+# The cluster alone: everything else may need the address that is being taken away.
+_CLUSTER_ONLY = ("--target", "**aws:eks/cluster:Cluster::**")
 
 Command = Callable[[StackFile, Pulumi, argparse.Namespace], int]
 
@@ -35,17 +37,54 @@ def main(name: str, arguments: Sequence[str], project: Path = REPOSITORY) -> int
 
 
 def _preview(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
-    return pulumi.run("preview", "--diff", *_GUARDRAILS)
+    return _run_all(pulumi, [*_allow(file, _lasting_access(file)), ("preview", "--diff", *_GUARDRAILS)])
 
 
 def _up(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
-    """Make the stack's state where there is none, let the given addresses in as well, and build."""
-    more = [*options.access, *os.environ.get(ACCESS_VARIABLE, "").replace(",", " ").split()]
-    new = [cidr for cidr in dict.fromkeys(more) if cidr not in file.access]
-    steps: list[tuple[str, ...]] = [("stack", "select", "--create")]
-    for place, cidr in enumerate(new, start=len(file.access)):
-        steps.append(("config", "set", "--path", f"{PROJECT}:access[{place}]", cidr))
-    steps.append(("up", "--yes", *_GUARDRAILS))
+    """Make the stack's state where there is none, and build; the addresses of `--access` are let in until the end."""
+    lasting = _lasting_access(file)
+    temporary = [cidr for cidr in dict.fromkeys(options.access) if cidr not in lasting]
+    allow = _allow(file, [*lasting, *temporary])
+    if status := _run_all(pulumi, [("stack", "select", "--create"), *allow]):
+        return status
+    try:
+        status = pulumi.run("up", "--yes", *_GUARDRAILS)
+    finally:
+        closed = _close(file, pulumi, temporary, len(lasting))
+    return status or closed
+
+
+def _lasting_access(file: StackFile) -> list[str]:
+    """Who may reach the Kubernetes API for good: those of the file, then those of the variable."""
+    given = os.environ.get(ACCESS_VARIABLE, "").replace(",", " ").split()
+    access = list(dict.fromkeys([*file.access, *given]))
+    if not access and file.kind != "data":
+        remedy = f"set {PROJECT}:access in its file, or {ACCESS_VARIABLE} (in CI: a variable of the repository)"
+        raise CiError(f"stack {file.stack!r} names no addresses that may reach its Kubernetes API: {remedy}")
+    return access
+
+
+def _allow(file: StackFile, access: Sequence[str]) -> list[tuple[str, ...]]:
+    """The steps that write the addresses into the stack's file, behind those that it has."""
+    new = list(enumerate(access))[len(file.access) :]
+    return [("config", "set", "--path", f"{PROJECT}:access[{place}]", cidr) for place, cidr in new]
+
+
+def _close(file: StackFile, pulumi: Pulumi, temporary: Sequence[str], place: int) -> int:
+    """Take the temporary addresses, which start at that place of the list, out of the file and the cluster again."""
+    steps: list[tuple[str, ...]] = [("config", "rm", "--path", f"{PROJECT}:access[{place}]") for _ in temporary]
+    if allowed := endpoint.allowed(file, temporary):
+        print(f"closing the Kubernetes API to {', '.join(allowed)} again", file=sys.stderr)
+        steps.append(("up", "--yes", "--skip-preview", *_CLUSTER_ONLY))
+    if status := _run_all(pulumi, steps):
+        listed = ", ".join(temporary)
+        print(f"the Kubernetes API may still be open to {listed}: repeat the command to close it", file=sys.stderr)
+        return status
+    return 0
+
+
+def _run_all(pulumi: Pulumi, steps: Sequence[tuple[str, ...]]) -> int:
+    """Status of the first step that fails, 0 if none does."""
     for step in steps:
         if status := pulumi.run(*step):
             return status
@@ -89,7 +128,11 @@ def _previewing() -> tuple[Command, argparse.ArgumentParser]:
 def _building() -> tuple[Command, argparse.ArgumentParser]:
     parser = argparse.ArgumentParser("ci-up", description="Build a stack, or change it to what its file says.")
     parser.add_argument(
-        "--access", action="append", default=[], metavar="CIDR", help=f"also let these in (and ${ACCESS_VARIABLE})"
+        "--access",
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help=f"let these addresses reach the Kubernetes API while the command runs (for good: ${ACCESS_VARIABLE})",
     )
     return _up, parser
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import NoCredentialsError
 from moto import mock_aws
@@ -18,7 +19,11 @@ from tests.infra.ci_account import ACCOUNT, CNI, LAB, Vpc
 
 
 class ScriptedPulumi:
-    """A `pulumi` on PATH that remembers its calls and answers each with the next line of a script."""
+    """A `pulumi` on PATH that remembers its calls and answers each with the next line of a script.
+
+    It runs no program, so it accepts settings that the program refuses: a preview or `up` without `spotmpi:access`
+    fails in `infra/checks.py`, as tests/infra/test_ci_in_engine.py shows with the real CLI.
+    """
 
     def __init__(self, folder: Path):
         self._calls, self._answers = folder / "calls", folder / "answers"
@@ -50,6 +55,7 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://example-state")
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "known")
     monkeypatch.setenv("SPOTMPI_ACCOUNT", ACCOUNT)
+    monkeypatch.delenv("SPOTMPI_ACCESS", raising=False)
     with mock_aws():
         yield scripted
 
@@ -58,7 +64,9 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     (folder / "stacks").mkdir(parents=True)
-    (folder / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n")
+    (folder / "stacks" / "Pulumi.lab.yaml").write_text(
+        "config:\n  aws:region: us-east-1\n  spotmpi:access: [198.51.100.7/32]\n"
+    )
     (folder / "stacks" / "Pulumi.p3-data.yaml").write_text("config:\n  aws:region: us-east-1\n  spotmpi:kind: data\n")
     return folder
 
@@ -207,20 +215,92 @@ def test_a_stack_that_was_never_built_is_no_failure_at_night(
     assert len(pulumi.calls) == 1
 
 
+def verbs(pulumi: ScriptedPulumi) -> list[str]:
+    return [call.split(" --stack")[0] for call in pulumi.calls]
+
+
+def cluster(*cidrs: str) -> None:
+    """Stack lab's cluster in moto, whose public endpoint lets the CIDRs in."""
+    boto3.client("eks", region_name="us-east-1").create_cluster(
+        name="spotmpi-lab",
+        roleArn=f"arn:aws:iam::{ACCOUNT}:role/control",
+        resourcesVpcConfig={"endpointPublicAccess": True, "publicAccessCidrs": list(cidrs)},
+    )
+
+
 def test_up_lets_more_addresses_in_behind_those_of_the_file(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], project: Path, monkeypatch: pytest.MonkeyPatch
+    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = project / "stacks" / "Pulumi.lab.yaml"
-    path.write_text("config:\n  aws:region: us-east-1\n  spotmpi:access: [198.51.100.7/32]\n")
     monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24,198.51.100.7/32")
-    pulumi.answers(*["0 done"] * 4)
-    assert ci("up", "lab", "--access", "192.0.2.1/32") == 0
-    assert [call.split(" --stack")[0] for call in pulumi.calls] == [
+    pulumi.answers(*["0 done"] * 3)
+    assert ci("up", "lab") == 0
+    assert verbs(pulumi) == [
         "stack select --create",
-        "config set --path spotmpi:access[1] 192.0.2.1/32",
-        "config set --path spotmpi:access[2] 203.0.113.0/24",
+        "config set --path spotmpi:access[1] 203.0.113.0/24",
         "up --yes --policy-pack infra/guardrails",
     ]
+
+
+@pytest.mark.parametrize(("built", "status"), [("0 built", 0), ("7 quota", 7)])
+def test_an_address_that_is_let_in_for_the_build_is_taken_out_again_however_it_ends(
+    pulumi: ScriptedPulumi,
+    ci: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    built: str,
+    status: int,
+) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
+    cluster("198.51.100.7/32", "203.0.113.0/24", "192.0.2.1/32")
+    pulumi.answers(*["0 done"] * 3, built, *["0 done"] * 2)
+    assert ci("up", "lab", "--access", "192.0.2.1/32") == status
+    assert verbs(pulumi)[1:] == [
+        "config set --path spotmpi:access[1] 203.0.113.0/24",
+        "config set --path spotmpi:access[2] 192.0.2.1/32",
+        "up --yes --policy-pack infra/guardrails",
+        "config rm --path spotmpi:access[2]",
+        "up --yes --skip-preview --target **aws:eks/cluster:Cluster::**",
+    ]
+    assert "closing the Kubernetes API to 192.0.2.1/32 again" in capsys.readouterr().err
+
+
+def test_a_build_that_made_no_cluster_has_nothing_to_close(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+    pulumi.answers("0 selected", "0 set", "7 quota", "0 removed")
+    assert ci("up", "lab", "--access", "192.0.2.1/32") == 7
+    assert verbs(pulumi)[-1] == "config rm --path spotmpi:access[1]"
+
+
+def test_an_address_that_could_not_be_taken_out_is_named_and_fails_the_command(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster("198.51.100.7/32", "192.0.2.1/32")
+    pulumi.answers("0 selected", "0 set", "0 built", "0 removed", "9 throttled")
+    assert ci("up", "lab", "--access", "192.0.2.1/32") == 9
+    assert "may still be open to 192.0.2.1/32: repeat the command" in capsys.readouterr().err
+
+
+def test_a_preview_is_of_what_up_would_build_lasting_addresses_included(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
+    pulumi.answers(*["0 done"] * 2)
+    assert ci("preview", "lab") == 0
+    assert verbs(pulumi)[0] == "config set --path spotmpi:access[1] 203.0.113.0/24"
+
+
+@pytest.mark.parametrize("command", ["preview", "up"])
+def test_a_stack_that_nobody_could_reach_is_refused_with_the_variable_to_set(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], project: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (project / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n")
+    assert ci(command, "lab") == 1
+    assert "set spotmpi:access in its file, or SPOTMPI_ACCESS" in capsys.readouterr().err
+    assert pulumi.calls == []
+
+
+def test_kept_storage_needs_nobodys_address(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+    pulumi.answers("0 selected", "0 built")
+    assert ci("up", "p3-data") == 0
 
 
 def test_up_stops_at_the_first_step_that_fails(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:

@@ -120,6 +120,12 @@ def test_pulumi_is_the_version_that_is_locked() -> None:
     assert used == {locked[1]}
 
 
+@pytest.mark.parametrize("name", ["environment-preview", "environment-up"])
+def test_whoever_may_reach_the_api_is_known_to_the_preview_as_to_the_build(name: str) -> None:
+    (job,) = jobs(REPOSITORY / ".github" / "workflows" / f"{name}.yml")
+    assert job["env"]["SPOTMPI_ACCESS"] == "${{ vars.SPOTMPI_ACCESS }}"
+
+
 def roles(path: Path) -> list[str]:
     return [step["with"]["role-to-assume"] for step in steps(path) if "aws-actions/" in step.get("uses", "")]
 

@@ -1,0 +1,60 @@
+"""The CI scripts with the real engine on the ready stacks as they are: what a build lets in, and what a preview says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from infra.ci import commands
+from tests.engine.engine import Engine
+from tests.engine.providers.aws_network import CLUSTER
+from tests.engine.providers.cloud import Cloud
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
+
+TEAM, RUNNER = "198.51.100.0/24", "192.0.2.1/32"
+Ci = Callable[..., int]
+
+
+@pytest.fixture
+def ci(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ci]:
+    """Runs one of the commands on the engine's copy of the project, with the variables that the workflows set."""
+    variables = {**engine.variables(), "SPOTMPI_ACCOUNT": "123456789012", "SPOTMPI_ACCESS": TEAM}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with mock_aws():
+        yield lambda command, *arguments: commands.main(command, arguments, engine.project)
+
+
+def allowed(cloud: Cloud) -> list[str]:
+    """The addresses that the stand-in's cluster lets in."""
+    (cluster,) = cloud.records.of(CLUSTER)
+    return list(cluster.inputs["vpcConfig"]["publicAccessCidrs"])
+
+
+def known_to_moto(*cidrs: str) -> None:
+    """The cluster as `describe_cluster` tells it: moto answers the scripts, the stand-in the engine."""
+    boto3.client("eks", region_name="us-east-1").create_cluster(
+        name="spotmpi-lab",
+        roleArn="arn:aws:iam::123456789012:role/control",
+        resourcesVpcConfig={"endpointPublicAccess": True, "publicAccessCidrs": list(cidrs)},
+    )
+
+
+def test_a_ready_stack_is_built_closed_to_the_runner_again_and_previewed_without_changes(
+    ci: Ci, engine: Engine, cloud: Cloud, capfd: pytest.CaptureFixture[str]
+) -> None:
+    known_to_moto(TEAM, RUNNER)
+    assert ci("up", "lab", "--access", RUNNER) == 0
+    assert [call.method for call in cloud.script.changes() if call.token == CLUSTER] == ["create", "update"]
+    assert allowed(cloud) == engine.config("lab")["spotmpi:access"] == [TEAM]
+
+    built = len(cloud.script.changes())
+    capfd.readouterr()
+    assert ci("preview", "lab") == 0
+    said = capfd.readouterr().out
+    assert "unchanged" in said and "to update" not in said and "to create" not in said and "to replace" not in said
+    assert len(cloud.script.changes()) == built

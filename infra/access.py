@@ -9,7 +9,6 @@ from pulumi_kubernetes import core, meta, networking, rbac
 from infra import names
 from infra.inside import Inside
 
-_ALL_VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 _READ = ("get", "list", "watch")
 # Link-local addresses hold the machine's metadata and credentials.
 _NOT_OUTSIDE = "169.254.0.0/16"
@@ -30,16 +29,23 @@ class AccessArgs:
 
 
 def run_rules(queueing: bool) -> list[rbac.v1.PolicyRuleArgs]:
-    """What the CLI's users may do in the namespace: everything that a run is made of, and nothing else."""
+    """What the CLI's users may do in the namespace: what the CLI asks in their name, and nothing else.
+
+    They make Secrets and neither read nor change any: what a run owns goes with it. docs/sharing.md says what users can
+    do to each other all the same.
+    """
     rules = [
-        ("jobset.x-k8s.io", ("jobsets",), _ALL_VERBS),
-        ("batch", ("jobs",), _ALL_VERBS),
-        ("", ("pods",), _ALL_VERBS),
-        ("", ("pods/log",), ("get", "watch")),
-        ("", ("pods/exec", "pods/portforward"), ("create", "get")),
-        ("", ("configmaps", "secrets"), _ALL_VERBS),
-        ("", ("events", "persistentvolumeclaims", "services"), _READ),
-        ("networking.k8s.io", ("networkpolicies",), _ALL_VERBS),
+        ("jobset.x-k8s.io", ("jobsets",), ("create", "delete", "get", "list", "patch", "watch")),
+        ("batch", ("jobs",), ("create", "delete", "get", "patch")),
+        ("", ("pods",), ("create", "delete", "get", "list", "patch", "watch")),
+        ("", ("pods/log",), ("get",)),
+        ("", ("pods/exec",), ("create", "get")),
+        ("", ("pods/eviction",), ("create",)),
+        ("", ("configmaps",), ("create", "get", "list")),
+        ("", ("secrets",), ("create",)),
+        ("", ("events",), ("list", "watch")),
+        ("", ("persistentvolumeclaims",), ("get",)),
+        ("networking.k8s.io", ("networkpolicies",), ("create",)),
     ]
     if queueing:
         rules.append(("kueue.x-k8s.io", ("localqueues", "workloads"), _READ))
@@ -107,7 +113,7 @@ class Access(Inside):
         )
 
     def _users(self, args: AccessArgs) -> None:
-        """Everything in the namespace; nodes, their events and the autoscaler's status to tell why a run waits."""
+        """What a run takes in the namespace; nodes, their events and the autoscaler's status: why a run waits."""
         group = rbac.v1.SubjectArgs(kind="Group", name=names.USERS_GROUP, api_group="rbac.authorization.k8s.io")
         role = rbac.v1.Role(
             f"{self._name}-users",

@@ -11,7 +11,7 @@ from infra.ci.stack_file import StackFile
 
 
 def allowed(file: StackFile, cidrs: Collection[str], client: Any = None) -> list[str]:
-    """Those of the CIDRs that the cluster's public endpoint lets in; none where there is no cluster; CiError where AWS refuses."""
+    """Those of the CIDRs that the cluster's endpoint lets in; none without a cluster; CiError where AWS refuses."""
     if not cidrs:
         return []
     eks = client or boto3.client("eks", region_name=file.region)

@@ -1,4 +1,4 @@
-"""The CI scripts with the real engine on the ready stacks as they are: what a build lets in, and what a preview says."""
+"""The CI scripts with the real engine on ready stacks: what a build lets in, and what a preview says."""
 
 from __future__ import annotations
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from jobs.errors import SpotmpiError
+from jobs.errors import NotPermitted, SpotmpiError
 
 Object = dict[str, Any]
 
 
 class ScriptedCluster:
-    """Holds objects; a kind in `refused` can't be asked."""
+    """Holds objects; a kind in `refused` can't be asked, one in `forbidden` only not by this user.
+
+    `ClusterView` raises NotPermitted where the API answers 403 (tests/jobs/test_cluster_api.py), else SpotmpiError.
+    """
 
     def __init__(self, objects: Iterable[Object] = ()) -> None:
         self.objects = list(objects)
         self.refused: dict[str, str] = {}
+        self.forbidden: set[str] = set()
         self.asked: list[str] = []
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
@@ -25,6 +29,8 @@ class ScriptedCluster:
     def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
         """The objects of a kind, a namespace and labels."""
         self.asked.append(kind)
+        if kind in self.forbidden:
+            raise NotPermitted(f"could not list {kind}s: not permitted (User ann)")
         if kind in self.refused:
             raise SpotmpiError(self.refused[kind])
         return [each for each in self.objects if each["kind"] == kind and _fits(each["metadata"], namespace, labels)]

@@ -100,6 +100,15 @@ def test_a_key_that_is_not_whole_is_an_error_and_is_never_shown(here: Here, valu
     assert "thisIsTheKey" not in str(finding)
 
 
+def test_whoever_may_not_read_secrets_is_told_that_the_key_was_not_checked(here: Here) -> None:
+    here.cluster.forbidden.add("Secret")
+
+    finding = here.findings()["SSH key"]
+
+    assert finding.level == "ok"
+    assert finding.message == "not checked: only administrators of the cluster may read Secret mpi-ssh"
+
+
 def test_a_key_that_is_gone_and_a_claim_that_is_not_bound_are_errors(here: Here) -> None:
     here.cluster.objects = [each for each in here.cluster.objects if each["kind"] != "Secret"]
     here.cluster.objects[-1]["status"] = {"phase": "Pending"}

@@ -1,0 +1,107 @@
+"""What users of an environment may do in its namespace is what the CLI asks of the API, and no more.
+
+The requests are read from the source: the methods of `ClusterApi` and `ClusterView` with the kind that they are called
+with, and the kinds of all objects that plans are made of. Which verb a request takes is from Kubernetes' documentation
+(https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from infra.access import run_rules
+from tests.tools import REPOSITORY
+
+Right = tuple[str, str]  # resource, verb
+
+_RESOURCES = {
+    "JOBSET": "jobsets",
+    "JobSet": "jobsets",
+    "JOB": "jobs",
+    "Job": "jobs",
+    "POD": "pods",
+    "Pod": "pods",
+    "CONFIG_MAP": "configmaps",
+    "ConfigMap": "configmaps",
+    "EVENT": "events",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Secret": "secrets",
+    "NetworkPolicy": "networkpolicies",
+}
+_VERBS = {
+    "find": ("get",),
+    "get": ("get",),
+    "list": ("list",),
+    "watch": ("list", "watch"),
+    "patch": ("patch",),
+    "delete": ("delete",),
+}
+# A connection into a pod is upgraded by GET, which from 1.35 on takes `create` as well, as POST always did.
+_INTO_PODS = {
+    "evict": {("pods/eviction", "create")},
+    "execute": {("pods/exec", "create"), ("pods/exec", "get")},
+    "stream": {("pods/exec", "create"), ("pods/exec", "get")},
+    "last_line": {("pods/log", "get")},
+    "log": {("pods/log", "get")},
+}
+# The doctor looks into the shared keys for whoever may read them: administrators of the cluster.
+_OF_ADMINISTRATORS = {("secrets", "get")}
+# What messages and docs tell users to do with kubectl.
+_BY_HAND = {("configmaps", "list")}
+
+
+def requests() -> Iterator[Right]:
+    """Every request of the CLI in the namespace of the runs."""
+    for path in (REPOSITORY / "jobs").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Attribute):
+                yield from _of_call(call.func, call.args)
+        if path.parent.name == "plan":
+            kinds = re.findall(r"(?:\"kind\": |_part\()\"(\w+)\"", text)
+            yield from ((_RESOURCES[kind], "create") for kind in kinds if kind in _RESOURCES)
+
+
+def _of_call(method: ast.Attribute, arguments: list[ast.expr]) -> Iterator[Right]:
+    who = ast.unparse(method.value)
+    if method.attr in _INTO_PODS and who.endswith(("api", "_client", "client")):
+        yield from _INTO_PODS[method.attr]
+    if method.attr not in _VERBS or not arguments:
+        return
+    kind = ast.unparse(arguments[0]).removeprefix("cluster_api.").strip("'\"")
+    if kind in _RESOURCES and (who.endswith(("api", "_client", "cluster")) or "cluster(" in who):
+        yield from ((_RESOURCES[kind], verb) for verb in _VERBS[method.attr])
+
+
+@pytest.fixture(scope="module")
+def asked() -> set[Right]:
+    """Without what only administrators' commands ask."""
+    return set(requests()) - _OF_ADMINISTRATORS
+
+
+def granted() -> set[Right]:
+    rules = run_rules(queueing=False)
+    return {(what, verb) for rule in rules for what in rule.resources for verb in rule.verbs}  # type: ignore[union-attr]
+
+
+def test_the_source_is_read_as_it_is_written(asked: set[Right]) -> None:
+    known = {("jobsets", "watch"), ("jobs", "patch"), ("pods/exec", "get"), ("secrets", "create"), ("pods", "delete")}
+    assert known <= asked
+    assert set(requests()) >= _OF_ADMINISTRATORS
+
+
+def test_users_may_do_all_that_the_cli_asks_in_their_name(asked: set[Right]) -> None:
+    assert asked - granted() == set()
+
+
+def test_users_may_do_nothing_in_the_namespace_that_the_cli_does_not_ask(asked: set[Right]) -> None:
+    assert granted() - asked - _BY_HAND == set()
+
+
+def test_users_may_make_secrets_and_neither_read_nor_change_them() -> None:
+    # `patch`, `update` and `delete` may answer with the whole object, so each of them reads as well.
+    assert {verb for what, verb in granted() if what == "secrets"} == {"create"}

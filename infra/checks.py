@@ -5,6 +5,7 @@ from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 
 from infra import addresses, names
 from infra.instance_types import InstanceType, known
+from infra.kubernetes_versions import KUBELET_SKEW, STANDARD_SUPPORT_ENDS, minor, of_nodes
 from infra.problems import Problem
 from infra.quotas import units
 from infra.settings import Group, Settings
@@ -14,7 +15,6 @@ from infra.sources import CHARTS, Chart
 ACCESS_RANGES = 40
 # AWS takes 50 tags; two are ours, one is a name, one tells of on-demand GPUs, the rest is room for EKS's own.
 OWN_TAGS = 40
-OLDEST_MINOR = 31
 TAKEN_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "jobset-system", "kueue-system")
 _GPU_AMI = "P3 and newer, G4dn and newer"
 
@@ -60,14 +60,29 @@ def _access(settings: Settings) -> Iterator[Problem]:
 
 
 def _cluster(settings: Settings) -> Iterator[Problem]:
-    version = settings.cluster.version
-    if int(version.partition(".")[2]) < OLDEST_MINOR:
-        yield Problem("spotmpi:cluster.version", version, f"use 1.{OLDEST_MINOR} or newer, in EKS standard support")
+    yield from _versions(settings)
     if settings.namespace in TAKEN_NAMESPACES:
         yield Problem("spotmpi:namespace", settings.namespace, "choose one of the runs' own, for example training")
     for index, image in enumerate(settings.images):
         if image in settings.images[:index]:
             yield Problem(f"spotmpi:images.{index}", image, "remove it: it stands there already")
+
+
+def _versions(settings: Settings) -> Iterator[Problem]:
+    version = settings.cluster.version
+    if version not in STANDARD_SUPPORT_ENDS:
+        remedy = f"use one of {', '.join(STANDARD_SUPPORT_ENDS)}; infra/kubernetes_versions.py lists what is known"
+        yield Problem("spotmpi:cluster.version", version, remedy)
+        return
+    releases = {f"groups.{index}": group.ami_release for index, group in enumerate(settings.groups)}
+    for place, release in {"cluster.system": settings.cluster.system.ami_release, **releases}.items():
+        behind = minor(version) - minor(of_nodes(release, version))
+        if behind < 0:
+            remedy = f"nodes can't be newer than the control plane, {version}: `spotmpi upgrade` raises both in order"
+            yield Problem(f"spotmpi:{place}.ami_release", release, remedy)
+        elif behind > KUBELET_SKEW:
+            remedy = f"use a release of 1.{minor(version) - KUBELET_SKEW} or newer: the control plane has {version}"
+            yield Problem(f"spotmpi:{place}.ami_release", release, remedy)
 
 
 def _tags(settings: Settings) -> Iterator[Problem]:

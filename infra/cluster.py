@@ -9,7 +9,7 @@ import pulumi
 import pulumi_eks
 from pulumi_aws import cloudwatch, eks, iam, kms
 
-from infra import names, policies
+from infra import kubernetes_versions, names, policies
 from infra.addresses import WARM_POD_ADDRESSES
 from infra.launch import Machine, launch_template
 from infra.settings import Cluster as ClusterSettings
@@ -151,6 +151,8 @@ class Cluster(pulumi.ComponentResource):
             instance_types=[system.type],
             ami_type="AL2023_x86_64_STANDARD",
             capacity_type="ON_DEMAND",
+            version=kubernetes_versions.of_nodes(system.ami_release, self._args.settings.version),
+            release_version=system.ami_release,
             launch_template=eks.NodeGroupLaunchTemplateArgs(id=template.id, version=template.latest_version.apply(str)),
             scaling_config=eks.NodeGroupScalingConfigArgs(
                 desired_size=system.nodes, min_size=system.nodes, max_size=system.nodes + 1

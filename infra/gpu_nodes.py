@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_aws import autoscaling, ec2, eks, vpc
 
-from infra import names
+from infra import kubernetes_versions, names
 from infra.instance_types import InstanceType
 from infra.launch import Machine, launch_template
 from infra.settings import Group
@@ -19,6 +19,7 @@ class Host:
     """Where a group's nodes go: `after` has to exist before the first node can join."""
 
     cluster_name: pulumi.Input[str]
+    cluster_version: str
     node_role_arn: pulumi.Input[str]
     vpc_id: pulumi.Input[str]
     subnet_id: pulumi.Input[str]
@@ -135,6 +136,8 @@ class NodeGroup(pulumi.ComponentResource):
             instance_types=[group.type],
             ami_type="AL2023_x86_64_NVIDIA" if kind.gpus else "AL2023_x86_64_STANDARD",
             capacity_type="SPOT" if group.market == "spot" else "ON_DEMAND",
+            version=kubernetes_versions.of_nodes(group.ami_release, host.cluster_version),
+            release_version=group.ami_release,
             launch_template=eks.NodeGroupLaunchTemplateArgs(id=template.id, version=template.latest_version.apply(str)),
             scaling_config=eks.NodeGroupScalingConfigArgs(desired_size=low, min_size=low, max_size=high),
             update_config=eks.NodeGroupUpdateConfigArgs(max_unavailable_percentage=100),

@@ -105,6 +105,7 @@ def _node_groups(
     """Each group of the settings, on one host cluster and in its one zone."""
     host = Host(
         cluster_name=cluster.name,
+        cluster_version=settings.cluster.version,
         node_role_arn=cluster.node_role_arn,
         vpc_id=network.vpc_id,
         subnet_id=network.node_subnet_id,

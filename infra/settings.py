@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 PROJECT = "spotmpi"
 Names = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
 Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
+AmiRelease = Annotated[str, Field(pattern=r"^1\.\d\d\.\d+-\d{8}$")]
 Arn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
 
 
@@ -28,12 +29,17 @@ class SystemNodes(_Part):
     type: str = Field("t3.medium", description="instance type of the system nodes")
     nodes: int = Field(2, ge=1, le=10, description="how many system nodes there are")
     disk_gib: int = Field(30, ge=20, le=16384, description="root disk of a system node in GiB")
+    ami_release: AmiRelease | None = Field(
+        None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
+    )
 
 
 class Cluster(_Part):
     """The EKS control plane and who may use it."""
 
-    version: str = Field("1.35", pattern=r"^1\.\d\d$", description="Kubernetes version, one in EKS standard support")
+    version: str = Field(
+        "1.35", pattern=r"^1\.\d\d$", description="Kubernetes version; `spotmpi upgrade` writes the next one"
+    )
     logs: tuple[Literal["api", "audit", "authenticator", "controllerManager", "scheduler"], ...] = Field(
         ("api", "audit", "authenticator"), description="control-plane logs that go to CloudWatch (billed by the GB)"
     )
@@ -58,6 +64,9 @@ class Group(_Part):
     placement_group: bool = Field(True, description="keep the nodes close together in a cluster placement group")
     efa: bool = Field(False, description="Elastic Fabric Adapter, where the type has it (needs `network.private`)")
     disk_gib: int = Field(100, ge=30, le=16384, description="root disk of a node in GiB")
+    ami_release: AmiRelease | None = Field(
+        None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
+    )
 
 
 class Accelerators(_Part):

@@ -119,6 +119,22 @@ def test_an_add_on_version_is_pinned_where_set_and_left_to_eks_elsewhere(run: Ru
     assert "addonVersion" not in recording.one("Addon", "spotmpi-lab-vpc-cni").inputs
 
 
+def test_every_node_group_says_its_version_and_its_ami_release_where_set(run: Run) -> None:
+    cluster = {"version": "1.35", "system": {"ami_release": "1.35.2-20260901"}}
+    groups = [
+        {"name": "new", "type": "g4dn.xlarge", "max": 2},
+        {"name": "old", "type": "g4dn.xlarge", "max": 2, "ami_release": "1.34.6-20260501"},
+    ]
+    found = run("lab", cluster=cluster, groups=groups).of("aws:eks/nodeGroup:NodeGroup")
+
+    said = {each.name: (each.inputs.get("version"), each.inputs.get("releaseVersion")) for each in found}
+    assert said == {
+        "spotmpi-lab-system": ("1.35", "1.35.2-20260901"),
+        "spotmpi-lab-new": ("1.35", None),
+        "spotmpi-lab-old": ("1.34", "1.34.6-20260501"),
+    }
+
+
 def test_the_efs_driver_has_its_role_by_pod_identity(run: Run) -> None:
     recording = run("lab")
     addon = recording.one("Addon", "spotmpi-lab-aws-efs-csi-driver")

@@ -2,11 +2,12 @@
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra.ci import account, endpoint, leftovers, pulumi_cli, stack_file
+from infra.ci import account, endpoint, pulumi_cli, stack_file
 from infra.ci.errors import CiError, NotBuilt
 from infra.ci.pulumi_cli import Pulumi
 from infra.ci.stack_file import StackFile
@@ -92,32 +93,22 @@ def _run_all(pulumi: Pulumi, steps: Sequence[tuple[str, ...]]) -> int:
 
 
 def _destroy(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
-    """Take a stack down and forget it; what still carries its tag is listed, and makes the command fail."""
+    """Take a stack down as `spotmpi down` does, which lists what is left, fails where that is anything, and forgets."""
     if file.kind == "data":
         raise CiError(f"stack {file.stack!r} holds kept storage: unprotect and destroy it by hand")
     try:
-        status = _destroy_twice(file, pulumi)
+        if status := pulumi.run("stack", "--show-name"):
+            return status
     except NotBuilt as error:
         if not options.if_built:
             raise
         print(f"nothing to destroy: {error}", file=sys.stderr)
         return 0
-    if status:
-        return status
-    if left := leftovers.still_there(file):
-        listed = "\n  ".join(left)
-        print(f"destroyed, and this still carries the environment's tag:\n  {listed}", file=sys.stderr)
-        return 1
-    return pulumi.run("stack", "rm", "--yes", "--preserve-config")
-
-
-def _destroy_twice(file: StackFile, pulumi: Pulumi) -> int:
-    """Status of a destroy, tried a second time without the interfaces that the CNI may have left in the subnets."""
-    if not (status := pulumi.run("destroy", "--yes")):
-        return status
-    swept = leftovers.sweep_interfaces(file)
-    print(f"swept {len(swept)} interfaces that the CNI had left, trying once more", file=sys.stderr)
-    return pulumi.run("destroy", "--yes")
+    spotmpi = Path(sys.executable).with_name("spotmpi")
+    if not spotmpi.exists():
+        raise CiError(f"no {spotmpi}: run ./scripts/setup, and start this by .venv/bin/python")
+    command = [spotmpi, "down", file.stack, "--yes"]
+    return subprocess.run(command, cwd=pulumi.project, env=dict(pulumi.variables), check=False).returncode
 
 
 def _previewing() -> tuple[Command, argparse.ArgumentParser]:
@@ -138,7 +129,7 @@ def _building() -> tuple[Command, argparse.ArgumentParser]:
 
 
 def _destroying() -> tuple[Command, argparse.ArgumentParser]:
-    about = "Destroy a stack, list whatever is left of it, and forget it when nothing is."
+    about = "Take a stack down, list whatever is left of it, and forget it when nothing is: spotmpi down STACK."
     parser = argparse.ArgumentParser("ci-destroy", description=about)
     parser.add_argument("--if-built", action="store_true", help="a stack that was never built is no failure")
     return _destroy, parser

@@ -129,6 +129,17 @@ def key_lives(aws: Aws, region: str, key: str) -> bool:
     return told["KeyState"] not in ("PendingDeletion", "PendingReplicaDeletion")
 
 
+def cluster_exists(aws: Aws, region: str, name: str) -> bool:
+    """Whether EKS has a cluster of that name, also one on its way out."""
+    try:
+        aws.call("eks", region, "describe_cluster", name=name)
+    except CallFailed as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+        return False
+    return True
+
+
 def _repositories(aws: Aws, trace: Trace) -> Ids:
     found = aws.pages("ecr", trace.region, "describe_repositories", "repositories")
     names, known = [each["repositoryName"] for each in found], trace.of(REPOSITORIES)

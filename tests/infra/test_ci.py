@@ -15,7 +15,7 @@ from moto import mock_aws
 
 from infra.ci import account, commands, stack_file
 from infra.ci.errors import CiError
-from tests.infra.ci_account import ACCOUNT, CNI, LAB, Vpc
+from tests.infra.ci_account import ACCOUNT, LAB
 
 
 class ScriptedPulumi:
@@ -154,46 +154,68 @@ def test_kept_storage_is_never_destroyed_by_ci(
     assert pulumi.calls == []
 
 
-def test_a_destroyed_stack_is_forgotten_once_nothing_is_left(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
-    pulumi.answers("0 destroyed", "0 removed")
-    assert ci("destroy", "lab") == 0
-    assert [call.split(" --stack")[0] for call in pulumi.calls] == ["destroy --yes", "stack rm --yes --preserve-config"]
+class ScriptedDown:
+    """A `spotmpi` beside Python that remembers what it was asked and with which variables, and ends as told."""
+
+    def __init__(self, folder: Path):
+        self._asked, self._status = folder / "asked", folder / "status"
+        self.python = folder / "python"
+        program = folder / "spotmpi"
+        program.write_text(
+            f'#!/bin/sh\necho "$* [$PULUMI_BACKEND_URL] [$AWS_REGION]" > {self._asked}\nexit $(cat {self._status})\n'
+        )
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        self.ends(0)
+
+    def ends(self, status: int) -> None:
+        self._status.write_text(str(status))
+
+    @property
+    def asked(self) -> str:
+        return self._asked.read_text().strip()
 
 
-def test_a_failed_destroy_sweeps_the_cnis_interfaces_and_tries_once_more(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedDown:
+    scripted = ScriptedDown(tmp_path)
+    monkeypatch.setattr("sys.executable", str(scripted.python))
+    return scripted
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_stack_is_taken_down_by_the_command_that_asks_each_service_what_is_left(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], down: ScriptedDown, status: int
 ) -> None:
-    network = Vpc("spotmpi-lab")
-    left = network.interface([CNI])
-    pulumi.answers("1 DependencyViolation", "0 destroyed", "0 removed")
-    status = ci("destroy", "lab")
-    assert [call.split(" ")[0] for call in pulumi.calls][:2] == ["destroy", "destroy"]
-    assert left not in network.interfaces()
-    assert "swept 1 interfaces" in capsys.readouterr().err
-    assert status == 1, "the VPC of this test is still there"
+    pulumi.answers("0 lab")
+    down.ends(status)
+    assert ci("destroy", "lab") == status
+    assert down.asked == "down lab --yes [s3://example-state] [us-east-1]"
+    assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name"]
 
 
-def test_a_destroy_that_fails_twice_keeps_the_stack(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
-    pulumi.answers("1 no", "255 still no")
-    assert ci("destroy", "lab") == 255
-    assert len(pulumi.calls) == 2
-
-
-def test_what_still_bills_is_listed_and_fails_the_command(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+def test_the_command_that_takes_a_stack_down_is_the_one_for_people(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    vpc = Vpc("spotmpi-lab").id
-    pulumi.answers("0 destroyed")
+    pulumi.answers("0 lab", "255 error: incorrect passphrase")
     assert ci("destroy", "lab") == 1
-    assert vpc in capsys.readouterr().err
-    assert len(pulumi.calls) == 1, "a stack with leftovers is not forgotten"
+    assert "the state of lab can't be read: set PULUMI_CONFIG_PASSPHRASE" in capfd.readouterr().err
+    assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name", "stack export"]
+
+
+def test_without_the_command_beside_python_setup_is_named(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    pulumi.answers("0 lab")
+    assert ci("destroy", "lab") == 1
+    assert "no /nowhere/spotmpi: run ./scripts/setup" in capsys.readouterr().err
 
 
 def test_a_lock_left_behind_names_the_way_out(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pulumi.answers("255 error: the stack is currently locked by 1 lock(s).")
-    assert ci("destroy", "lab") == 1
+    assert ci("up", "lab") == 1
     assert "pulumi cancel --yes --stack lab" in capsys.readouterr().err
     assert len(pulumi.calls) == 1, "a locked stack is not tried again"
 

@@ -1,15 +1,46 @@
-"""An AWS account with a stock of things, which answers as EC2, EFS, ECR and others would, filters included."""
+"""An AWS account with a stock of things, which answers as EC2, EFS, ECR and others would, filters included.
+
+The tagging API lists what is in `tagged`, whether it exists or not: it lists terminated instances for about an hour
+(boto3#1704), which EC2 lists as terminated; deleted volumes, which EC2 lists no more (aws-cli#8197); and KMS keys until
+their deletion, which KMS says are pending. EKS makes the log group of a deleted cluster again, with no tags, as late
+log lines arrive (terraform-aws-eks#2446, #2763): `late_logs` says how often.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.jobs.scripted_account import Refusal, ScriptedAccount
 
 Tags = dict[str, str]
 Answer = Callable[[Mapping[str, Any]], Any]
+# EC2's operations that list things, each with its answer's key and the key of an id.
+_OTHERS = (
+    ("DescribeAddresses", "Addresses", "AllocationId"),
+    ("DescribeInternetGateways", "InternetGateways", "InternetGatewayId"),
+    ("DescribeLaunchTemplates", "LaunchTemplates", "LaunchTemplateId"),
+    ("DescribePlacementGroups", "PlacementGroups", "GroupId"),
+    ("DescribeRouteTables", "RouteTables", "RouteTableId"),
+    ("DescribeSecurityGroups", "SecurityGroups", "GroupId"),
+    ("DescribeSecurityGroupRules", "SecurityGroupRules", "SecurityGroupRuleId"),
+    ("DescribeSpotInstanceRequests", "SpotInstanceRequests", "SpotInstanceRequestId"),
+    ("DescribeSubnets", "Subnets", "SubnetId"),
+    ("DescribeVpcEndpoints", "VpcEndpoints", "VpcEndpointId"),
+)
+_PREFIXES = {
+    "AllocationId": "eipalloc-",
+    "GroupId": ("sg-", "pg-"),
+    "InternetGatewayId": "igw-",
+    "LaunchTemplateId": "lt-",
+    "RouteTableId": "rtb-",
+    "SecurityGroupRuleId": "sgr-",
+    "SpotInstanceRequestId": "sir-",
+    "SubnetId": "subnet-",
+    "VpcEndpointId": "vpce-",
+}
 
 
 @dataclass
@@ -25,7 +56,12 @@ class Stock:
     keys: dict[str, str] = field(default_factory=dict)  # state
     repositories: set[str] = field(default_factory=set)
     stacks: set[str] = field(default_factory=set)
-    tagged: dict[str, str] = field(default_factory=dict)  # environment by ARN
+    tagged: dict[str, str] = field(default_factory=dict)  # environment by ARN, as the tagging API lists them
+    machines: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # state, tags
+    gateways: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # NAT gateways: state, tags
+    others: dict[str, Tags] = field(default_factory=dict)  # of EC2: subnets, security groups, templates and so on
+    clusters: set[str] = field(default_factory=set)
+    late_logs: dict[str, int] = field(default_factory=dict)  # how often EKS makes a deleted log group again
     images: set[str] = field(default_factory=set)  # repository:tag
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # Auto Scaling groups as AWS tells of them
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # scheduled actions
@@ -62,6 +98,7 @@ class Stock:
                 "FileSystems": [_tagged("FileSystemId", *i) for i in self.systems.items()]
             },
             "DescribeMountTargets": self._targets,
+            "DescribeAccessPoints": lambda asked: {"AccessPoints": []},
             "DescribeVolumes": lambda asked: {"Volumes": _filtered("VolumeId", "volume-id", self.volumes, asked)},
             "DescribeKey": self._key,
             "DescribeRepositories": lambda asked: {"repositories": [{"repositoryName": n} for n in self.repositories]},
@@ -73,8 +110,17 @@ class Stock:
             "DescribeVpcs": lambda asked: {"Vpcs": _filtered("VpcId", "vpc-id", self.networks, asked)},
             "DescribeNetworkInterfaces": self._interfaces,
             "DeleteNetworkInterface": lambda asked: self.interfaces.pop(asked["NetworkInterfaceId"]) and {},
-            "DescribeNatGateways": lambda asked: {"NatGateways": [{"State": "deleted"}]},
+            "DescribeNatGateways": lambda asked: {
+                "NatGateways": _in_states("NatGatewayId", "state", self.gateways, asked["Filter"])
+            },
+            **{operation: partial(self._other, key, id) for operation, key, id in _OTHERS},
         }
+
+    def _other(self, key: str, id: str, asked: Mapping[str, Any]) -> Any:
+        """What EC2 answers of a kind of its things: those of `others` whose id begins as that kind's ids do."""
+        mine = {name: tags for name, tags in self.others.items() if name.startswith(_PREFIXES[id])}
+        tags = [each for each in asked["Filters"] if each["Name"].startswith("tag")]
+        return {key: [_tagged(id, name, its) for name, its in mine.items() if _fits({}, its, tags)]}
 
     def _leftovers(self) -> dict[str, Answer]:
         """What may be left of an environment besides: logs, stacks of CloudFormation, all that is tagged."""
@@ -82,6 +128,8 @@ class Stock:
             "DescribeLogGroups": lambda asked: {
                 "logGroups": [{"logGroupName": n} for n in self.logs if n.startswith(asked["logGroupNamePrefix"])]
             },
+            "DeleteLogGroup": self._delete_logs,
+            "DescribeCluster": self._cluster,
             "ListStacks": lambda asked: {
                 "StackSummaries": [{"StackName": name, "StackStatus": "CREATE_COMPLETE"} for name in self.stacks]
             },
@@ -96,7 +144,12 @@ class Stock:
 
     def _machines(self) -> dict[str, Answer]:
         return {
-            "DescribeInstances": lambda asked: {"Reservations": [{"Instances": [{"State": {"Name": "terminated"}}]}]},
+            "DescribeInstances": lambda asked: {
+                "Reservations": [
+                    {"Instances": [each]}
+                    for each in _in_states("InstanceId", "instance-state-name", self.machines, asked["Filters"])
+                ]
+            },
             "DescribeAutoScalingGroups": self._groups,
             "UpdateAutoScalingGroup": self._resize,
             "PutScheduledUpdateGroupAction": lambda asked: (
@@ -108,7 +161,7 @@ class Stock:
     def _interfaces(self, asked: Mapping[str, Any]) -> Any:
         found = []
         for id, (network, status, tags) in self.interfaces.items():
-            if _fits({"vpc-id": network, "status": status, "network-interface-id": id}, tags, asked):
+            if _fits({"vpc-id": network, "status": status, "network-interface-id": id}, tags, asked["Filters"]):
                 found.append({"NetworkInterfaceId": id})
         return {"NetworkInterfaces": found}
 
@@ -119,6 +172,21 @@ class Stock:
         if asked["MountTargetId"] not in self.targets:
             raise Refusal("MountTargetNotFound")
         return {"MountTargets": [{"MountTargetId": asked["MountTargetId"]}]}
+
+    def _delete_logs(self, asked: Mapping[str, Any]) -> Any:
+        name = asked["logGroupName"]
+        if name not in self.logs:
+            raise Refusal("ResourceNotFoundException")
+        self.logs.discard(name)
+        if self.late_logs.get(name):
+            self.late_logs[name] -= 1
+            self.logs.add(name)
+        return {}
+
+    def _cluster(self, asked: Mapping[str, Any]) -> Any:
+        if asked["name"] not in self.clusters:
+            raise Refusal("ResourceNotFoundException")
+        return {"cluster": {"name": asked["name"]}}
 
     def _key(self, asked: Mapping[str, Any]) -> Any:
         if asked["KeyId"] not in self.keys:
@@ -153,12 +221,29 @@ def _tagged(key: str, id: str, tags: Tags) -> dict[str, Any]:
     return {key: id, "Tags": [{"Key": name, "Value": value} for name, value in tags.items()]}
 
 
+def _in_states(
+    key: str, called: str, things: Mapping[str, tuple[str, Tags]], filters: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    def facts(id: str, state: str) -> dict[str, str]:
+        return {called: state, "instance-id": id, "nat-gateway-id": id}
+
+    return [
+        {**_tagged(key, id, tags), "State": {"Name": state} if key == "InstanceId" else state}
+        for id, (state, tags) in things.items()
+        if _fits(facts(id, state), tags, filters)
+    ]
+
+
 def _filtered(key: str, called: str, things: Mapping[str, Tags], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [_tagged(key, id, tags) for id, tags in things.items() if _fits({called: id}, tags, asked)]
+    return [
+        _tagged(key, id, tags)
+        for id, tags in things.items()
+        if _fits({called: id, "status": "in-use"}, tags, asked["Filters"])
+    ]
 
 
-def _fits(facts: Mapping[str, str], tags: Tags, asked: Mapping[str, Any]) -> bool:
-    return all(_fits_one(facts, tags, each["Name"], each["Values"]) for each in asked["Filters"])
+def _fits(facts: Mapping[str, str], tags: Tags, filters: Sequence[Mapping[str, Any]]) -> bool:
+    return all(_fits_one(facts, tags, each["Name"], each["Values"]) for each in filters)
 
 
 def _fits_one(facts: Mapping[str, str], tags: Tags, name: str, values: Sequence[str]) -> bool:

@@ -17,6 +17,8 @@ from jobs.errors import InputError, SpotmpiError
 from jobs.runs import RunState
 from tests.jobs.one_life import CNI, Killed, Life
 
+OURS = {"spotmpi:environment": "spotmpi-lab"}
+
 
 def test_down_stops_runs_takes_nodes_away_destroys_and_leaves_nothing(life: Life) -> None:
     up("lab", life.hands, Wishes(images=False))
@@ -123,12 +125,60 @@ def leave_one_of_each_kind(life: Life) -> None:
     life.stock.repositories |= {"spotmpi-lab/chainermn", "spotmpi-other/chainermn"}
     life.stock.stacks |= {"eksctl-spotmpi-lab-cluster"}
     life.stock.tagged = {
-        "arn:aws:ec2:us-east-1:1:natgateway/nat-1": "spotmpi-lab",  # AWS remembers it for an hour
-        "arn:aws:ec2:us-east-1:1:instance/i-1": "spotmpi-lab",
         "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/x/1": "spotmpi-lab",
         "arn:aws:elasticfilesystem:us-east-1:1:file-system/fs-1": "spotmpi-lab",
         "arn:aws:sns:us-east-1:1:theirs": "spotmpi-other",
     }
+
+
+GONE = [
+    "ec2:us-east-1:1:instance/i-1",
+    "ec2:us-east-1:1:natgateway/nat-1",
+    "ec2:us-east-1:1:volume/vol-1",
+    "ec2:us-east-1:1:subnet/subnet-1",
+    "ec2:us-east-1:1:elastic-ip/eipalloc-1",
+    "ec2:us-east-1:1:placement-group/spotmpi-lab-g4dn",
+    "kms:us-east-1:1:key/key-1",
+    "kms:us-east-1:1:key/key-2",
+    "elasticfilesystem:us-east-1:1:file-system/fs-1",
+    "elasticfilesystem:us-east-1:1:access-point/fsap-1",
+    "ecr:us-east-1:1:repository/spotmpi-lab/chainermn",
+    "eks:us-east-1:1:nodegroup/spotmpi-lab/g4dn/0123",
+    "logs:us-east-1:1:log-group:/aws/eks/spotmpi-lab/audit",
+]
+
+
+def test_what_only_the_tagging_api_still_lists_is_nothing_left(life: Life) -> None:
+    up("lab", life.hands, Wishes(images=False))
+    life.stock.machines["i-1"] = ("terminated", OURS)
+    life.stock.gateways["nat-1"] = ("deleted", OURS)
+    life.stock.keys["key-1"] = "PendingDeletion"
+    life.stock.tagged = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
+
+    assert down("lab", life.hands) == ()
+
+
+def test_what_the_tagging_api_lists_and_its_service_has_is_left(life: Life) -> None:
+    up("lab", life.hands, Wishes(images=False))
+    life.stock.machines["i-1"] = ("running", OURS)
+    life.stock.gateways["nat-1"] = ("available", OURS)
+    life.stock.keys["key-2"] = "Enabled"
+    life.stock.volumes["vol-1"] = OURS
+    life.stock.clusters.add("spotmpi-lab")
+    life.stock.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
+    life.stock.tagged = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
+
+    left = [(each.what, each.id.rpartition(":")[2]) for each in down("lab", life.hands)]
+
+    assert left == [
+        ("volumes", "vol-1"),
+        ("tagged", "elastic-ip/eipalloc-1"),
+        ("tagged", "instance/i-1"),
+        ("tagged", "natgateway/nat-1"),
+        ("tagged", "subnet/subnet-1"),
+        ("tagged", "nodegroup/spotmpi-lab/g4dn/0123"),
+        ("tagged", "key/key-2"),
+    ]
 
 
 def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down_id(life: Life) -> None:

@@ -7,8 +7,7 @@ from functools import partial
 
 from jobs.cloud import ledger
 from jobs.cloud.checks.finding import Check, Finding, Subject
-from jobs.cloud.faults import CallFailed
-from jobs.cloud.remains import KINDS, Kind
+from jobs.cloud.remains import KINDS, Kind, cluster_exists
 from jobs.cloud.stack_file import StackFile
 
 
@@ -32,13 +31,7 @@ def _check(kind: Kind, subject: Subject) -> Iterator[Finding]:
 
 def is_built(subject: Subject, stack: StackFile) -> bool:
     """Whether the stack's cluster exists."""
-    try:
-        subject.aws.call("eks", subject.region, "describe_cluster", name=stack.environment)
-    except CallFailed as error:
-        if error.code != "ResourceNotFoundException":
-            raise
-        return False
-    return True
+    return cluster_exists(subject.aws, subject.region, stack.environment)
 
 
 CHECKS = tuple(Check(f"leftover {kind.what}", partial(_check, kind)) for kind in KINDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import tempfile
@@ -19,9 +20,14 @@ class Packed(NamedTuple):
     """A folder of code, packed."""
 
     archive: bytes
-    digest: str
+    sha256: str
     files: int
     size: int  # bytes, unpacked
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits that name the archive."""
+        return self.sha256[: ship.DIGITS]
 
     def __str__(self) -> str:
         return f"{self.files} files, {self.size / 1e3:,.0f} kB ({self.digest})"
@@ -65,7 +71,7 @@ def pack(folder: Path) -> Packed:
     if not members:
         raise wrong("code", str(folder), "has no file that git does not ignore")
     archive = ship.archive(members)
-    return Packed(archive, ship.digest(archive), len(members), size)
+    return Packed(archive, hashlib.sha256(archive).hexdigest(), len(members), size)
 
 
 def _member(folder: Path, name: str) -> ship.Member:

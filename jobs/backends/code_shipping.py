@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import shlex
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from jobs.code_folder import Packed
 from jobs.errors import SpotmpiError, wrong
 from jobs.plan import ship
 from jobs.plan.site import Site
+from jobs.plan.volume_pod import store_command
 from jobs.pod import place
 from jobs.spec import JobSpec
 
@@ -31,6 +32,11 @@ class Shipment(NamedTuple):
         if self.by_volume:
             return f"{place.CODE_STORE}/{self.packed.digest}.tgz"
         return f"{place.CONFIG}/{place.CODE_ARCHIVE}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What pods are told of it: where it is, and what they verify."""
+        return {"archive": self.archive, "bytes": len(self.packed.archive), "sha256": self.packed.sha256}
 
     @property
     def carried(self) -> dict[str, bytes]:
@@ -56,7 +62,7 @@ def shipment(spec: JobSpec, site: Site) -> Shipment | None:
 
 
 async def store(api: ClusterApi, plan: dict[str, Any], spec: JobSpec, volume: Volume, say: Say) -> None:
-    """Put the code of *plan* on the run volume, if it goes that way and is not there yet; before any node is asked for.
+    """Put the code of *plan* on the run volume, if it goes that way and is not there whole, before nodes are asked for.
 
     Raises:
         SpotmpiError: no pod can reach the volume, or the code is no longer what was planned.
@@ -67,9 +73,10 @@ async def store(api: ClusterApi, plan: dict[str, Any], spec: JobSpec, volume: Vo
     packed = code_folder.pack(Path(spec.code))
     if packed.digest != plan["code"]["digest"]:
         raise SpotmpiError(f"{spec.code} has changed since the run was planned; start it again")
-    target = shlex.quote(f"{place.CODE_STORE}/{packed.digest}.tgz")
+    name, size = f"{packed.digest}.tgz", len(packed.archive)
     async with volume_access(api, volume, say) as there:
-        # Under its own name only once it is whole; the same code is stored once.
-        put = f"cat > {target}.$$ && mv {target}.$$ {target}"
-        keep = f"mkdir -p {place.CODE_STORE} && if [ -e {target} ]; then cat > /dev/null; else {put}; fi"
-        await there.run(["sh", "-c", keep], io.BytesIO(packed.archive))
+        missing, index = io.BytesIO(), json.dumps({name: [size, packed.sha256]}).encode()
+        await there.ask(store_command("missing", place.CODE_STORE), io.BytesIO(index), missing)
+        if json.loads(missing.getvalue()):
+            put = store_command("put", place.CODE_STORE, name, str(size), packed.sha256)
+            await there.run(put, io.BytesIO(packed.archive))

@@ -16,6 +16,7 @@ from jobs.backends.base import Say
 from jobs.backends.volume_access import VolumeAccess
 from jobs.data_source import Index, Source
 from jobs.errors import SpotmpiError
+from jobs.plan import volume_pod
 from jobs.plan.pod_plan import VOLUME
 from jobs.pod import store
 
@@ -24,7 +25,6 @@ AT_ONCE = 4
 ROUNDS = 3  # in which a pull asks for what did not arrive whole
 # Images of the original tar files, as their authors publish them.
 VOC = {"VOC2007/trainval": 5011, "VOC2007/test": 4952, "VOC2012/trainval": 11540}
-_SOURCE = Path(store.__file__).read_text()
 _IN_MEMORY = 8 << 20
 
 
@@ -122,7 +122,7 @@ class DataStore:
         return into.getvalue().decode()
 
     def _command(self, verb: str, folder: str) -> Sequence[str]:
-        return ["python3", "-c", _SOURCE, verb, f"{VOLUME}/{folder}".rstrip("/")]
+        return volume_pod.store_command(verb, f"{VOLUME}/{folder}".rstrip("/"))
 
 
 def _index(source: Source) -> Index:

@@ -88,7 +88,7 @@ class KubernetesBackend:
             time=moment,
             keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
             code={"pod.tar.gz": ship.pod_side(names.PROJECT), **(shipped.carried if shipped else {})},
-            user_code=shipped.archive if shipped else None,
+            user_code=shipped.facts if shipped else None,
             work=work.identify(offer.spec, here=False),
             rate=run_rate(offer.spec, self._environment),
         )

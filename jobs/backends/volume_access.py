@@ -25,7 +25,7 @@ _LOOK = 0.3  # seconds between looks at the pod
 
 @dataclass(frozen=True)
 class Volume:
-    """A claim, and an image that has ``sh`` and ``tar`` and can be pulled."""
+    """A claim, and an image that has ``sleep`` and ``python3`` and can be pulled."""
 
     claim: str
     image: str

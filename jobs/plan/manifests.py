@@ -47,7 +47,7 @@ class Submission:
     keys: dict[str, str]  # of the run's Secret
     code: dict[str, bytes]  # archives by file name
     work: dict[str, Any]
-    user_code: str | None = None  # where pods find the archive of the user's code
+    user_code: dict[str, Any] | None = None  # as in `pod_plan.Shipped`
     rate: float | None = None  # US dollars per hour of all nodes, where known
 
 

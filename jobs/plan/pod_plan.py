@@ -19,7 +19,7 @@ class Shipped(NamedTuple):
 
     work: dict[str, Any]  # what identifies the run's work
     files: dict[str, str]  # texts by name, for the run folder
-    code: str | None = None  # the archive of the user's code
+    code: dict[str, Any] | None = None  # the user's: path of its `archive`, and its `bytes` and `sha256`
     rate: float | None = None  # US dollars per hour of all nodes, where known
     machine: dict[str, str] | None = None  # what is known of the nodes beforehand
 

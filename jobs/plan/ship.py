@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LARGEST = 700_000  # bytes of archive that a ConfigMap takes along
+DIGITS = 16  # hex digits of a SHA-256 that name an archive
 
 
 class Member(NamedTuple):
@@ -44,4 +45,4 @@ def pod_side(project: Path) -> bytes:
 
 def digest(data: bytes) -> str:
     """Sixteen hex digits that name *data*."""
-    return hashlib.sha256(data).hexdigest()[:16]
+    return hashlib.sha256(data).hexdigest()[:DIGITS]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jobs import names
 from jobs.plan import pods
 from jobs.plan.pod_plan import VOLUME
+from jobs.pod import store
 
 LABEL_PURPOSE = "spotmpi.dev/purpose"
 PURPOSE = "volume"
 LIVES = 3600  # seconds after which the cluster ends one whose user has gone
 _SHARE = {"cpu": "100m", "memory": "64Mi"}
+_STORE = Path(store.__file__).read_text()
 
 
 def volume_pod(
@@ -34,6 +37,11 @@ def volume_pod(
         "metadata": metadata,
         "spec": {**spec, "activeDeadlineSeconds": LIVES},
     }
+
+
+def store_command(verb: str, folder: str, *rest: str) -> list[str]:
+    """The command of a pod that does what `jobs.pod.store` says of *verb* with a folder."""
+    return ["python3", "-c", _STORE, verb, folder, *rest]
 
 
 def labels(purpose: str) -> dict[str, str]:

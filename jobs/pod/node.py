@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from . import hardware, launchers, network, place, protocol, ssh
+from . import hardware, launchers, network, place, protocol, ssh, store
 from .place import Place
 
 
@@ -56,17 +56,21 @@ class Daemon:
 
 def unpack_code(here: Place) -> None:
     """Lay out the user's code where their command starts; OSError where that cannot be done."""
-    archive = here.plan["code"]
-    if archive is None:
+    code = here.plan["code"]
+    if code is None:
         return
     try:
-        with tarfile.open(archive, "r:gz") as packed:
+        store.require(code["archive"], [code["bytes"], code["sha256"]])
+        with tarfile.open(code["archive"], "r:gz") as packed:
             packed.extractall(here.plan["folder"])
+    except ValueError as error:
+        what = "the code in %s is damaged: %s" % (code["archive"], error)
+        raise OSError("%s; start the run again, which uploads it anew" % what) from error
     except (tarfile.TarError, EOFError, zlib.error) as error:
         # An archive that cannot be read at the moment is none that is broken, though tarfile calls both a ReadError.
         if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
             raise error.__cause__ from error
-        raise OSError("the code in %s cannot be unpacked: %s" % (archive, error)) from error
+        raise OSError("the code in %s cannot be unpacked: %s" % (code["archive"], error)) from error
 
 
 def own_hardware(here: Place) -> hardware.Facts:

@@ -6,6 +6,7 @@ python3 -c SOURCE missing FOLDER   stdin: such an index; stdout: the names that 
 python3 -c SOURCE take FOLDER      stdin: a tar of files; each appears under its name once it is whole
 python3 -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are there with their objects, ...}
 python3 -c SOURCE give FOLDER      stdin: a list of names; stdout: a tar of them
+python3 -c SOURCE put FOLDER NAME BYTES SHA256   stdin: the content of a file, which appears once it is verified
 
 Answers end with blanks or zeros that mean nothing: what is still in pipes 2 s after the end of a command goes with them
 where its reader is slow.
@@ -13,12 +14,14 @@ where its reader is slow.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import sys
 import tarfile
+import uuid
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -87,6 +90,34 @@ def take(folder: str, packed: tarfile.TarFile) -> dict[str, int]:
     return found
 
 
+def put(path: str, content: IO[bytes], expected: list[Any]) -> None:
+    """Store *content* as the file *path*; ValueError, and no file, where it has not the *expected* bytes and SHA-256.
+
+    Several pods may store the same file at once: each writes a file of its own until it is verified.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    part = "%s.%s%s" % (path, uuid.uuid4().hex, PART)
+    try:
+        with open(part, "xb") as file:
+            shutil.copyfileobj(content, file, _BLOCK)
+            file.flush()
+            os.fsync(file.fileno())
+        require(part, expected)
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(part)
+
+
+def require(path: str, expected: list[Any]) -> None:
+    """ValueError unless the file *path* has the *expected* bytes and SHA-256."""
+    size, sha256 = described(path)
+    if size != expected[0]:
+        raise ValueError("it has %d of %d bytes" % (size, expected[0]))
+    if sha256 != expected[1]:
+        raise ValueError("its SHA-256 is %s, not %s" % (sha256, expected[1]))
+
+
 def listing(folder: str) -> Iterator[dict[str, Any]]:
     """What is directly in *folder*: name, bytes in all, and for a folder the number of files below it."""
     for name in sorted(each for each in os.listdir(folder) if not each.endswith(PART)):
@@ -119,7 +150,7 @@ def _whole(year: str, image: str) -> bool:
     return all(os.path.isfile(os.path.join(year, part, image + end)) for part, end in there)
 
 
-def main(verb: str, folder: str) -> None:
+def main(verb: str, folder: str, *rest: str) -> None:
     """Do what *verb* says with *folder*."""
     if verb in ("list", "index", "give", "voc") and not os.path.isdir(folder):
         sys.exit("there is no folder %s" % folder)
@@ -134,6 +165,9 @@ def main(verb: str, folder: str) -> None:
     elif verb == "take":
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as packed:
             take(folder, packed)
+    elif verb == "put":
+        name, size, sha256 = rest
+        put(inside(folder, name), sys.stdin.buffer, [int(size), sha256])
     else:
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
             for name in json.load(sys.stdin):

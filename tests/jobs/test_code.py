@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
+import os
 import subprocess
+import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,9 @@ from jobs.backends import code_shipping, volume_access
 from jobs.backends.code_shipping import shipment
 from jobs.errors import InputError, SpotmpiError
 from jobs.plan.site import Site
+from jobs.plan.volume_pod import store_command
+from jobs.pod.node import unpack_code
+from jobs.pod.place import Place
 from jobs.spec import JobSpec, from_values
 from tests.jobs.test_volume_access import VOLUME, VolumeCluster
 
@@ -91,6 +98,11 @@ def test_little_code_goes_in_the_config_map(code: Path) -> None:
     found = shipment(spec(code), site(None))
     assert found is not None and not found.by_volume
     assert found.carried == {"user.tgz": found.packed.archive} and found.archive == "/spotmpi/config/user.tgz"
+    assert found.facts == {
+        "archive": found.archive,
+        "bytes": len(found.packed.archive),
+        "sha256": hashlib.sha256(found.packed.archive).hexdigest(),
+    }
     assert found.note == f"code: 4 files, 0 kB ({found.packed.digest}), by ConfigMap"
     assert shipment(from_values({"command": ["true"]}), site(None)) is None
 
@@ -107,34 +119,93 @@ def test_much_code_goes_by_the_run_volume_or_not_at_all(code: Path, monkeypatch:
 class Store(VolumeCluster):
     """A cluster whose volume's store of code is a folder here."""
 
+    @property
+    def folder(self) -> Path:
+        """That folder."""
+        return self.root / "code"
+
     def _run(self, name: str, command: Any, given: bytes) -> subprocess.CompletedProcess[bytes]:
-        store = str(self.root / "code")
         self.commands.append((name, command))
-        return subprocess.run(
-            [part.replace("/spotmpi/volume/code", store) for part in command], input=given, capture_output=True
-        )
+        here = {"/spotmpi/volume/code": str(self.folder), "python3": sys.executable}
+        return subprocess.run([here.get(part, part) for part in command], input=given, capture_output=True)
 
 
-def test_code_is_stored_once_under_its_digest_and_never_half(
-    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(volume_access, "_LOOK", 0.01)
+    return Store(tmp_path / "volume")
+
+
+def upload(cluster: Store, code: Path, digest: str | None = None) -> None:
+    plan = {"code": {"digest": digest or code_folder.pack(code).digest, "by_volume": True}}
+    asyncio.run(code_shipping.store(cluster, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
+
+
+def stored(cluster: Store) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in cluster.folder.iterdir()}
+
+
+def test_code_is_stored_once_under_its_digest(code: Path, cluster: Store) -> None:
     packed = code_folder.pack(code)
-    plan = {"code": {"digest": packed.digest, "by_volume": True}}
-
-    def store() -> None:
-        asyncio.run(code_shipping.store(Store(tmp_path / "volume"), plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
-
-    store()
-    (kept,) = (tmp_path / "volume" / "code").iterdir()
+    upload(cluster, code)
+    (kept,) = cluster.folder.iterdir()
     assert kept.name == f"{packed.digest}.tgz" and kept.read_bytes() == packed.archive
-    written = kept.stat().st_mtime_ns
-    store()
+    written, asked = kept.stat().st_mtime_ns, len(cluster.commands)
+    upload(cluster, code)
     assert kept.stat().st_mtime_ns == written
+    assert len(cluster.commands) == asked + 1  # what is there already does not travel
 
     (code / "train.py").write_text("print('two')\n")
     with pytest.raises(SpotmpiError, match="has changed since the run was planned; start it again"):
-        store()
+        upload(cluster, code, packed.digest)
+
+
+def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, cluster: Store) -> None:
+    packed = code_folder.pack(code)
+    cluster.cut_off = len(packed.archive) // 2
+    with pytest.raises(SpotmpiError, match="the connection into the pod broke off"):
+        upload(cluster, code)
+    assert stored(cluster) == {}
+    upload(cluster, code)
+    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:50], lambda whole: whole[:-1] + b"?"], ids=["half", "other"])
+def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_anew(
+    code: Path, cluster: Store, damage: Callable[[bytes], bytes]
+) -> None:
+    packed = code_folder.pack(code)
+    upload(cluster, code)
+    (cluster.folder / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
+    upload(cluster, code)
+    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+
+
+def test_content_that_changes_on_its_way_is_never_stored(code: Path, cluster: Store) -> None:
+    packed = code_folder.pack(code)
+    sent = packed.archive[:-1] + b"?"
+    command = store_command("put", "/spotmpi/volume/code", "x.tgz", str(len(sent)), packed.sha256)
+    done = cluster._run("pod", command, sent)
+    assert done.returncode == 1 and b"its SHA-256 is" in done.stderr
+    assert stored(cluster) == {}
+
+
+def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path) -> None:
+    packed = code_folder.pack(code)
+    archive, folder = tmp_path / "user.tgz", tmp_path / "user"
+    facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
+    here = Place({"code": facts, "folder": str(folder)}, 0, 0, "", "")
+    for damaged, said in ((packed.archive[:50], "it has 50 of"), (code_folder.pack(code / "lib").archive, "it has")):
+        archive.write_bytes(damaged)
+        with pytest.raises(OSError, match=f"is damaged: {said} .*; start the run again, which uploads it anew"):
+            unpack_code(here)
+    archive.write_bytes(packed.archive[:-1] + b"?")
+    with pytest.raises(OSError, match="is damaged: its SHA-256 is"):
+        unpack_code(here)
+    assert not folder.exists()
+    archive.write_bytes(packed.archive)
+    unpack_code(here)
+    assert (folder / "train.py").read_text() == "print('one')\n" and os.access(folder / "run.sh", os.X_OK)
 
 
 def test_code_makes_runs_different_work_and_what_is_ignored_does_not(code: Path) -> None:

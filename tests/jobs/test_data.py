@@ -20,6 +20,7 @@ from jobs.backends.data_store import DataStore, Moved
 from jobs.cli.main import main
 from jobs.data_source import source_of
 from jobs.errors import InputError, SpotmpiError
+from jobs.plan.volume_pod import store_command
 from tests.jobs.local_pod import Pod
 
 Spotmpi = Callable[..., tuple[int, str, str]]
@@ -128,7 +129,7 @@ def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_pat
     (pod.volume / "voc").mkdir()
 
     with pytest.raises(SpotmpiError, match="leads out of the folder"):
-        asyncio.run(pod.run(["python3", "-c", data_store._SOURCE, "take", "/spotmpi/volume/voc"], batch))
+        asyncio.run(pod.run(store_command("take", "/spotmpi/volume/voc"), batch))
     assert not (tmp_path / "out").exists()
 
 

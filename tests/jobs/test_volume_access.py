@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import httpx2
 import pytest
 
 from jobs.backends import cluster_api, cluster_follow, pulling, volume_access
@@ -30,7 +31,12 @@ VOLUME = Volume("claim", "registry/image:1", ("key",))
 
 
 class VolumeCluster(FakeCluster):
-    """A cluster whose pods run commands here, on *root* in place of the mounted volume's runs."""
+    """A cluster whose pods run commands here, on *root* in place of the mounted volume's runs.
+
+    Where the connection is cut off, a command gets the end of its input after `cut_off` bytes and goes on by itself,
+    and its caller an error: containerd closes the input of a command when the connection ends, whatever the reason
+    (pkg/cri/io/exec_io.go, StdinOnce), and nobody ends the command (github.com/kubernetes/kubernetes/issues/89031).
+    """
 
     namespace = "here"
 
@@ -42,6 +48,7 @@ class VolumeCluster(FakeCluster):
         self.events: list[Object] = []
         self.commands: list[tuple[str, Sequence[str]]] = []
         self.claim: Object | None = {"metadata": {"name": "claim", "uid": "7"}}
+        self.cut_off: int | None = None  # bytes of input after which the next connection with so many breaks
 
     async def create(self, values: Object) -> Object:
         self.created.append(values)
@@ -64,7 +71,12 @@ class VolumeCluster(FakeCluster):
     async def stream(
         self, name: str, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None
     ) -> tuple[int, str]:
-        done = self._run(name, command, given.read() if given else b"")
+        sent = given.read() if given else b""
+        if self.cut_off is not None and len(sent) > self.cut_off:
+            self._run(name, command, sent[: self.cut_off])
+            self.cut_off = None
+            raise httpx2.ReadError("the connection into the pod broke off")
+        done = self._run(name, command, sent)
         if into:
             into.write(done.stdout)
         return done.returncode, done.stderr.decode()

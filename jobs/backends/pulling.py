@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import tarfile
@@ -18,26 +19,20 @@ from jobs.backends.cluster_api import ClusterApi
 from jobs.backends.volume_access import Volume, VolumeAccess, volume_access
 from jobs.errors import RunInUse, SpotmpiError, wrong
 from jobs.names import RunPaths
-from jobs.pod import place, store
+from jobs.pod import pack, place, store
 from jobs.pod.supervisor import LOCK
 
 # What a terminal's copy knows better: it also has what happened before the first pod ran.
 _KEPT = ("events.jsonl", "spec.toml", "plan.yaml", LOCK)
-# tar's exit status would tell of files that grow while they are read; those of a run that goes on do.
-_PACK = f"""
-import os, sys, tarfile
-folder, part = sys.argv[1:]
-if not os.path.isdir(folder):
-    sys.exit("there is no folder " + folder)
-with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
-    if os.path.exists(os.path.join(folder, part)):
-        packed.add(os.path.join(folder, part), part)
-sys.stdout.buffer.write(bytes({store.TAIL}))
-"""
+_PACK = Path(pack.__file__).read_text()
+_NAMED = 8  # entries left out that a message names
 
 
 async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part: str | None = None) -> None:
     """Bring everything in a run's folder on *volume*, or one *part* of it, into *paths*, in place of an earlier pull.
+
+    The run may go on meanwhile. What vanishes while it is read, what leads out of the folder and what is neither file,
+    folder nor link is left out, and *say* names it.
 
     Raises:
         RunInUse: another process follows the run into the same folder.
@@ -48,41 +43,78 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
         packed, unpacked = Path(aside, "run.tar"), Path(aside, "run")
         async with _access(api, paths.id, volume, say) as there:
             with packed.open("wb") as file:
-                await there.read(["python3", "-c", _PACK, f"{place.RUNS}/{paths.id}", part or "."], file)
-        try:
-            with tarfile.open(packed) as archive:
-                archive.extractall(unpacked, members=_harmless(archive, unpacked.resolve()))
-        except tarfile.TarError as error:
-            raise SpotmpiError(f"what the run volume holds of {paths.id} cannot be taken over: {error}") from error
+                folder = f"{place.RUNS}/{paths.id}"
+                await there.read(["python3", "-c", _PACK, folder, part or ".", str(store.TAIL)], file)
+        left_out = _unpack(packed, unpacked, paths.id)
         packed.unlink()
         if part:  # never of the record, which a follower may be writing
             paths.folder.mkdir(exist_ok=True)
             _take_over(unpacked, paths.folder)
-            return
-        with _alone(paths):
-            _take_over(unpacked, paths.folder)
+        else:
+            with _alone(paths):
+                _take_over(unpacked, paths.folder)
+    _say_left_out(left_out, paths.id, say)
 
 
-def _harmless(members: Iterable[tarfile.TarInfo], folder: Path) -> Iterator[tarfile.TarInfo]:
-    """*members* as they may be unpacked into *folder*, owned by whoever unpacks; TarError for one that leads out of it.
+def _unpack(packed: Path, folder: Path, run: str) -> dict[str, str]:
+    """Unpack what `jobs.pod.pack` packed into *folder*; the names of what was left out there or here, and why.
 
-    From Python 3.11.4 on `tarfile.data_filter` does the same; Debian 12 has 3.11.2.
+    SpotmpiError where it is not whole.
+    """
+    try:
+        with tarfile.open(packed, "r:") as archive:
+            last = archive.getmembers()[-1:]
+            content = archive.extractfile(last[0]) if last and last[0].name == pack.LEFT_OUT else None
+            if content is None:
+                raise tarfile.TarError("the end of the archive is missing; pull again")
+            left_out: dict[str, str] = dict(json.load(content))
+            folder.mkdir()
+            archive.extractall(folder, members=_harmless(archive, folder.resolve(), left_out))
+    except (tarfile.TarError, ValueError, TypeError) as error:
+        raise SpotmpiError(f"what the run volume holds of {run} cannot be taken over: {error}") from error
+    return left_out
+
+
+def _harmless(members: Iterable[tarfile.TarInfo], folder: Path, left_out: dict[str, str]) -> Iterator[tarfile.TarInfo]:
+    """*members* as they may be unpacked into *folder*, owned by whoever unpacks; the others go to *left_out*.
+
+    From Python 3.11.4 on `tarfile.data_filter` does the same for one member; Debian 12 has 3.11.2.
     """
     for member in members:
-        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-            raise tarfile.TarError(f"{member.name!r} is neither file, folder nor link")
-        paths = [Path(member.name)]
-        if member.issym():  # a symbolic link counts from its own folder, a hard one from the top
-            paths.append(paths[0].parent / member.linkname)
-        elif member.islnk():
-            paths.append(Path(member.linkname))
-        for path in paths:
-            real = (folder / path).resolve()
-            if not real.is_relative_to(folder):
-                raise tarfile.TarError(f"{member.name!r} leads out of the folder, to {str(real)!r}")
+        if member.name in left_out or member.name == pack.LEFT_OUT:
+            continue
+        if reason := _harm(member, folder):
+            left_out[member.name] = reason
+            continue
         member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
         yield member
+
+
+def _harm(member: tarfile.TarInfo, folder: Path) -> str | None:
+    """Why *member* must not be unpacked into *folder*, None where it may be."""
+    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+        return "is neither file, folder nor link"
+    if not _leads_inside(folder, Path(member.name)):
+        return "is outside of the run's folder"
+    if not (member.issym() or member.islnk()):
+        return None
+    # A symbolic link counts from its own folder, a hard one from the top.
+    target = Path(member.name).parent / member.linkname if member.issym() else Path(member.linkname)
+    return None if _leads_inside(folder, target) else f"is a link out of the run's folder, to {member.linkname}"
+
+
+def _leads_inside(folder: Path, path: Path) -> bool:
+    # Not Path.resolve, which raises for links that lead to each other.
+    return Path(os.path.realpath(folder / path)).is_relative_to(folder)
+
+
+def _say_left_out(left_out: dict[str, str], run: str, say: Say) -> None:
+    if left_out:
+        shown = {name if name.isprintable() else ascii(name): reason for name, reason in left_out.items()}
+        named = [f"{name} ({reason})" for name, reason in sorted(shown.items())[:_NAMED]]
+        more = [f"and {len(left_out) - _NAMED} more"] if len(left_out) > _NAMED else []
+        say(f"left out of what was pulled of {run}: {', '.join([*named, *more])}")
 
 
 @asynccontextmanager

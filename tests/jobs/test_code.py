@@ -24,7 +24,7 @@ from jobs.plan.volume_pod import store_command
 from jobs.pod.node import unpack_code
 from jobs.pod.place import Place
 from jobs.spec import JobSpec, from_values
-from tests.jobs.test_volume_access import VOLUME, VolumeCluster
+from tests.jobs.volume_cluster import VOLUME, VolumeCluster
 
 
 @pytest.fixture

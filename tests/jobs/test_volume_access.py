@@ -4,93 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
 
-import httpx2
 import pytest
 
-from jobs.backends import cluster_api, cluster_follow, pulling, volume_access
+from jobs.backends import cluster_api, cluster_follow, volume_access
 from jobs.backends.cluster_follow import ClusterFollower
-from jobs.backends.volume_access import Volume
 from jobs.errors import RunInUse, SpotmpiError
 from jobs.events import Event
 from jobs.names import RunPaths
 from jobs.plan.volume_pod import volume_pod
 from jobs.pod import record
-from tests.jobs.watched_cluster import RUN, FakeCluster, jobset, pod, refused
-
-Object = dict[str, Any]
-VOLUME = Volume("claim", "registry/image:1", ("key",))
-
-
-class VolumeCluster(FakeCluster):
-    """A cluster whose pods run commands here, on *root* in place of the mounted volume's runs.
-
-    Where the connection is cut off, a command gets the end of its input after `cut_off` bytes and goes on by itself,
-    and its caller an error: containerd closes the input of a command when the connection ends, whatever the reason
-    (pkg/cri/io/exec_io.go, StdinOnce), and nobody ends the command (github.com/kubernetes/kubernetes/issues/89031).
-    """
-
-    namespace = "here"
-
-    def __init__(self, root: Path, pods: Sequence[Object] = (), phases: Sequence[str] = ("Pending", "Running")) -> None:
-        super().__init__(list(pods))
-        self.root = root
-        self.phases = list(phases)
-        self.created: list[Object] = []
-        self.events: list[Object] = []
-        self.commands: list[tuple[str, Sequence[str]]] = []
-        self.claim: Object | None = {"metadata": {"name": "claim", "uid": "7"}}
-        self.cut_off: int | None = None  # bytes of input after which the next connection with so many breaks
-
-    async def create(self, values: Object) -> Object:
-        self.created.append(values)
-        return values
-
-    async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        if kind == cluster_api.CLAIM:
-            return self.claim
-        phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
-        return {"metadata": {"name": name}, "status": {"phase": phase}} if phase else None
-
-    async def list(self, kind: str, labels: Any = None, about: str | None = None) -> list[Object]:
-        if kind != cluster_api.EVENT:
-            return await super().list(kind, labels)
-        return [event for event in self.events if event["involvedObject"]["name"] == about]
-
-    async def delete(self, kind: str, name: str) -> None:
-        self.deleted.append(name)
-
-    async def stream(
-        self, name: str, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None
-    ) -> tuple[int, str]:
-        sent = given.read() if given else b""
-        if self.cut_off is not None and len(sent) > self.cut_off:
-            self._run(name, command, sent[: self.cut_off])
-            self.cut_off = None
-            raise httpx2.ReadError("the connection into the pod broke off")
-        done = self._run(name, command, sent)
-        if into:
-            into.write(done.stdout)
-        return done.returncode, done.stderr.decode()
-
-    async def execute(self, name: str, command: Sequence[str]) -> str:
-        return self._run(name, command, b"").stdout.decode()
-
-    def _run(self, name: str, command: Sequence[str], given: bytes) -> subprocess.CompletedProcess[bytes]:
-        self.commands.append((name, command))
-        places = {"/spotmpi/volume/runs": str(self.root), "/tmp/spotmpi": str(self.root.parent / "code")}
-        here = list(command)
-        for there, path in places.items():
-            here = [part.replace(there, path).replace("python3", sys.executable) for part in here]
-        return subprocess.run(here, input=given, capture_output=True)
+from tests.jobs.volume_cluster import Object, VolumeCluster, pull, recorded_run
+from tests.jobs.watched_cluster import RUN, jobset, pod, refused
 
 
 @pytest.fixture(autouse=True)
@@ -102,24 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def there(tmp_path: Path) -> RunPaths:
-    """A run folder as agents leave it on a volume."""
-    paths = RunPaths(tmp_path / "volume" / RUN)
-    written = [
-        (paths.events, json.dumps({"t": time.time(), "event": "succeeded"}) + "\n"),
-        (paths.spec, 'command = ["x"]\n'),
-        (paths.checkpoints / "7" / "model.npz", "weights"),
-    ]
-    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}.000000Z 0 o hello\n"
-    for path, text in [*written, (paths.logs / "1" / "node-0.log", line)]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return paths
-
-
-def pull(cluster: VolumeCluster, paths: RunPaths) -> list[str]:
-    said: list[str] = []
-    asyncio.run(pulling.pull(cluster, paths, VOLUME, said.append))  # type: ignore[arg-type]
-    return said
+    return recorded_run(tmp_path / "volume")
 
 
 def test_a_pod_made_for_the_purpose_brings_the_whole_folder_and_is_gone_afterwards(
@@ -254,32 +163,3 @@ def test_the_pod_is_restricted_and_ends_by_itself() -> None:
     assert made["securityContext"]["runAsNonRoot"] and made["activeDeadlineSeconds"] == 3600
     assert made["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert made["imagePullSecrets"] == [{"name": "key"}] and not made["automountServiceAccountToken"]
-
-
-def link_out(folder: Path) -> None:
-    (folder / "outside").symlink_to("/etc/passwd")
-
-
-def relative_link_out(folder: Path) -> None:
-    (folder / "logs").mkdir(exist_ok=True)
-    (folder / "logs" / "outside").symlink_to("../../..")
-
-
-def link_out_through_another(folder: Path) -> None:
-    (folder / "again").symlink_to(".")
-    (folder / "deep").mkdir()
-    (folder / "deep" / "outside").symlink_to("../again/../../..")
-
-
-def pipe(folder: Path) -> None:
-    os.mkfifo(folder / "outside")
-
-
-@pytest.mark.parametrize("plant", [link_out, relative_link_out, link_out_through_another, pipe])
-def test_an_archive_that_leads_out_of_the_folder_is_refused(
-    there: RunPaths, tmp_path: Path, plant: Callable[[Path], None]
-) -> None:
-    plant(there.folder)
-    with pytest.raises(SpotmpiError, match=r"what the run volume holds of digits-1 cannot be taken over: .*outside"):
-        pull(VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN))
-    assert not (tmp_path / "here" / RUN).exists()

@@ -22,15 +22,16 @@ import sys
 import tarfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 from . import store, web_file
-from .web_file import Gone
+from .web_file import Changed, Gone
 
 PIECE = 16 << 20
 PIECES_AT_ONCE = 8  # over all files; each is in memory while it is under way
 FILES_AT_ONCE = 4
+VERSIONS = 3  # of a file that are begun, each because the one before was replaced
 FINAL = 78
 TAKEN_AWAY = 75
 SAID_EVERY = 1.0  # seconds
@@ -103,7 +104,18 @@ class Fetch:
         self._lock = threading.Lock()
 
     def run(self) -> list[int]:
-        """Fetch, check and unpack it, unless it is here: files that came of it, their bytes, how many travelled."""
+        """Fetch, check and unpack it, unless it is here: files that came of it, their bytes, how many travelled.
+
+        A file that is replaced meanwhile is begun anew: pieces of two versions would make neither.
+        """
+        for _ in range(VERSIONS):
+            try:
+                return self._fetched()
+            except Changed:
+                pass
+        raise OSError("it was replaced %d times while it was fetched; push again once it no longer changes" % VERSIONS)
+
+    def _fetched(self) -> list[int]:
         size, version = web_file.again(lambda: web_file.probe(self._order["url"]))
         same = [size, version, self._order["sha256"]]
         files, moved = self._arrived.files(self._mark, same), False
@@ -114,13 +126,27 @@ class Fetch:
         return [len(files), sum(files.values()), len(files) * moved]
 
     def _brought(self, size: int, version: str) -> dict[str, int]:
-        here = self._here(size, version)
+        here, tag = self._here(size, version), self._tag(size, version)
         wanted = [start for start in range(0, size, PIECE) if start not in here]
-        for start in self._pool.map(lambda start: self._piece(start, size), wanted):
-            here.add(start)
-            self._progress.tell(self._order["name"], min(len(here) * PIECE, size), size)
+        pieces = [self._pool.submit(self._piece, start, size, tag) for start in wanted]
+        try:
+            for piece in as_completed(pieces):
+                here.add(piece.result())
+                self._progress.tell(self._order["name"], min(len(here) * PIECE, size), size)
+        finally:
+            # Those under way write into the same file as the next version's would.
+            wait([piece for piece in pieces if not piece.cancel()])
         self._check()
         return self._settled()
+
+    def _tag(self, size: int, version: str) -> str | None:
+        """The entity tag that all pieces must have, None where the checksum of the whole says more."""
+        if self._order["sha256"] or not size:
+            return None
+        if not version.startswith('"'):
+            remedy = "write ...#sha256= and 64 hexadecimal digits"
+            raise Gone("the server gives no strong ETag, so a change would go unnoticed: %s" % remedy)
+        return version
 
     def _here(self, size: int, version: str) -> set[int]:
         """Where the pieces begin that an earlier fetch of the very same file has brought."""
@@ -138,8 +164,8 @@ class Fetch:
             return set()
         return {int(line) for line in lines[1:] if line.endswith("\n")}
 
-    def _piece(self, start: int, size: int) -> int:
-        data = web_file.again(lambda: web_file.read(self._order["url"], start, min(start + PIECE, size)))
+    def _piece(self, start: int, size: int, tag: str | None) -> int:
+        data = web_file.again(lambda: web_file.read(self._order["url"], start, min(start + PIECE, size), tag))
         with open(self._path, "r+b") as file:
             file.seek(start)
             file.write(data)

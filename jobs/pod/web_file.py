@@ -21,6 +21,10 @@ class Gone(Exception):
     """The address does not give the file, however often one asks."""
 
 
+class Changed(Exception):
+    """The address gives another version of the file by now."""
+
+
 def probe(url: str) -> tuple[int, str]:
     """Bytes of the file at *url*, and what changes with its content; Gone where it gives no pieces."""
     answer = asked(url, 0, 1)
@@ -33,14 +37,22 @@ def probe(url: str) -> tuple[int, str]:
         return int(total), answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
 
 
-def read(url: str, start: int, end: int) -> bytes:
-    """The bytes of *url* from *start* to before *end*; OSError where they are fewer."""
-    answer = asked(url, start, end)
+def read(url: str, start: int, end: int, tag: str | None) -> bytes:
+    """The bytes of *url* from *start* to before *end*; OSError where they are fewer.
+
+    Changed where they are no longer of the version with that entity *tag*, where one is given.
+    """
+    answer = asked(url, start, end, tag)
     if answer is not None:
         with answer:
+            # A server may not know If-Match; what it sends says of which version it is.
+            if tag and answer.headers.get("ETag") != tag:
+                raise Changed
             data: bytes = answer.read()
         if len(data) == end - start:
             return data
+    elif tag:
+        raise Changed  # it has become shorter
     raise OSError("the server breaks off")
 
 
@@ -56,14 +68,22 @@ def again(work: Callable[[], T]) -> T:
     raise AssertionError
 
 
-def asked(url: str, start: int, end: int) -> Any:
-    """The answer to a question for some bytes, None where there are none; Gone where asking again is of no use."""
-    wanted = urllib.request.Request(url, headers={"Range": "bytes=%d-%d" % (start, end - 1)})
+def asked(url: str, start: int, end: int, tag: str | None = None) -> Any:
+    """The answer to a question for some bytes, None where there are none; Gone where asking again is of no use.
+
+    Changed where the server has no such version of the file: an entity *tag* is compared before anything is sent.
+    """
+    headers = {"Range": "bytes=%d-%d" % (start, end - 1)}
+    if tag:
+        headers["If-Match"] = tag
+    wanted = urllib.request.Request(url, headers=headers)
     try:
         return urllib.request.urlopen(wanted, timeout=60)
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             return None
+        if error.code == http.client.PRECONDITION_FAILED:
+            raise Changed from error
         if error.code in _GONE:
             raise Gone("the address answers %d: the file is gone, or access to it has ended" % error.code) from error
         raise

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import io
 import json
 import signal
@@ -13,54 +11,22 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from moto import mock_aws
 
 from jobs.errors import InputError, SpotmpiError
-from jobs.pod import fetch, store, web_file
+from jobs.pod import fetch, store
 from jobs.remote_source import Order, authority_of, orders_of
 from tests.cluster.testbed.certificates import Authority
+from tests.jobs.fetched_volume import PIECE, WEIGHTS, Volume, fast_volume, sha
 from tests.jobs.scripted_account import ScriptedAccount
 from tests.jobs.web_site import Site, serving
-
-PIECE = 10_000
-WEIGHTS = b"w" * 50_000
-
-
-class Volume:
-    """A folder in place of the volume, and the program of the pod on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.authority = folder.parent / "authority.pem"
-        self.authority.touch()
-
-    def fetch(self, *sources: list[dict[str, object]]) -> tuple[int, dict[str, Any]]:
-        """Exit code and last word of the program for these sources."""
-        code = fetch.main(str(self.write(*sources)), str(self.authority))
-        word: dict[str, Any] = json.loads(Path(fetch.LAST_WORD).read_text())
-        return code, word
-
-    def write(self, *sources: list[dict[str, object]]) -> Path:
-        """The file of orders for these sources."""
-        orders = self.folder.parent / "orders.json.gz"
-        orders.write_bytes(gzip.compress(json.dumps(sources).encode()))
-        return orders
-
-    def tree(self) -> dict[str, bytes]:
-        """The whole files there."""
-        return {name: (self.folder / name).read_bytes() for name in store.files(str(self.folder))}
 
 
 @pytest.fixture
 def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Volume:
-    """Small pieces, no pauses."""
-    monkeypatch.setattr(fetch, "PIECE", PIECE)
-    monkeypatch.setattr(web_file, "PAUSE", 0.01)
-    monkeypatch.setattr(fetch, "LAST_WORD", str(tmp_path / "last word"))
-    return Volume(tmp_path / "volume")
+    return fast_volume(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -74,10 +40,6 @@ def site() -> Iterator[Site]:
     with serving() as made:
         made.files = {"set.tar": packed.getvalue(), "weights.npz": WEIGHTS}
         yield made
-
-
-def sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def test_a_tar_comes_in_pieces_is_checked_and_unpacked(

@@ -1,11 +1,15 @@
-"""A web server that gives pieces of files, and the listings of buckets that S3 gives."""
+"""A web server that gives pieces of files and the listings of buckets as S3 does.
+
+`test_data_fetch` compares its answers with moto's S3: a quoted MD5 as ETag, 412 where that is not what If-Match says,
+416 beyond the end. That S3 itself answers 412 is in the reference of GetObject, under If-Match.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -21,7 +25,11 @@ class Site:
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.faults: dict[int, int] = {}  # question -> status instead of an answer; 0 breaks off in the middle
+        self.replacements: dict[int, dict[str, bytes]] = {}  # question -> files as they are from then on
         self.pieces = True
+        self.conditions = True  # whether If-Match is understood
+        self.tags = True
+        self.lock = threading.Lock()
         self.open = threading.Event()  # unless set, questions beyond the first `free` wait for it
         self.open.set()
         self.free = 0
@@ -65,28 +73,37 @@ class _Handler(BaseHTTPRequestHandler):
         if "list-type" in asked:
             self._give(200, self.site.listing(parts.path.strip("/"), asked.get("prefix", [""])[0]))
             return
-        number, content = len(self.site.asked), self.site.files[parts.path[1:]]
-        self.site.asked.append(self.headers["Range"])
+        with self.site.lock:
+            number = len(self.site.asked)
+            self.site.asked.append(self.headers["Range"])
+            self.site.files |= self.site.replacements.get(number, {})
+            content = self.site.files.get(parts.path[1:])
         if number >= self.site.free:
             self.site.open.wait()
         fault = self.site.faults.get(number)
-        if fault:
-            self.send_error(fault)
+        if fault or content is None:
+            self.send_error(fault or 404)
+            return
+        tag = f'"{hashlib.md5(content).hexdigest()}"'
+        if self.site.conditions and self.headers["If-Match"] not in (None, tag):
+            self.send_error(412)
             return
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
         if first >= len(content):
             self.send_error(416)
             return
         piece = content[first : last + 1]
-        self._give(206 if self.site.pieces else 200, piece, f"bytes {first}-{last}/{len(content)}", fault == 0)
+        extent = f"bytes {first}-{first + len(piece) - 1}/{len(content)}"
+        headers = {"Content-Range": extent, **({"ETag": tag} if self.site.tags else {})}
+        self._give(206 if self.site.pieces else 200, piece, headers, fault == 0)
 
-    def _give(self, status: int, content: bytes, extent: str = "", broken: bool = False) -> None:
+    def _give(
+        self, status: int, content: bytes, headers: Mapping[str, str] | None = None, broken: bool = False
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
-        if extent:
-            self.send_header("Content-Range", extent)
-            whole = self.site.files[urlsplit(self.path).path[1:]]
-            self.send_header("ETag", hashlib.sha256(whole).hexdigest())
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content[: len(content) // 2] if broken else content)
 

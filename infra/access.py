@@ -45,7 +45,7 @@ def run_rules(queueing: bool) -> list[rbac.v1.PolicyRuleArgs]:
         ("", ("secrets",), ("create",)),
         ("", ("events",), ("list", "watch")),
         ("", ("persistentvolumeclaims",), ("get",)),
-        ("networking.k8s.io", ("networkpolicies",), ("create",)),
+        ("networking.k8s.io", ("networkpolicies",), ("create", "list")),
     ]
     if queueing:
         rules.append(("kueue.x-k8s.io", ("localqueues", "workloads"), _READ))

@@ -8,20 +8,25 @@ from typing import Any
 from lightkube import ApiError
 
 from jobs.backends import cluster_api
+from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi
 
 
-async def denies_egress(api: ClusterApi, labels: Mapping[str, str]) -> bool:
+async def denies_egress(api: ClusterApi, labels: Mapping[str, str], say: Say) -> bool:
     """Whether some policy of the namespace isolates pods with *labels* for egress.
 
-    False where the policies may not be listed. Semantics: networking.k8s.io/v1, NetworkPolicySpec.
+    False where the policies may not be listed, which *say* hears. Semantics: networking.k8s.io/v1, NetworkPolicySpec.
     """
     try:
         policies = await api.list(cluster_api.NETWORK_POLICY)
     except ApiError as error:
-        if error.status.code == 403:
-            return False
-        raise
+        if error.status.code != 403:
+            raise
+        say(
+            f"you may not list the NetworkPolicies of namespace {api.namespace}: if they deny egress, nodes of the run "
+            "will not reach each other"
+        )
+        return False
     return any(_isolates(policy.get("spec") or {}, labels) for policy in policies)
 
 

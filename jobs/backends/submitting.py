@@ -34,7 +34,7 @@ async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Sequence
     with told("submit the run"):
         try:
             await stopping.make_room(api, plan["run"])
-            plan = {**plan, "objects": await _with_egress(api, plan["objects"])}
+            plan = {**plan, "objects": await _with_egress(api, plan["objects"], say)}
             try:
                 return await _created(api, plan["objects"])
             except _NoSecret as refused:
@@ -48,12 +48,12 @@ async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Sequence
             raise
 
 
-async def _with_egress(api: ClusterApi, objects: Sequence[Object]) -> Sequence[Object]:
+async def _with_egress(api: ClusterApi, objects: Sequence[Object], say: Say) -> Sequence[Object]:
     """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
     jobset, *_ = objects
     alone = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 1
     labels = manifests.pod_template(jobset)["metadata"]["labels"]
-    if alone or any(_opens_egress(each) for each in objects) or not await denies_egress(api, labels):
+    if alone or any(_opens_egress(each) for each in objects) or not await denies_egress(api, labels, say):
         return objects
     return [manifests.allowing_egress(each) if each["kind"] == "NetworkPolicy" else each for each in objects]
 

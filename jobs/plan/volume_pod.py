@@ -13,6 +13,7 @@ from jobs.pod import store
 
 LABEL_PURPOSE = "spotmpi.dev/purpose"
 PURPOSE = "volume"
+CLAIM = "PersistentVolumeClaim"
 LIVES = 3600  # seconds after which the cluster ends one whose user has gone
 _SHARE = {"cpu": "100m", "memory": "64Mi"}
 _STORE = Path(store.__file__).read_text()
@@ -29,7 +30,7 @@ def volume_pod(
     spec = pod_spec(volume, image, pull_secrets, ["sleep", str(LIVES)], _SHARE)
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": labels(PURPOSE)}
     if uid is not None:
-        owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": volume, "uid": uid}
+        owner = {"apiVersion": "v1", "kind": CLAIM, "name": volume, "uid": uid}
         metadata["ownerReferences"] = [owner]
     return {
         "apiVersion": "v1",

@@ -12,12 +12,13 @@ from typing import Any
 from infra import names, program
 from infra.stack_config import read
 from tests.cluster.testbed.cluster import Cluster
+from tests.cluster.testbed.kubernetes import as_yaml
 from tests.infra.conftest import config_of, recorded
 
 STACK = "cpu"
 USER = "engineer"
 _KEPT = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
-_PLACEHOLDER = "namespace-of-the-runs"
+_PLACEHOLDER = "runs-go-here"
 
 
 def objects(namespace: str, *, https_out: bool = False) -> list[dict[str, Any]]:
@@ -44,7 +45,8 @@ def user_kubeconfig(testbed: Cluster, user: str = USER) -> Path:
 def environment_namespace(testbed: Cluster, *, https_out: bool = False) -> Iterator[str]:
     """Give the name of a fresh namespace as an environment has it; gone at the end of the block."""
     with testbed.namespace() as namespace:
-        testbed.apply(*_placed(objects(namespace, https_out=https_out)))
+        declared = as_yaml(_placed(objects(namespace, https_out=https_out)))
+        testbed.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=declared)
         yield namespace
 
 

@@ -50,8 +50,7 @@ def outside(testbed: Cluster, *ports: int) -> Iterator[None]:
 
 def waiting_run(runs: Runs) -> Followed:
     """A run of two pods that stay."""
-    values = plain("sleep", "600", nodes=2, where="every")
-    run = runs.start({**values, "checkpoint": {"grace": "0s"}}, image="base")
+    run = runs.start(plain("sleep", "600", nodes=2, where="every"), image="base")
     run.until_kind("started")
     return run
 

@@ -28,8 +28,10 @@ _RESOURCES = {
     "CONFIG_MAP": "configmaps",
     "ConfigMap": "configmaps",
     "EVENT": "events",
+    "CLAIM": "persistentvolumeclaims",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Secret": "secrets",
+    "NETWORK_POLICY": "networkpolicies",
     "NetworkPolicy": "networkpolicies",
 }
 _VERBS = {

@@ -26,6 +26,8 @@ SITE = Site("here", "any:1", None, {}, (), "any")
 class Namespace:
     """Takes objects, but for kinds that the user may not create; `policies` are there, None if nobody may list them."""
 
+    namespace = "here"
+
     def __init__(self, *forbidden: str) -> None:
         self.forbidden = forbidden
         self.policies: Sequence[Object] | None = []
@@ -167,8 +169,10 @@ def test_where_a_namespace_denies_egress_pods_of_a_run_may_still_reach_each_othe
 def test_where_egress_is_open_a_run_does_not_close_it(policies: list[Object] | None) -> None:
     there = Namespace()
     there.policies = policies
-    submit(there, plan(None))
+    _, said = submit(there, plan(None))
     assert made_policy(there)["policyTypes"] == ["Ingress"] and "egress" not in made_policy(there)
+    told = "you may not list the NetworkPolicies of namespace here: if they deny egress, nodes of the run "
+    assert said == ([] if policies is not None else [told + "will not reach each other"])
 
 
 def test_a_run_of_one_node_needs_no_way_out() -> None:

@@ -85,7 +85,7 @@ def resume(
         raise wrong("--resume", paths.id, f"is still going on; `spotmpi logs -f {paths.id}` follows it")
     spec = specs.load(paths.spec, overrides)
     require_valid(spec, backend.survey(spec))
-    return _started(backend, spec, backend.plan(spec, paths.id), detach, _from_now_on(watch), say)
+    return _started(backend, spec, backend.plan(spec, paths.id), detach, _from_next_submission(paths, watch), say)
 
 
 def plan_resume(run: str, overrides: Iterable[str] = (), where: Place = None) -> Plan:
@@ -181,10 +181,20 @@ def _planned(spec: JobSpec, where: Place) -> tuple[Backend, Plan]:
     return backend, backend.plan(spec, run)
 
 
-def _from_now_on(watch: Callable[[Event], None]) -> Callable[[Event], None]:
-    """*watch* without what an earlier submission of the run has shown already."""
-    began = time.time()
-    return lambda event: watch(event) if event.time >= began else None
+def _from_next_submission(paths: names.RunPaths, watch: Callable[[Event], None]) -> Callable[[Event], None]:
+    """*watch* without what earlier submissions of the run have shown already."""
+    left = sum(event.get("event") == record.SUBMITTED for event in runs.lines(paths.events))
+
+    def show(event: Event) -> None:
+        nonlocal left
+        if left < 0:
+            watch(event)
+        elif event.kind == record.SUBMITTED:
+            left -= 1
+            if left < 0:
+                watch(event)
+
+    return show
 
 
 def _started(

@@ -54,7 +54,7 @@ class Beyond:
             told = await self._client.find(cluster_api.CONFIG_MAP, autoscaler.NAME, autoscaler.NAMESPACE)
         except (ApiError, httpx2.HTTPError):
             return None
-        return autoscaler.word_of(told, time.time()) if told else None
+        return autoscaler.word_of(told, self._client.now()) if told else None
 
     async def _node_events(self) -> Sequence[Mapping[str, Any]]:
         try:

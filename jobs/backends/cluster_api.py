@@ -15,6 +15,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import batch_v1, core_v1, networking_v1
 from lightkube.types import CascadeType, OnErrorAction, OnErrorResult, PatchType
 
+from jobs.backends.cluster_clock import ClusterClock
 from jobs.backends.kubeconfig import configuration, in_pod
 from jobs.errors import NotPermitted, SpotmpiError
 from jobs.plan.pods import CONTAINER
@@ -60,8 +61,17 @@ class ClusterApi:
         patience = httpx2.Timeout(CONNECTING, read=ANSWERING)
         config = configuration(context)
         self._client: Any = AsyncClient(config=config, namespace=namespace, timeout=patience, field_manager="spotmpi")
+        self._clock = ClusterClock()
+        self._client._client._client.event_hooks = {"response": [self._take_date]}
         self.context = None if in_pod() else str(config.context_name)
         self.namespace = str(self._client.namespace)
+
+    def now(self) -> float:
+        """Unix seconds by the API server's clock, once it has answered."""
+        return self._clock.now()
+
+    async def _take_date(self, answer: httpx2.Response) -> None:
+        self._clock.take(answer.headers.get("Date"))
 
     async def create(self, values: Object) -> Object:
         """The object made from *values*; AlreadyExists is an error."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+import math
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
@@ -51,7 +51,7 @@ class ClusterFollower:
         self._ran = False  # whether it came to an end by itself
         self._ended = asyncio.Event()
         self._streams = asyncio.Semaphore(STREAMS)
-        self._began = time.time()
+        self._began = client.now()
         self._said: frozenset[str] = frozenset()
         self._read: set[int] = set()  # nodes of whom there was a pod to read
         self._replayer = Replayer(client, jobset, self._say)
@@ -111,10 +111,10 @@ class ClusterFollower:
         nodes = range(self._it.nodes if self._it.every_node else 1)
         for node in sorted(set(nodes) - self._read) if self._ran else []:
             try:
-                yield await self._replayed("", node, self._it.submitted, time.time())
+                yield await self._replayed("", node, self._it.submitted, math.inf)
             except SpotmpiError as error:
                 reason = f"the output of node {node} can no longer be had: {error}"
-                yield [Entry(0, event=Event(time.time(), record.GAP, values={"reason": reason}))]
+                yield [Entry(0, event=self._event(record.GAP, reason))]
 
     def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The task of *work*; what it raises ends the stream."""
@@ -141,7 +141,11 @@ class ClusterFollower:
     def _say(self, reason: str) -> None:
         """Tell whoever follows why they wait for us."""
         with contextlib.suppress(asyncio.QueueFull):
-            self._entries.put_nowait([Entry(0, event=Event(time.time(), record.WAITING, values={"reason": reason}))])
+            self._entries.put_nowait([Entry(0, event=self._event(record.WAITING, reason))])
+
+    def _event(self, kind: str, reason: str) -> Event:
+        """What this follower finds, at this moment by the API server's clock."""
+        return Event(self._client.now(), kind, values={"reason": reason})
 
     async def _watch_jobset(self) -> None:
         async for change, jobset in self._client.watch(cluster_api.JOBSET, name=self._it.run):
@@ -158,11 +162,11 @@ class ClusterFollower:
         # Whoever deletes it says why beforehand; until it is being deleted, the word alone ends nothing.
         if gone or jobset["metadata"].get("deletionTimestamp"):
             if given_up:
-                self._over = Event(time.time(), record.FAILED, values={"reason": given_up})
+                self._over = self._event(record.FAILED, given_up)
             elif gone or stopped:
                 # Its pods may take minutes to go, and have said all that they had to say.
                 reason = stopped or "its JobSet was deleted"
-                self._over = self._over or Event(time.time(), record.STOPPED, values={"reason": reason})
+                self._over = self._over or self._event(record.STOPPED, reason)
         for condition in jobset.get("status", {}).get("conditions") or []:
             if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
                 self._ran = True
@@ -224,16 +228,16 @@ class ClusterFollower:
         reason = why_waiting(self._seen, self._it.run, self._it.nodes)
         wait = start_limit.wait_of(self._jobset, self._it.submitted, self._seen.pods.values(), self._began)
         if reason and wait:
-            left = wait.since + self._it.start_limit - time.time()
+            left = wait.since + self._it.start_limit - self._client.now()
             if left > 0:
                 reason = start_limit.counted_down(reason, left)
             elif not wait.led:
                 reason = f"limits.start ({self._it.start_limit:g}s) is over: {reason}"
                 if await self._give_up(reason):
-                    return [Event(time.time(), record.FAILED, values={"reason": reason})]
+                    return [self._event(record.FAILED, reason)]
         told_already, self._said = self._said, start_limit.gist(reason or "")
         fresh = self._said != told_already
-        return [Event(time.time(), record.WAITING, values={"reason": reason})] if reason and fresh else []
+        return [self._event(record.WAITING, reason)] if reason and fresh else []
 
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, for it would wait for ever; False where that is not possible."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,12 +79,11 @@ class KubernetesBackend:
 
     def plan(self, spec: JobSpec, run: str) -> Plan:
         """The run's objects in the order of creation, without its keys."""
-        moment, offer = round(time.time(), 3), cluster_offer.make(spec, self._environment, self._api())
+        offer = cluster_offer.make(spec, self._environment, self._api())
         shipped = code_shipping.shipment(offer.spec, offer.site)
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
-            time=moment,
             keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
             code={"pod.tar.gz": ship.pod_side(names.PROJECT), **(shipped.carried if shipped else {})},
             user_code=shipped.facts if shipped else None,
@@ -97,7 +95,6 @@ class KubernetesBackend:
             pod_templates.require_shape(manifests.pod_template(objects[0]), offer.site.templates)
         return {
             **manifests.copied_plan(spec, run, self._api().context, offer.site.namespace),
-            "submitted": moment,
             "notes": [*offer.notes, *([shipped.note] if shipped else [])],
             "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
             "owner": submission.owner,
@@ -115,8 +112,8 @@ class KubernetesBackend:
         with runs.lock(paths) if paths.folder.exists() else contextlib.nullcontext():
             if mounted:
                 call(code_shipping.store(self._api(), plan, spec, Volume(*mounted), say))
-            plan = {**plan, "objects": call(submitting.create(self._api(), plan, say))}
-            run_cache.create(paths, spec.to_toml(), plan, plan["submitted"])
+            created = call(submitting.create(self._api(), plan, say))
+            run_cache.create(paths, spec.to_toml(), {**plan, "objects": created.objects}, created.submitted)
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """All events that the cluster still has, kept in this terminal's copy as they come."""
@@ -189,10 +186,10 @@ class KubernetesBackend:
         if not now:
             call(stopping.ask(self._api(), run, reason))
         state = self.state(run)  # what the agents have said to the end is in the copy from now on
-        call(stopping.delete(self._api(), run, reason, now))
+        moment = call(stopping.delete(self._api(), run, reason, now))
         if state.state not in record.TERMINAL:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
-                cache.take([Entry(0, event=Event(time.time(), record.STOPPED, values={"reason": reason}))])
+                cache.take([Entry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 
     def strike(self, run: str, node: int, how: str) -> None:
         """Evict or delete a node's pod, or kill the ranks in it."""

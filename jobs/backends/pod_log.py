@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -61,7 +60,7 @@ class PodLog:
         whole = True
         while True:
             over = not follow or self._source.finished()
-            since = None if whole else max(int(time.time() - self._time), 0) + OVERLAP
+            since = None if whole else max(int(self._client.now() - self._time), 0) + OVERLAP
             whole = False
             try:
                 async for text in self._pieces(self._client.log(self._source.pod, since, follow), follow):
@@ -102,7 +101,7 @@ class PodLog:
 
     async def _rotated(self) -> list[Entry]:
         """What the run folder holds of a pod that says nothing: a kubelet reads its newest file only, be it empty."""
-        now = time.time()
+        now = self._client.now()
         if now - self._source.began < OVERLAP:
             return []
         try:
@@ -123,7 +122,7 @@ class PodLog:
                 return found, True
             if missing or self._unnumbered or (self._source.earlier and not self._last):
                 self._unnumbered = False
-                recovered = await self._recovered(missing, entry.time or time.time())
+                recovered = await self._recovered(missing, entry.time or self._client.now())
                 found += [each for some in recovered for each in some.apart() if self._is_new(each)]
             self._last = entry.last
             if self._is_new(entry):

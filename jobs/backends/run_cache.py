@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from jobs import runs
 from jobs.backends.pod_output import Entry
+from jobs.backends.run_folder import folder_records
 from jobs.events import Event, Lines
 from jobs.names import RunPaths
 from jobs.pod import record
@@ -21,11 +21,17 @@ MISSING = "(this line could no longer be had)"
 
 
 class Given:
-    """What of a run somebody has been given: the newest of each kind, since every kind comes in order."""
+    """What of a run somebody has been given.
+
+    Lines are known by their number, events by kind and time, which whoever recorded them has given them: an event that
+    comes again comes with the same. Which of two happened first, times of different clocks do not tell.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int], int] = {}
-        self._times = {record.METRIC: 0.0, "": 0.0}
+        self._metrics: dict[tuple[int, int], float] = {}  # the time of the newest of each attempt and node: one clock
+        self._events: set[tuple[float, str]] = set()  # a few of each attempt
+        self._newest = 0.0  # Unix seconds, of what agents have told
 
     def fresh(self, entry: Entry) -> Iterator[Event | Lines]:
         """What of *entry* has not been given before; from now on it has."""
@@ -42,20 +48,25 @@ class Given:
         """Whether *entry* is what an agent once waited for, and more has happened since that has been given."""
         event = entry.event
         printed = event is not None and event.kind == record.WAITING and entry.number > 0
-        return event is not None and printed and event.time < self._times[""]
+        return event is not None and printed and event.time < self._newest
 
     def is_new(self, event: Event) -> bool:
         """Whether *event* has not been given before; from now on it has. What only followers see is always new."""
         if event.kind in (record.WAITING, record.GAP):
             return True
+        where = (event.attempt, event.node)
         if event.kind == record.LINE:
-            where = (event.attempt, event.node)
             new = event.number > self._lines.get(where, 0)
             self._lines[where] = max(event.number, self._lines.get(where, 0))
             return new
-        kind = record.METRIC if event.kind == record.METRIC else ""
-        new = event.time > self._times[kind]
-        self._times[kind] = max(event.time, self._times[kind])
+        if event.kind == record.METRIC:
+            new = event.time > self._metrics.get(where, 0.0)
+            self._metrics[where] = max(event.time, self._metrics.get(where, 0.0))
+            return new
+        new = (event.time, event.kind) not in self._events
+        self._events.add((event.time, event.kind))
+        if event.kind != record.SUBMITTED:
+            self._newest = max(event.time, self._newest)
         return new
 
 
@@ -66,9 +77,7 @@ class RunCache:
         self._paths = paths
         self._lock: IO[str] | None = None
         self._record: record.Record | None = None
-        self._newest: dict[str, float] = {}
-        self._metrics: dict[tuple[int, int], float] = {}  # the time of the newest of each attempt and node
-        self._events: set[tuple[float, str]] = set()  # a few of each attempt
+        self._given = Given()
         self._moment = 0.0
         self._lines: dict[tuple[int, int], int] = {}
 
@@ -79,7 +88,8 @@ class RunCache:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return self
-            self._newest = {name: _newest(self._paths.folder / name) for name in ("events.jsonl", "metrics.jsonl")}
+            for event in folder_records(self._paths):
+                self._given.is_new(event)
             self._lines = {where: _count(path) for where, path in _log_files(self._paths)}
             self._record = record.Record(str(self._paths.folder), clock=lambda: self._moment)
         return self
@@ -122,10 +132,10 @@ class RunCache:
         if event.kind == record.LINE:
             self._take_line(event, kept)
         elif event.kind == record.METRIC:
-            if self._is_new_metric(event):
+            if self._given.is_new(event):
                 values = {key: value for key, value in event.values.items() if key != "kind"}
                 kept.metric(event.attempt, event.node, event.values["kind"], values)
-        elif event.kind not in (record.WAITING, record.GAP) and self._is_new_event(event):
+        elif event.kind not in (record.WAITING, record.GAP) and self._given.is_new(event):
             kept.event(event.kind, attempt=event.attempt or None, **event.values)
 
     def _take_line(self, event: Event, kept: record.Record) -> None:
@@ -139,23 +149,6 @@ class RunCache:
         line = Line(event.values["rank"], event.values["stream"], event.values["text"])
         kept.line(event.attempt, event.node, line)
 
-    # Both ask whether something is after all that an earlier follower has written, and was not taken by this one: after
-    # a restart a follower is told once more what came before it, lest it should have come too late for that.
-
-    def _is_new_metric(self, event: Event) -> bool:
-        where = (event.attempt, event.node)  # one clock, which another attempt's may be ahead of
-        if event.time <= max(self._newest["metrics.jsonl"], self._metrics.get(where, 0.0)):
-            return False
-        self._metrics[where] = event.time
-        return True
-
-    def _is_new_event(self, event: Event) -> bool:
-        known = (event.time, event.kind)
-        if event.time <= self._newest["events.jsonl"] or known in self._events:
-            return False
-        self._events.add(known)
-        return True
-
 
 def create(paths: RunPaths, spec: str, plan: dict[str, Any], submitted: float) -> None:
     """Lay down the copy of a run that was just submitted, or continued; what is secret is no part of *plan*."""
@@ -168,10 +161,6 @@ def create(paths: RunPaths, spec: str, plan: dict[str, Any], submitted: float) -
     event |= {"owner": plan["owner"]} if "owner" in plan else {}
     with paths.events.open("a") as file:
         file.write(json.dumps(event) + "\n")
-
-
-def _newest(path: Path) -> float:
-    return max((float(values["t"]) for values in runs.lines(path)), default=0.0)
 
 
 def _count(path: Path) -> int:

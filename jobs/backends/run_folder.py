@@ -59,6 +59,15 @@ def folder_events(
         sleep(_QUICK if quiet < 50 else _CALM)
 
 
+def folder_records(paths: RunPaths) -> Iterator[Event]:
+    """The events and metrics that the folder holds now, without output, each kind in the order of its record."""
+    for path, read in ((paths.events, _event), (paths.metrics, _metric)):
+        tail = _Tail(path, read, grows=False)
+        while tail.fill():
+            yield from tail.entries
+            tail.entries.clear()
+
+
 def _lost(paths: RunPaths) -> Event:
     reason = f"its supervisor is gone without an end; continue with `spotmpi run --resume {paths.id}`"
     if not paths.events.exists():

@@ -28,13 +28,17 @@ async def ask(api: ClusterApi, run: str, reason: str) -> None:
                 await _ask_agent(api, pod, reason)
 
 
-async def delete(api: ClusterApi, run: str, reason: str, now: bool) -> None:
-    """Delete the JobSet and all it owns, with a word to those who follow it; *now* leaves its pods no time."""
+async def delete(api: ClusterApi, run: str, reason: str, now: bool) -> float:
+    """Delete the JobSet and all it owns, with a word to those who follow it; *now* leaves its pods no time.
+
+    Gives the moment by the cluster's clock, Unix seconds.
+    """
     with told(f"stop run {run}"):
         if await api.find(cluster_api.JOBSET, run):
             note = {"metadata": {"annotations": {manifests.ANNOTATION_STOPPED: reason}}}
             await api.patch(cluster_api.JOBSET, run, note)
         await api.delete(cluster_api.JOBSET, run, wait=True, now=now)
+        return api.now()
 
 
 async def make_room(api: ClusterApi, run: str) -> None:
@@ -65,7 +69,7 @@ async def without_strays(api: ClusterApi, jobsets: Sequence[Object]) -> Sequence
 async def _is_stray(api: ClusterApi, jobset: Object) -> bool:
     """Whether a JobSet is held back and has not got its parts in the time in which any submission ends."""
     made = start_limit.unix(jobset["metadata"]["creationTimestamp"])
-    if not jobset["spec"].get("suspend") or time.time() < made + _SUBMITTING:
+    if not jobset["spec"].get("suspend") or api.now() < made + _SUBMITTING:
         return False
     try:
         manifests.spec_of(jobset)  # another version may call a run's parts otherwise

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightkube import ApiError
 
 from jobs.backends import cluster_api, stopping
 from jobs.backends.base import Say
 from jobs.backends.cluster_api import ClusterApi, Object, told
+from jobs.backends.followed import submitted
 from jobs.backends.network_isolation import denies_egress
 from jobs.backends.run_keys import make_keys
 from jobs.errors import NotPermitted, RunInUse
@@ -22,8 +24,15 @@ class _NoSecret(Exception):
     """The user may not create Secrets."""
 
 
-async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Sequence[Object]:
-    """Create a planned run; its objects as they were created.
+class Created(NamedTuple):
+    """A run's objects as they were created, and when that was by the API server's clock, in whole Unix seconds."""
+
+    objects: Sequence[Object]
+    submitted: float
+
+
+async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Created:
+    """Create a planned run.
 
     Where the user may not create Secrets, the run takes the key pair of the Secret that the plan names for that.
 
@@ -62,10 +71,11 @@ def _opens_egress(part: Object) -> bool:
     return part["kind"] == "NetworkPolicy" and "Egress" in part["spec"]["policyTypes"]
 
 
-async def _created(api: ClusterApi, objects: Sequence[Object]) -> Sequence[Object]:
+async def _created(api: ClusterApi, objects: Sequence[Object]) -> Created:
     jobset, *parts = objects
     made = await api.create(jobset)
-    run = jobset["metadata"]["name"]
+    run, moment = jobset["metadata"]["name"], submitted(made)
+    parts = [_dated(part, moment) for part in parts]
     try:
         # At once; should the JobSet have to go again, the cluster deletes whatever it owns by then.
         await asyncio.gather(*(_create_part(api, part, made["metadata"]["uid"]) for part in parts))
@@ -74,7 +84,15 @@ async def _created(api: ClusterApi, objects: Sequence[Object]) -> Sequence[Objec
     except BaseException:
         await api.delete(cluster_api.JOBSET, run)
         raise
-    return objects
+    return Created([jobset, *parts], moment)
+
+
+def _dated(part: Object, moment: float) -> Object:
+    """A part of the plan; the agents' own in the ConfigMap says when the run was submitted: limits count from then."""
+    if part["kind"] != cluster_api.CONFIG_MAP:
+        return part
+    agents = {**json.loads(part["data"]["plan.json"]), "submitted": moment}
+    return {**part, "data": {**part["data"], "plan.json": json.dumps(agents, indent=1, sort_keys=True)}}
 
 
 async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:

@@ -28,7 +28,6 @@ ANNOTATION_SPEC = "spotmpi.dev/spec"
 ANNOTATION_PLAN = "spotmpi.dev/plan"
 ANNOTATION_OWNER = "spotmpi.dev/owner"
 ANNOTATION_FOLDER = "spotmpi.dev/folder"
-ANNOTATION_SUBMITTED = "spotmpi.dev/submitted"
 ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why somebody deletes it
 ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that nobody led
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
@@ -43,7 +42,6 @@ class Submission:
 
     run: str
     owner: str
-    time: float  # Unix seconds
     keys: dict[str, str]  # of the run's Secret
     code: dict[str, bytes]  # archives by file name
     work: dict[str, Any]
@@ -58,7 +56,7 @@ def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[O
     job = _job(spec, site, submission)
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}
     shipped = Shipped(work, files, submission.user_code, submission.rate, dict(site.machine))
-    agents = pod_plan(spec, submission.run, submission.time, shipped)
+    agents = pod_plan(spec, submission.run, shipped)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, site.egress_denied)]
     for part in parts:
         part["metadata"]["namespace"] = site.namespace
@@ -123,7 +121,6 @@ def _jobset(spec: JobSpec, site: Site, submission: Submission, job: Object, plan
                 ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True),
                 ANNOTATION_PLAN: plan_hash,
                 ANNOTATION_OWNER: submission.owner,
-                ANNOTATION_SUBMITTED: f"{submission.time:.3f}",
                 ANNOTATION_FOLDER: f"runs/{run}" if site.volume else "",
             },
         },

@@ -24,8 +24,8 @@ class Shipped(NamedTuple):
     machine: dict[str, str] | None = None  # what is known of the nodes beforehand
 
 
-def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dict[str, Any]:
-    """The agents' plan of *spec* as plain JSON values; *submitted* is in Unix seconds."""
+def pod_plan(spec: JobSpec, run: str, shipped: Shipped) -> dict[str, Any]:
+    """The agents' plan of *spec* as plain JSON values, but for the time of submission, which the API server says."""
     return {
         "run": run,
         "name": spec.title,
@@ -45,7 +45,7 @@ def pod_plan(spec: JobSpec, run: str, submitted: float, shipped: Shipped) -> dic
         "metrics_pattern": spec.metrics.pattern,
         "gpus": spec.resources.gpu * spec.slots,
         "oversubscribed": False,
-        "submitted": submitted,
+        "submitted": None,
         "work": shipped.work,
         "files": shipped.files,
         "machine": shipped.machine or {},

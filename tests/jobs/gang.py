@@ -30,7 +30,7 @@ class Gang:
         self.folder = folder
         spec = from_values({"launcher": "none", "nodes": 2, **values})
         shipped = Shipped({}, {"spec.toml": spec.to_toml()}, machine={"zone": "zone-a", "type": "big"})
-        self.plan = pod_plan(spec, RUN, time.time(), shipped)
+        self.plan = {**pod_plan(spec, RUN, shipped), "submitted": time.time()}
         self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
         self.plan["folder"] = str(folder)
         self.plan["environment"] = {**self.plan["environment"], "HOME": str(folder)}

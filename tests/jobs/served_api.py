@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
@@ -30,9 +31,14 @@ def listing(*items: Object) -> str:
 
 
 class Server:
-    """Answers each kind of request by its next scripted answer: (code, body); where none is left, not at all."""
+    """Answers each kind of request by its next scripted answer: (code, body); where none is left, not at all.
 
-    def __init__(self, port: int = 0, answers: Answers | None = None) -> None:
+    Each answer has a ``Date``, as an origin server with a clock must send it (RFC 9110, section 6.6.1), and Go's
+    net/http, which carries the API server, does: by a clock that is *ahead* of this machine's by some seconds.
+    """
+
+    def __init__(self, port: int = 0, answers: Answers | None = None, ahead: float = 0.0) -> None:
+        self.ahead = ahead
         self.answers: Answers = {"watch": [], "list": [], "log": [], "other": [], **(answers or {})}
         self.asked: list[str] = []
         self.over = threading.Event()
@@ -69,6 +75,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json" if body.startswith("{") else "text/plain")
         self.end_headers()
         self.wfile.write(body.encode())
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The moment that the ``Date`` header tells."""
+        return super().date_time_string(time.time() + self.server_of.ahead)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""

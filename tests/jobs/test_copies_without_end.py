@@ -15,7 +15,7 @@ from jobs.errors import InputError
 from jobs.names import RunPaths
 from jobs.plan import manifests
 from jobs.plan.launch import Plan
-from tests.jobs.watched_cluster import RUN, FakeCluster, Object, jobset, pod, refused
+from tests.jobs.watched_cluster import RUN, FakeCluster, jobset, pod, refused
 
 
 def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> RunPaths:
@@ -135,12 +135,12 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     ended(paths)
     deleted: list[list[str]] = []
 
-    async def create(api: FakeCluster, plan: Plan, say: Say) -> list[Object]:
+    async def create(api: FakeCluster, plan: Plan, say: Say) -> submitting.Created:
         deleted.append(clean(runs))
-        return []
+        return submitting.Created([], 2000.0)
 
     monkeypatch.setattr(submitting, "create", create)
-    plan = {"run": RUN, "name": "digits", "submitted": 2000.0, "objects": [jobset()]}
+    plan = {"run": RUN, "name": "digits", "objects": [jobset()]}
     KubernetesBackend(runs).submit(manifests.spec_of(jobset()), plan, print)
     assert deleted == [[]]
     assert [event["event"] for event in run_records.lines(paths.events)] == ["submitted", "stopped", "submitted"]

@@ -97,7 +97,7 @@ def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
 
 def place_of(tmp_path: Path, **values: Any) -> place.Place:
     spec = from_values({"command": ["train"], "nodes": 2, **values})
-    plan = pod_plan(spec, "run-1", 0.0, Shipped({}, {}))
+    plan = pod_plan(spec, "run-1", Shipped({}, {}))
     plan["hosts"] = ["127.0.0.1", "127.0.0.1"]
     return place.Place(plan, 1, 0, "token", str(tmp_path))
 

@@ -94,7 +94,7 @@ NODES = Site("training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({
 
 def submission(run: str = "digits-1", forward: Sequence[str] = ()) -> Submission:
     keys = {"id": "<id>", "host_key": "<key>", **{pods.forwarded_key(name): "<value>" for name in forward}}
-    return Submission(run, "ann", 1795240000.25, keys, {"pod.tar.gz": b"code"}, {"program": "digits"})
+    return Submission(run, "ann", keys, {"pod.tar.gz": b"code"}, {"program": "digits"})
 
 
 def plan(values: dict[str, Any], site: Site = SITE, run: str = "digits-1") -> list[dict[str, Any]]:

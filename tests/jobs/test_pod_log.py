@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,6 +41,9 @@ class FakePod:
         self.earlier = False
         self.pulled: str | None = None
         self.at_once = 1  # lines that arrive together
+
+    def now(self) -> float:
+        return time.time()
 
     async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
         self.asked.append(since)

@@ -27,10 +27,14 @@ def jobset(name: str, age: float, suspend: bool = True) -> Object:
 class Namespace:
     """Has the parts of some runs; may refuse to be asked for them, or to delete."""
 
-    def __init__(self, *whole: str, refuses: str = "") -> None:
+    def __init__(self, *whole: str, refuses: str = "", ahead: float = 0.0) -> None:
+        self.ahead = ahead  # of this machine's clock, seconds
         self.parts = [names.parts_name(run) for run in whole]
         self.refuses = refuses
         self.deleted: list[str] = []
+
+    def now(self) -> float:
+        return time.time() + self.ahead
 
     async def find(self, kind: str, name: str) -> Object | None:
         self._may("find")
@@ -63,4 +67,11 @@ def test_a_run_whose_submission_broke_off_minutes_ago_is_deleted_and_no_other() 
 def test_who_may_not_look_or_delete_is_shown_the_rest_all_the_same(refuses: str, told: list[str]) -> None:
     there = Namespace(refuses=refuses)
     assert left(there, jobset("stray", 301)) == told
+    assert there.deleted == []
+
+
+def test_a_terminal_whose_clock_is_ahead_deletes_no_submission_of_others() -> None:
+    """It works: 10 s old by the cluster's clock. It fails: 610 s by the terminal's, and the run is gone."""
+    there = Namespace(ahead=-600.0)
+    assert left(there, jobset("fresh", 610)) == ["fresh"]
     assert there.deleted == []

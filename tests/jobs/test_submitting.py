@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,15 @@ Object = dict[str, Any]
 SITE = Site("here", "any:1", None, {}, (), "any")
 
 
+MADE = "2026-11-20T11:00:00Z"
+
+
 class Namespace:
-    """Takes objects, but for kinds that the user may not create; `policies` are there, None if nobody may list them."""
+    """Takes objects, but for kinds that the user may not create; `policies` are there, None if nobody may list them.
+
+    The API server says when it made an object (``metadata.creationTimestamp``: RFC 3339, whole seconds, by its own
+    clock, read-only for clients; https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/).
+    """
 
     namespace = "here"
 
@@ -40,7 +49,7 @@ class Namespace:
         if values["kind"] == "JobSet" and self.made:
             raise refused(409, "already exists")
         self.made.append(values)
-        return {"metadata": {"uid": "u"}}
+        return {"metadata": {"uid": "u", "creationTimestamp": MADE}}
 
     async def find(self, kind: str, name: str) -> Object | None:
         if self.going:  # it is visible until all it owned is gone
@@ -74,14 +83,15 @@ def refused(code: int, message: str) -> ApiError:
 def plan(ssh_secret: str | None, *forward: str, nodes: int = 2) -> Object:
     spec = from_values({"command": ["x"], "nodes": nodes, "launcher": "mpirun", "forward": list(forward)})
     keys = dict.fromkeys([*make_keys(), *(f"env.{name}" for name in forward)], "later")
-    objects = kubernetes_plan(spec, SITE, Submission("x-1", "ann", 1.0, keys, {}, {}))
+    objects = kubernetes_plan(spec, SITE, Submission("x-1", "ann", keys, {}, {}))
     return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
 
 
 def submit(there: Namespace, planned: Object) -> tuple[list[Object], list[str]]:
     said: list[str] = []
-    objects = asyncio.run(submitting.create(there, planned, said.append))  # type: ignore[arg-type]
-    return list(objects), said
+    created = asyncio.run(submitting.create(there, planned, said.append))  # type: ignore[arg-type]
+    assert created.submitted == datetime.fromisoformat(MADE).timestamp()
+    return list(created.objects), said
 
 
 def keys_volume(there: Namespace) -> Object:
@@ -96,6 +106,13 @@ def test_a_run_is_let_go_with_a_secret_of_its_own() -> None:
     assert there.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy"] and not said
     assert there.made[0]["spec"]["suspend"] is False and keys_volume(there)["secretName"] == "x-1-parts"
     assert "PRIVATE KEY" in there.made[2]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
+
+
+def test_agents_count_limits_from_when_the_api_server_made_the_run() -> None:
+    """It works: whatever the terminal's clock says. It fails: one that is behind cuts limits.run short."""
+    there = Namespace()
+    submit(there, plan("mpi-ssh"))
+    assert json.loads(there.made[1]["data"]["plan.json"])["submitted"] == datetime.fromisoformat(MADE).timestamp()
 
 
 def test_who_may_not_create_secrets_runs_with_the_environments_key_pair_and_is_told_so() -> None:

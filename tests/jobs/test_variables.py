@@ -85,7 +85,7 @@ class RecordingApi:
     async def create(self, values: Object) -> Object:
         await asyncio.sleep(0)
         self.created.append(values)
-        return {"metadata": {"uid": "7"}}
+        return {"metadata": {"uid": "7", "creationTimestamp": "2026-11-20T11:00:00Z"}}
 
     async def find(self, kind: str, name: str) -> Object | None:
         return None

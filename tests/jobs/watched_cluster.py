@@ -30,7 +30,6 @@ def jobset(
     spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "limits": {"start": start}})
     annotations = {
         manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
-        manifests.ANNOTATION_SUBMITTED: f"{time.time() - age:.3f}",
     }
     annotations[manifests.ANNOTATION_OWNER] = "me"
     metadata = {"name": RUN, "namespace": "here", "annotations": annotations, "creationTimestamp": stamp(age)}
@@ -57,22 +56,38 @@ def refused(code: int) -> ApiError:
 
 
 class FakeCluster:
-    """Answers watches by what tests put into them, logs by fixed lines; keeps what was changed."""
+    """Answers watches by what tests put into them, logs by fixed lines; keeps what was changed.
+
+    Its clock is its own, *ahead* of this machine's by some seconds: the API server stamps objects by its own, in whole
+    seconds, and clients cannot (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/).
+    """
 
     namespace, context = "here", "this"
 
-    def __init__(self, pods: list[Object], jobsets: Sequence[Object] = ()) -> None:
+    def __init__(self, pods: list[Object], jobsets: Sequence[Object] = (), ahead: float = 0.0) -> None:
+        self.ahead = ahead
         self.pods = pods
         self.jobsets = list(jobsets)
         self.logs: dict[str, list[str]] = {}
         self.changes: dict[str, asyncio.Queue[Any]] = {}
         self.patched: list[Object] = []
         self.patched_jobset: Object = {}
+        self.created: list[Object] = []
         self.deleted: list[str] = []
         self.refuses: dict[str, Exception] = {}
         self.found: dict[str, Object] = {}  # by namespace and name
         self.about_nodes: list[Object] = []
         self.asked: list[str] = []
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+    async def create(self, values: Object) -> Object:
+        made = {**values, "metadata": {**values["metadata"], "uid": "7", "creationTimestamp": stamp(-self.ahead)}}
+        self.created.append(made)
+        if values["kind"] == cluster_api.JOBSET:
+            self.jobsets.append(made)
+        return made
 
     def put(self, kind: str, change: str, values: Object) -> None:
         self.changes.setdefault(kind, asyncio.Queue()).put_nowait((change, values))
@@ -116,6 +131,8 @@ class FakeCluster:
         if "patch" in self.refuses:
             raise self.refuses["patch"]
         self.patched.append(values)
+        if "annotations" not in values.get("metadata", {}):
+            return
         self.patched_jobset = jobset()
         self.patched_jobset["metadata"]["annotations"] |= values["metadata"]["annotations"]
         self.put(cluster_api.JOBSET, "MODIFIED", self.patched_jobset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from lightkube import ApiError
@@ -14,14 +14,15 @@ from jobs import names
 from jobs.backends import cluster_api, read_ahead, start_limit
 from jobs.backends.beyond import Ask, Beyond
 from jobs.backends.cluster_api import ClusterApi, Object, told
-from jobs.backends.followed import followed, node_of, pulled
+from jobs.backends.folder_reading import FolderReading
+from jobs.backends.followed import followed, name_of, node_of, phase_of, pulled
 from jobs.backends.pod_log import PodLog, Source
 from jobs.backends.pod_output import Entry
 from jobs.backends.replaying import Replayer
 from jobs.backends.verdict import LastWords, ended
 from jobs.backends.volume_access import PATIENCE
 from jobs.backends.waiting import Seen, why_waiting
-from jobs.errors import SpotmpiError
+from jobs.errors import NotPermitted, SpotmpiError
 from jobs.events import Event
 from jobs.plan import manifests
 from jobs.pod import record
@@ -56,6 +57,7 @@ class ClusterFollower:
         self._read: set[int] = set()  # nodes of whom there was a pod to read
         self._replayer = Replayer(client, jobset, self._say)
         self._replaying = asyncio.Lock()
+        self.folder = FolderReading(client)
 
     async def follow(self) -> AsyncIterator[list[Entry]]:
         """Everything from the first pod that is still there until the run has ended, some at a time."""
@@ -95,8 +97,8 @@ class ClusterFollower:
         self._take_jobset(self._jobset)
         pods = await self._client.list(cluster_api.POD, {names.LABEL_RUN: self._it.run})
         pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-        self._seen.pods = {_name(pod): pod for pod in pods}
-        found = [self._log(pod).entries(follow=False) for pod in pods if self._reports(pod)]
+        self._seen.pods = {name_of(pod): pod for pod in pods}
+        found = [self._output(pod, follow=False) for pod in pods if self._reports(pod)]
         for entries in (read_ahead.in_order(found), self._of_the_gone()):
             async for some in entries:
                 yield self._before_the_end(some)
@@ -179,7 +181,7 @@ class ClusterFollower:
     async def _watch_pods(self) -> None:
         async for change, pod in self._client.watch(cluster_api.POD, labels={names.LABEL_RUN: self._it.run}):
             if change == "DELETED":
-                self._seen.pods.pop(_name(pod), None)
+                self._seen.pods.pop(name_of(pod), None)
             elif change == cluster_api.AGAIN:
                 self._seen.pods.clear()
                 for there in pod["items"]:
@@ -188,7 +190,7 @@ class ClusterFollower:
                 self._take_pod(pod)
 
     def _take_pod(self, pod: Object) -> None:
-        name = _name(pod)
+        name = name_of(pod)
         self._seen.pods[name] = pod
         if killed := self._words.news_of(pod):
             self._say(killed)
@@ -252,39 +254,40 @@ class ClusterFollower:
 
     def _reports(self, pod: Object) -> bool:
         """Whether the pod has output that belongs to the run."""
-        return _phase(pod) in ("Running", "Succeeded", "Failed") and (self._it.every_node or node_of(pod) == 0)
+        return phase_of(pod) in ("Running", "Succeeded", "Failed") and (self._it.every_node or node_of(pod) == 0)
 
     async def _read_log(self, pod: Object) -> None:
         async with self._streams:
-            async for entries in self._log(pod).entries(follow=True):
+            async for entries in self._output(pod, follow=True):
                 await self._entries.put(entries)
 
-    def _log(self, pod: Object) -> PodLog:
-        name = _name(pod)
+    async def _output(self, pod: Object, follow: bool) -> AsyncIterator[list[Entry]]:
+        """What a pod has printed, from its log or, where that may not be read, from the run folder."""
+        source = self._source(pod)
+        try:
+            async for entries in PodLog(self._client, source, self._words.strays).entries(follow):
+                yield entries
+        except NotPermitted:
+            async for entries in self.folder.entries(source, follow):
+                yield entries
+
+    def _source(self, pod: Object) -> Source:
+        name = name_of(pod)
         self._read.add(node_of(pod))
         earlier = pod["metadata"].get("labels", {}).get(LABEL_RESTARTS, "0") != "0"
         began = self._it.submitted if earlier else start_limit.unix(pod["metadata"]["creationTimestamp"])
-        source = Source(name, node_of(pod), began, earlier, lambda: self._finished(name), pulled(pod), self._replayed)
-        return PodLog(self._client, source, self._words.strays)
+        return Source(name, node_of(pod), began, earlier, lambda: self._finished(name), pulled(pod), self._replayed)
 
     async def _replayed(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
         """What the run folder holds, by way of the pod itself or of node 0's, where one of them lives."""
 
         def seeing() -> list[str]:
-            living = [each for each in self._seen.pods.values() if _phase(each) == "Running"]
-            return [_name(each) for each in living if _name(each) == pod or node_of(each) == 0]
+            living = [each for each in self._seen.pods.values() if phase_of(each) == "Running"]
+            return [name_of(each) for each in living if name_of(each) == pod or node_of(each) == 0]
 
         async with self._replaying:  # one after the other, for a pod may have to be made
             return await self._replayer.entries(seeing, node, since, until)
 
     def _finished(self, pod: str) -> bool:
         values = self._seen.pods.get(pod)
-        return values is None or _phase(values) in ("Succeeded", "Failed")
-
-
-def _name(pod: Mapping[str, Any]) -> str:
-    return str(pod["metadata"]["name"])
-
-
-def _phase(pod: Mapping[str, Any]) -> str:
-    return str(pod.get("status", {}).get("phase"))
+        return values is None or phase_of(values) in ("Succeeded", "Failed")

@@ -46,3 +46,13 @@ def pulled(pod: Mapping[str, Any]) -> str | None:
 def node_of(pod: Mapping[str, Any]) -> int:
     """The index of a pod's node."""
     return int(pod["metadata"].get("labels", {}).get(manifests.LABEL_INDEX, 0))
+
+
+def name_of(pod: Mapping[str, Any]) -> str:
+    """The name of a pod."""
+    return str(pod["metadata"]["name"])
+
+
+def phase_of(pod: Mapping[str, Any]) -> str:
+    """The phase of a pod, such as Running."""
+    return str(pod.get("status", {}).get("phase"))

@@ -35,7 +35,7 @@ from jobs.backends.run_keys import make_keys
 from jobs.backends.run_rate import run_rate
 from jobs.backends.volume_access import Volume
 from jobs.environment import Environment
-from jobs.errors import Problem, UnknownRun, UnreadableRun, wrong
+from jobs.errors import NotPermitted, Problem, UnknownRun, UnreadableRun, wrong
 from jobs.events import Event, Lines, Stream
 from jobs.images import build_for
 from jobs.plan import manifests, pods, ship
@@ -122,7 +122,7 @@ class KubernetesBackend:
         jobset = None if cached and cached.state in record.TERMINAL else call(self._find(run))
         if jobset is None:
             return Stream(folder_events(runs.find(run, self.runs_folder), follow=False, alive=lambda: False))
-        return Stream(self._live_events(paths, jobset, follow))
+        return Stream(self._live_events(paths, jobset, follow, wants_output=not follow))
 
     def state(self, run: str) -> runs.RunState:
         """What the run has come to: from this terminal's copy once that holds its end, else from the cluster."""
@@ -235,23 +235,27 @@ class KubernetesBackend:
             api = self._api()
             return await stopping.without_strays(api, await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"}))
 
-    def _live_events(self, paths: names.RunPaths, jobset: Object, follow: bool) -> Iterator[Event | Lines]:
-        """What this terminal's copy holds, then what is new."""
+    def _live_events(
+        self, paths: names.RunPaths, jobset: Object, follow: bool, wants_output: bool = False
+    ) -> Iterator[Event | Lines]:
+        """What this terminal's copy holds, then what is new; NotPermitted where no wanted output can be had."""
         self._ensure_copy(jobset)
         given = Given()
         for event in folder_events(paths, follow=False, alive=lambda: True):
             if given.is_new(event):
                 yield event
         with told(f"follow run {paths.id}"), LoopThread() as loop, RunCache(paths) as cache:
-            for entries in loop.iterate(self._entries(jobset, follow)):
+            for entries in loop.iterate(self._entries(jobset, follow, wants_output)):
                 cache.take(entries)
                 for entry in entries:
                     yield from given.fresh(entry)
 
-    async def _entries(self, jobset: Object, follow: bool) -> AsyncIterator[Sequence[Entry]]:
+    async def _entries(self, jobset: Object, follow: bool, wants_output: bool) -> AsyncIterator[Sequence[Entry]]:
         follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))
         async for entries in follower.follow() if follow else follower.so_far():
             yield entries
+        if wants_output and follower.folder.failure:
+            raise NotPermitted(follower.folder.failure)
 
     def _why_no_machine(self, jobset: Object) -> Ask | None:
         """What asks the environment's cloud why a run gets no nodes."""

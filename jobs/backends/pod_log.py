@@ -11,7 +11,7 @@ import httpx2
 from lightkube import ApiError
 
 from jobs.backends import cluster_api, pod_output
-from jobs.backends.cluster_api import RETRY, ClusterApi
+from jobs.backends.cluster_api import RETRY, ClusterApi, told
 from jobs.backends.pod_output import Entry
 from jobs.errors import SpotmpiError
 from jobs.events import Event, Lines
@@ -56,8 +56,11 @@ class PodLog:
         """Every entry once, as many at a time as there are.
 
         With *follow* until the pod has ended, over any number of broken connections.
+
+        Raises:
+            NotPermitted: we may not read logs.
         """
-        whole = True
+        whole, refusals = True, 0
         while True:
             over = not follow or self._source.finished()
             since = None if whole else max(int(self._client.now() - self._time), 0) + OVERLAP
@@ -68,6 +71,7 @@ class PodLog:
                         found, torn = await self._rotated(), False
                     else:
                         found, torn = await self._take(text, resumed=since is not None)
+                    refusals = 0
                     if found:
                         yield found
                     if torn:
@@ -76,6 +80,9 @@ class PodLog:
                 whole, over = True, False
                 continue
             except ApiError as error:
+                if error.status.code == 403:
+                    refusals += 1
+                    self._believe(error, refusals if follow and self._last else cluster_api.REFUSALS + 1)
                 if cluster_api.missing(error) or not follow:
                     return
             except httpx2.HTTPError:
@@ -83,6 +90,12 @@ class PodLog:
             if over:
                 return
             await asyncio.sleep(0 if self._source.finished() else RETRY)
+
+    def _believe(self, error: ApiError, refusals: int) -> None:
+        """Raise NotPermitted, unless it is a server that has just started: such a one may refuse whom it knows."""
+        if refusals > cluster_api.REFUSALS:
+            with told(f"read the log of pod {self._source.pod}"):
+                raise error
 
     async def _pieces(self, log: AsyncIterator[str], follow: bool) -> AsyncIterator[str | None]:
         """The pieces of *log*; None, once, where nothing comes of a pod from which nothing is known yet."""

@@ -17,8 +17,9 @@ import pytest
 from jobs.backends import pod_log
 from jobs.backends.pod_log import PodLog, Source
 from jobs.backends.pod_output import Entry, parse
-from jobs.errors import SpotmpiError
+from jobs.errors import NotPermitted, SpotmpiError
 from jobs.pod import record
+from tests.jobs.watched_cluster import refused
 
 CUT = httpx2.ReadError("cut")
 # A kubelet reads its current file only; where that was rotated just after the last line, the log says nothing.
@@ -223,3 +224,21 @@ def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
 
 def resident_pages() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+FORBIDDEN = refused(403)
+
+
+def test_a_log_that_may_not_be_read_is_given_up_at_once() -> None:
+    """It works: an error that says why. It fails: asked for again every second, for ever and without a word."""
+    pod = FakePod([FORBIDDEN], [])
+    with pytest.raises(NotPermitted, match="could not read the log of pod pod: not permitted"):
+        pod.read()
+    assert len(pod.asked) == 1
+
+
+def test_a_refusal_by_a_server_that_has_just_started_is_borne_for_a_while() -> None:
+    pod = FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * 10, lines(1, 5))
+    assert numbers(pod.read()[0]) == [1, 2, 3, 4, 5]
+    with pytest.raises(NotPermitted):
+        FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * 11, []).read()

@@ -124,6 +124,8 @@ class FakeCluster:
         return self.about_nodes
 
     async def log(self, name: str, since: int | None, follow: bool) -> AsyncIterator[str]:
+        if "log" in self.refuses:
+            raise self.refuses["log"]
         if name in self.logs:
             yield "\n".join(self.logs[name])
 

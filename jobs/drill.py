@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,14 @@ from jobs.backends.base import Backend
 from jobs.errors import SpotmpiError, wrong
 from jobs.events import Event
 from jobs.pod import protocol, record
+from jobs.runs import RunState
 
 HOW = ("evict", "delete", "kill")
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a fault cost a run; seconds count from the moment it was caused."""
+    """What a fault cost a run; seconds count from the moment it was caused, as whoever follows the run sees it."""
 
     run: str
     node: int
@@ -37,7 +38,11 @@ class Recovery:
 
 
 class _Watch:
-    """Follows a run from the fault to the first iteration after it."""
+    """Follows a run from the fault to the first iteration after it.
+
+    Times are those at which events come in, by one *clock* of this machine: those that events carry are of other
+    clocks, and after the fault perhaps of another machine's than before.
+    """
 
     def __init__(self, strike: Callable[[], None], clock: Callable[[], float]) -> None:
         self._strike = strike
@@ -61,12 +66,9 @@ class _Watch:
                 self._struck = self._clock()
                 self._strike()
             return None
-        if event.time < self._struck:
-            return None
-        return self._after(event, trained)
+        return self._after(event, trained, self._clock() - self._struck)
 
-    def _after(self, event: Event, trained: bool) -> dict[str, Any] | None:
-        since = event.time - (self._struck or 0)
+    def _after(self, event: Event, trained: bool, since: float) -> dict[str, Any] | None:
         if "ended" not in self._marks and trained:
             self._last = max(self._last, int(event.values["iteration"]))
         if event.kind == record.RESTARTED:
@@ -86,7 +88,7 @@ def drill(
     node: int,
     how: str,
     watch: Callable[[Event], None] = lambda event: None,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Recovery:
     """Strike *node* of a training run and follow it to the first iteration of its next attempt.
 
@@ -96,8 +98,9 @@ def drill(
     """
     if how not in HOW:
         raise wrong("--how", how, f"use one of: {', '.join(HOW)}")
+    known = backend.state(run)
     it = _Watch(lambda: backend.strike(run, node, how), clock)
-    marks = _followed(_live(backend.events(run, True), clock()), it, watch)
+    marks = _followed(_live(backend.events(run, True), known), it, watch)
     if marks is None and not it.has_struck:
         raise SpotmpiError(f"run {run} has ended and was not struck: a drill needs one that trains")
     if marks is None:
@@ -105,9 +108,14 @@ def drill(
     return Recovery(run, node, how, marks["cause"], marks["lost"], marks["ended"], marks["started"], marks["first"])
 
 
-def _live(events: Iterable[Event], since: float) -> Iterable[Event]:
-    """The events from now on: what is past cannot be struck."""
-    return (event for event in events if event.time >= since)
+def _live(events: Iterable[Event], known: RunState) -> Iterator[Event]:
+    """The events after the newest iteration that is *known*: what is past cannot be struck."""
+    newest = known.scalars.get("t")
+    for event in events:
+        if newest is None:
+            yield event
+        elif event.kind == record.METRIC and event.time == newest:
+            newest = None
 
 
 def _followed(events: Iterable[Event], it: _Watch, watch: Callable[[Event], None]) -> dict[str, Any] | None:

@@ -23,7 +23,10 @@ _EXCEPTION = re.compile(
 
 def describe(node: int, code: int, lines: Iterable[Line]) -> str:
     """Why node *node*'s launcher ended with *code* (negative: killed by that signal); *lines* are its last `Line`s."""
-    said = [line for line in lines if line.stream == "e"]
+    return protocol.bounded(_described(node, code, [line for line in lines if line.stream == "e"]))
+
+
+def _described(node: int, code: int, said: list[Line]) -> str:
     own_words = _own_words(said)
     worker = _UNDER_TORCHRUN.findall(own_words)
     if worker:

@@ -100,7 +100,7 @@ class Progress:
         self.moved = now
 
     def _fatal(self, values: Values, now: float) -> None:
-        self.fatal = values.get("reason") or "the program said that starting again cannot help"
+        self.fatal = protocol.bounded(str(values.get("reason") or "the program said that starting again cannot help"))
 
     def _ignore(self, values: Values, now: float) -> None:
         """A kind of a newer protocol is recorded, and means nothing here."""

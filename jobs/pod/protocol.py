@@ -34,6 +34,8 @@ INTERRUPTED = 75  # the machine went away: start again, counted as an interrupti
 FAILED = 1  # counted as a failure
 NOT_RETRYABLE = 78  # starting again cannot help
 
+REASON_LENGTH = 2000  # characters; agents refuse messages above 64 kB, which no encoding makes of so many
+
 # What the agent puts into the environment of every rank.
 ENV_RUN = "SPOTMPI_RUN"
 ENV_ATTEMPT = "SPOTMPI_ATTEMPT"
@@ -74,6 +76,15 @@ def pack(rows: Sequence[Sequence[float]]) -> str:
     """Rows of numbers, all of one length, as text: little-endian float32 in base64."""
     flat = [value for row in rows for value in row]
     return base64.b64encode(struct.pack("<%df" % len(flat), *flat)).decode("ascii")
+
+
+def bounded(reason: str) -> str:
+    """The *reason* in at most `REASON_LENGTH` characters: of a longer one its beginning and its end."""
+    if len(reason) <= REASON_LENGTH:
+        return reason
+    left_out = " ... (%d characters left out) ... " % (len(reason) - REASON_LENGTH)
+    kept = (REASON_LENGTH - len(left_out)) // 2
+    return reason[:kept] + left_out + reason[-kept:]
 
 
 def _is_whole(value: Any) -> bool:

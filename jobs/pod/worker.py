@@ -47,6 +47,10 @@ class Link:
             self._starved = True
             self.connection.send(starved=1)
 
+    def ended(self, code: int, reason: str | None) -> None:
+        """Tell node 0 that this node's part has ended with *code*, and why."""
+        self.connection.send(ended=code, reason=reason and protocol.bounded(reason))
+
     def wanted(self) -> Ending | None:
         """That this node's own launcher shall end, or None (see `Attempt`)."""
         self.look()
@@ -71,8 +75,8 @@ def run(here: Place, notice: Notice, began: float) -> int:
         environment = write_environment(here, attempt)
     except (ssh.KeysWrong, hardware.Unfit, OSError) as error:
         code = system_errors.outcome(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
-        connection.send(ended=code, reason=str(error))
         link = Link(connection, notice, lambda: None)
+        link.ended(code, str(error))
     else:
         link = Link(connection, notice, daemon.trouble)
         if _staged(here, link):
@@ -111,7 +115,7 @@ def _staged(here: Place, link: Link) -> bool:
         link.look()
         time.sleep(LOOK)
     if staging.failure:
-        link.connection.send(ended=staging.failure.exit_code, reason=staging.failure.reason)
+        link.ended(staging.failure.exit_code, staging.failure.reason)
     return not staging.busy and not staging.failure
 
 
@@ -121,10 +125,10 @@ def _launch_told(here: Place, link: Link, environment: dict[str, str], attempt: 
         _launch(here, link, environment, attempt)
     except OSError as error:
         reason = record.full(error, here.folder) if error.errno in record.FULL else str(error)
-        link.connection.send(ended=system_errors.outcome(error).exit_code, reason=reason)
+        link.ended(system_errors.outcome(error).exit_code, reason)
     except Exception as error:
         traceback.print_exc()
-        link.connection.send(ended=protocol.FAILED, reason="a fault of spotmpi's own: %r" % error)
+        link.ended(protocol.FAILED, "a fault of spotmpi's own: %r" % error)
 
 
 def _launch(here: Place, link: Link, environment: dict[str, str], attempt: int) -> None:
@@ -142,4 +146,4 @@ def _launch(here: Place, link: Link, environment: dict[str, str], attempt: int) 
     outcome = Attempt(attempt, plan, written, link, {"start": None, "run": None}).run()
     written.close()
     code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
-    link.connection.send(ended=code, reason=outcome.reason)
+    link.ended(code, outcome.reason)

@@ -6,12 +6,14 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from . import hardware, machine, memory, place, protocol, record, ssh, system_errors
 from .accounts import Accounts
 from .arrival import Arrival
 from .attempt import Attempt
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Ending, Outcome
+from .fence import Fenced
 from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
 from .peers import Hub
 from .place import Place
@@ -29,14 +31,18 @@ _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUP
 class LeaderRequests:
     """Why the attempt should end, asked at every look of `Attempt`; serves the workers meanwhile."""
 
-    def __init__(self, here: Place, hub: Hub, notice: Notice, daemon: Daemon) -> None:
+    def __init__(
+        self, here: Place, hub: Hub, notice: Notice, daemon: Daemon, check_fence: Callable[[], None] = lambda: None
+    ) -> None:
         self._here = here
         self._hub = hub
         self._notice = notice
         self._daemon = daemon
+        self._check_fence = check_fence
 
     def wanted(self) -> Ending | None:
-        """The `Ending` that somebody or something asks for, or None."""
+        """The `Ending` that somebody or something asks for, or None; raises `Fenced`."""
+        self._check_fence()
         self._hub.serve(0)
         asked = place.stop_asked()
         if asked is not None:
@@ -59,6 +65,7 @@ class LeaderRequests:
 
     def urgent(self) -> bool:
         """Nobody asks a pod to end without a checkpoint: it is killed then. Workers hear of us also while we end."""
+        self._check_fence()
         self._hub.serve(0)
         return False
 
@@ -88,6 +95,14 @@ class LeaderRequests:
 
 def run(here: Place, notice: Notice) -> int:
     """One attempt, led from here; the pod's exit code."""
+    try:
+        return _lead(here, notice)
+    except Fenced as fenced:
+        sys.stderr.write("%s\n" % fenced)
+        return protocol.INTERRUPTED
+
+
+def _lead(here: Place, notice: Notice) -> int:
     try:
         os.makedirs(here.folder, exist_ok=True)
         written = PodRecord(here.folder)
@@ -122,7 +137,7 @@ def _run(here: Place, notice: Notice, written: PodRecord) -> int:
     number = written.take_attempt()
     hub = Hub(here.token, len(here.hosts), here.generation, {"welcome": number})
     try:
-        outcome = _recorded(accounts, spent or _attempt(here, notice, accounts, hub, number))
+        outcome = _recorded(accounts, spent or _attempt(here, notice, accounts, hub, number, written.check_fence))
     finally:
         hub.tell(over=1)
         hub.close()
@@ -141,11 +156,13 @@ def _too_often(here: Place) -> Outcome | None:
     return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
 
 
-def _attempt(here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: int) -> Outcome:
+def _attempt(
+    here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: int, check_fence: Callable[[], None]
+) -> Outcome:
     """How the attempt ended, which is recorded also where nothing was launched."""
     try:
         daemon = _made_ready(here, accounts)
-        requests = LeaderRequests(here, hub, notice, daemon)
+        requests = LeaderRequests(here, hub, notice, daemon, check_fence)
         arrival = Arrival(here.hosts, hub, Staging(here.plan["staging"]))
         missed = _wait_for_hosts(here.plan["limits"]["start"], accounts.record, hub, requests, arrival)
         accounts.hardware.update(hub.hardware)

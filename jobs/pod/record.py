@@ -133,10 +133,13 @@ class Record:
 
     def close(self) -> None:
         """Close all files and remove the reserve."""
+        self._close_files()
+        self.give_up_reserve()
+
+    def _close_files(self) -> None:
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()
-        self.give_up_reserve()
 
     def _stamp(self, moment: float) -> str:
         """A moment as logs have it; words for a second are made once."""

@@ -42,9 +42,19 @@ class Gang:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
 
-    def start(self, node: int, generation: int = 0, errors: Sequence[Sequence[Any]] = ()) -> subprocess.Popen[str]:
-        """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`)."""
-        mounts = self.folder / f"node-{node}"
+    def start(
+        self, node: int, generation: int = 0, errors: Sequence[Sequence[Any]] = (), pod: str = ""
+    ) -> subprocess.Popen[str]:
+        """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`).
+
+        Agents of different pods share the run folder and nothing else.
+        """
+        mounts = self.folder / f"node-{node}{pod}"
+        port = self.port
+        if pod:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = int(probe.getsockname()[1])
         for name in ("config", "secret", "pod", "work"):
             (mounts / name).mkdir(parents=True, exist_ok=True)
         if not (mounts / "runs").exists():
@@ -55,7 +65,7 @@ class Gang:
         environment = {**os.environ, place.ENV_NODE: str(node), place.ENV_GENERATION: str(generation)}
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
-        command = [sys.executable, "-m", "tests.jobs.agent_process", str(mounts), str(self.port)]
+        command = [sys.executable, "-m", "tests.jobs.agent_process", str(mounts), str(port)]
         log = (self.folder / f"said-{node}-{generation}").open("w")
         self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
         return self.agents[node]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import hardware, protocol, record, spending
+from . import hardware, protocol, record, repeated_losses, spending
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
 from .progress import Progress
 
@@ -80,6 +80,7 @@ class Accounts:
             "cause": outcome.cause,
             "reason": outcome.reason,
             "exit_code": outcome.exit_code,
+            "lost_nodes": list(outcome.lost_nodes),
             "resumed_iteration": progress.resumed,
             "first_iteration": progress.first_iteration,
             "first_iteration_time": progress.first_iteration_time,
@@ -98,7 +99,16 @@ class Accounts:
         if outcome.cause == INTERRUPTION:
             self.record.event(record.INTERRUPTED, reason=outcome.reason, interruptions=self.interruptions)
         limit = "failures" if outcome.cause == FAILURE else "interruptions"
-        return self._used_up(limit, outcome.reason) or self._spent()
+        return self._used_up(limit, outcome.reason) or self._in_vain(outcome) or self._spent()
+
+    def _in_vain(self, outcome: Outcome) -> Outcome | None:
+        """The end of a run that loses the same node again and again, and gets no further in between."""
+        own = [attempt for attempt in self.attempts if attempt["started"] >= self.since]
+        node = repeated_losses.node(own)
+        if outcome.cause != INTERRUPTION or node is None:
+            return None
+        reason = "%s; %s" % (outcome.reason, repeated_losses.reason(node))
+        return Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
 
     def _spent(self) -> Outcome | None:
         """The end of a run that another attempt would make too dear."""
@@ -192,6 +202,7 @@ def _vanished(folder: str, number: int) -> dict[str, Any]:
         "started": os.path.getmtime(place),
         "cause": INTERRUPTION,
         "reason": "its agent was lost without a word",
+        "lost_nodes": [0],
         "last_iteration": _last_iteration(folder, number),
     }
 

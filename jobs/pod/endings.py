@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
 SUCCEEDED = "succeeded"
 FAILURE = "failure"  # the program's own fault, or nobody's
@@ -12,11 +12,15 @@ STOPPED = "stopped"  # asked for
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended: one of the causes above, why in words, and the agent's exit code."""
+    """How an attempt ended: one of the causes above, why in words, the agent's exit code, and the nodes that were lost.
+
+    A lost node went without notice; no agent can tell whether its machine was taken away or its memory ran out.
+    """
 
     cause: str
     reason: str | None
     exit_code: int
+    lost_nodes: Tuple[int, ...] = ()
 
 
 class Ending(NamedTuple):

@@ -52,7 +52,7 @@ class LeaderRequests:
             return Ending(Outcome(INTERRUPTION, noticed, protocol.INTERRUPTED), True)
         gone = self._gone()
         if gone:
-            return Ending(Outcome(INTERRUPTION, gone, protocol.INTERRUPTED), False)
+            return Ending(gone, False)
         failed = self.failed()
         return Ending(failed, False) if failed else None
 
@@ -69,28 +69,36 @@ class LeaderRequests:
         self._hub.serve(0)
         return False
 
-    def interruption(self) -> str | None:
-        """Why an attempt that has ended counts as interrupted, as far as is known now.
+    def interruption(self) -> Outcome | None:
+        """How an attempt that has ended counts as interrupted, as far as is known now, or None.
 
         Its end took all processes of this pod along, sshd too, which therefore tells nothing any more.
         """
         self._hub.serve(0.05)
-        return self._noticed() or self._lost()
+        noticed = self._noticed()
+        return Outcome(INTERRUPTION, noticed, protocol.INTERRUPTED) if noticed else self._lost()
+
+    def lost_nodes(self) -> tuple[int, ...]:
+        """The nodes that are gone and gave no notice."""
+        return tuple(sorted(set(self._hub.lost()) - set(self._hub.notices)))
 
     def _noticed(self) -> str | None:
         if self._notice.reason:
             return "node 0: %s" % self._notice.reason
         return next(("node %d: %s" % item for item in self._hub.notices.items()), None)
 
-    def _gone(self) -> str | None:
+    def _gone(self) -> Outcome | None:
         trouble = self._daemon.trouble()
         if trouble:
-            return "node 0: %s" % trouble
+            return Outcome(INTERRUPTION, "node 0: %s" % trouble, protocol.INTERRUPTED)
         return self._lost()
 
-    def _lost(self) -> str | None:
+    def _lost(self) -> Outcome | None:
         lost = self._hub.lost()
-        return "lost %s" % ", ".join(self._here.hosts[node] for node in lost) if lost else None
+        if not lost:
+            return None
+        reason = "lost %s" % ", ".join(self._here.hosts[node] for node in lost)
+        return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
 
 
 def run(here: Place, notice: Notice) -> int:
@@ -207,6 +215,10 @@ def _carry_out(here: Place, hub: Hub, requests: LeaderRequests, attempt: Attempt
         outcome = _others(hub, requests, here.launching - 1)
     if outcome.cause == FAILURE:
         outcome = _interrupted_after_all(hub, requests) or _of_memory(hub, outcome)
+    # mpirun may have noticed first that a host is gone, and it names no node.
+    if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
+        hub.serve(0.05)
+        outcome = outcome._replace(lost_nodes=requests.lost_nodes())
     return outcome
 
 
@@ -257,9 +269,9 @@ def _interrupted_after_all(hub: Hub, requests: LeaderRequests) -> Outcome | None
     """An interruption, when the launcher failed because a host went: asks until every agent has shown that it lives."""
     asked, deadline = time.monotonic(), time.monotonic() + ASKING
     while time.monotonic() < deadline:
-        reason = requests.interruption()
-        if reason:
-            return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
+        interrupted = requests.interruption()
+        if interrupted:
+            return interrupted
         if all(worker.heard > asked + 0.5 for worker in hub.workers.values()):
             return None
     return None

@@ -86,6 +86,15 @@ def test_an_sshd_that_was_ended_with_the_attempt_makes_no_failure_an_interruptio
     heard.sshd = "its sshd ended"
     assert heard.requests().interruption() is None
     heard.gone = [1]
-    assert heard.requests().interruption() == "lost b"
+    interrupted = heard.requests().interruption()
+    assert interrupted is not None and (interrupted.reason, interrupted.lost_nodes) == ("lost b", (1,))
     heard.notices = {2: "the pod got SIGTERM"}
-    assert heard.requests().interruption() == "node 2: the pod got SIGTERM"
+    interrupted = heard.requests().interruption()
+    assert interrupted is not None
+    assert (interrupted.reason, interrupted.lost_nodes) == ("node 2: the pod got SIGTERM", ())
+
+
+def test_a_node_that_gave_notice_is_not_lost() -> None:
+    heard = Heard()
+    heard.gone, heard.notices = [1, 2], {2: "the pod got SIGTERM"}
+    assert heard.requests().lost_nodes() == (1,)

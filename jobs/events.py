@@ -34,7 +34,8 @@ class Event:
     @property
     def reason(self) -> str | None:
         """Why, where a reason is known."""
-        return self.values.get("reason")
+        reason = self.values.get("reason")
+        return None if reason is None else str(reason)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values for scripts."""

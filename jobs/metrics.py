@@ -6,13 +6,17 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from jobs.pod import protocol
 from jobs.rank_times import Shares
 
 WARM_UP_ITERATIONS = 10
 WARM_UP_SHARE = 0.1
+
+_WIDEST = 1_000_000  # iterations between two lines; a counter that gets further at once counts something else
+_LARGEST = 1e100  # of a scalar; sums and squares of such are still finite
+_FASTEST = 1e9  # iterations/s; a clock tells no more
 
 RULE = (
     f"Of each attempt everything up to its first reported window and its first {WARM_UP_ITERATIONS} iterations, or its "
@@ -104,12 +108,20 @@ class _Attempt:
 
 
 def read(lines: Iterable[Line]) -> Training:
-    """What the lines of a ``metrics.jsonl`` say, in their order; lines of other nodes than the first are ignored."""
+    """What the lines of a ``metrics.jsonl`` say, in their order.
+
+    Lines of other nodes than the first, and those that no agent has written, are ignored.
+    """
     reading = _Reading()
     for line in lines:
-        if line.get("node", 0) == 0:
+        if line.get("node", 0) == 0 and _is_sound(line):
             reading.take(line)
     return reading.done()
+
+
+def _is_sound(line: Line) -> bool:
+    kind, attempt = line.get("kind"), line.get("attempt", 1)
+    return isinstance(kind, str) and isinstance(attempt, int) and protocol.sound(kind, dict(line))
 
 
 class _Reading:
@@ -176,12 +188,12 @@ def _measure(attempt: _Attempt, line: Line, iteration: int) -> None:
     seconds = line.get("seconds")
     if seconds:
         window = _Window(iteration - len(seconds) + 1, list(seconds), by_arrival=False)
-    elif attempt.before and iteration > attempt.before[1]:
+    elif attempt.before and 0 < iteration - attempt.before[1] <= _WIDEST and line["t"] >= attempt.before[0]:
         moment, last = attempt.before
         count = iteration - last
         window = _Window(last + 1, [(line["t"] - moment) / count] * count, by_arrival=True)
     else:
-        # A first line, or a counter that starts anew, only opens a window.
+        # A first line, or a counter that starts anew or leaps, only opens a window.
         window = _Window(iteration, [], by_arrival=True)
     if attempt.first is None:
         attempt.first = window.first
@@ -207,7 +219,7 @@ def _rates(attempts: list[_Attempt]) -> Rates | None:
         kept += calm
         by_arrival = by_arrival or any(window.by_arrival for window in attempt.windows)
     total = sum(kept)
-    if len(kept) < 2 or total <= 0:
+    if len(kept) < 2 or total * _FASTEST <= len(kept):
         return None
     median = statistics.median(kept)
     low, _, high = statistics.quantiles(kept, n=4, method="inclusive")
@@ -269,8 +281,9 @@ def _said(line: Line) -> dict[str, Any]:
 
 
 def _scalars(line: Line) -> dict[str, float]:
-    return {key: float(value) for key, value in line.items() if key not in _NO_SCALARS and _is_number(value)}
+    return {key: float(value) for key, value in line.items() if key not in _NO_SCALARS and is_number(value)}
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether *value* is a number that can be reckoned with and drawn."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

@@ -35,14 +35,14 @@ class Shares:
         return min(self._waited / self._timed, 1.0) if self._timed > 0 else None
 
     def ranks(self) -> tuple[float, ...]:
-        """The mean seconds of an iteration on each rank."""
-        sums: Any = 0.0
-        count = 0
+        """The mean seconds of an iteration on each rank; of the number of ranks that most iterations were made with."""
+        sums: dict[int, tuple[int, Any]] = {}  # number of ranks -> iterations, and their seconds
         for size, texts in self._packed.items():
             for rows in unpack(texts, size):
-                sums = sums + rows.sum(axis=(0, 2))
-                count += rows.shape[0] * size
-        return tuple(float(value) / count for value in sums) if count else ()
+                count, total = sums.get(rows.shape[1], (0, 0.0))
+                sums[rows.shape[1]] = (count + rows.shape[0] * size, total + rows.sum(axis=(0, 2), dtype="float64"))
+        count, total = max(sums.values(), key=lambda each: each[0], default=(0, ()))
+        return tuple(float(value) / count for value in total)
 
 
 def unpack(texts: list[str], iterations: int) -> list[ndarray]:
@@ -55,8 +55,12 @@ def unpack(texts: list[str], iterations: int) -> list[ndarray]:
             raw = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             continue
-        if raw and len(raw) % (4 * iterations) == 0:
+        if raw and len(raw) % (4 * iterations) == 0 and _are_seconds(numpy.frombuffer(raw, dtype="<f4")):
             found.setdefault(len(raw), []).append(raw)
     return [
         numpy.frombuffer(b"".join(lines), dtype="<f4").reshape(len(lines), -1, iterations) for lines in found.values()
     ]
+
+
+def _are_seconds(values: ndarray) -> bool:
+    return bool(((values >= 0) & (values < 1e9)).all())

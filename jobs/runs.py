@@ -18,6 +18,7 @@ from jobs.names import KUBERNETES, RunPaths
 from jobs.pod import protocol, record
 from jobs.pod.supervisor import LOCK
 
+LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
 RUNNING = "running"
 LOST = "lost"
 ELSEWHERE = "elsewhere"
@@ -100,12 +101,19 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 def _entries(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in file:
         if line.endswith(b"\n"):
-            try:
-                values = json.loads(line.decode())  # decoded by us: json would look for the encoding of every line
-            except ValueError:
-                continue
-            if isinstance(values, dict) and isinstance(values.get("t"), int | float):
+            values = entry(line.decode("utf-8", "replace"))
+            if values is not None:
                 yield values
+
+
+def entry(line: str) -> dict[str, Any] | None:
+    """The JSON object with a time in a line of events or metrics; None where a crash has left something else."""
+    try:
+        values = protocol.read_json(line)
+    except ValueError:
+        return None
+    fits = isinstance(values, dict) and isinstance(values.get("t"), int | float) and 0 <= values["t"] < LATEST
+    return values if fits else None
 
 
 def _ends(path: Path) -> Iterator[dict[str, Any]]:
@@ -164,7 +172,7 @@ def attempts(paths: RunPaths) -> list[dict[str, Any]]:
 def _record(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file, or None where there is none."""
     try:
-        values = json.loads(path.read_text())
+        values = protocol.read_json(path.read_text(errors="replace"))
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
@@ -188,6 +196,8 @@ def state(paths: RunPaths) -> RunState:
     for event in lines(paths.events):
         _apply(values, event)
     for metric in _ends(paths.metrics):
+        if not protocol.sound(metric.get("kind", ""), metric):
+            continue
         if metric.get("kind") == protocol.CONTEXT and "total_iterations" in metric:
             values["total_iterations"] = metric["total_iterations"]
         if metric.get("iteration") is not None:
@@ -215,18 +225,20 @@ def earlier_attempts(paths: RunPaths) -> int:
     newest = earlier = 0
     for event in lines(paths.events):
         earlier = newest if event.get("event") == record.SUBMITTED else earlier
-        newest = max(newest, event.get("attempt", 0))
+        newest = max(newest, _count(event.get("attempt")))
     return earlier
 
 
 def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
     kind = event.get("event")
     # An agent that has lost its record counts from the beginning, and what was counted before it is true all the same.
-    counted = {key: max(event[key], values.get(key, 0)) for key in ("failures", "interruptions") if key in event}
+    keys = ("failures", "interruptions")
+    counted = {key: max(event[key], values.get(key, 0)) for key in keys if isinstance(event.get(key), int)}
+    reason = _text(event.get("reason"))
     if kind == record.SUBMITTED:
         values.update(
-            name=event.get("name", values["name"]),
-            owner=event.get("owner", values.get("owner")),
+            name=_text(event.get("name")) or values["name"],
+            owner=_text(event.get("owner")) or values.get("owner"),
             submitted=values.get("submitted", event["t"]),
             ended=None,
             reason=None,
@@ -235,15 +247,23 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
         )
         values["state"] = "submitted"
     elif kind == record.STARTED:
-        attempt = max(event.get("attempt", 0), values.get("attempt", 0))
+        attempt = max(_count(event.get("attempt")), values.get("attempt", 0))
         values.update(**counted, state=RUNNING, attempt=attempt, reason=None)
-        values["container"] = event.get("container", values.get("container"))
+        values["container"] = _text(event.get("container")) or values.get("container")
     elif kind == record.WAITING:
-        values.update(state=record.WAITING, reason=event.get("reason"))
+        values.update(state=record.WAITING, reason=reason)
     elif kind in (record.INTERRUPTED, record.RESTARTED):
-        values.update(**counted, reason=event.get("reason", values.get("reason")))
+        values.update(**counted, reason=reason or values.get("reason"))
     elif kind in record.TERMINAL:
-        values.update(**counted, state=kind, reason=event.get("reason"), ended=event["t"])
+        values.update(**counted, state=kind, reason=reason, ended=event["t"])
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _last_event(paths: RunPaths) -> str | None:

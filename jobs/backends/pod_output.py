@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
+from jobs import runs
 from jobs.events import Event, Lines
-from jobs.pod import pod_record, record
+from jobs.pod import pod_record, protocol, record
 
 _START = '{"n":'
 
@@ -55,7 +56,7 @@ def parse_all(text: str) -> list[Entry | str]:
     if text.startswith(_START) and text.count("\n" + _START) == count - 1:
         try:
             found = json.loads("[" + text.replace("\n", ",") + "]")  # three times as fast as one by one
-        except ValueError:
+        except (ValueError, RecursionError):
             found = []
         entries = _entries(found) if len(found) == count else []
         if entries:
@@ -87,9 +88,23 @@ def _block(found: list[dict[str, Any]]) -> Entry | None:
         entries = [each[pod_record.NUMBER] for each in found]
         if len({*attempts}) > 1 or len({*nodes}) > 1 or not _successive(numbers) or not _successive(entries):
             return None
-    except (ValueError, KeyError, TypeError):
+        lines = Lines(attempts[0], nodes[0], numbers[0], times, ranks, streams, texts)
+        return Entry(entries[0], lines=lines) if _are_lines(lines) else None
+    except (ValueError, KeyError, TypeError, OverflowError, AttributeError, MemoryError):
         return None
-    return Entry(entries[0], lines=Lines(attempts[0], nodes[0], numbers[0], times, ranks, streams, texts))
+
+
+def _are_lines(lines: Lines) -> bool:
+    """Whether all values are of their types."""
+    return (
+        _is_count(lines.attempt)
+        and _is_count(lines.node)
+        and {*map(type, lines.times)} <= {float, int}
+        and min(lines.times) >= 0
+        and max(lines.times) < runs.LATEST
+        and {*map(type, lines.ranks)} <= {int, type(None)}
+        and {*map(type, lines.streams), *map(type, lines.texts)} == {str}
+    )
 
 
 def _successive(numbers: Sequence[int]) -> bool:
@@ -101,38 +116,67 @@ def parse(line: str) -> Entry | None:
     if not line.startswith(_START):
         return None
     try:
-        return _entry(json.loads(line))
+        return _entry(protocol.read_json(line))
     except ValueError:
         return None
 
 
 def _entry(values: Any) -> Entry | None:
-    try:
-        number = int(values[pod_record.NUMBER])
-        if pod_record.LINE in values:
-            return Entry(number, event=_line(values[pod_record.LINE]))
-        if pod_record.METRIC in values:
-            return Entry(number, event=_metric(values[pod_record.METRIC]))
-        if pod_record.EVENT in values:
-            return Entry(number, event=_event(values[pod_record.EVENT]))
-        if pod_record.ATTEMPT in values:
-            attempt, node, said = values[pod_record.ATTEMPT]
-            return Entry(number, attempt=(attempt, node, said))
-        return Entry(number, summary=values[pod_record.SUMMARY])
-    except (ValueError, KeyError, TypeError):
+    if not isinstance(values, dict) or not _is_count(values.get(pod_record.NUMBER)):
         return None
+    number = values[pod_record.NUMBER]
+    if pod_record.LINE in values:
+        block = _block([values])
+        return None if block is None else next(block.apart())
+    if pod_record.METRIC in values:
+        found = metric(values[pod_record.METRIC])
+        return None if found is None else Entry(number, event=found)
+    if pod_record.EVENT in values:
+        found = event(values[pod_record.EVENT])
+        return None if found is None else Entry(number, event=found)
+    if pod_record.ATTEMPT in values:
+        return _attempt(number, values[pod_record.ATTEMPT])
+    summary = values.get(pod_record.SUMMARY)
+    return Entry(number, summary=summary) if isinstance(summary, dict) and _has_end(summary) else None
 
 
-def _line(values: list[Any]) -> Event:
-    attempt, node, number, time, rank, stream, text = values
-    return Event(time, record.LINE, attempt, node, number, {"rank": rank, "stream": stream, "text": text})
+def _attempt(number: int, values: Any) -> Entry | None:
+    if not isinstance(values, list) or len(values) != 3:
+        return None
+    attempt, node, said = values
+    fits = _is_count(attempt) and _is_count(node) and isinstance(said, dict) and _has_end(said)
+    return Entry(number, attempt=(attempt, node, said)) if fits else None
 
 
-def _metric(values: dict[str, Any]) -> Event:
-    time, attempt, node = values.pop("t"), values.pop("attempt"), values.pop("node")
-    return Event(time, record.METRIC, attempt, node, values=values)
+def metric(values: Any) -> Event | None:
+    """The event that an entry of metrics is; None for values that no agent has written."""
+    if not isinstance(values, dict) or not protocol.sound(values.get("kind", ""), values):
+        return None
+    time, attempt, node = values.get("t"), values.get("attempt"), values.get("node")
+    if not _is_time(time) or not _is_count(attempt) or not _is_count(node):
+        return None
+    said = {key: value for key, value in values.items() if key not in ("t", "attempt", "node")}
+    return Event(float(time), record.METRIC, attempt, node, values=said)
 
 
-def _event(values: dict[str, Any]) -> Event:
-    time, kind = values.pop("t"), values.pop("event")
-    return Event(time, kind, values.pop("attempt", 0), values=values)
+def event(values: Any) -> Event | None:
+    """The event in an entry of events; None for values that no agent has written."""
+    if not isinstance(values, dict):
+        return None
+    time, kind, attempt = values.get("t"), values.get("event"), values.get("attempt", 0)
+    if not _is_time(time) or not isinstance(kind, str) or not _is_count(attempt):
+        return None
+    said = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
+    return Event(float(time), kind, attempt, values=said)
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and 0 <= value < runs.LATEST
+
+
+def _has_end(values: dict[str, Any]) -> bool:
+    return values.get("ended") is None or _is_time(values["ended"])
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 1 << 63

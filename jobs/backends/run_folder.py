@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import heapq
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+from jobs import runs
+from jobs.backends import pod_output
 from jobs.events import Event
 from jobs.names import RunPaths
 from jobs.pod import record
@@ -112,14 +111,14 @@ class _Merged:
     def _find_logs(self) -> None:
         """Take up log files that are new; those of attempts before the newest one are complete."""
         try:
-            attempts = sorted(int(path.name) for path in self._paths.logs.iterdir() if path.name.isdigit())
+            attempts = sorted(int(path.name) for path in self._paths.logs.iterdir() if path.name.isdecimal())
         except OSError:
             return
         for attempt in attempts:
             if attempt < self._newest:
                 continue
             for path in sorted((self._paths.logs / str(attempt)).glob("node-*.log")):
-                if path not in self._known:
+                if path not in self._known and path.stem.removeprefix("node-").isdecimal():
                     self._known.add(path)
                     self._tails.append(_log_tail(path, attempt, self._follow))
         self._newest = max(attempts, default=0)
@@ -191,36 +190,16 @@ def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
     return _Tail(path, read, grows, attempt)
 
 
-def _values(text: str) -> dict[str, Any] | None:
-    """The JSON object of a line; None where its writer was cut off."""
-    try:
-        values = json.loads(text)
-    except ValueError:
-        return None
-    return values if isinstance(values, dict) and isinstance(values.get("t"), int | float) else None
-
-
 def _event(number: int, text: str) -> Event | None:
-    values = _values(text)
-    if values is None or "event" not in values:
-        return None
-    moment, kind = float(values.pop("t")), str(values.pop("event"))
-    return Event(moment, kind, attempt=int(values.pop("attempt", 0)), values=values)
+    values = runs.entry(text)
+    return None if values is None else pod_output.event(values)
 
 
 def _metric(number: int, text: str) -> Event | None:
-    values = _values(text)
-    if values is None:
-        return None
-    moment, attempt, node = (values.pop(key, 0) for key in ("t", "attempt", "node"))
-    return Event(float(moment), record.METRIC, int(attempt), int(node), values=values)
+    values = runs.entry(text)
+    return None if values is None else pod_output.metric({"attempt": 0, "node": 0, **values})
 
 
 def _line(attempt: int, node: int, number: int, text: str, last: float) -> Event:
-    try:
-        stamp, rank, stream, said = text.split(" ", 3)
-        moment = datetime.fromisoformat(stamp).timestamp()
-        values = {"rank": None if rank == "-" else int(rank), "stream": stream, "text": said}
-    except ValueError:
-        moment, values = last, {"rank": None, "stream": "o", "text": text}
-    return Event(moment, record.LINE, attempt, node, number, values)
+    moment, rank, stream, said = record.read_log_line(text, last)
+    return Event(moment, record.LINE, attempt, node, number, {"rank": rank, "stream": stream, "text": said})

@@ -9,6 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from jobs.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
+from jobs.printable import printable_lines
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -24,7 +25,7 @@ def exit_code_of(error: BaseException) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     for line in _lines(error):
-        print(f"spotmpi: {line}", file=sys.stderr)
+        print(f"spotmpi: {printable_lines(line)}", file=sys.stderr)
     if isinstance(error, SpotmpiError):
         return error.exit_code
     return EXIT_WRONG_INPUT if isinstance(error, TyperException) else EXIT_FAILURE

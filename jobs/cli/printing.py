@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from jobs.drill import Recovery
 from jobs.errors import wrong
 from jobs.events import Event, Lines, Stream
 from jobs.pod import record
+from jobs.printable import printable, printable_output
 from jobs.spec import read_duration
 
 
@@ -51,27 +53,29 @@ class Filter:
 def print_events(events: Iterable[Event], wanted: Filter, as_json: bool, live: bool) -> None:
     """Print the *wanted* lines of output, with *live* each as soon as it comes.
 
+    A terminal gets no control characters of theirs but colours; a file gets each line as it was written.
     As JSON every event is an object on a line of its own; else what is not output goes to stderr.
     """
     pace = Pace()
+    show = printable_output if sys.stdout.isatty() else str
     pieces = events.pieces if isinstance(events, Stream) and not as_json else iter(events)
     for piece in pieces:
         if isinstance(piece, Lines):
             if texts := wanted.texts(piece):
-                print("\n".join(texts), flush=live)
+                print("\n".join(map(show, texts)), flush=live)
         elif not wanted.passes(piece):
             continue
         elif as_json:
             print(json.dumps(piece.to_json()), flush=live)
         elif piece.kind == record.LINE:
-            print(piece.values["text"], flush=live)
+            print(show(piece.values["text"]), flush=live)
         else:
             _tell(piece, pace)
 
 
 def print_recovery(recovery: Recovery, as_json: bool) -> None:
     """Print what a fault cost, in one line."""
-    print(json.dumps(vars(recovery)) if as_json else recovery)
+    print(json.dumps(vars(recovery)) if as_json else printable(recovery))
 
 
 def _tell(event: Event, pace: Pace) -> None:
@@ -80,4 +84,4 @@ def _tell(event: Event, pace: Pace) -> None:
     if text:
         say(text)
     elif event.terminal:
-        say(event.kind + (f": {event.reason}" if event.reason else ""))
+        say(event.kind + (f": {printable(event.reason)}" if event.reason else ""))

@@ -15,6 +15,7 @@ from jobs.cli import end_price
 from jobs.cli.view import make_view, say
 from jobs.errors import EXIT_FAILURE, EXIT_INTERRUPTED, wrong
 from jobs.pod import record
+from jobs.printable import printable
 from jobs.runs import RunState
 
 
@@ -64,7 +65,7 @@ def _spec(wanted: Wanted) -> Path:
 
 
 def _tell_end(state: RunState) -> None:
-    print(f"{state.id} {state.state}" + (f": {state.reason}" if state.reason else ""))
+    print(f"{state.id} {state.state}" + (f": {printable(state.reason)}" if state.reason else ""))
     if state.state in (record.STOPPED, record.FAILED):
         say(f"continue with: spotmpi run --resume {state.id}")
     sys.stdout.flush()

@@ -8,11 +8,16 @@ from datetime import datetime
 from pathlib import Path
 
 from jobs import names
+from jobs.printable import printable
 from jobs.runs import RunState
 
 
 def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns under their titles; the last column is as wide as it likes."""
+    """Print rows in columns under their titles; the last column is as wide as it likes.
+
+    Control characters in a cell, which another user may have written, are shown and not sent to the terminal.
+    """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles) - 1)]
     for row in (titles, *rows):
         front = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
@@ -51,7 +56,7 @@ def show_status(state: RunState, as_json: bool) -> None:
     }
     for name, value in facts.items():
         if value not in (None, ""):
-            print(f"{name:<10} {value}")
+            print(f"{name:<10} {printable(value)}")
     if state.over and state.state != "succeeded":
         print(f"continue   spotmpi run --resume {state.id}")
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from jobs.events import Event
 from jobs.pod import protocol, record
+from jobs.printable import printable, printable_lines, printable_output
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+_SCALARS = 20  # that are shown of one line
+_NAME = 60  # letters of a scalar's name
+_LATE = 365 * 86400.0  # seconds
 _OF_THE_LINE = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples"})
 
 
@@ -39,7 +42,12 @@ def make_view(quiet: bool) -> View:
 
 def say(text: str) -> None:
     """One line to the user on stderr."""
-    print(f"spotmpi: {text}", file=sys.stderr, flush=True)
+    print(f"spotmpi: {printable_lines(text)}", file=sys.stderr, flush=True)
+
+
+def print_line(text: str) -> None:
+    """One line of a program's output on stdout: as it is, or as a terminal may show it."""
+    print(printable_output(text) if sys.stdout.isatty() else text, flush=True)
 
 
 class QuietView:
@@ -68,7 +76,7 @@ class PlainView(QuietView):
     def show(self, event: Event) -> None:
         """Print the event."""
         if event.kind == record.LINE:
-            print(event.values["text"], flush=True)
+            print_line(event.values["text"])
             return
         self._pace.take(event)
         text = event_text(event, self._pace)
@@ -134,13 +142,15 @@ class LiveView(QuietView):
         if self._started is None:
             say(text)
             return
-        self._bar.console.print(f"spotmpi: {text}", markup=False, highlight=False)
+        self._bar.console.print(f"spotmpi: {printable_lines(text)}", markup=False, highlight=False, emoji=False)
 
     def _print(self, text: str) -> None:
         if sys.stdout.isatty():
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            from rich.text import Text
+
+            self._bar.console.print(Text.from_ansi(printable_output(text)), soft_wrap=True)
         else:
-            print(text, flush=True)
+            print_line(text)
 
 
 class Pace:
@@ -181,21 +191,20 @@ class Pace:
         if self.rate:
             parts.append(f"{self.rate:.4g} it/s")
             if self.total:
-                left = (self.total - self.iteration) / self.rate
-                parts.append(f"ETA {time.strftime('%H:%M:%S', time.gmtime(max(left, 0)))}")
-        parts += [f"{key} {_number(value)}" for key, value in self.scalars.items() if isinstance(value, int | float)]
-        return "  ".join(parts)
+                parts.append(f"ETA {_duration(max((self.total - self.iteration) / self.rate, 0))}")
+        return "  ".join([*parts, *_scalars(self.scalars)])
 
 
 def event_text(event: Event, pace: Pace) -> str:
     """One line that tells *event* to a person; empty where there is nothing to tell."""
     if event.kind == record.METRIC:
         return _metric_text(event.values, pace)
-    because = f": {event.reason}" if event.reason else ""
+    because = f": {printable(event.reason)}" if event.reason else ""
     if event.kind == record.STARTED:
         return f"attempt {event.attempt} started"
     if event.kind == record.RESTARTED:
-        counts = f"{event.values['failures']} failures, {event.values['interruptions']} interruptions so far"
+        counted = (f"{event.values.get(what, 0)} {what}" for what in ("failures", "interruptions"))
+        counts = f"{printable(', '.join(counted))} so far"
         return f"starting again ({counts}){because}"
     if event.kind in (record.WAITING, record.INTERRUPTED, record.GAP):
         return event.kind + because
@@ -206,22 +215,33 @@ def _metric_text(values: dict[str, Any], pace: Pace) -> str:
     kind, iteration = values.get("kind"), values.get("iteration")
     if kind == protocol.METRIC:
         return f"iteration {pace.iteration}" + (f"/{pace.total}" if pace.total else "") + f"  {pace.status()}"
-    scalars = "  ".join(
-        f"{key} {_number(value)}"
-        for key, value in values.items()
-        if key not in _OF_THE_LINE and isinstance(value, int | float)
-    )
+    scalars = "  ".join(_scalars(values))
     if kind in (protocol.EVALUATION, protocol.RESULT):
         return f"{kind} at iteration {iteration}  {scalars}"
     if kind == protocol.CHECKPOINT:
-        return f"checkpoint at iteration {iteration} ({values.get('reason', 'timer')})"
+        return f"checkpoint at iteration {iteration} ({printable(values.get('reason', 'timer'))})"
     if kind == protocol.RESUMED:
         return f"resumed from the checkpoint of iteration {iteration}"
     return ""
 
 
+def _scalars(values: dict[str, Any]) -> list[str]:
+    """Name and value of the first scalars, as many as a person reads."""
+    numbers = [(key, value) for key, value in values.items() if isinstance(value, int | float)]
+    shown = [f"{printable(key, _NAME)} {_number(value)}" for key, value in numbers if key not in _OF_THE_LINE]
+    return shown[:_SCALARS] + ["..."] * (len(shown) > _SCALARS)
+
+
 def _number(value: float) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    if seconds > _LATE:
+        return "later than in a year"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
 
 
 def _bar() -> Progress:
@@ -229,9 +249,9 @@ def _bar() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
+        TextColumn("{task.fields[status]}", markup=False),
         console=Console(stderr=True),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -179,7 +178,7 @@ class Accounts:
 def _earlier(folder: str) -> list[dict[str, Any]]:
     """The records of all attempts so far; one without a record ended with its agent, which is an interruption."""
     attempts = os.path.join(folder, "attempts")
-    numbers = sorted(int(name) for name in os.listdir(attempts) if name.isdigit()) if os.path.isdir(attempts) else []
+    numbers = sorted(int(name) for name in os.listdir(attempts) if name.isdecimal()) if os.path.isdir(attempts) else []
     return [
         _read(os.path.join(attempts, str(number), "node-0.json")) or _vanished(folder, number) for number in numbers
     ]
@@ -187,11 +186,11 @@ def _earlier(folder: str) -> list[dict[str, Any]]:
 
 def _read(path: str) -> dict[str, Any] | None:
     try:
-        with open(path) as file:
-            values: dict[str, Any] = json.load(file)
-            return values
-    except (OSError, ValueError):
+        with open(path, errors="replace") as file:
+            values = _values(file.read())
+    except OSError:
         return None
+    return values if {"cause", "started", "last_iteration"} <= values.keys() else None
 
 
 def _vanished(folder: str, number: int) -> dict[str, Any]:
@@ -211,7 +210,7 @@ def _last_iteration(folder: str, number: int) -> int | None:
     path = os.path.join(folder, "metrics.jsonl")
     last = None
     if os.path.exists(path):
-        with open(path) as lines:
+        with open(path, errors="replace") as lines:
             for line in lines:
                 values = _values(line)
                 if values.get("attempt") == number and values.get("kind") == protocol.METRIC:
@@ -220,9 +219,9 @@ def _last_iteration(folder: str, number: int) -> int | None:
 
 
 def _values(line: str) -> dict[str, Any]:
-    """What a line says; nothing where its writer was cut off."""
+    """What a line or a file says; nothing where its writer was cut off."""
     try:
-        values: dict[str, Any] = json.loads(line)
+        values = protocol.read_json(line)
     except ValueError:
         return {}
-    return values
+    return values if isinstance(values, dict) and protocol.sound(values.get("kind", ""), values) else {}

@@ -9,16 +9,18 @@ from collections.abc import Iterable
 from . import protocol
 from .lines import Line
 
-_SIGNALLED = re.compile(r"rank (\d+) with PID \d+ on node \S+ exited on\s+signal (\d+)")
-_EXITED = re.compile(r"(?:@\d+|\[\d+,\d+\]),(\d+)\]\s+Exit code:\s+(\d+)")  # Open MPI 5, 4
-_UNDER_TORCHRUN = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+) \(pid")
+_SIGNALLED = re.compile(r"rank (\d{1,9}) with PID \d+ on node \S+ exited on\s+signal (\d{1,9})")
+_EXITED = re.compile(r"(?:@\d+|\[\d+,\d+\]),(\d{1,9})\]\s+Exit code:\s+(\d{1,9})")  # Open MPI 5, 4
+_UNDER_TORCHRUN = re.compile(r"rank\s+: (\d{1,9}) \(local_rank: \d+\)\s+exitcode\s+: (-?\d{1,9}) \(pid")
 _LOST = re.compile(r"lost communication with a remote daemon\..*?Remote daemon: \S+ on node (\S+)")
-_CALLED = r'process rank (\d+) with PID \d+ on node \S+ calling "abort"'  # Open MPI 5
-_ABORTED = re.compile(_CALLED + r"|MPI_ABORT was invoked on rank (\d+) in communicator MPI_COMM_WORLD")  # 4
-_LEFT = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exiting improperly")
+_CALLED = r'process rank (\d{1,9}) with PID \d+ on node \S+ calling "abort"'  # Open MPI 5
+_ABORTED = re.compile(_CALLED + r"|MPI_ABORT was invoked on rank (\d{1,9}) in communicator MPI_COMM_WORLD")  # 4
+_LEFT = re.compile(r"process rank (\d{1,9}) with PID \d+ on node \S+ exiting improperly")
 _EXCEPTION = re.compile(
     r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|Exception|Interrupt|Exit))\b.*)"
 )
+
+_WORDS = 1000  # letters of a line; no launcher's own are longer
 
 
 def describe(node: int, code: int, lines: Iterable[Line]) -> str:
@@ -71,7 +73,7 @@ def exit_code(code: int, lines: Iterable[Line]) -> int:
 
 def _own_words(lines: Iterable[Line]) -> str:
     """What the launcher itself said, on one line."""
-    return " ".join(line.text.strip() for line in lines if line.stream == "e" and line.rank is None)
+    return " ".join(line.text[:_WORDS].strip() for line in lines if line.stream == "e" and line.rank is None)
 
 
 def _worker(rank: str, code: str, said: list[Line]) -> str:

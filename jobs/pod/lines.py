@@ -17,8 +17,10 @@ class Line(NamedTuple):
 
 LONGEST = 1 << 20  # bytes; a longer line is cut into several
 
-_TAG = re.compile(rb"\[\d+,(\d+)\]<std(out|err)>(\+?): ?")  # with a plus the line goes on (see `starter.Tagger`)
-_BREAK = re.compile(rb"\n|\[\d+,(\d+)\]<std(out|err)>:")  # what ends a piece of output
+_TAG = re.compile(
+    rb"\[\d{1,9},(\d{1,9})\]<std(out|err)>(\+?): ?"
+)  # with a plus the line goes on (see `starter.Tagger`)
+_BREAK = re.compile(rb"\n|\[\d{1,9},(\d{1,9})\]<std(out|err)>:")  # what ends a piece of output
 _HALF_TAG = re.compile(rb"\[[\d,\]<>a-z]{0,30}\Z")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Dict, Tuple
 
@@ -11,6 +10,9 @@ from .lines import Line
 
 Values = Dict[str, Any]
 Said = Tuple[str, Values]
+
+
+_SEARCHED = 4096  # letters of a line that a pattern is tried on: many take the square of their time
 
 
 class Progress:
@@ -54,7 +56,7 @@ class Progress:
             if said:
                 return said
         if self._pattern and not node and not line.rank:
-            values = self._matched(self._pattern, line.text)
+            values = self._matched(self._pattern, line.text[:_SEARCHED])
             # Launchers that do not tell ranks apart let every rank print the same iteration: the first one counts.
             if values and values["iteration"] != self.iteration:
                 return protocol.METRIC, values
@@ -100,7 +102,9 @@ class Progress:
         self.moved = now
 
     def _fatal(self, values: Values, now: float) -> None:
-        self.fatal = protocol.bounded(str(values.get("reason") or "the program said that starting again cannot help"))
+        reason = values.get("reason")
+        said = reason if reason and isinstance(reason, str) else "the program said that starting again cannot help"
+        self.fatal = protocol.bounded(said)
 
     def _ignore(self, values: Values, now: float) -> None:
         """A kind of a newer protocol is recorded, and means nothing here."""
@@ -109,10 +113,6 @@ class Progress:
 def _number(text: str) -> int | float | str | None:
     """What *text* says; None for what JSON has no number for, such as nan."""
     try:
-        return int(text)
+        return protocol.number(text)
     except ValueError:
-        try:
-            value = float(text)
-        except ValueError:
-            return text
-        return value if math.isfinite(value) else None
+        return text

@@ -29,6 +29,10 @@ TAKEN = frozenset({"seconds", "waited", "ranks", "cut", "hosts", "versions", "t"
 
 KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL)
 
+DEPTH = 16  # levels of lists and objects in a line of ours; a program has no use for more than three
+_DIGITS = 20  # of an integer that is still taken for one: 64 bits have fewer
+_AGES = 1e9  # seconds; nothing takes 30 years
+
 # Exit codes that an agent and a program share.
 INTERRUPTED = 75  # the machine went away: start again, counted as an interruption
 FAILED = 1  # counted as a failure
@@ -59,11 +63,37 @@ def decode(text: str) -> tuple[str, dict[str, Any]] | None:
     if not text.startswith("{") or '"%s"' % KEY not in text:
         return None
     try:
-        values = json.loads(text)
+        values = read_json(text)
     except ValueError:
         return None
     kind = values.pop(KEY, None)
-    return (kind, _finite(values)) if kind in KINDS and sound(kind, values) else None
+    return (kind, values) if kind in KINDS and sound(kind, values) else None
+
+
+def read_json(text: str) -> Any:
+    """The JSON value in *text*, whoever wrote it, such that nobody who works with it can stumble.
+
+    A number that a float cannot hold is None, an integer of 20 digits or more is a float, and half a surrogate pair is
+    a question mark.
+
+    Raises:
+        ValueError: *text* is no JSON, or nested more than `DEPTH` levels deep.
+    """
+    try:
+        value = _READER.decode(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if text.count("[") + text.count("{") > DEPTH or "\\ud" in text or "\\uD" in text:
+        return _plain(value, DEPTH)
+    return value
+
+
+def number(text: str) -> int | float | None:
+    """The number that *text* says; None for one that a float cannot hold, such as nan, ValueError for no number."""
+    try:
+        return _whole(text)
+    except ValueError:
+        return _real(text)
 
 
 def sound(kind: str, values: dict[str, Any]) -> bool:
@@ -87,8 +117,22 @@ def bounded(reason: str) -> str:
     return reason[:kept] + left_out + reason[-kept:]
 
 
+def _plain(value: Any, depth: int) -> Any:
+    if isinstance(value, (dict, list)) and not depth:
+        raise ValueError("nested more than %d levels deep" % DEPTH)
+    if isinstance(value, dict):
+        return {_encodable(key): _plain(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, depth - 1) for item in value]
+    return _encodable(value) if isinstance(value, str) else value
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
 def _is_count(value: Any) -> bool:
@@ -97,7 +141,11 @@ def _is_count(value: Any) -> bool:
 
 def _are_seconds(value: Any) -> bool:
     numbers = value if isinstance(value, list) else [None] * (value is not None)
-    return all(isinstance(each, (int, float)) and 0 <= each < math.inf for each in numbers)
+    return all(isinstance(each, (int, float)) and 0 <= each < _AGES for each in numbers)
+
+
+def _is_duration(value: Any) -> bool:
+    return value is None or _are_seconds([value])
 
 
 def _are_texts(value: Any) -> bool:
@@ -114,7 +162,20 @@ _FITTING = {
     "samples_per_iteration": _is_count,
     "hosts": _are_texts,
     "versions": _are_versions,
+    "waited": _is_duration,
 }
+
+
+def _real(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _whole(text: str) -> int | float | None:
+    return int(text) if len(text) < _DIGITS else _real(text)
+
+
+_READER = json.JSONDecoder(parse_int=_whole, parse_float=_real, parse_constant=lambda text: None)
 
 
 def _finite(value: Any) -> Any:

@@ -99,7 +99,7 @@ class Record:
         with contextlib.suppress(FileExistsError):
             os.mkdir(attempts)
         while True:
-            number = 1 + max([int(name) for name in os.listdir(attempts) if name.isdigit()], default=0)
+            number = 1 + max([int(name) for name in os.listdir(attempts) if name.isdecimal()], default=0)
             try:
                 os.mkdir(os.path.join(attempts, str(number)))
             except FileExistsError:
@@ -182,6 +182,19 @@ class Record:
         path = os.path.join(self.folder, _RESERVE)
         with open(path, "wb") as file:
             file.write(os.urandom(_RESERVE_BYTES))
+
+
+def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str]:
+    """The time (Unix seconds), rank, stream and text of a line of a log, without its end.
+
+    What a crash has left of one is text of stdout, at the time of the line *before*.
+    """
+    try:
+        stamp, rank, stream, text = line.split(" ", 3)
+        moment = datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+        return moment, None if rank == "-" else int(rank), stream, text
+    except (ValueError, OverflowError):
+        return before, None, "o", line
 
 
 def full(error: OSError, folder: str) -> str:

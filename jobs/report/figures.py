@@ -6,11 +6,13 @@ MISSING = "-"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """*value* with that many significant digits, with an exponent only below 0.0001."""
+    """*value* with that many significant digits, with an exponent only below 0.0001 and from 1e15 on."""
     if value is None:
         return MISSING
     if value == 0:
         return "0"
+    if abs(value) >= 1e15:
+        return f"{value:.{digits - 1}e}"
     if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
     if abs(value) < 1e-4:

@@ -64,6 +64,6 @@ def _csv(report: Report) -> str:
 
 def _put(path: Path, text: str) -> Path:
     aside = path.with_name(f".{path.name}.part")
-    aside.write_text(text)
+    aside.write_text(text, encoding="utf-8", errors="replace")
     aside.replace(path)
     return path

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from jobs.printable import WHOLE, printable, printable_lines
 from jobs.report.cells import table
 from jobs.report.report import Report
+
+_MARKUP = re.compile(r"[\\`*_<>\[\]~$]|&(?=#?\w+;)")
+_START = re.compile(r"^(\s*\d{0,9})([#+.)=-])(?=[\s#=-]|$)")  # what makes a heading or a list of a text
 
 
 def markdown(report: Report) -> str:
@@ -39,18 +44,20 @@ def _table(header: Sequence[str], cells: Sequence[Sequence[str]], numeric: Seque
 
 
 def _cell(text: str) -> str:
-    return _text(text).replace("|", "\\|").replace("\n", " ")
+    return _escaped(text).replace("|", "\\|")
 
 
 def _text(text: str) -> str:
-    """*text* such that nothing in it is taken for markup."""
-    for letter in "\\`*_<>":
-        text = text.replace(letter, f"\\{letter}")
-    return text
+    """*text* as a paragraph or an item of a list, such that nothing in it is taken for markup."""
+    return _START.sub(r"\1\\\2", _escaped(text))
+
+
+def _escaped(text: str) -> str:
+    return _MARKUP.sub(r"\\\g<0>", printable(text, WHOLE))
 
 
 def _fenced(text: str, language: str) -> str:
-    fence = "```"
+    text, fence = printable_lines(text), "```"
     while fence in text:
         fence += "`"
     return f"{fence}{language}\n{text}\n{fence}"

@@ -72,7 +72,7 @@ class Measured:
     def scaling(self) -> str | None:
         """``strong`` (fixed global batch) or ``weak`` (fixed batch per worker) where the program says which."""
         told = self.training.context.get("scaling")
-        return told if told in (STRONG, WEAK) else None
+        return told if isinstance(told, str) and told in (STRONG, WEAK) else None
 
     @property
     def synthetic(self) -> bool:
@@ -102,7 +102,7 @@ class Measured:
 
     def _last(self, name: str) -> float | None:
         value = self.training.result.get(name)
-        if isinstance(value, int | float):
+        if metrics.is_number(value):
             return float(value)
         points = self.training.evaluations.get(name) or self.training.series.get(name)
         return points[-1].value if points else None

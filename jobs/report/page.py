@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from jobs.printable import printable_lines
 from jobs.report import svg, svg_strips
 from jobs.report.cells import quality_name, table
 from jobs.report.chart import Drawing, Strips
@@ -33,7 +34,11 @@ def page(report: Report) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     facts = dict(report.conditions)
     return environment.get_template(_TEMPLATE).render(
@@ -51,6 +56,13 @@ def page(report: Report) -> str:
         runs=[_run(run) for run in report.runs],
         tones=svg.TONES,
     )
+
+
+def _shown(value: object) -> object:
+    """*value* as the page has it: text without control characters; markup of our own, and what is no text, as it is."""
+    from markupsafe import Markup
+
+    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _drawn(chart: Drawing) -> dict[str, object]:

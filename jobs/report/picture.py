@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.errors import SpotmpiError
+from jobs.printable import printable
 from jobs.report.axes import strips_axis, x_axis, y_axis
 from jobs.report.chart import IDEAL, MEASURED, NAMED_FROM, TRACE, Chart, Curve, Drawing, Strip, Strips
 from jobs.report.charts import charts
@@ -14,6 +16,7 @@ from jobs.report.report import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Chosen to differ in lightness as well, so that they stay apart for any eye and in print.
 _TONES = ("#0067a6", "#c44e00", "#00805c", "#a8437e", "#6b5b00", "#4c4fa8")
@@ -26,6 +29,7 @@ _BACKING: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.
 _INCH, _HIGH = 4.9, 3.5  # width and height of one chart: two in a row are readable at the width of a README
 _STRIP, _LINE = 0.42, 0.17  # heights of a strip and of a line of its name
 _ACROSS = 2
+_NAME = 80  # letters of a name in a legend
 _LOSS_UNTIL = 3  # charts; with more the loss is left to the page
 
 
@@ -43,12 +47,19 @@ def draw(report: Report, path: Path) -> None:
     drawn = pictured(report)
     if not drawn:
         raise SpotmpiError("no picture: too few iterations were measured for a chart, and no loss was reported")
+    from matplotlib import rc_context
+
+    across = min(len(drawn), _ACROSS)
+    rows = [drawn[at : at + across] for at in range(0, len(drawn), across)]
+    with rc_context({"text.parse_math": False}):  # two dollars in a name are no formula
+        _figure(rows, across).savefig(path, format="png")
+
+
+def _figure(rows: Sequence[Sequence[Drawing]], across: int) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     spacing = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.04, hspace=0.05)
-    across = min(len(drawn), _ACROSS)
-    rows = [drawn[at : at + across] for at in range(0, len(drawn), across)]
     heights = [max(map(_height, row)) for row in rows]
     figure = Figure(figsize=(_INCH * across, sum(heights)), dpi=160, layout=spacing, facecolor="white")
     grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
@@ -57,7 +68,7 @@ def draw(report: Report, path: Path) -> None:
             # The last one of an odd number has the row for itself.
             axes = figure.add_subplot(grid[down, at] if len(row) == across else grid[down, :])
             _strips(axes, chart) if isinstance(chart, Strips) else _draw(axes, chart)
-    figure.savefig(path, format="png")
+    return figure
 
 
 def _height(chart: Drawing) -> float:
@@ -139,18 +150,18 @@ def _tone(tone: int) -> str:
 
 
 def _curve(axes: Axes, curve: Curve) -> None:
-    colour = _tone(curve.tone)
+    colour, name = _tone(curve.tone), printable(curve.label, _NAME)
     xs, ys = [x for x, _ in curve.points], [y for _, y in curve.points]
     if curve.kind == IDEAL:
-        axes.plot(xs, ys, color=colour, linestyle=(0, (4, 3)), linewidth=1.1, alpha=0.7, label=curve.label)
+        axes.plot(xs, ys, color=colour, linestyle=(0, (4, 3)), linewidth=1.1, alpha=0.7, label=name)
         return
     if curve.kind == TRACE:
         dash = _DASHES[curve.tone % len(_DASHES)]
-        axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=1.5, label=curve.label)
+        axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=1.5, label=name)
         return
     assert curve.kind == MEASURED
     mark = _MARKS[curve.tone % len(_MARKS)]
-    axes.plot(xs, ys, color=colour, marker=mark, markersize=6, linewidth=1.7, label=curve.label, zorder=3)
+    axes.plot(xs, ys, color=colour, marker=mark, markersize=6, linewidth=1.7, label=name, zorder=3)
     if curve.bars:
         low = [y - bar[1] for y, bar in zip(_at(curve), curve.bars, strict=True)]
         high = [bar[2] - y for y, bar in zip(_at(curve), curve.bars, strict=True)]

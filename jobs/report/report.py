@@ -155,7 +155,7 @@ def _data(run: Measured) -> str:
         size = f"{data['files']} files, {data['bytes'] / 1e6:.1f} MB"
         parts.append(f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})")
     if context.get("samples"):
-        known = "synthetic" if run.synthetic else told and told[:12]
+        known = "synthetic" if run.synthetic else told and str(told)[:12]
         parts.append(f"{context['samples']} samples" + (f" ({known})" if known else ""))
     return "; ".join(parts)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax import saxutils
 
+from jobs.printable import printable
 from jobs.report.axes import Axis, x_axis, y_axis
 from jobs.report.chart import IDEAL, TRACE, XY, Chart, Curve
 from jobs.report.figures import number, share, tick
@@ -14,6 +15,11 @@ TONES = 6  # colours that the style sheet has
 _WIDTH, _HEIGHT = 400, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 22, 12, 44
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")
+
+
+def escape(text: str) -> str:
+    """*text* as what an element holds, without control characters."""
+    return saxutils.escape(printable(text))
 
 
 def svg(chart: Chart) -> str:
@@ -70,7 +76,7 @@ def _curve(chart: Chart, told: Curve, x: Axis, y: Axis) -> str:
         for (px, py), (across, down) in zip(told.points, points, strict=True):
             words = f"{curve.label}, {tick(px)} {chart.x_label}: {share(py) if chart.percent else number(py)}"
             parts.append(f"<g>{_mark(across, down, curve.tone)}<title>{escape(words)}</title></g>")
-    return f"<g data-curve={quoteattr(curve.label)}>{''.join(parts)}</g>"
+    return f"<g data-curve={saxutils.quoteattr(printable(curve.label))}>{''.join(parts)}</g>"
 
 
 def _bar(x: float, low: float, high: float, curve: Curve) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from xml.sax.saxutils import escape
-
 from jobs.report.axes import Axis, strips_axis
 from jobs.report.chart import NAMED_FROM, Strip, Strips
 from jobs.report.figures import number, share, tick
-from jobs.report.svg import TONES
+from jobs.report.svg import TONES, escape
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 20, 28, 6, 44
 _LINE, _ROW, _BAR = 16, 30, 18  # heights of a line of text, of the rest of a strip, and of a bar in it

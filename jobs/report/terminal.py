@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
+from jobs.printable import printable
 from jobs.report.cells import Table as Cells
 from jobs.report.cells import table
 from jobs.report.report import Report
@@ -21,7 +22,7 @@ def show(report: Report, file: IO[str] | None = None, width: int | None = None) 
     from rich.console import Console
 
     made = table(report)
-    console = Console(file=file, width=width, highlight=False, markup=False)
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
     if width is None and not console.is_terminal:
         # A file has no width to keep to, and a folded table is hard to read back.
         console.width = 200
@@ -31,13 +32,13 @@ def show(report: Report, file: IO[str] | None = None, width: int | None = None) 
     console.print(shown)
     for line in [made.caption, *(f"{letter}: {note}" for letter, note in made.notes)]:
         if line:
-            console.print(line, soft_wrap=True)
+            console.print(printable(line), soft_wrap=True)
     for section in report.sections:
         if section.cells:
-            console.print(f"\n{section.title}", style="bold")
+            console.print(f"\n{printable(section.title)}", style="bold")
             console.print(_table(section.header, section.right, section.cells, 1))
     for warning in report.warnings:
-        console.print(f"warning: {warning}", soft_wrap=True, style="yellow")
+        console.print(f"warning: {printable(warning)}", soft_wrap=True, style="yellow")
 
 
 def _grid(made: Cells, header: list[str], roomy: bool) -> Table:
@@ -52,5 +53,5 @@ def _table(header: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence
     for name, numeric in zip(header, right, strict=True):
         shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for cells in rows:
-        shown.add_row(*cells)
+        shown.add_row(*map(printable, cells))
     return shown

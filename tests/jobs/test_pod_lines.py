@@ -201,3 +201,32 @@ def test_a_protocol_line_has_no_number_that_json_lacks_whoever_wrote_it() -> Non
     assert "null" in ours and "NaN" in another
     for text in (ours, another):
         assert protocol.decode(text) == ("metric", {"iteration": 1, "loss": None, "parts": [None, 1.0]})
+
+
+def test_a_pattern_is_tried_on_the_beginning_of_a_line_only() -> None:
+    progress = Progress(0.0, r"(?P<iteration>\d+)")
+    assert progress.take(0, Line(None, "o", " " * 4000 + "7"), 1.0) == ("metric", {"iteration": 7})
+    assert progress.take(0, Line(None, "o", " " * 5000 + "8"), 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('{"a": 1e400, "b": -1e400, "c": NaN}', {"a": None, "b": None, "c": None}),
+        ('{"a": 18446744073709551615, "b": 1' + "0" * 25 + "}", {"a": float(2**64), "b": 1e25}),
+        ('{"a": -9223372036854775808}', {"a": float(-(2**63))}),
+        ('{"a": ' + "9" * 5000 + "}", {"a": None}),
+        ('{"\\ud800": ["\\udfff", "\\ud83d\\ude00"]}', {"?": ["?", "\U0001f600"]}),
+        ("[" * 16 + "]" * 16, None),
+    ],
+)
+def test_json_of_anybody_has_no_value_that_a_reader_stumbles_over(text: str, values: Any) -> None:
+    found = protocol.read_json(text)
+    assert values is None or found == values
+    assert json.loads(json.dumps(found).encode())
+
+
+@pytest.mark.parametrize("text", ["[" * 17 + "]" * 17, "[" * 100_000, "[" * 100_000 + "]" * 100_000, "{", ""])
+def test_json_that_is_torn_or_nested_deeply_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        protocol.read_json(text)

@@ -11,10 +11,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, Dict, Tuple
 
-from . import pod_record
+from . import pod_record, protocol, record
 
 _ROUNDING = 1e-6  # seconds; logs keep microseconds
 Timed = Tuple[float, Dict[str, Any]]
@@ -33,47 +32,60 @@ def entries(folder: str, node: int, since: float, until: float) -> list[dict[str
 
 
 def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed]:
-    logs = os.path.join(folder, "logs")
-    for attempt in sorted(int(name) for name in os.listdir(logs)) if os.path.isdir(logs) else []:
-        path = os.path.join(logs, str(attempt), "node-%d.log" % node)
+    for attempt in _numbers(os.path.join(folder, "logs")):
+        path = os.path.join(folder, "logs", str(attempt), "node-%d.log" % node)
         if not os.path.exists(path) or os.path.getmtime(path) < since:
             continue
+        time = 0.0
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             for number, line in enumerate(file, 1):
-                stamp, rank, stream, text = line.rstrip("\n").split(" ", 3)
-                time = datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+                if not line.endswith("\n"):
+                    break  # still being written, or torn: its writer says the whole of it
+                time, rank, stream, text = record.read_log_line(line[:-1], time)
                 if since < time < until:
-                    values = [attempt, node, number, time, None if rank == "-" else int(rank), stream, text]
-                    yield time, {pod_record.LINE: values}
+                    yield time, {pod_record.LINE: [attempt, node, number, time, rank, stream, text]}
 
 
 def _objects(folder: str, name: str, kind: str) -> Iterator[Timed]:
     path = os.path.join(folder, name)
-    with open(path) if os.path.exists(path) else open(os.devnull) as file:
+    with open(path if os.path.exists(path) else os.devnull, encoding="utf-8", errors="replace") as file:
         for line in file:
-            try:
-                values = json.loads(line)
-                yield float(values["t"]), {kind: values}
-            except (ValueError, KeyError):
-                continue  # torn by a full disk or a dead writer
+            for time, values in _timed(line, "t"):
+                yield time, {kind: values}
 
 
 def _records(folder: str) -> Iterator[Timed]:
     attempts = os.path.join(folder, "attempts")
-    for number in sorted(int(name) for name in os.listdir(attempts)) if os.path.isdir(attempts) else []:
+    for number in _numbers(attempts):
         for ended, values in _file(os.path.join(attempts, str(number), "node-0.json")):
             yield ended, {pod_record.ATTEMPT: [number, 0, values]}
     for ended, values in _file(os.path.join(folder, "summary.json")):
         yield ended, {pod_record.SUMMARY: values}
 
 
+def _numbers(folder: str) -> list[int]:
+    """The attempts that have an entry in *folder*; none where it is missing."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 def _file(path: str) -> Iterator[Timed]:
     try:
-        with open(path) as file:
-            values = json.load(file)
-        yield float(values["ended"]), values
-    except (OSError, ValueError, KeyError):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
         return
+    yield from _timed(text, "ended")
+
+
+def _timed(text: str, key: str) -> Iterator[Timed]:
+    """The JSON object in *text* with the time that it has under *key*; nothing of one that a full disk has torn."""
+    try:
+        values = protocol.read_json(text)
+    except ValueError:
+        return
+    if isinstance(values, dict) and isinstance(values.get(key), (int, float)):
+        yield float(values[key]), values
 
 
 def main(arguments: list[str]) -> int:

@@ -23,7 +23,7 @@ from jobs.remote_source import authority_of, is_remote, orders_of
 
 T = TypeVar("T")
 _VOC_TARS = 3
-_OURS = "runs"  # the folder in which agents record runs
+_OURS = {"runs": "runs are recorded there", "code": "the code of runs is stored there"}  # see `jobs.pod.place`
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ def pull(folder: str, into: Path, storage: Storage, say: Say = lambda text: None
 
 
 def folder_name(text: str, reading: bool = False) -> str:
-    """*text* as a folder of the volume; InputError where it leads out of it, or to where runs are recorded."""
+    """*text* as a folder of the volume; InputError where it leads out of it, or into one of spotmpi's own."""
     path = PurePosixPath(text)
     if not path.parts or path.is_absolute() or ".." in path.parts or not text.isprintable():
         raise wrong("DEST", text, "write a folder of the storage, such as voc or team/voc")
-    if path.parts[0] == _OURS and not reading:
-        raise wrong("DEST", text, "runs are recorded there; take another folder")
+    if path.parts[0] in _OURS and not reading:
+        raise wrong("DEST", text, f"{_OURS[path.parts[0]]}; take another folder")
     return str(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,16 +24,40 @@ class Source(Protocol):
 
 
 class Folder:
-    """The files below a folder."""
+    """The files below a folder; links are followed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def files(self) -> Iterator[tuple[str, int, BinaryIO]]:
-        """Every file below it."""
-        for name in store.files(str(self._path)):
-            with (self._path / name).open("rb") as file:
-                yield name, (self._path / name).stat().st_size, file
+        """Every file below it; InputError for anything else, for what cannot be read and for links in a circle."""
+        for path in self._below(self._path, ()):
+            try:
+                with path.open("rb") as file:
+                    size = path.stat().st_size
+                    yield str(path.relative_to(self._path)), size, file
+            except OSError as error:
+                raise wrong("SRC", str(path), f"cannot be read: {error.strerror}") from error
+
+    def _below(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+        """The files below *folder*, which is reached through the real folders *above*."""
+        real = Path(os.path.realpath(folder))
+        if real in above:
+            raise wrong("SRC", str(folder), f"is a link to {real}, in which it is; remove it")
+        try:
+            entries = sorted(folder.iterdir())
+        except OSError as error:
+            raise wrong("SRC", str(folder), f"cannot be read: {error.strerror}") from error
+        for path in entries:
+            if path.name.endswith(store.PART):
+                continue
+            if path.is_dir():
+                yield from self._below(path, (*above, real))
+            elif path.is_file():
+                yield path
+            else:
+                what = "is a link that leads nowhere" if path.is_symlink() else "is neither a file nor a folder"
+                raise wrong("SRC", str(path), f"{what}; remove it")
 
 
 class Tar:

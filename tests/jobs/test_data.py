@@ -20,7 +20,9 @@ from jobs.backends.data_store import DataStore, Moved
 from jobs.cli.main import main
 from jobs.data_source import source_of
 from jobs.errors import InputError, SpotmpiError
+from jobs.plan.pod_plan import VOLUME
 from jobs.plan.volume_pod import store_command
+from jobs.pod import place
 from tests.jobs.local_pod import Pod
 
 Spotmpi = Callable[..., tuple[int, str, str]]
@@ -195,10 +197,16 @@ def test_a_folder_that_is_none_of_the_storage_is_refused(name: str) -> None:
         data.folder_name(name)
 
 
-def test_runs_can_be_read_but_not_written_over() -> None:
-    with pytest.raises(InputError, match="runs are recorded there"):
-        data.folder_name("runs/digits-1")
-    assert data.folder_name("runs/digits-1", reading=True) == "runs/digits-1"
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [(place.RUNS, "runs are recorded there"), (place.CODE_STORE, "the code of runs is stored there")],
+)
+def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: str) -> None:
+    name = folder.removeprefix(f"{VOLUME}/")
+    for text in (name, f"./{name}", f"{name}/digits-1"):
+        with pytest.raises(InputError, match=f"{why}; take another folder"):
+            data.folder_name(text)
+    assert data.folder_name(f"{name}/digits-1", reading=True) == f"{name}/digits-1"
 
 
 @pytest.fixture

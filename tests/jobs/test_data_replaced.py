@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Collection, Iterator
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_the_next_version_is_begun_once_no_piece_of_the_old_one_is_under_way(
 ) -> None:
     order: list[str] = []
     answered, awaited = threading.Event(), threading.Event()
-    read, probe, wait = web_file.read, web_file.probe, fetch.wait
+    read, probe = web_file.read, web_file.probe
 
     def slow(url: str, start: int, end: int, tag: str | None) -> bytes:
         if start:

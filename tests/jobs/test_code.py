@@ -21,9 +21,11 @@ from jobs.backends.code_shipping import shipment
 from jobs.errors import InputError, SpotmpiError
 from jobs.plan.site import Site
 from jobs.plan.volume_pod import store_command
+from jobs.pod import protocol
 from jobs.pod.node import unpack_code
 from jobs.pod.place import Place
 from jobs.spec import JobSpec, from_values
+from tests.jobs.gang import LIMIT, Gang
 from tests.jobs.volume_cluster import VOLUME, VolumeCluster
 
 
@@ -206,6 +208,27 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
     archive.write_bytes(packed.archive)
     unpack_code(here)
     assert (folder / "train.py").read_text() == "print('one')\n" and os.access(folder / "run.sh", os.X_OK)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_starts_with_its_code_or_ends_with_what_is_wrong_with_it(
+    gang: Callable[..., Gang], code: Path, tmp_path: Path, damaged: bool
+) -> None:
+    packed = code_folder.pack(code)
+    archive = tmp_path / "user.tgz"
+    archive.write_bytes(packed.archive[:-50] if damaged else packed.archive)
+    run = gang("cat", "train.py", started=0)
+    run.plan["code"] = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
+    run.plan["folder"] = str(tmp_path / "user")
+    for node in (0, 1):
+        run.start(node)
+
+    if damaged:
+        assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+        assert "is damaged: it has" in str(run.said()[-1].reason)
+    else:
+        assert run.codes() == [0, 0]
+        run.printed("print('one')", node=1)
 
 
 def test_code_makes_runs_different_work_and_what_is_ignored_does_not(code: Path) -> None:

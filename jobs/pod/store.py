@@ -90,6 +90,15 @@ def take(folder: str, packed: tarfile.TarFile) -> dict[str, int]:
     return found
 
 
+def index(folder: str) -> dict[str, list[Any]]:
+    """Bytes and SHA-256 of every file below *folder*, but those that are removed meanwhile."""
+    found = {}
+    for name in files(folder):
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = described(os.path.join(folder, name))
+    return found
+
+
 def put(path: str, content: IO[bytes], expected: list[Any]) -> None:
     """Store *content* as the file *path*; ValueError, and no file, where it has not the *expected* bytes and SHA-256.
 
@@ -157,7 +166,7 @@ def main(verb: str, folder: str, *rest: str) -> None:
     if verb == "list":
         answer(list(listing(folder)))
     elif verb == "index":
-        answer({name: described(os.path.join(folder, name)) for name in files(folder)})
+        answer(index(folder))
     elif verb == "missing":
         answer(missing(folder, json.load(sys.stdin)))
     elif verb == "voc":
@@ -171,7 +180,8 @@ def main(verb: str, folder: str, *rest: str) -> None:
     else:
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
             for name in json.load(sys.stdin):
-                packed.add(inside(folder, name), name, recursive=False)
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile: whoever asked sees that it lacks
+                    packed.add(inside(folder, name), name, recursive=False)
         sys.stdout.buffer.write(bytes(TAIL))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,12 +21,14 @@ class Pod(VolumeAccess):
         self.volume = volume
         self.failures: list[str] = []  # verbs that fail once each
         self.torn: list[str] = []  # verbs whose answer comes by half, once each
+        self.meanwhile: dict[str, Callable[[], None]] = {}  # what others do to the volume before a verb, once each
         self.lost = 0  # bytes at the end of every answer that were in pipes when the command ended
 
     async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
         python, *rest = (part.replace("/spotmpi/volume", str(self.volume)) for part in command)
         assert python == "python3"
         words, verb = [sys.executable, *rest], rest[2]
+        self.meanwhile.pop(verb, lambda: None)()
         sent = given.read() if given else b""
         if verb in self.failures:
             self.failures.remove(verb)

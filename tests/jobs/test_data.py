@@ -22,7 +22,7 @@ from jobs.data_source import source_of
 from jobs.errors import InputError, SpotmpiError
 from jobs.plan.pod_plan import VOLUME
 from jobs.plan.volume_pod import store_command
-from jobs.pod import place
+from jobs.pod import place, store
 from tests.jobs.local_pod import Pod
 
 Spotmpi = Callable[..., tuple[int, str, str]]
@@ -101,28 +101,6 @@ def test_a_tar_file_arrives_as_what_is_in_it(pod: Pod, here: Path, tmp_path: Pat
     assert tree(pod.volume / "voc" / "VOCdevkit") == tree(here)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "said"),
-    [
-        ("../out", tarfile.REGTYPE, "leads out of its folder"),
-        ("/etc/passwd", tarfile.REGTYPE, "leads out of its folder"),
-        ("link", tarfile.SYMTYPE, "is neither a file nor a folder"),
-        ("device", tarfile.CHRTYPE, "is neither a file nor a folder"),
-    ],
-)
-def test_a_tar_with_what_does_not_belong_there_is_refused(
-    pod: Pod, tmp_path: Path, name: str, kind: bytes, said: str
-) -> None:
-    with tarfile.open(tmp_path / "bad.tar", "w") as packed:
-        facts = tarfile.TarInfo(name)
-        facts.type, facts.linkname = kind, "/etc/passwd"
-        packed.addfile(facts, io.BytesIO())
-
-    with pytest.raises(InputError, match=said):
-        pushed(pod, tmp_path / "bad.tar")
-    assert list(pod.volume.iterdir()) == []
-
-
 def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_path: Path) -> None:
     batch = io.BytesIO()
     with tarfile.open(fileobj=batch, mode="w") as packed:
@@ -133,13 +111,6 @@ def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_pat
     with pytest.raises(SpotmpiError, match="leads out of the folder"):
         asyncio.run(pod.run(store_command("take", "/spotmpi/volume/voc"), batch))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("path", ["missing", "broken.tar"])
-def test_a_source_that_is_none_is_named(pod: Pod, tmp_path: Path, path: str) -> None:
-    (tmp_path / "broken.tar").write_bytes(b"no tar")
-    with pytest.raises(InputError, match=r"SRC = .*(is no folder or file here|cannot be read as a tar file)"):
-        pushed(pod, tmp_path / path)
 
 
 def test_a_pull_brings_what_is_not_here_and_checks_it(pod: Pod, here: Path, tmp_path: Path) -> None:
@@ -176,6 +147,28 @@ def test_a_pull_whose_connection_tears_asks_again_for_what_lacks(pod: Pod, here:
     pod.torn = ["give"] * 99
     with pytest.raises(SpotmpiError, match=r"files did not arrive whole, such as .*; pull again"):
         asyncio.run(store.pull("voc", tmp_path / "other"))
+
+
+def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_whole(
+    pod: Pod, here: Path, tmp_path: Path
+) -> None:
+    pushed(pod, here)
+    it = DataStore(pod, lambda text: None)
+    pod.meanwhile["give"] = (pod.volume / "voc" / "big").unlink
+
+    with pytest.raises(SpotmpiError, match="1 files did not arrive whole, such as big; pull again"):
+        asyncio.run(it.pull("voc", tmp_path / "back"))
+    (here / "big").unlink()
+    assert tree(tmp_path / "back") == tree(here)
+    assert asyncio.run(it.pull("voc", tmp_path / "back")).moved == 0
+
+
+def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = store.files
+    monkeypatch.setattr(store, "files", lambda folder: [*named(folder), "removed"])
+    assert set(store.index(str(here))) == set(tree(here))
 
 
 def test_a_listing_tells_sizes_and_files(pod: Pod, here: Path) -> None:

@@ -1,8 +1,10 @@
-"""What a folder of this machine gives to a push: all that is in it, or an error that names what cannot be pushed."""
+"""What a folder or tar file gives to a push: all that is in it, or an error that names what cannot be pushed."""
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,8 +23,8 @@ def here(tmp_path: Path) -> Path:
     return folder
 
 
-def content_of(folder: Path) -> dict[str, bytes]:
-    return {name: file.read() for name, size, file in source_of(str(folder)).files()}
+def content_of(source: Path) -> dict[str, bytes]:
+    return {name: file.read() for name, size, file in source_of(str(source)).files()}
 
 
 def test_linked_files_and_folders_are_what_they_lead_to(here: Path, tmp_path: Path) -> None:
@@ -81,3 +83,29 @@ def test_a_folder_that_cannot_be_listed_is_refused(here: Path, monkeypatch: pyte
     monkeypatch.setattr(Path, "iterdir", refused)
     with pytest.raises(InputError, match=r"images': cannot be read: Permission denied"):
         content_of(here)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("../out", tarfile.REGTYPE, "leads out of its folder"),
+        ("/etc/passwd", tarfile.REGTYPE, "leads out of its folder"),
+        ("link", tarfile.SYMTYPE, "is neither a file nor a folder"),
+        ("device", tarfile.CHRTYPE, "is neither a file nor a folder"),
+    ],
+)
+def test_a_tar_with_what_does_not_belong_there_is_refused(tmp_path: Path, name: str, kind: bytes, said: str) -> None:
+    with tarfile.open(tmp_path / "bad.tar", "w") as packed:
+        facts = tarfile.TarInfo(name)
+        facts.type, facts.linkname = kind, "/etc/passwd"
+        packed.addfile(facts, io.BytesIO())
+
+    with pytest.raises(InputError, match=said):
+        content_of(tmp_path / "bad.tar")
+
+
+@pytest.mark.parametrize("path", ["missing", "broken.tar"])
+def test_a_source_that_is_none_is_named(tmp_path: Path, path: str) -> None:
+    (tmp_path / "broken.tar").write_bytes(b"no tar")
+    with pytest.raises(InputError, match=r"SRC = .*(is no folder or file here|cannot be read as a tar file)"):
+        content_of(tmp_path / path)

@@ -1,6 +1,7 @@
 """Pulumi for scripts: state in a bucket or folder of one's own, no questions, no look-ups of newer versions."""
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ _PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 _OWN_BACKENDS = ("s3://", "gs://", "azblob://", "file://")
 _LOCKED = "the stack is currently locked"
 _UNKNOWN = "no stack named"
+_LOG_GROUP = re.compile(r"(/aws/eks/[\w-]+/cluster)[^\n]*ResourceAlreadyExistsException")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Pulumi:
         if _UNKNOWN in said:
             backend = self.variables["PULUMI_BACKEND_URL"]
             raise NotBuilt(f"no state of stack {self.stack!r} in {backend}: it was never built, or elsewhere")
+        if group := _LOG_GROUP.search(said):
+            way_out = f"aws logs delete-log-group --log-group-name {group[1]} --region {self.variables['AWS_REGION']}"
+            raise CiError(f"EKS made {group[1]} again after a former environment was deleted: {way_out}, then repeat")
 
 
 def of(file: StackFile, project: Path, variables: Mapping[str, str] = os.environ) -> Pulumi:

@@ -7,9 +7,9 @@ from functools import partial
 
 from jobs import environment
 from jobs.backends.choose import Where
-from jobs.cloud import ledger, sizes
+from jobs.cloud import ledger, log_group, sizes
 from jobs.cloud.hands import Hands
-from jobs.cloud.remains import Trace
+from jobs.cloud.remains import Trace, cluster_exists
 from jobs.cloud.stack_file import StackFile, read_stack
 from jobs.cloud.still_billed import Left, interfaces_in_use, still_billed, sweep_interfaces
 from jobs.cloud.up import NotAgreed
@@ -42,6 +42,7 @@ class _Removing:
         self._there: Environment | None = None
         self._trace = Trace(stack.environment, stack.region or hands.aws.region or "")
         self._kept = Trace(f"{self._trace.name}-data", self._trace.region)
+        self._destroyed = False
         self.left: tuple[Left, ...] = ()
 
     def require_allowed(self) -> None:
@@ -63,7 +64,7 @@ class _Removing:
             ("what there is, written down", self._write_down),
             ("runs", self._stop_runs),
             ("nodes", self._shrink),
-            ("cluster, network, registry", lambda: self._destroy(self._stack.stack)),
+            ("cluster, network, registry", self._destroy_environment),
         ]
         if self._stack.keep and self._delete_data:
             steps.append(("data", self._destroy_data))
@@ -109,11 +110,14 @@ class _Removing:
         except SpotmpiError as error:
             self._hands.say(f"{what}: {error}")
 
-    def _destroy(self, stack: str) -> None:
-        """Destroy, and once more without the interfaces that the CNI may have left in the subnets."""
+    def _destroy_environment(self) -> None:
+        self._destroyed = self._destroy(self._stack.stack)
+
+    def _destroy(self, stack: str) -> bool:
+        """Destroy, and once more without the interfaces that the CNI left in the subnets; whether anything existed."""
         if self._hands.pulumi.state(stack) is None:
             self._hands.say(f"Pulumi holds nothing of {stack}")
-            return
+            return False
         try:
             self._hands.pulumi.run(stack, "destroy", "--yes", "--skip-preview")
         except SpotmpiError:
@@ -122,6 +126,7 @@ class _Removing:
                 raise
             self._hands.say(f"swept {len(swept)} interfaces that the CNI had left; once more")
             self._hands.pulumi.run(stack, "destroy", "--yes", "--skip-preview")
+        return True
 
     def _destroy_data(self) -> None:
         data = f"{self._stack.stack}-data"
@@ -133,9 +138,23 @@ class _Removing:
             self._destroy(data)
             self._hands.pulumi.run(data, "stack", "rm", "--yes", "--preserve-config")
 
+    def _delete_log_group(self) -> None:
+        """Delete the control plane's log group, and once more where EKS makes it again after the destroy."""
+        aws, trace = self._hands.aws, self._trace
+        if cluster_exists(aws, trace.region, trace.name):
+            return
+        if self._destroyed:
+            self._hands.say(f"looking for {log_group.WATCH:.0f} s whether EKS makes its log group again, to delete it")
+            deleted = log_group.keep_deleted(aws, trace.region, trace.name, self._hands.sleep)
+        elif deleted := log_group.exists(aws, trace.region, trace.name):
+            log_group.delete(aws, trace.region, trace.name)
+        if deleted:
+            self._hands.say(f"deleted log group {log_group.name_of(trace.name)}, which EKS had made again")
+
     def _look_around(self) -> None:
         for id in sweep_interfaces(self._hands.aws, self._trace):
             self._hands.say(f"deleted interface {id} that the CNI had left")
+        self._delete_log_group()
         self.left = still_billed(self._hands.aws, self._trace)
         if self._stack.keep and self._delete_data:
             self.left += still_billed(self._hands.aws, self._kept)

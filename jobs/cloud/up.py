@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 from jobs import environment
 from jobs.backends.choose import Where
-from jobs.cloud import ledger, sizes
+from jobs.cloud import ledger, log_group, sizes
 from jobs.cloud.hands import Hands
 from jobs.cloud.pulumi_cli import Pulumi
 from jobs.cloud.registry import in_registry
+from jobs.cloud.remains import LOGS, cluster_exists
 from jobs.cloud.stack_file import StackFile, read_stack
 from jobs.environment import Environment
 from jobs.errors import SpotmpiError, wrong
@@ -95,10 +96,31 @@ class _Building:
             first = next((each for each in bad if each.remedy), bad[0])
             raise SpotmpiError(f"{len(bad)} errors stand in the way; the first: {first.message}: {first.remedy}")
 
+    def _clear_log_group(self) -> None:
+        """Delete the log group that EKS made again after a former environment: a new one can't be made beside it."""
+        aws, name = self._hands.aws, self._stack.environment
+        region, group = self._stack.region or aws.region or "", log_group.name_of(name)
+        if not log_group.exists(aws, region, name) or self._holds(LOGS, group):
+            return
+        if cluster_exists(aws, region, name):
+            remedy = "set PULUMI_BACKEND_URL to the state that holds it, or give the stack another name"
+            raise SpotmpiError(f"a cluster {name} exists in {region}, and is not of this stack's state: {remedy}")
+        why = f"EKS made it again after a former {name} was deleted, and the new environment needs the name"
+        if not self._hands.agree(f"Delete log group {group}? {why}."):
+            command = f"aws logs delete-log-group --log-group-name {group} --region {region}"
+            raise NotAgreed(f"log group {group} was left as it is: `{command}`, then the same command goes on")
+        log_group.delete(aws, region, name)
+
+    def _holds(self, kind: str, id: str) -> bool:
+        """Whether the stack's state has a thing of that kind and id."""
+        state = self._hands.pulumi.state(self._stack.stack) or {}
+        return (kind, id) in ledger.of_state(state)
+
     def _storage(self) -> None:
         self._build(f"{self._stack.stack}-data")
 
     def _machines(self) -> None:
+        self._clear_log_group()
         self._build(self._stack.stack)
         self._found = environment.parse(self._hands.pulumi.outputs(self._stack.stack))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,10 @@ from jobs.images import Build
 from jobs.runs import RunState
 from tests.engine.engine import Engine
 from tests.engine.providers.aws_cluster import KEY, LOG_GROUP, SCALING_TAG
-from tests.engine.providers.aws_network import VPC
+from tests.engine.providers.aws_network import CLUSTER, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, REPOSITORY
 from tests.engine.providers.cloud import Cloud
+from tests.jobs.scripted_account import ScriptedAccount
 from tests.jobs.scripted_cluster import ScriptedCluster
 from tests.jobs.stocked_account import Stock
 
@@ -39,9 +40,11 @@ class Life:
         records = self.cloud.records
         self.stock.networks = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(VPC)}
         self.stock.systems = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(FILE_SYSTEM)}
-        self.stock.logs = {each.id for each in records.of(LOG_GROUP)} | {n for n in self.stock.logs if "late" in n}
+        planted = {name for name in self.stock.logs if "late" in name}
+        self.stock.logs = {each.id for each in records.of(LOG_GROUP)} | self.cloud.memories.log_groups | planted
         self.stock.repositories = {each.id for each in records.of(REPOSITORY)}
-        self.stock.keys = {each.id: "Enabled" for each in records.of(KEY)}
+        self.stock.clusters = {each.id for each in records.of(CLUSTER)}
+        self._look_at_memories()
         groups = {each.inputs["autoscalingGroupName"] for each in records.of(SCALING_TAG)}
         for name in groups - set(self.stock.groups):
             tags = [
@@ -51,10 +54,30 @@ class Life:
         for name in set(self.stock.groups) - groups:
             del self.stock.groups[name]
 
+    def _look_at_memories(self) -> None:
+        """What the tagging API lists of things that are gone, and what their services say of them."""
+        self.stock.tagged = dict(self.cloud.memories.tagged)
+        gone = {arn.rpartition("/")[2]: arn for arn in self.stock.tagged}
+        self.stock.keys = {id: "PendingDeletion" for id, arn in gone.items() if ":key/" in arn}
+        self.stock.keys |= {each.id: "Enabled" for each in self.cloud.records.of(KEY)}
+        self.stock.machines = {id: ("terminated", {}) for id, arn in gone.items() if ":instance/" in arn}
+
+    def _account(self) -> ScriptedAccount:
+        """The stock's account; a log group that EKS has made again is deleted in the stand-in cloud as well."""
+        made = self.stock.account()
+        usual = made.answers["DeleteLogGroup"]
+
+        def delete(region: str, asked: Mapping[str, Any]) -> Any:
+            self.cloud.memories.log_groups.discard(asked["logGroupName"])
+            return usual(region, asked)
+
+        made.answers["DeleteLogGroup"] = delete
+        return made
+
     @property
     def hands(self) -> Hands:
         pulumi = Pulumi(self.said.append, self.engine.project, self.engine.variables())
-        made = Hands(self.stock.account().aws, pulumi, self.said.append, lambda question: self.do("agree") or True)
+        made = Hands(self._account().aws, pulumi, self.said.append, lambda question: self.do("agree") or True)
         return replace(
             made,
             examine=lambda stack, aws: [],

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.providers.aws_cluster import ADDON, GROUPS_PER_CLUSTER, LOG_GROUP, ROLE, SCALING_TAG
+from tests.engine.providers.aws_cluster import ADDON, GROUPS_PER_CLUSTER, KEY, LOG_GROUP, ROLE, SCALING_TAG
 from tests.engine.providers.aws_network import (
     ADDRESS,
     CLUSTER,
@@ -164,6 +164,27 @@ def test_logs_of_a_cluster_stay_unless_somebody_holds_their_group_longer(world: 
         world.make(LOG_GROUP, name="/aws/eks/lab/cluster")
     world.drop(cluster)
     assert world.cloud.leftovers == ["log group /aws/eks/lab/cluster, which EKS made"]
+
+
+def test_the_log_group_of_a_deleted_cluster_is_made_again_and_in_the_way(world: World) -> None:
+    subnets = world.network()
+    group = world.make(LOG_GROUP, name="/aws/eks/lab/cluster")
+    world.drop(world.cluster(subnets, enabledClusterLogTypes=["api"]))
+    world.drop(group)
+    assert world.cloud.memories.log_groups == {"/aws/eks/lab/cluster"} and world.cloud.leftovers == []
+    with pytest.raises(Refused, match="EKS made /aws/eks/lab/cluster again after its deletion"):
+        world.make(LOG_GROUP, name="/aws/eks/lab/cluster")
+
+
+def test_machines_disks_and_keys_are_told_of_after_their_end(world: World) -> None:
+    group = world.nodes(world.ready(), tags={"spotmpi:environment": "spotmpi-lab"})
+    key = world.make(KEY, tags={"spotmpi:environment": "spotmpi-lab"})
+    assert world.cloud.memories.tagged == {}
+    world.drop(group)
+    world.drop(key)
+    kinds = [arn.split(":")[5].partition("/")[0] for arn in world.cloud.memories.tagged]
+    assert kinds == ["instance", "volume", "key"]
+    assert set(world.cloud.memories.tagged.values()) == {"spotmpi-lab"}
 
 
 def test_a_one_zone_file_system_is_mounted_in_its_zone_once(world: World) -> None:

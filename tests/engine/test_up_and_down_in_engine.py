@@ -16,6 +16,7 @@ from jobs.runs import RunState
 from tests.engine.engine import Engine
 from tests.engine.journey import ACCESS
 from tests.engine.life import Life
+from tests.engine.providers.aws_cluster import LOG_GROUP
 from tests.engine.providers.aws_network import NODE_GROUP, SUBNET, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM
 from tests.engine.providers.cloud import Cloud
@@ -68,7 +69,7 @@ def down_with_much_in_its_way(life: Life, cloud: Cloud, network: str) -> None:
 
 
 def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(life: Life, cloud: Cloud) -> None:
-    life.engine.configure("lab", {"spotmpi:access": ACCESS})
+    life.engine.configure("lab", {"spotmpi:access": ACCESS, "spotmpi:cluster": {"encrypt_secrets": True}})
     up_broken_off_at_every_step(life, cloud)
 
     # Up again: nothing is asked, nothing is done.
@@ -82,7 +83,11 @@ def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(life: Life, cl
     life.stock.logs.add("/aws/eks/spotmpi-lab/late")
 
     # Taken up again: everything is gone but what nobody's state knows, and that is listed.
+    # What AWS still tells of the rest is no leftover, and the log group that EKS makes again is deleted again.
     (left,) = down("lab", life.hands)
+    again = "/aws/eks/spotmpi-lab/cluster"
+    assert f"deleted log group {again}, which EKS had made again" in life.said
+    assert {arn.split(":")[5].partition("/")[0] for arn in cloud.memories.tagged} == {"instance", "volume", "key"}
     assert (left.what, left.id) == ("log groups", "/aws/eks/spotmpi-lab/late")
     assert len(cloud.records) == 0 and list(cloud.leftovers) == []
     assert ledger.read("spotmpi-lab", "us-east-1").of("networks") == {network}
@@ -92,6 +97,18 @@ def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(life: Life, cl
     assert down("lab", life.hands) == ()
     assert ledger.read("spotmpi-lab", "us-east-1").ids == {}
     assert life.hands.pulumi.state("lab") is None
+
+
+@pytest.mark.nightly("two more ups; by day the stand-in's refusal and the step of up are held one by one")
+def test_up_finds_the_log_group_that_eks_made_again_after_a_destroy_by_hand(life: Life, cloud: Cloud) -> None:
+    life.engine.configure("lab", {"spotmpi:access": ACCESS})
+    up("lab", life.hands)
+    assert life.engine.destroy("lab").status == 0
+    assert cloud.memories.log_groups == {"/aws/eks/spotmpi-lab/cluster"}
+
+    up("lab", life.hands)
+
+    assert [record.id for record in cloud.records.of(LOG_GROUP)] == ["/aws/eks/spotmpi-lab/cluster"]
 
 
 def test_kept_storage_outlives_down_until_its_deletion_is_asked_for_by_name(life: Life, cloud: Cloud) -> None:

@@ -331,6 +331,17 @@ def test_up_stops_at_the_first_step_that_fails(pulumi: ScriptedPulumi, ci: Calla
     assert len(pulumi.calls) == 2
 
 
+def test_a_log_group_that_eks_made_again_names_the_way_out(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As the AWS provider says it (terraform-aws-eks#920, #2277 and others).
+    said = "creating CloudWatch Logs Log Group (/aws/eks/spotmpi-lab/cluster): ResourceAlreadyExistsException: The ..."
+    pulumi.answers("0 selected", f"255 error: {said}")
+    assert ci("up", "lab") == 1
+    command = "aws logs delete-log-group --log-group-name /aws/eks/spotmpi-lab/cluster --region us-east-1"
+    assert command in capsys.readouterr().err
+
+
 def test_a_missing_pulumi_is_named(
     pulumi: ScriptedPulumi,
     ci: Callable[..., int],

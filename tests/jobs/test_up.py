@@ -104,6 +104,44 @@ def test_up_that_was_killed_at_a_step_does_the_rest_and_nothing_twice(life: Life
     assert life.stock.ends["eks-g4dn"]["MaxSize"] == 0
 
 
+GROUP = "/aws/eks/spotmpi-lab/cluster"
+
+
+def test_the_log_group_that_eks_made_again_after_a_former_environment_goes_after_a_yes(life: Life) -> None:
+    life.stock.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
+
+    up("lab", life.hands, Wishes(images=False))
+
+    assert life.did[0].startswith(f"Delete log group {GROUP}? EKS made it again")
+    assert life.stock.logs == {"/aws/eks/spotmpi-lab-two/cluster"}
+
+
+def test_a_no_to_deleting_the_log_group_builds_nothing_and_tells_the_command(life: Life) -> None:
+    life.stock.logs, life.answers = {GROUP}, [False]
+    with pytest.raises(NotAgreed, match=f"aws logs delete-log-group --log-group-name {GROUP} --region us-east-1"):
+        up("lab", life.hands)
+    assert life.asked() == [] and life.stock.logs == {GROUP}
+
+
+def test_the_log_group_of_the_stack_itself_is_left_alone(life: Life) -> None:
+    up("lab", life.hands, Wishes(images=False))
+    life.stock.logs = {GROUP}
+    life.did.clear()
+
+    up("lab", life.hands, Wishes(images=False))
+
+    assert life.did == [] and life.stock.logs == {GROUP}
+
+
+def test_a_cluster_that_the_state_does_not_hold_stands_in_the_way(life: Life) -> None:
+    life.stock.logs, life.stock.clusters = {GROUP}, {"spotmpi-lab"}
+    with pytest.raises(
+        SpotmpiError, match="a cluster spotmpi-lab exists in us-east-1, and is not of this stack's state"
+    ):
+        up("lab", life.hands)
+    assert life.asked() == [] and life.stock.logs == {GROUP}
+
+
 def test_a_no_leaves_everything_as_it_is(life: Life) -> None:
     life.answers = [False]
     with pytest.raises(NotAgreed, match="lab was left as it is"):

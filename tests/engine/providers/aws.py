@@ -48,6 +48,8 @@ class Aws(Provider):
         """Make it; a log group that EKS made before is refused."""
         if asked.token == aws_cluster.LOG_GROUP and inputs["name"] in map(_log_group, self._logging_clusters()):
             raise Refused(f"ResourceAlreadyExistsException: EKS made {inputs['name']} already")
+        if asked.token == aws_cluster.LOG_GROUP and inputs["name"] in self.cloud.memories.log_groups:
+            raise Refused(f"ResourceAlreadyExistsException: EKS made {inputs['name']} again after its deletion")
         return super().create(asked, inputs)
 
     def delete(self, asked: Asked, identity: str) -> None:
@@ -56,6 +58,8 @@ class Aws(Provider):
             self.cloud.leftovers.append(f"EKS makes log group {identity} again")
         record = self.cloud.records.get(asked.token, identity)
         super().delete(asked, identity)
+        if record:
+            self.cloud.memories.deleted(record, self.cloud.records)
         if record in self._logging_clusters_of([record]):
             assert record
             if self.cloud.records.get(aws_cluster.LOG_GROUP, _log_group(record)) is None:

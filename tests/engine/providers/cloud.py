@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.engine.providers import schema
 from tests.engine.providers.kinds import Kind
+from tests.engine.providers.memories import Memories
 from tests.engine.providers.records import (
     ACCOUNT,
     Record,
@@ -40,13 +41,15 @@ class Asked:
 class Cloud:
     """Everything that the stand-ins of one test share.
 
-    `given` holds ids and ARNs that were there before; `leftovers` what AWS makes by itself and nobody takes away.
+    `given` holds ids and ARNs that were there before; `leftovers` what AWS makes by itself and nobody takes away;
+    `memories` what it tells of things that are gone.
     """
 
     records: Records = field(default_factory=Records)
     script: Script = field(default_factory=Script)
     given: set[str] = field(default_factory=set)
     leftovers: list[str] = field(default_factory=list)
+    memories: Memories = field(default_factory=Memories)
     account: str = ACCOUNT
     lock: threading.RLock = field(default_factory=threading.RLock)
 

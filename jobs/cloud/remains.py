@@ -12,6 +12,8 @@ from jobs.cloud.faults import CallFailed
 TAG = "spotmpi:environment"
 # The CNI tags its interfaces with the cluster's name, and with the machine that it made one for.
 CNI_CLUSTER, CNI_MACHINE = "cluster.k8s.amazonaws.com/name", "node.k8s.amazonaws.com/instance_id"
+# eksctl tags its stacks with the name of the cluster, in its own spelling and in that of its first versions.
+_EKSCTL_CLUSTER = ("alpha.eksctl.io/cluster-name", "eksctl.cluster.k8s.io/v1alpha1/cluster-name")
 SYSTEMS, TARGETS, INTERFACES, VOLUMES = "file systems", "mount targets", "network interfaces", "volumes"
 LOGS, KEYS, REPOSITORIES, STACKS, NETWORKS = (
     "log groups",
@@ -147,9 +149,14 @@ def _repositories(aws: Aws, trace: Trace) -> Ids:
 
 
 def _stacks(aws: Aws, trace: Trace) -> Ids:
-    found = aws.pages("cloudformation", trace.region, "list_stacks", "StackSummaries")
-    alive = [each["StackName"] for each in found if each["StackStatus"] != "DELETE_COMPLETE"]
-    return sorted(each for each in alive if each == trace.name or each.startswith(f"eksctl-{trace.name}-"))
+    """The stack of the environment's name, and those that eksctl made for a cluster of that name."""
+    found = aws.pages("cloudformation", trace.region, "describe_stacks", "Stacks")
+    return sorted(
+        each["StackName"]
+        for each in found
+        if each["StackName"] == trace.name
+        or any(tag["Key"] in _EKSCTL_CLUSTER and tag["Value"] == trace.name for tag in each.get("Tags", []))
+    )
 
 
 _BY_THE_GB = "they bill by the GB"

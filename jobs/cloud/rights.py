@@ -14,7 +14,8 @@ LOOK: Sequence[str] = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
     "ce:GetCostAndUsage",
-    "cloudformation:ListStacks",
+    "cloudformation:DescribeStacks",
+    "cloudformation:ListStacks",  # describing all stacks takes both
     "ec2:DescribeAvailabilityZones",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
@@ -63,7 +64,8 @@ _LOGIN = "ecr:GetAuthorizationToken"
 _READ = (
     *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:Get*", "ecr:List*", "eks:Describe*", "eks:List*"),
     *("elasticfilesystem:Describe*", "iam:Get*", "iam:List*", "kms:Describe*", "kms:Get*", "kms:List*"),
-    *("logs:Describe*", "logs:List*", "tag:GetResources", "cloudformation:ListStacks"),
+    *("logs:Describe*", "logs:List*", "tag:GetResources", "cloudformation:DescribeStacks"),
+    "cloudformation:ListStacks",
 )
 # By Pulumi's name of what is built: what making, changing and deleting it takes, besides reading.
 BUILD: Mapping[str, Sequence[str]] = {

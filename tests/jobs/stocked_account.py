@@ -55,7 +55,7 @@ class Stock:
     logs: set[str] = field(default_factory=set)
     keys: dict[str, str] = field(default_factory=dict)  # state
     repositories: set[str] = field(default_factory=set)
-    stacks: set[str] = field(default_factory=set)
+    stacks: dict[str, Tags] = field(default_factory=dict)  # CloudFormation's
     tagged: dict[str, str] = field(default_factory=dict)  # environment by ARN, as the tagging API lists them
     machines: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # state, tags
     gateways: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # NAT gateways: state, tags
@@ -130,8 +130,11 @@ class Stock:
             },
             "DeleteLogGroup": self._delete_logs,
             "DescribeCluster": self._cluster,
-            "ListStacks": lambda asked: {
-                "StackSummaries": [{"StackName": name, "StackStatus": "CREATE_COMPLETE"} for name in self.stacks]
+            "DescribeStacks": lambda asked: {
+                "Stacks": [
+                    {**_tagged("StackName", *each), "CreationTime": 0, "StackStatus": "CREATE_COMPLETE"}
+                    for each in self.stacks.items()
+                ]
             },
             "GetResources": lambda asked: {
                 "ResourceTagMappingList": [

@@ -122,7 +122,11 @@ def leave_one_of_each_kind(life: Life) -> None:
     life.stock.logs.add("/aws/eks/spotmpi-lab/late")
     life.stock.keys["key-1"] = "Enabled"
     life.stock.repositories |= {"spotmpi-lab/chainermn", "spotmpi-other/chainermn"}
-    life.stock.stacks |= {"eksctl-spotmpi-lab-cluster"}
+    life.stock.stacks = {
+        "eksctl-spotmpi-lab-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab"},
+        "eksctl-spotmpi-lab-two-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab-two"},
+        "spotmpi-lab-two": {},
+    }
     life.stock.tagged = {
         "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/x/1": "spotmpi-lab",
         "arn:aws:elasticfilesystem:us-east-1:1:file-system/fs-1": "spotmpi-lab",

@@ -51,7 +51,7 @@ def nothing_built(account: ScriptedAccount, world: World, folder: Path, monkeypa
         "DescribeNetworkInterfaces": lambda region, asked: {"NetworkInterfaces": []},
         "DescribeVolumes": lambda region, asked: {"Volumes": []},
         "DescribeRepositories": lambda region, asked: {"repositories": []},
-        "ListStacks": lambda region, asked: {"StackSummaries": []},
+        "DescribeStacks": lambda region, asked: {"Stacks": []},
         "DescribeLogGroups": lambda region, asked: {"logGroups": []},
     }
     (folder / "stacks").mkdir()

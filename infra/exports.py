@@ -57,6 +57,7 @@ def node_group(group: Group) -> dict[str, Any]:
         "gpus": kind.gpus,
         "vcpus": kind.vcpus,
         "memory_mib": kind.memory_mib,
+        "allocatable_mib": kind.allocatable_mib,
         "min": group.min,
         "max": group.max,
         "placement_group": group.placement_group,

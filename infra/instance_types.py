@@ -30,6 +30,15 @@ class InstanceType(BaseModel):
         by_address = self.interfaces * (self.addresses_per_interface - 1) + 2
         return min(by_address, 110 if self.vcpus <= 30 else 250)
 
+    @property
+    def allocatable_mib(self) -> int:
+        """The most memory in MiB that pods of one node can have together.
+
+        The kernel's page tables take 64 bytes a page of 4 KiB, nodeadm keeps 255 MiB and 11 MiB a pod, and evicts below
+        100 MiB (amazon-eks-ami, nodeadm/internal/kubelet/config.go). Firmware takes some more, which nobody documents.
+        """
+        return self.memory_mib - self.memory_mib // 64 - (255 + 11 * self.pods) - 100
+
 
 @cache
 def known() -> dict[str, InstanceType]:

@@ -29,7 +29,10 @@ class Taint(_Part):
 
 
 class NodeGroup(_Part):
-    """Like machines in one zone; `gpus`, `vcpus` and `memory_mib` are what one node has in all."""
+    """Like machines in one zone; `gpus`, `vcpus` and `memory_mib` are what one node has in all.
+
+    `allocatable_mib` is the memory that its pods can have; environments of older versions don't say.
+    """
 
     name: str
     type: str
@@ -37,6 +40,7 @@ class NodeGroup(_Part):
     gpus: int = Field(ge=0)
     vcpus: int = Field(ge=1)
     memory_mib: int = Field(ge=1)
+    allocatable_mib: int | None = Field(None, ge=1)
     min: int = Field(ge=0)
     max: int = Field(ge=1)
     placement_group: bool

@@ -88,8 +88,9 @@ def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
         return f'GPUs per node: {group.gpus}, none of which may stay idle: use slots = {group.gpus}, or spread = "any"'
     if spec.resources.cpu * spec.slots > group.vcpus:
         return f"CPUs per node: {group.vcpus}, asked for: {spec.resources.cpu * spec.slots}"
-    if _memory_mib(spec) > group.memory_mib:
-        return f"MiB per node: {group.memory_mib}, asked for: {_memory_mib(spec):g}"
+    if _memory_mib(spec) > (room := group.allocatable_mib or group.memory_mib):
+        kept = f" of {group.memory_mib}, the rest is the node's own" if room < group.memory_mib else ""
+        return f"MiB for pods per node: {room}{kept}; asked for: {_memory_mib(spec):g}"
     return None
 
 

@@ -61,6 +61,13 @@ def test_pods_on_a_node_follow_its_addresses_up_to_eks_limit(name: str, pods: in
     assert known()[name].pods == pods
 
 
+@pytest.mark.parametrize(
+    ("name", "mib"), [("g4dn.xlarge", 15454), ("g5.xlarge", 15135), ("p3.2xlarge", 60495), ("t3.medium", 3490)]
+)
+def test_pods_get_less_than_a_nodes_memory(name: str, mib: int) -> None:
+    assert known()[name].allocatable_mib == mib
+
+
 def test_warm_addresses_fit_on_one_interface_of_every_type_that_runs_jobs() -> None:
     small = [name for name, kind in known().items() if kind.gpus and kind.addresses_per_interface < 1 + 8 + 1]
     assert small == []

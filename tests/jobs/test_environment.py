@@ -32,6 +32,7 @@ OUTPUTS: dict[str, Any] = {
             "gpus": 1,
             "vcpus": 4,
             "memory_mib": 16384,
+            "allocatable_mib": 15454,
             "min": 0,
             "max": 2,
             "placement_group": False,

@@ -28,7 +28,11 @@ def group(name: str, gpus: int = 1, model: str = "t4", **more: Any) -> NodeGroup
     return NodeGroup.model_validate({**values, "max": 8, **more})
 
 
-CPUS, T4, FOUR = group("c6i", 0), group("g4dn"), group("g5", 4, "a10g", vcpus=48, memory_mib=196608)
+CPUS, T4, FOUR = (
+    group("c6i", 0),
+    group("g4dn"),
+    group("g5", 4, "a10g", vcpus=48, memory_mib=196608, allocatable_mib=190000),
+)
 
 
 def chosen(groups: list[NodeGroup], **values: Any) -> Choice:
@@ -89,6 +93,12 @@ def test_groups_that_fit_as_well_are_told() -> None:
     assert chosen([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
 
 
+def test_an_environment_that_does_not_say_what_pods_can_have_is_held_against_all_of_a_node() -> None:
+    older = group("g4dn", allocatable_mib=None)
+    assert [each.name for each in chosen([older], resources={"memory": "16Gi"}).groups] == ["g4dn"]
+    assert "MiB for pods per node: 16384; asked for: 17408" in refused([older], resources={"memory": "17Gi"})
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -102,7 +112,10 @@ def test_groups_that_fit_as_well_are_told() -> None:
         ),
         ({"slots": 2}, "g5 (g5.xlarge): GPUs per node: 4, none of which may stay idle: use slots = 4, or spread"),
         ({"resources": {"cpu": 5}}, "g4dn (g4dn.xlarge): CPUs per node: 4, asked for: 5"),
-        ({"resources": {"memory": "17Gi"}}, "g4dn (g4dn.xlarge): MiB per node: 16384, asked for: 17408"),
+        (
+            {"resources": {"memory": "16Gi"}, "nodes": 2},
+            "g4dn (g4dn.xlarge): MiB for pods per node: 15454 of 16384, the rest is the node's own; asked for: 16384",
+        ),
         (
             {"kubernetes": {"node_groups": ["p3", "g4dn"]}},
             "kubernetes.node_groups = 'p3': the environment has: g4dn, g5",

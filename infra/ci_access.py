@@ -1,7 +1,10 @@
-"""Roles that GitHub workflows take by OIDC: one that only reads, for previews, and one that builds and destroys."""
+"""Roles that GitHub workflows take by OIDC: one reads, one builds, one destroys; and what bounds those they make."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pulumi
 from pulumi_aws import iam
@@ -10,27 +13,49 @@ from infra import policies
 from infra.settings import Ci
 
 _ISSUER = "token.actions.githubusercontent.com"
-_READ_ONLY = "arn:aws:iam::aws:policy/ReadOnlyAccess"
-_ADMINISTRATOR = "arn:aws:iam::aws:policy/AdministratorAccess"
-# Who may do what: pull requests of the repository itself only read; changing anything takes the named environment.
-PREVIEW_SUBJECTS = ("pull_request", "ref:refs/heads/main")
-DEPLOY_SUBJECTS = ("environment:spotmpi-deploy", "environment:spotmpi-destroy", "environment:spotmpi-nightly")
+# What `spotmpi doctor --iam` prints for each role; tests/infra/test_rights.py writes the file.
+_RIGHTS = Path(__file__).with_name("ci_rights.json")
+# CI may change roles that are named spotmpi-*: never its own.
+_PREFIX = "ci-"
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """One role: the subjects of GitHub's tokens that may take it, and whether from the main branch only."""
+
+    subjects: tuple[str, ...]
+    main_only: bool
+
+
+WORKFLOWS: Mapping[str, Workflow] = {
+    "preview": Workflow(("pull_request",), main_only=False),
+    "build": Workflow(("environment:spotmpi-deploy",), main_only=True),
+    "destroy": Workflow(("environment:spotmpi-destroy", "environment:spotmpi-nightly"), main_only=True),
+}
+
+
+def rights() -> dict[str, Any]:
+    """The IAM policy of each role by its name."""
+    documents: dict[str, Any] = json.loads(_RIGHTS.read_text(encoding="utf-8"))
+    return documents
 
 
 class CiAccess(pulumi.ComponentResource):
-    """GitHub's OIDC provider (unless the account has it) and two roles; gives `preview_role_arn`, `deploy_role_arn`."""
+    """GitHub's OIDC provider (unless the account has it), `role_arns` by workflow, and `boundary_arn`."""
 
     def __init__(self, name: str, ci: Ci, tags: Mapping[str, str], opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:ci:CiAccess", name, None, opts)
         self._ci, self._tags, self._child = ci, dict(tags), pulumi.ResourceOptions(parent=self)
-        provider = ci.provider_arn or self._issuer(name)
-        preview = self._role(f"{name}-preview", provider, PREVIEW_SUBJECTS, _READ_ONLY)
-        state = json.dumps(policies.preview_state(ci.state_bucket))
-        iam.RolePolicy(f"{name}-preview-state", role=preview.name, policy=state, opts=self._child)
-        deploy = self._role(f"{name}-deploy", provider, DEPLOY_SUBJECTS, _ADMINISTRATOR)
-        self.preview_role_arn: pulumi.Output[str] = preview.arn
-        self.deploy_role_arn: pulumi.Output[str] = deploy.arn
-        self.register_outputs({"preview_role_arn": preview.arn, "deploy_role_arn": deploy.arn})
+        provider = pulumi.Output.from_input(ci.provider_arn or self._issuer(name))
+        self.role_arns = {what: self._role(name, what, provider) for what in WORKFLOWS}
+        self.boundary_arn: pulumi.Output[str] = iam.Policy(
+            f"{name}-boundary",
+            name=policies.BOUNDARY_NAME,
+            policy=json.dumps(policies.boundary()),
+            tags=self._tags,
+            opts=self._child,
+        ).arn
+        self.register_outputs({"role_arns": self.role_arns, "boundary_arn": self.boundary_arn})
 
     def _issuer(self, name: str) -> pulumi.Output[str]:
         return iam.OpenIdConnectProvider(
@@ -41,10 +66,16 @@ class CiAccess(pulumi.ComponentResource):
             opts=self._child,
         ).arn
 
-    def _role(self, name: str, provider: pulumi.Input[str], subjects: tuple[str, ...], policy: str) -> iam.Role:
-        trust = pulumi.Output.from_input(provider).apply(
-            lambda arn: json.dumps(policies.github_trust(arn, self._ci.repository, subjects))
+    def _role(self, name: str, what: str, provider: pulumi.Output[str]) -> pulumi.Output[str]:
+        """A role with its rights and its part of the state as inline policies."""
+        ci, workflow, logical = self._ci, WORKFLOWS[what], f"{_PREFIX}{name}-{what}"
+        ref = f"refs/heads/{ci.branch}" if workflow.main_only else None
+        trust = provider.apply(
+            lambda arn: json.dumps(policies.github_trust(arn, ci.repository, workflow.subjects, ref))
         )
-        role = iam.Role(name, assume_role_policy=trust, max_session_duration=7200, tags=self._tags, opts=self._child)
-        iam.RolePolicyAttachment(name, role=role.name, policy_arn=policy, opts=self._child)
-        return role
+        role = iam.Role(logical, assume_role_policy=trust, max_session_duration=7200, tags=self._tags, opts=self._child)
+        writes = policies.state_writer(ci.state_bucket, ci.secrets_key_arn)
+        state = policies.state_reader(ci.state_bucket) if what == "preview" else writes
+        for part, document in (("rights", rights()[what]), ("state", state)):
+            iam.RolePolicy(f"{logical}-{part}", role=role.name, policy=json.dumps(document), opts=self._child)
+        return role.arn

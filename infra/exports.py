@@ -68,5 +68,5 @@ def node_group(group: Group) -> dict[str, Any]:
 
 
 def roles(made: CiAccess) -> None:
-    """Export the roles that workflows take."""
-    pulumi.export("ci_roles", {"preview": made.preview_role_arn, "deploy": made.deploy_role_arn})
+    """Export the roles that workflows take, and the boundary of the roles that they make."""
+    pulumi.export("ci_roles", {**made.role_arns, "boundary": made.boundary_arn})

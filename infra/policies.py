@@ -10,6 +10,22 @@ NODE_POLICIES: Mapping[str, str] = {
     "cni": "arn:aws:iam::aws:policy/AmazonEKS_CNI_Policy",
     "pull": "arn:aws:iam::aws:policy/AmazonEC2ContainerRegistryPullOnly",
 }
+BOUNDARY_NAME = "spotmpi-boundary"
+_STATE = "/.pulumi/*"
+_BOUNDARY = (
+    *("autoscaling:Describe*", "autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"),
+    *("autoscaling:UpdateAutoScalingGroup", "ec2:AssignPrivateIpAddresses", "ec2:AttachNetworkInterface"),
+    *("ec2:AttachVolume", "ec2:AuthorizeSecurityGroupIngress", "ec2:CreateNetworkInterface", "ec2:CreateRoute"),
+    *("ec2:CreateSecurityGroup", "ec2:CreateTags", "ec2:CreateVolume", "ec2:DeleteNetworkInterface"),
+    *("ec2:DeleteRoute", "ec2:DeleteSecurityGroup", "ec2:DeleteVolume", "ec2:Describe*", "ec2:DetachNetworkInterface"),
+    *("ec2:DetachVolume", "ec2:GetInstanceTypesFromInstanceRequirements", "ec2:ModifyInstanceAttribute"),
+    *("ec2:ModifyNetworkInterfaceAttribute", "ec2:ModifyVolume", "ec2:RevokeSecurityGroupIngress"),
+    *("ec2:UnassignPrivateIpAddresses", "ecr:BatchGetImage", "ecr:BatchImportUpstreamImage"),
+    *("ecr:GetAuthorizationToken", "ecr:GetDownloadUrlForLayer", "eks-auth:AssumeRoleForPodIdentity"),
+    *("eks:DescribeCluster", "eks:DescribeNodegroup", "elasticfilesystem:CreateAccessPoint"),
+    *("elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:Describe*", "elasticfilesystem:TagResource"),
+    *("elasticloadbalancing:*", "kms:DescribeKey"),
+)
 EFS_DRIVER_POLICY = "arn:aws:iam::aws:policy/service-role/AmazonEFSCSIDriverPolicy"
 
 
@@ -55,34 +71,57 @@ def cluster_autoscaler(cluster: str) -> Document:
     )
 
 
-def github_trust(provider_arn: str, repository: str, subjects: Sequence[str]) -> Document:
-    """Lets workflows of one GitHub repository take the role, for the given subject endings only."""
+def github_trust(provider_arn: str, repository: str, subjects: Sequence[str], ref: str | None = None) -> Document:
+    """Lets workflows of one GitHub repository take the role, for the given subject endings (and git ref) only.
+
+    A subject that names a GitHub environment says nothing of the branch, and a pushed branch can name any environment;
+    AWS checks the claim `ref` since January 2026
+    (https://aws.amazon.com/about-aws/whats-new/2026/01/aws-sts-supports-validation-identity-provider-claims/).
+    """
     issuer = "token.actions.githubusercontent.com"
+    claims: dict[str, Any] = {
+        f"{issuer}:aud": "sts.amazonaws.com",
+        f"{issuer}:sub": [f"repo:{repository}:{subject}" for subject in subjects],
+    }
+    if ref:
+        claims[f"{issuer}:ref"] = ref
     return _document(
         {
             "Effect": "Allow",
             "Principal": {"Federated": provider_arn},
             "Action": "sts:AssumeRoleWithWebIdentity",
-            "Condition": {
-                "StringEquals": {
-                    f"{issuer}:aud": "sts.amazonaws.com",
-                    f"{issuer}:sub": [f"repo:{repository}:{subject}" for subject in subjects],
-                },
-            },
+            "Condition": {"StringEquals": claims},
         }
     )
 
 
-def preview_state(bucket: str) -> Document:
-    """Lets a preview read the state, and hold the lock that keeps two runs of a stack apart."""
+def state_reader(bucket: str) -> Document:
+    """Lets a preview read the state, whose secrets are encrypted, and nothing else in the bucket."""
     return _document(
-        {"Effect": "Allow", "Action": ["s3:GetObject", "s3:ListBucket"], "Resource": _objects(bucket, "", "/*")},
-        {
-            "Effect": "Allow",
-            "Action": ["s3:PutObject", "s3:DeleteObject"],
-            "Resource": _objects(bucket, "/.pulumi/locks/*"),
-        },
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": _objects(bucket, _STATE)},
+        {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": _objects(bucket, "")},
     )
+
+
+def state_writer(bucket: str, key_arn: str | None) -> Document:
+    """Lets a build or a destroy read and write the state, and use the KMS key of its secrets where it has one."""
+    objects = ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+    statements = [
+        {"Effect": "Allow", "Action": objects, "Resource": _objects(bucket, _STATE)},
+        {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": _objects(bucket, "")},
+    ]
+    if key_arn:
+        statements.append({"Effect": "Allow", "Action": ["kms:Decrypt", "kms:Encrypt"], "Resource": key_arn})
+    return _document(*statements)
+
+
+def boundary() -> Document:
+    """The most that a role of an environment may ever do, whatever is attached to it.
+
+    It is what AWS's policies for the control plane, nodes, CNI, EFS driver and autoscaler allow, except service-linked
+    roles of load balancers, which no environment has.
+    """
+    return _document({"Effect": "Allow", "Action": list(_BOUNDARY), "Resource": "*"})
 
 
 def _objects(bucket: str, *paths: str) -> list[str]:

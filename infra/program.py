@@ -19,6 +19,7 @@ from infra.network import Network, NetworkArgs
 from infra.providers import aws_provider, kubernetes_provider
 from infra.queueing import Queueing, QueueingArgs
 from infra.registry import Registry, RegistryArgs
+from infra.role_boundary import bound_roles
 from infra.settings import Group, Settings
 from infra.sources import Sources
 from infra.storage import FileSystemIds, Mount, MountArgs, Volume, VolumeArgs
@@ -26,6 +27,8 @@ from infra.storage import FileSystemIds, Mount, MountArgs, Volume, VolumeArgs
 
 def build(settings: Settings) -> None:
     """Make everything that the settings ask for, and export the contract with `jobs`."""
+    if settings.boundary:
+        bound_roles(settings.boundary)
     aws = pulumi.ResourceOptions(providers=[aws_provider(settings)])
     storage = kept.file_system(settings, aws)
     if settings.kind == "data":

@@ -10,6 +10,9 @@ Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
 AmiRelease = Annotated[str, Field(pattern=r"^1\.\d\d\.\d+-\d{8}$")]
 Arn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
 
+PolicyArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:policy/.+$")]
+KeyArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[0-9a-f-]+$")]
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -119,6 +122,10 @@ class Ci(_Part):
     repository: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="GitHub repository that may use the roles")
     state_bucket: str = Field(pattern=r"^[a-z0-9.-]{3,63}$", description="S3 bucket that holds the Pulumi state")
     provider_arn: str | None = Field(None, description="GitHub's OIDC provider, where the account already has one")
+    branch: str = Field("main", pattern=r"^[\w./-]+$", description="the only branch that may build and destroy")
+    secrets_key_arn: KeyArn | None = Field(
+        None, description="KMS key of the stacks' secrets provider; build and destroy may use it, previews never"
+    )
 
 
 class Settings(_Part):
@@ -144,6 +151,9 @@ class Settings(_Part):
     storage: Storage = Field(default_factory=Storage, description="the shared file system")
     queueing: Queueing = Field(default_factory=Queueing, description="Kueue")
     sources: dict[str, dict[str, str]] = Field({}, description="mirrors: what infra/sources.py names, by name")
+    boundary: PolicyArn | None = Field(
+        None, description="permissions boundary of every IAM role of the environment (CI's build role asks for it)"
+    )
     budget: Budget | None = Field(None, description="budget alarm; none unless set")
     ci: Ci | None = Field(None, description="OIDC roles for GitHub workflows; none unless set")
 

@@ -15,8 +15,8 @@ def command(
         str | None,
         typer.Option(
             "--iam",
-            help="Check nothing; print the least IAM policy to look, to run or for up and down.",
-            metavar="look|run|up",
+            help="Check nothing; print the least IAM policy: look, run, up for people, the rest for roles of CI.",
+            metavar="look|run|up|preview|build|destroy",
         ),
     ] = None,
     probe: Annotated[

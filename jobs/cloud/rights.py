@@ -143,11 +143,24 @@ BUILD: Mapping[str, Sequence[str]] = {
 }
 _ROLES = "arn:aws:iam::*:role/spotmpi-*"
 _SERVICES = ("ec2.amazonaws.com", "eks.amazonaws.com", "pods.eks.amazonaws.com")
-WANTED = ("look", "run", "up")
+WANTED = ("look", "run", "up", "preview", "build", "destroy")
+# The policy that bounds the roles of environments, made once per account by the stack that has `spotmpi:ci`.
+BOUNDARY = "arn:aws:iam::*:policy/spotmpi-boundary"
+# What gives a role rights; without a boundary whoever may do this can make a role that may do everything.
+_GIVES_RIGHTS = ("iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy")
+_ENDS = ("Delete", "Detach", "Disassociate", "Release", "Revoke", "ScheduleKeyDeletion")
+# How the AWS provider deletes a budget and the backup policy of a file system.
+_ENDS_TOO = ("budgets:ModifyBudget", "budgets:ViewBudget", "elasticfilesystem:PutBackupPolicy")
+_KEPT_STORAGE = {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-*-data"}}
 
 
 def policy(wanted: str) -> Document:
-    """The IAM policy for *wanted*: look (plan, doctor, cost), run (run, image push, scale) or up (up and down)."""
+    """The IAM policy for *wanted*.
+
+    look (plan, doctor, cost), run (run, image push, scale) and up (up and down) are for people; preview, build and
+    destroy are for the roles of CI. build is `up` with a permissions boundary on every role that is made; destroy makes
+    nothing, and spares kept storage.
+    """
     if wanted == "look":
         return _document(_allow("Look", [*LOOK, ASK_FOR_QUOTA]))
     if wanted == "run":
@@ -156,15 +169,42 @@ def policy(wanted: str) -> Document:
         return _document(_allow("Look", [*LOOK, _LOGIN]), *ours)
     if wanted == "up":
         return _document(*_building())
+    if wanted == "preview":
+        return _document(_allow("Read", _READ))
+    if wanted == "build":
+        return _document(*_bounded(_building()))
+    if wanted == "destroy":
+        return _document(*_destroying())
     raise wrong("--iam", wanted, f"use one of {', '.join(WANTED)}")
 
 
 def _building() -> list[Document]:
     actions = {action for each in BUILD.values() for action in each} | set(SCALE)
-    roles = {action for action in actions if action.startswith("iam:") and "ServiceLinked" not in action}
+    roles = _about_roles(actions)
     hand_over = _allow("HandRolesOver", ["iam:PassRole"], _ROLES)
     hand_over["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
     return [_allow("Read", _READ), _allow("Build", actions - roles), _allow("Roles", roles, _ROLES), hand_over]
+
+
+def _bounded(statements: Sequence[Document]) -> list[Document]:
+    """The statements, with rights given only to roles that the boundary holds."""
+    given = _allow("BoundedRoles", _GIVES_RIGHTS, _ROLES)
+    given["Condition"] = {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}}
+    others = [{**each, "Action": [one for one in each["Action"] if one not in _GIVES_RIGHTS]} for each in statements]
+    return [*others, given]
+
+
+def _destroying() -> list[Document]:
+    every = {action for each in BUILD.values() for action in each}
+    actions = {action for action in every if action.partition(":")[2].startswith(_ENDS)} | set(_ENDS_TOO)
+    roles = _about_roles(actions)
+    storage = ("elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:DeleteFileSystem")
+    keep = {**_allow("KeepData", storage), "Effect": "Deny", "Condition": _KEPT_STORAGE}
+    return [_allow("Read", _READ), _allow("Destroy", actions - roles), _allow("Roles", roles, _ROLES), keep]
+
+
+def _about_roles(actions: set[str]) -> set[str]:
+    return {action for action in actions if action.startswith("iam:") and "ServiceLinked" not in action}
 
 
 def _allow(name: str, actions: Sequence[str] | set[str], resource: str = "*") -> Document:

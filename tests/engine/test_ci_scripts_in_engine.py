@@ -10,6 +10,7 @@ from moto import mock_aws
 
 from infra.ci import commands
 from tests.engine.engine import Engine
+from tests.engine.providers.aws_cluster import ROLE
 from tests.engine.providers.aws_network import CLUSTER
 from tests.engine.providers.cloud import Cloud
 
@@ -58,3 +59,16 @@ def test_a_ready_stack_is_built_closed_to_the_runner_again_and_previewed_without
     said = capfd.readouterr().out
     assert "unchanged" in said and "to update" not in said and "to create" not in said and "to replace" not in said
     assert len(cloud.script.changes()) == built
+
+
+def test_a_boundary_is_on_every_role_of_an_environment_those_inside_of_components_included(
+    ci: Ci, engine: Engine, cloud: Cloud
+) -> None:
+    boundary = "arn:aws:iam::123456789012:policy/spotmpi-boundary"
+    cloud.given.add(boundary)
+    engine.configure("lab", {"spotmpi:boundary": boundary})
+    assert ci("up", "lab") == 0
+    made = {call.name for call in cloud.script.changes() if call.token == ROLE}
+    assert {"spotmpi-lab-nodes", "spotmpi-lab-autoscaler", "spotmpi-lab-eksRole-role"} <= made
+    assert {role.inputs.get("permissionsBoundary") for role in cloud.records.of(ROLE)} == {boundary}
+    assert ci("preview", "lab") == 0

@@ -112,38 +112,77 @@ def test_a_budget_counts_this_environment_only_and_mails_twice(run: Run) -> None
     ]
 
 
+ISSUER = "token.actions.githubusercontent.com"
+
+
 def trust(recording: Recording, role: str) -> dict[str, Any]:
     document = json.loads(recording.one("aws:iam/role:Role", role).inputs["assumeRolePolicy"])
     return dict(document["Statement"][0]["Condition"]["StringEquals"])
 
 
-def test_previews_only_read_and_only_deploy_environments_change_anything(run: Run) -> None:
+def test_a_preview_only_reads_and_what_changes_anything_takes_an_environment_and_the_main_branch(run: Run) -> None:
     recording = run("lab", ci=CI)
-    subject = "token.actions.githubusercontent.com:sub"
-    assert trust(recording, "spotmpi-lab-preview")[subject] == [
-        "repo:example/spotmpi:pull_request",
-        "repo:example/spotmpi:ref:refs/heads/main",
-    ]
-    deploy = trust(recording, "spotmpi-lab-deploy")[subject]
-    assert all(":environment:" in entry for entry in deploy)
-    attached = {made.name: made.inputs["policyArn"].split("/")[-1] for made in recording.of("RolePolicyAttachment")}
-    assert attached["spotmpi-lab-preview"] == "ReadOnlyAccess"
-    assert attached["spotmpi-lab-deploy"] == "AdministratorAccess"
-    assert set(recording.exports["ci_roles"]) == {"preview", "deploy"}
+    assert trust(recording, "ci-spotmpi-lab-preview") == {
+        f"{ISSUER}:aud": "sts.amazonaws.com",
+        f"{ISSUER}:sub": ["repo:example/spotmpi:pull_request"],
+    }
+    environments = {"build": ["deploy"], "destroy": ["destroy", "nightly"]}
+    for role, named in environments.items():
+        assert trust(recording, f"ci-spotmpi-lab-{role}") == {
+            f"{ISSUER}:aud": "sts.amazonaws.com",
+            f"{ISSUER}:sub": [f"repo:example/spotmpi:environment:spotmpi-{each}" for each in named],
+            f"{ISSUER}:ref": "refs/heads/main",
+        }
+    assert set(recording.exports["ci_roles"]) == {"preview", "build", "destroy", "boundary"}
+
+
+def test_no_role_of_ci_administers_the_account_or_may_change_itself(run: Run) -> None:
+    recording = run("lab", ci=CI)
+    roles = [made.name for made in recording.of("aws:iam/role:Role") if made.name.startswith("ci-")]
+    assert len(roles) == 3
+    attached = [made for made in recording.of("RolePolicyAttachment") if made.name.startswith("ci-")]
+    assert attached == []
+    given = {made.name: json.loads(made.inputs["policy"]) for made in recording.of("RolePolicy")}
+    for role in roles:
+        text = json.dumps([given[f"{role}-rights"], given[f"{role}-state"]])
+        assert '"*:*"' not in text and '"iam:*"' not in text and "role/ci-" not in text
+
+
+def test_the_boundary_of_an_environments_roles_has_the_name_that_the_build_role_asks_for(run: Run) -> None:
+    made = run("lab", ci=CI).one("aws:iam/policy:Policy").inputs
+    assert made["name"] == policies.BOUNDARY_NAME
+    assert json.loads(made["policy"]) == policies.boundary()
 
 
 def test_an_accounts_own_oidc_provider_is_used_where_there_is_one(run: Run) -> None:
     arn = "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com"
     recording = run("lab", ci={**CI, "provider_arn": arn})
     assert recording.of("OpenIdConnectProvider") == []
-    document = json.loads(recording.one("aws:iam/role:Role", "spotmpi-lab-preview").inputs["assumeRolePolicy"])
+    document = json.loads(recording.one("aws:iam/role:Role", "ci-spotmpi-lab-preview").inputs["assumeRolePolicy"])
     assert document["Statement"][0]["Principal"] == {"Federated": arn}
 
 
-def test_a_preview_writes_nothing_but_the_lock_of_the_state() -> None:
-    statements = policies.preview_state("example-state")["Statement"]
-    writes = [statement for statement in statements if "s3:PutObject" in statement["Action"]]
-    assert [statement["Resource"] for statement in writes] == [["arn:aws:s3:::example-state/.pulumi/locks/*"]]
+def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it(run: Run) -> None:
+    key = "arn:aws:kms:us-east-1:123456789012:key/0123abcd-0123-4567-89ab-0123456789ab"
+    recording = run("lab", ci={**CI, "secrets_key_arn": key})
+    state = {made.name: made.inputs["policy"] for made in recording.of("RolePolicy") if made.name.endswith("-state")}
+    actions = {
+        name: sorted(action for each in json.loads(text)["Statement"] for action in _listed(each["Action"]))
+        for name, text in state.items()
+    }
+    writer = ["kms:Decrypt", "kms:Encrypt", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject"]
+    assert actions == {
+        "ci-spotmpi-lab-preview-state": ["s3:GetObject", "s3:ListBucket"],
+        "ci-spotmpi-lab-build-state": writer,
+        "ci-spotmpi-lab-destroy-state": writer,
+    }
+    assert all(
+        json.loads(text)["Statement"][-1]["Resource"] == key for name, text in state.items() if "view" not in name
+    )
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def test_the_autoscaler_resizes_only_groups_of_its_own_cluster() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 import pytest
+from moto.iam.aws_managed_policies import aws_managed_policies_data
 
-from jobs.cloud.rights import BUILD, policy
+from infra import policies
+from jobs.cloud.rights import BOUNDARY, BUILD, WANTED, policy
+from tests.tools import REPOSITORY
 
 if TYPE_CHECKING:
     from tests.infra.conftest import Recording
@@ -39,7 +43,7 @@ def test_nothing_is_allowed_that_no_resource_needs(run: Run) -> None:
     }
 
 
-@pytest.mark.parametrize("wanted", ["look", "run", "up"])
+@pytest.mark.parametrize("wanted", WANTED)
 def test_a_policy_fits_into_one_managed_policy_and_hands_out_no_administrator(wanted: str) -> None:
     made = policy(wanted)
 
@@ -58,3 +62,66 @@ def test_roles_may_be_made_and_handed_over_within_the_projects_names_only() -> N
         assert statements[name]["Resource"] == "arn:aws:iam::*:role/spotmpi-*"
     assert not any(action.startswith("iam:") and "Role" in action and "Linked" not in action
                    for action in statements["Build"]["Action"])  # fmt: skip
+
+
+CI_RIGHTS = REPOSITORY / "infra" / "ci_rights.json"
+
+
+def test_the_roles_of_ci_have_the_rights_that_doctor_prints_for_them(request: pytest.FixtureRequest) -> None:
+    text = json.dumps({wanted: policy(wanted) for wanted in ("preview", "build", "destroy")}, indent=1) + "\n"
+    if request.config.getoption("--update-golden"):
+        CI_RIGHTS.write_text(text, encoding="utf-8")
+    assert CI_RIGHTS.read_text(encoding="utf-8") == text, "run pytest with --update-golden, and look at the difference"
+
+
+def allowed(wanted: str) -> set[str]:
+    return {action for each in policy(wanted)["Statement"] if each["Effect"] == "Allow" for action in each["Action"]}
+
+
+def test_a_preview_changes_nothing() -> None:
+    assert all(action.partition(":")[2].startswith(("Describe", "Get", "List")) for action in allowed("preview"))
+    assert not {action for action in allowed("preview") if action.startswith(("s3:", "ssm:", "secretsmanager:"))}
+
+
+def test_the_build_gives_rights_only_to_roles_that_the_boundary_holds() -> None:
+    giving = {"iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy"}
+    statements = [each for each in policy("build")["Statement"] if giving & set(each["Action"])]
+    assert [(set(each["Action"]), each["Resource"], each["Condition"]) for each in statements] == [
+        (giving, "arn:aws:iam::*:role/spotmpi-*", {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}})
+    ]
+    assert BOUNDARY.endswith(f"policy/{policies.BOUNDARY_NAME}")
+    # Nor can it change the boundary, or take it off.
+    assert not {action for action in allowed("build") if "PolicyVersion" in action or "DeleteRolePerm" in action}
+    assert allowed("build") - {"iam:PutRolePermissionsBoundary"} == allowed("up")
+
+
+def test_the_destroy_role_makes_nothing_and_leaves_kept_storage_alone() -> None:
+    verbs = {action.partition(":")[2] for action in allowed("destroy")}
+    assert not {verb for verb in verbs if verb.startswith(("Create", "Run", "Attach", "Authorize", "Pass", "Update"))}
+    made = {"eks:DeleteCluster", "ec2:DeleteVpc", "elasticfilesystem:DeleteFileSystem", "iam:DeleteRole"}
+    assert made <= allowed("destroy")
+    (deny,) = [each for each in policy("destroy")["Statement"] if each["Effect"] == "Deny"]
+    assert set(deny["Action"]) == {"elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:DeleteFileSystem"}
+    assert deny["Condition"] == {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-*-data"}}
+
+
+def test_the_boundary_holds_what_the_roles_of_an_environment_are_given_and_no_way_to_more() -> None:
+    """AWS's managed policies as moto ships them, from AWS's own documentation of them."""
+    managed = json.loads(aws_managed_policies_data)
+    arns = [
+        *policies.NODE_POLICIES.values(),
+        policies.EFS_DRIVER_POLICY,
+        "arn:aws:iam::aws:policy/AmazonEKSClusterPolicy",
+    ]
+    documents = [managed[arn.rpartition("/")[2]]["Document"] for arn in arns]
+    documents.append(policies.cluster_autoscaler("spotmpi-lab"))
+    given = {action for each in documents for one in each["Statement"] for action in _listed(one["Action"])}
+    bounds = policies.boundary()["Statement"][0]["Action"]
+    outside = {action for action in given if not any(fnmatch(action, bound) for bound in bounds)}
+    assert outside == {"iam:CreateServiceLinkedRole"}
+    assert not [bound for bound in bounds if bound.startswith(("iam:", "sts:", "s3:", "*", "kms:Decrypt"))]
+    assert len(json.dumps(policies.boundary(), separators=(",", ":"))) <= 6144
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.ci_access import DEPLOY_SUBJECTS
+from infra.ci_access import WORKFLOWS
 from tests.tools import REPOSITORY, bin_folder
 
 FILES = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -89,12 +89,29 @@ def test_a_preview_is_for_branches_of_the_repository_and_takes_the_reading_role(
 
 
 @pytest.mark.parametrize("name", sorted(CHANGING))
-def test_what_changes_anything_waits_for_an_environment_that_the_role_trusts(name: str) -> None:
+def test_what_changes_anything_waits_for_an_environment_that_its_role_trusts(name: str) -> None:
     path = REPOSITORY / ".github" / "workflows" / f"{name}.yml"
     (job,) = jobs(path)
-    assert f"environment:{job['environment']}" in DEPLOY_SUBJECTS
+    what = "build" if name == "environment-up" else "destroy"
+    assert f"environment:{job['environment']}" in WORKFLOWS[what].subjects
     assert not {"push", "pull_request"} & set(triggers(path))
-    assert roles(path) == ["${{ vars.SPOTMPI_DEPLOY_ROLE }}"]
+    assert roles(path) == [f"${{{{ vars.SPOTMPI_{what.upper()}_ROLE }}}}"]
+
+
+def test_whatever_changes_anything_is_for_the_main_branch_only() -> None:
+    assert {what: workflow.main_only for what, workflow in WORKFLOWS.items()} == {
+        "preview": False,
+        "build": True,
+        "destroy": True,
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_commit_with_their_version_beside(path: Path) -> None:
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"(- )?uses: [\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), line
 
 
 def test_only_the_nightly_destroy_and_the_nightly_tests_start_by_themselves() -> None:

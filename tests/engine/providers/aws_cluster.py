@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from tests.engine.providers import eks_versions
 from tests.engine.providers.aws_network import (
     CLUSTER,
     LAUNCH_TEMPLATE,
@@ -65,6 +66,7 @@ def _cluster_answers(inputs: dict[str, Any], identity: str, records: Records) ->
         "certificateAuthorities": [{"data": records.authority}],
         "certificateAuthority": {"data": records.authority},
         "status": "ACTIVE",
+        "version": eks_versions.new_cluster(inputs),
     }
 
 
@@ -130,7 +132,8 @@ def _check_nodes_can_join(cluster: str, inputs: dict[str, Any], records: Records
 
 def _node_group_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
     name = f"eks-{inputs['nodeGroupName']}-{records.new_hex(identity, 32)}"
-    return {"resources": [{"autoscalingGroups": [{"name": name}]}], "status": "ACTIVE"}
+    versions = eks_versions.new_node_group(inputs, records)
+    return {"resources": [{"autoscalingGroups": [{"name": name}]}], "status": "ACTIVE", **versions}
 
 
 def _addon_rule(inputs: dict[str, Any], records: Records) -> None:
@@ -146,7 +149,7 @@ def _tag_rule(inputs: dict[str, Any], records: Records) -> None:
         raise Refused(f"ValidationError: no Auto Scaling group {inputs['autoscalingGroupName']!r}")
 
 
-def _machines() -> Iterator[tuple[str, Kind]]:
+def _control_planes() -> Iterator[tuple[str, Kind]]:
     yield (
         CLUSTER,
         Kind(
@@ -162,9 +165,14 @@ def _machines() -> Iterator[tuple[str, Kind]]:
             },
             answers=_cluster_answers,
             unknown=("vpcConfig", "endpoint", "certificateAuthority", "certificateAuthorities"),
+            computed=("version",),
+            revised=eks_versions.changed_cluster,
             create_rule=_cluster_rule,
         ),
     )
+
+
+def _node_groups() -> Iterator[tuple[str, Kind]]:
     yield (
         NODE_GROUP,
         Kind(
@@ -180,13 +188,15 @@ def _machines() -> Iterator[tuple[str, Kind]]:
             },
             answers=_node_group_answers,
             unknown=("resources",),
+            computed=("version", "releaseVersion"),
+            revised=eks_versions.changed_node_group,
             create_rule=_new_node_group_rule,
             change_rule=_node_group_rule,
         ),
     )
 
 
-def _around() -> Iterator[tuple[str, Kind]]:
+def _addons() -> Iterator[tuple[str, Kind]]:
     yield (
         ADDON,
         Kind(
@@ -195,8 +205,14 @@ def _around() -> Iterator[tuple[str, Kind]]:
             replaces=("clusterName", "addonName"),
             refers={**_OF_CLUSTER, "podIdentityAssociations[].roleArn": (Target(ROLE, "arn"),)},
             create_rule=_addon_rule,
+            answers=lambda inputs, identity, records: eks_versions.addon(inputs, None, records),
+            computed=("addonVersion",),
+            revised=lambda old, inputs, records: eks_versions.addon(inputs, old.outputs["addonVersion"], records),
         ),
     )
+
+
+def _around() -> Iterator[tuple[str, Kind]]:
     yield (
         "aws:eks/podIdentityAssociation:PodIdentityAssociation",
         Kind(
@@ -229,5 +245,7 @@ def _around() -> Iterator[tuple[str, Kind]]:
 
 def kinds() -> Iterator[tuple[str, Kind]]:
     """Every type of EKS that the stand-in has."""
-    yield from _machines()
+    yield from _control_planes()
+    yield from _node_groups()
+    yield from _addons()
     yield from _around()

@@ -113,6 +113,14 @@ class Provider:
         kind = self._kind(asked, news)
         return [path for path in kind.replaces if pluck(olds, path) != pluck(news, path)]
 
+    def changed(
+        self, asked: Asked, olds: Mapping[str, Any], news: Mapping[str, Any], state: Mapping[str, Any]
+    ) -> list[str]:
+        """The inputs that differ from before; what the service fills in differs where the state says something else."""
+        computed = self._kind(asked, news).computed
+        changed = {key for key in olds.keys() | news.keys() if olds.get(key) != news.get(key)} - {*computed}
+        return sorted(changed | {key for key in computed if key in news and news[key] != state.get(key)})
+
     def deletes_first(self, asked: Asked, news: Mapping[str, Any]) -> bool:
         """Whether a replacement would take a name that is still in use: one that was given, not made up."""
         name = self._kind(asked, news).name
@@ -159,7 +167,8 @@ class Provider:
             kept = {key: value for key, value in old.outputs.items() if key not in old.inputs or key in kind.unknown}
             if kind.counted:
                 kept[kind.counted] += 1
-            return records.change(old, inputs=inputs, outputs={**inputs, **kept}, uses=uses)
+            outputs = {**inputs, **kept, **kind.revised(old, inputs, records)}
+            return records.change(old, inputs=inputs, outputs=outputs, uses=uses)
 
     def delete(self, asked: Asked, identity: str) -> None:
         """Take away what exists; what is gone already is no error."""

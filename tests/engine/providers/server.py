@@ -68,7 +68,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
     def Diff(self, request: Any, context: Any) -> Any:
         asked, olds, news = _asked(request), from_struct(request.old_inputs), from_struct(request.news)
-        changed = sorted(key for key in olds.keys() | news.keys() if olds.get(key) != news.get(key))
+        changed = self._provider.changed(asked, olds, news, from_struct(request.olds))
         if not changed:
             return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
         replaced = self._provider.replaced_by(asked, olds, news)

@@ -7,6 +7,7 @@ every framework.
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from jobs.pod import system_errors
+from jobs.pod import protocol, system_errors
 from jobs.programs.ending import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -71,18 +72,21 @@ class Checkpoints:
         self._folder = folder
         self._keep = keep
         self._identity = identity
+        self._run = os.environ.get(protocol.ENV_RUN, "by-hand")
 
     def prepare(self) -> None:
-        """Make sure that checkpoints can be written here, and remove what a broken-off write left behind.
+        """Make sure that checkpoints can be written here, and remove what broken-off writes of this run left behind.
+
+        Another run may be writing into the same folder at this moment: what it has not finished is its own.
 
         Raises Fatal where they cannot, and Failed where that may pass.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for left in self._folder.glob(f"{_UNFINISHED}*"):
-                shutil.rmtree(left)
-                _say(f"unfinished checkpoint {left.name} removed")
-            probe = self._folder / f"{_UNFINISHED}probe"
+            ours = re.compile(rf"{re.escape(_UNFINISHED)}(\d+|probe)-{re.escape(self._run)}-\d+")
+            for left in [path for path in self._folder.iterdir() if ours.fullmatch(path.name)]:
+                self._remove(left)
+            probe = self._unfinished("probe")
             probe.mkdir()
             probe.rmdir()
         except OSError as problem:
@@ -123,7 +127,7 @@ class Checkpoints:
         final = self._folder / f"{_WHOLE}{standing.iteration:09d}"
         if (final / MANIFEST).is_file():
             return final
-        aside = self._folder / f"{_UNFINISHED}{standing.iteration:09d}-{os.getpid()}"
+        aside = self._unfinished(f"{standing.iteration:09d}")
         try:
             self._write_aside(aside, standing, state, reason)
             if final.exists():
@@ -135,6 +139,16 @@ class Checkpoints:
         _sync(self._folder)
         self._forget_old()
         return final
+
+    def _remove(self, left: Path) -> None:
+        try:
+            shutil.rmtree(left)
+        except FileNotFoundError:
+            return  # whoever wrote it has just finished it, or taken it away
+        _say(f"unfinished checkpoint {left.name} removed")
+
+    def _unfinished(self, what: str) -> Path:
+        return self._folder / f"{_UNFINISHED}{what}-{self._run}-{os.getpid()}"
 
     def _write_aside(self, aside: Path, standing: Standing, state: Mapping[str, Array], reason: str) -> None:
         aside.mkdir()

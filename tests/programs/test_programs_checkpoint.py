@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jobs.pod import protocol
 from jobs.programs.checkpoint import (
     Checkpoints,
     Identity,
@@ -123,17 +124,22 @@ def test_nothing_whole_means_a_start_from_zero(tmp_path: Path) -> None:
     assert checkpoints(tmp_path).newest() is None
 
 
+@pytest.mark.parametrize("run", [None, "digits-1"])
 def test_what_a_broken_off_write_left_is_removed_with_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run: str | None
 ) -> None:
+    if run:
+        monkeypatch.setenv(protocol.ENV_RUN, run)
     whole = checkpoints(tmp_path).write(standing(5), state(5), "timer")
-    shutil.copytree(whole, tmp_path / ".writing-000000006-123")
+    left = f".writing-000000006-{run or 'by-hand'}-123"
+    shutil.copytree(whole, tmp_path / left)
+    (tmp_path / f".writing-probe-{run or 'by-hand'}-7").mkdir()
 
     found = checkpoints(tmp_path).newest()
 
     assert found is not None
     assert found.standing.iteration == 5
-    assert "unfinished checkpoint .writing-000000006-123 removed" in capsys.readouterr().err
+    assert f"unfinished checkpoint {left} removed" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [whole.name]
 
 

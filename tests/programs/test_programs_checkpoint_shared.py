@@ -1,0 +1,64 @@
+"""Two runs with one `checkpoint.path`: what one has not finished, the other leaves alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.pod import protocol
+from tests.programs.test_programs_checkpoint import checkpoints, standing, state
+
+
+def cut_off(folder: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a checkpoint in the middle of its write: what `os.fsync` does not come back from."""
+
+    class Gone(BaseException):
+        pass
+
+    def never(descriptor: int) -> None:
+        raise Gone
+
+    with monkeypatch.context() as cut:
+        cut.setenv(protocol.ENV_RUN, run)
+        cut.setattr(os, "fsync", never)
+        before = set(folder.iterdir())
+        with pytest.raises(Gone):
+            checkpoints(folder).write(standing(6), state(6), "timer")
+    (left,) = set(folder.iterdir()) - before
+    return left
+
+
+@pytest.mark.parametrize("other", ["digits-2", "digits", "x-digits-1", "digits-1-1", "digits.1"])
+def test_what_another_run_has_not_finished_stays_where_two_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    ours, theirs = cut_off(tmp_path, "digits-1", monkeypatch), cut_off(tmp_path, other, monkeypatch)
+    (tmp_path / f".writing-probe-{other}-7").mkdir()
+    monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
+
+    checkpoints(tmp_path)
+
+    assert theirs.exists() and (tmp_path / f".writing-probe-{other}-7").exists()
+    assert not ours.exists()
+
+
+def test_a_folder_that_somebody_else_takes_away_meanwhile_is_no_reason_to_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = cut_off(tmp_path, "digits-1", monkeypatch)
+    monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
+    rmtree = shutil.rmtree
+
+    def finished_first(path: Path, *more: object, **options: bool) -> None:
+        left.rename(tmp_path / "iteration-000000006")  # as a rank does that is about to be killed
+        rmtree(path, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shutil, "rmtree", finished_first)
+
+    checkpoints(tmp_path)
+
+    assert (tmp_path / "iteration-000000006" / "state.npz").exists()
+    assert "removed" not in capsys.readouterr().err

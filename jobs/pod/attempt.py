@@ -198,6 +198,7 @@ class Attempt:
         code = diagnosis.exit_code(self._codes[node], self._tails[node])
         if self.progress.fatal or code == protocol.NOT_RETRYABLE:
             reason = self.progress.fatal or diagnosis.describe(node, code, self._tails[node])
+            reason = protocol.bounded(str(reason))
             return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
         reason = diagnosis.describe(node, code, self._tails[node])
         if code == protocol.INTERRUPTED:

@@ -80,5 +80,5 @@ def _left_number(folder: str) -> int:
 def _listed_number(folder: str) -> int:
     """The highest number that was taken; two who took one at once may have left theirs in either order."""
     with contextlib.suppress(OSError):
-        return max((int(name) for name in os.listdir(os.path.join(folder, "attempts")) if name.isdigit()), default=0)
+        return max((int(name) for name in os.listdir(os.path.join(folder, "attempts")) if name.isdecimal()), default=0)
     return 0

@@ -103,8 +103,8 @@ class Progress:
 
     def _fatal(self, values: Values, now: float) -> None:
         reason = values.get("reason")
-        said = reason if reason and isinstance(reason, str) else "the program said that starting again cannot help"
-        self.fatal = protocol.bounded(said)
+        known = reason and isinstance(reason, str)
+        self.fatal = reason if known else "the program said that starting again cannot help"
 
     def _ignore(self, values: Values, now: float) -> None:
         """A kind of a newer protocol is recorded, and means nothing here."""

@@ -53,6 +53,15 @@ ENV_PID_FILE = "SPOTMPI_PID_FILE"  # rank 0 writes its pid here once it can take
 ENV_TENSORBOARD = "SPOTMPI_TENSORBOARD"
 
 
+def bounded(reason: str) -> str:
+    """The *reason* in at most `REASON_LENGTH` characters: of a longer one its beginning and its end."""
+    if len(reason) <= REASON_LENGTH:
+        return reason
+    left_out = " ... (%d characters left out) ... " % (len(reason) - REASON_LENGTH)
+    kept = (REASON_LENGTH - len(left_out)) // 2
+    return reason[:kept] + left_out + reason[-kept:]
+
+
 def encode(kind: str, **values: Any) -> str:
     """The line, without its end, that says *kind* with *values* (JSON types; NaN and infinity become null)."""
     return json.dumps({KEY: kind, **_finite(values)}, separators=(",", ":"), allow_nan=False)
@@ -106,15 +115,6 @@ def pack(rows: Sequence[Sequence[float]]) -> str:
     """Rows of numbers, all of one length, as text: little-endian float32 in base64."""
     flat = [value for row in rows for value in row]
     return base64.b64encode(struct.pack("<%df" % len(flat), *flat)).decode("ascii")
-
-
-def bounded(reason: str) -> str:
-    """The *reason* in at most `REASON_LENGTH` characters: of a longer one its beginning and its end."""
-    if len(reason) <= REASON_LENGTH:
-        return reason
-    left_out = " ... (%d characters left out) ... " % (len(reason) - REASON_LENGTH)
-    kept = (REASON_LENGTH - len(left_out)) // 2
-    return reason[:kept] + left_out + reason[-kept:]
 
 
 def _plain(value: Any, depth: int) -> Any:

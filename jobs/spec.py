@@ -88,7 +88,7 @@ class Limits(Part):
     """When a run gives up."""
 
     start: Duration = Field(600.0, description="from submission to the first sign of life of the program")
-    run: Duration | None = Field(None, description="from submission to the end, whatever happens")
+    run: Duration | None = Field(None, description="from submission to the end, less time that this machine sleeps")
     no_progress: Duration = Field(600.0, description="without a new iteration (or line, until one is reported)")
     failures: int = Field(2, ge=0, description="failed attempts that are followed by another one")
     interruptions: int = Field(100, ge=0, description="interrupted attempts that are followed by another one")

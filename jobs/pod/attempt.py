@@ -8,17 +8,17 @@ import selectors
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from typing import Any
 
 from . import diagnosis, launchers, processes, protocol, spending
+from .clock import Clock
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Ending, Outcome
 from .lines import Line, LineSplitter, PieceSplitter
 from .progress import Progress
 from .record import Record
 from .requests import Asks
 
+_CLOCK = Clock()
 TICK = 0.1  # seconds between looks at limits and requests
 REAP_TICK = 0.005  # seconds between looks at launchers that have closed their pipes
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
@@ -29,8 +29,8 @@ class Attempt:
     """Runs the plan's commands once.
 
     *requests* tells at every look whether somebody wants the attempt to end (see `jobs.pod.requests`).
-    *deadlines* has ``start``, ``run`` and, where money counts, ``cost``: absolute times or None. Times are Unix seconds
-    by *clock*.
+    *deadlines* has ``start``, ``run`` and, where money counts, ``cost``: Unix seconds or None. Time in which this
+    machine sleeps counts towards ``cost`` alone.
     """
 
     def __init__(
@@ -40,15 +40,20 @@ class Attempt:
         record: Record,
         requests: Asks,
         deadlines: dict[str, float | None],
-        clock: Callable[[], float] = time.time,
+        clock: Clock = _CLOCK,
     ) -> None:
         self.number = number
         self.plan = plan
         self.record = record
         self.requests = requests
-        self.deadlines = deadlines
         self.clock = clock
-        self.progress = Progress(clock(), plan["metrics_pattern"])
+        self.paid_until = deadlines.get("cost")
+        # From here on these count by the time that this machine is awake.
+        asleep = clock() - clock.awake()
+        self.deadlines = {
+            name: None if (until := deadlines[name]) is None else until - asleep for name in ("start", "run")
+        }
+        self.progress = Progress(clock.awake(), plan["metrics_pattern"])
         self.pid_file = plan.get("pid_file") or os.path.join(record.folder, "rank-0.pid")
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # of each node
         self._codes: dict[int, int] = {}  # of each node whose launcher has ended
@@ -97,7 +102,7 @@ class Attempt:
         for key, _ in self._selector.select(timeout):
             node, splitter, pipe = key.data
             data = os.read(key.fd, 1 << 16)
-            self.progress.heard(self.clock())
+            self.progress.heard(self.clock.awake())
             for line in splitter.feed(data) if data else splitter.end():
                 self._take(node, line)
             if not data:
@@ -105,7 +110,9 @@ class Attempt:
                 pipe.close()
 
     def _take(self, node: int, line: Line) -> None:
-        said = self.progress.take(node, line, self.clock())
+        said = self.progress.take(node, line, self.clock.awake())
+        if self.progress.first_iteration is not None and self.progress.first_iteration_time is None:
+            self.progress.first_iteration_time = self.clock()
         if said:
             self.record.metric(self.number, node, *said)
         if not said or self.plan["metrics_pattern"]:
@@ -116,13 +123,13 @@ class Attempt:
         for node, process in self._processes.items():
             if node not in self._codes and process.poll() is not None:
                 self._codes[node] = process.returncode
-                self._ended_at = self.clock()
+                self._ended_at = self.clock.awake()
                 if process.returncode and not self._ending and self._failed_node is None:
                     self._failed_node = node
                     self._terminate()
 
     def _look(self) -> None:
-        now = self.clock()
+        now = self.clock.awake()
         if not self._ending and self._failed_node is None and self._running():
             ending = self.requests.wanted() or self._beyond_limits(now)
             if ending:
@@ -141,8 +148,7 @@ class Attempt:
         if self.deadlines["run"] and now > self.deadlines["run"]:
             reason = "limits.run (%gs) is over; raise it and continue with --resume" % limits["run"]
             return Ending(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), True)
-        paid_until = self.deadlines.get("cost")
-        if paid_until is not None and now > paid_until:
+        if self.paid_until is not None and self.clock() > self.paid_until:
             return Ending(Outcome(NOT_RETRYABLE, spending.reason(self.plan), protocol.NOT_RETRYABLE), True)
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
             reason = "no sign of life within limits.start (%gs)" % limits["start"]
@@ -160,7 +166,7 @@ class Attempt:
         self._ending = ending
         rank_0 = self._rank_0() if ending.checkpoint_first else None
         if rank_0 and processes.signal_process(rank_0, signal.SIGUSR1):
-            self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock() + self.plan["grace"])
+            self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + self.plan["grace"])
         else:
             self._terminate()
 
@@ -172,7 +178,7 @@ class Attempt:
             return None
 
     def _terminate(self) -> None:
-        self._term_time = self.clock()
+        self._term_time = self.clock.awake()
         for node, process in self._processes.items():
             if node not in self._codes:
                 processes.signal_group(process, signal.SIGTERM)
@@ -182,7 +188,7 @@ class Attempt:
 
     def _silent_after_end(self) -> bool:
         """Whether all launchers ended a while ago: a stray process may hold their pipes for ever."""
-        return not self._running() and self.clock() > self._ended_at + PIPE_GRACE
+        return not self._running() and self.clock.awake() > self._ended_at + PIPE_GRACE
 
     def _end_all(self) -> None:
         for process in self._processes.values():

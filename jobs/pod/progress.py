@@ -26,7 +26,7 @@ class Progress:
         self.moved = now  # when it last got further
         self.iteration: int | None = None
         self.first_iteration: int | None = None
-        self.first_iteration_time: float | None = None
+        self.first_iteration_time: float | None = None  # Unix seconds; whoever has the clock of the record sets it
         self.resumed: int | None = None
         self.checkpoint: int | None = None
         self.notice_checkpoints = 0
@@ -76,7 +76,6 @@ class Progress:
         if isinstance(iteration, int) and (self.iteration is None or iteration > self.iteration):
             if self.first_iteration is None:
                 self.first_iteration = iteration - max(len(values.get("seconds") or []), 1) + 1
-                self.first_iteration_time = now
             self.iteration = iteration
             self.moved = now
 

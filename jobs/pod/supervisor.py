@@ -14,15 +14,16 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from . import processes, protocol, record
 from .accounts import Accounts
 from .attempt import Attempt
+from .clock import Clock
 from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
 from .requests import Requests
 
+_CLOCK = Clock()
 LOCK = ".lock"  # held by the supervisor as long as it lives
 PLAN = "plan.yaml"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -31,9 +32,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Supervisor:
     """Carries out *plan* in *folder* and records it."""
 
-    def __init__(self, folder: str, plan: dict[str, Any], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: str, plan: dict[str, Any], clock: Clock = _CLOCK) -> None:
         self.plan = plan
         self.clock = clock
+        self.began = clock.awake()
         self.record = record.Record(folder, clock)
         self.requests = Requests(folder)
         self.accounts = Accounts(self.record, plan, clock(), clock)
@@ -76,12 +78,15 @@ class Supervisor:
         return "%s: %s" % (error.filename or self.record.folder, error.strerror)
 
     def _deadlines(self) -> dict[str, float | None]:
-        """Absolute: the run's counts from its submission, a start's from the attempt that it is asked of."""
+        """Unix seconds: the run's counts from its submission, a start's from the attempt that it is asked of.
+
+        Of the time since the submission only that counts in which this machine was awake.
+        """
         limits = self.plan["limits"]
         run = limits["run"]
         return {
             "start": self.clock() + limits["start"],
-            "run": run and self.accounts.since + run,
+            "run": run and self.clock() + run - (self.clock.awake() - self.began),
             "cost": self.accounts.paid_until(),
         }
 

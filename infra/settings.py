@@ -139,7 +139,10 @@ class Settings(_Part):
         None, description="the AWS account that this stack belongs to; any other is refused"
     )
     zone: str = Field(description="Availability Zone of the GPUs and the storage, for example us-east-1a")
-    second_zone: str | None = Field(None, description="the zone that EKS asks for besides; default: another letter")
+    second_zone: str | None = Field(
+        None,
+        description="the zone that EKS asks for besides (`spotmpi doctor` says which it takes); default: a or b",
+    )
     access: tuple[Cidr, ...] = Field((), description="addresses that may reach the Kubernetes API, never all")
     namespace: Names = Field("training", description="Kubernetes namespace of the runs")
     images: tuple[Names, ...] = Field(("chainermn", "pytorch"), description="images that get an ECR repository")

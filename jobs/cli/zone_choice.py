@@ -45,6 +45,8 @@ def write(plan: ZonePlan, number: int, stack: str, group: str | None) -> Path:
     path = write_choice(stack, row, group)
     after = read_stack(stack)
     say(f"{path}: region {row.region}, zone {row.zone}, type {row.type} (row {number}: {_because(row, plan)})")
+    if after.second_zone not in (None, before.second_zone):
+        say(f"second zone {after.second_zone}: EKS asks for one besides, and takes this one")
     if before.zone not in (None, row.zone):
         say(f"it was {before.zone}: where {stack} is built already, `pulumi up` would replace it all")
     if before.keep:

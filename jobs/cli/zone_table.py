@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.cli.view import say
-from jobs.cloud import environment_price, one_zone
+from jobs.cloud import eks_zones, environment_price, one_zone
 from jobs.cloud.quotas import NAMES, Increase
 from jobs.cloud.rows import Row
 from jobs.cloud.zone_plan import ZonePlan
@@ -61,7 +61,7 @@ def _table(plan: ZonePlan, columns: Sequence[str]) -> Table:
 def show_json(plan: ZonePlan, requested: Increase | None, written: Path | None) -> None:
     """Print the whole plan as one JSON object; null is unknown, and `gaps` tells why."""
     values = asdict(plan) | {
-        "sources": {"environment": environment_price.SOURCE, "one_zone": one_zone.SOURCE},
+        "sources": {"environment": environment_price.SOURCE, "one_zone": one_zone.SOURCE, "eks": eks_zones.SOURCE},
         "requested": asdict(requested) if requested else None,
         "written": str(written) if written else None,
     }

@@ -22,8 +22,8 @@ def ranked(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def usable(row: Row) -> bool:
-    """Whether the row may be written to a stack: the type is offered there, as far as is known."""
-    return row.offered is not False
+    """Whether the row may be written to a stack: the type is offered there and EKS takes the zone, as far as known."""
+    return row.offered is not False and row.eks is not False
 
 
 def _reason(row: Row, first: Row) -> str:
@@ -68,6 +68,7 @@ def _score(row: Row, first: Row) -> str:
 
 _CRITERIA = (
     _Criterion(lambda row: {True: 0, None: 1, False: 2}[row.offered], _not_offered),
+    _Criterion(lambda row: row.eks is False, lambda row, first: f"EKS takes no subnets in {row.zone_id}"),
     _Criterion(lambda row: row.spot is None, _no_price),
     _Criterion(lambda row: bool(row.short), _quota),
     _Criterion(lambda row: row.placement_group is False, lambda row, first: "takes no cluster placement group"),

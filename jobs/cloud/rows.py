@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from jobs.cloud import quotas
+from jobs.cloud.eks_zones import second_zones, taken_by_eks
 from jobs.cloud.environment_price import SYSTEM_TYPE, environment_price
 from jobs.cloud.gaps import Gap
 from jobs.cloud.machines import Zone
@@ -21,7 +22,8 @@ class Row:
     """One type in one zone. Prices in $/h for a node, quotas in vCPUs; None is unknown, `gaps` tells why by field.
 
     `needed` is what all nodes take, `short` what the quota lacks beside what runs, `nodes_today` how many nodes the
-    quota allows now (capacity is never promised). `lost` says why the first row is better; the first row has none.
+    quota allows now (capacity is never promised). `eks` says whether EKS takes the zone, `second_zones` which zones it
+    takes besides, best first. `lost` says why the first row is better; the first row has none.
     """
 
     type: str
@@ -45,6 +47,8 @@ class Row:
     placement_group: bool | None
     efa: bool | None
     one_zone: bool | None
+    eks: bool | None
+    second_zones: tuple[str, ...] | None
     idle: float
     busy: float | None
     lost: str = ""
@@ -96,6 +100,8 @@ def _row(survey: Survey, facts: RegionFacts, zone: Zone, machine: str, nodes: in
         placement_group=kind.placement_group if kind else None,
         efa=kind.efa if kind else None,
         one_zone=one_zone_storage(facts.region, zone.id) if zone.id else None,
+        eks=taken_by_eks(zone.id) if zone.id else None,
+        second_zones=None if isinstance(facts.zones, Gap) else second_zones(facts.zones, zone.name),
         idle=cost.idle,
         busy=cost.busy,
         **_quota(cells, facts, machine, kind.vcpus if kind else None, nodes),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import names
+from jobs.cloud.eks_zones import default_second
 from jobs.cloud.ranking import usable
 from jobs.cloud.rows import Row
 from jobs.errors import InputError, Problem, SpotmpiError, wrong
@@ -39,6 +40,7 @@ class StackFile:
     path: Path
     region: str | None
     zone: str | None
+    second_zone: str | None
     groups: tuple[StackGroup, ...]
     keep: bool
     one_zone: bool
@@ -78,6 +80,7 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         path=path,
         region=_text(config.get("aws:region")),
         zone=_text(config.get(_PREFIX + "zone")),
+        second_zone=_text(config.get(_PREFIX + "second_zone")),
         groups=tuple(_group(each) for each in _groups(config) if isinstance(each, Mapping)),
         keep=isinstance(storage, Mapping) and storage.get("keep") is True,
         one_zone=not isinstance(storage, Mapping) or storage.get("one_zone") is not False,
@@ -89,20 +92,40 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
 def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | None = None) -> Path:
     """Puts region, zone and the type of *group* into a stack's file and keeps all else, comments included.
 
+    A second zone that does not exist or that EKS does not take, the default one too, is replaced by one that it takes.
     *group* may be left out where there is only one, or one that has the type already. InputError with the remedy.
     """
     if not usable(row):
-        raise wrong("zone", row.zone, f"{row.type} is not offered there; take another row")
+        why = f"{row.type} is not offered there" if row.offered is False else f"EKS takes no subnets in {row.zone_id}"
+        raise wrong("zone", row.zone, f"{why}; take another row")
     path = stack_path(stack, folder)
     document = _load(path)
     config = _config(document, path)
-    second = config.get(_PREFIX + "second_zone")
-    if second is not None and (second == row.zone or not str(second).startswith(row.region)):
-        raise wrong(_PREFIX + "second_zone", second, f"must be another zone of {row.region}: change or remove it first")
+    second = _second_zone(config, row)
     target = _chosen_group(_groups(config), row.type, group, path)
     config["aws:region"], config[_PREFIX + "zone"], target["type"] = row.region, row.zone, row.type
+    if second is not None:
+        config.pop(_PREFIX + "second_zone", None)
+        config.insert(list(config).index(_PREFIX + "zone"), _PREFIX + "second_zone", second)
     _save(path, document)
     return path
+
+
+def _second_zone(config: Any, row: Row) -> str | None:
+    """The second zone to write beside the row's; None where what the file says, or leaves to the default, will do."""
+    key = _PREFIX + "second_zone"
+    said = config.get(key)
+    if row.second_zones is None:
+        if said is not None and (said == row.zone or not str(said).startswith(row.region)):
+            raise wrong(key, said, f"must be another zone of {row.region}: change or remove it first")
+        return None
+    if (said or default_second(row.region, row.zone)) in row.second_zones:
+        return None
+    if not row.second_zones:
+        raise wrong(
+            "zone", row.zone, f"EKS asks for a second zone, and takes no other of {row.region}: take another row"
+        )
+    return row.second_zones[0]
 
 
 def _chosen_group(groups: list[Any], machine: str, name: str | None, path: Path) -> Any:

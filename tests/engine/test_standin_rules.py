@@ -44,7 +44,7 @@ def test_subnets_lie_in_their_network_in_its_region_and_apart(world: World) -> N
     for cidr, zone, message in (
         ("10.1.0.0/24", "us-east-1a", "outside"),
         ("10.0.0.128/25", "us-east-1a", "Conflict"),
-        ("10.0.2.0/24", "eu-west-1a", "no zone"),
+        ("10.0.2.0/24", "eu-west-1a", "parameter availabilityZone is invalid"),
     ):
         with pytest.raises(Refused, match=message):
             world.make(SUBNET, vpcId=vpc, cidrBlock=cidr, availabilityZone=zone)
@@ -164,6 +164,21 @@ def test_logs_of_a_cluster_stay_unless_somebody_holds_their_group_longer(world: 
         world.make(LOG_GROUP, name="/aws/eks/lab/cluster")
     world.drop(cluster)
     assert world.cloud.leftovers == ["log group /aws/eks/lab/cluster, which EKS made"]
+
+
+@pytest.mark.parametrize(("zone", "said"), [("us-east-1g", "InvalidParameterValue"), ("us-west-2a", "us-east-1a, us-")])
+def test_a_letter_that_the_region_does_not_have_is_refused(world: World, zone: str, said: str) -> None:
+    vpc = world.make(VPC, cidrBlock="10.0.0.0/16").id
+    with pytest.raises(Refused, match=said):
+        world.make(SUBNET, vpcId=vpc, cidrBlock="10.0.0.0/24", availabilityZone=zone)
+
+
+def test_eks_takes_no_subnet_in_a_zone_of_a_certain_id(world: World) -> None:
+    subnets = world.network()
+    vpc = world.cloud.records.of(VPC)[0].id
+    other = world.make(SUBNET, vpcId=vpc, cidrBlock="10.0.2.0/24", availabilityZone="us-east-1e").id
+    with pytest.raises(Refused, match="UnsupportedAvailabilityZoneException"):
+        world.cluster([subnets[0], other])
 
 
 def test_the_log_group_of_a_deleted_cluster_is_made_again_and_in_the_way(world: World) -> None:

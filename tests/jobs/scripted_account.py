@@ -75,11 +75,14 @@ class ScriptedAccount:
 
 
 class World:
-    """What there is to find: two regions of two zones, three types, prices, scores and quotas, all open to change."""
+    """What there is to find: two regions with their zones, three types, prices, scores and quotas, all open to change.
+
+    Letters say nothing of where a zone is: us-east-1b is use1-az3 here, which EKS does not take.
+    """
 
     def __init__(self) -> None:
         self.zones = {
-            "us-east-1": {"us-east-1a": "use1-az6", "us-east-1b": "use1-az3"},
+            "us-east-1": {"us-east-1a": "use1-az6", "us-east-1b": "use1-az3", "us-east-1c": "use1-az1"},
             "us-west-2": {"us-west-2a": "usw2-az2", "us-west-2b": "usw2-az1"},
         }
         self.enabled = {"us-east-1": True, "us-west-2": True, "af-south-1": False}

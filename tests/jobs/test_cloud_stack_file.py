@@ -35,6 +35,8 @@ ROW = Row(
     placement_group=True,
     efa=False,
     one_zone=None,
+    eks=True,
+    second_zones=None,
     idle=0.2,
     busy=2.6,
 )
@@ -55,6 +57,8 @@ config:
     secure: {LONG}
   spotmpi:storage: {{keep: true}}
 """
+
+COMMENTS = [line.partition("#")[2] for line in FILE.splitlines() if "#" in line]
 
 
 @pytest.fixture
@@ -120,6 +124,37 @@ def test_a_zone_that_does_not_offer_the_type_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match=r"g6\.xlarge is not offered there"):
         write_choice("mine", replace(ROW, offered=False), "one", folder)
     assert (folder / "Pulumi.mine.yaml").read_text() == FILE
+
+
+def test_a_zone_that_eks_does_not_take_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"EKS takes no subnets in euw1-az3; take another row"):
+        write_choice("mine", replace(ROW, eks=False), "one", folder)
+    with pytest.raises(InputError, match="EKS asks for a second zone, and takes no other of eu-west-1"):
+        write_choice("mine", replace(ROW, second_zones=()), "one", folder)
+    assert (folder / "Pulumi.mine.yaml").read_text() == FILE
+
+
+@pytest.mark.parametrize(
+    ("said", "taken", "written"),
+    [
+        (None, ("eu-west-1b", "eu-west-1a"), None),  # a is the default, and one of them
+        (None, ("eu-west-1d", "eu-west-1b"), "eu-west-1d"),
+        ("eu-west-1b", ("eu-west-1d", "eu-west-1b"), "eu-west-1b"),
+        ("eu-west-1c", ("eu-west-1d", "eu-west-1b"), "eu-west-1d"),
+        ("us-east-1b", ("eu-west-1d", "eu-west-1a"), "eu-west-1d"),
+    ],
+)
+def test_a_second_zone_is_written_where_what_stands_there_will_not_do(
+    folder: Path, said: str | None, taken: tuple[str, ...], written: str | None
+) -> None:
+    text = FILE if said is None else FILE + f"  spotmpi:second_zone: {said}\n"
+    (folder / "Pulumi.mine.yaml").write_text(text)
+
+    path = write_choice("mine", replace(ROW, second_zones=taken), "one", folder)
+
+    after = read_stack("mine", folder)
+    assert (after.zone, after.second_zone) == ("eu-west-1c", written)
+    assert [line.partition("#")[2] for line in path.read_text().splitlines() if "#" in line] == COMMENTS
 
 
 @pytest.mark.parametrize("second", ["eu-west-1c", "us-east-1b"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from jobs.cloud import machines
 from jobs.cloud.checks.finding import Check, Finding, Subject
+from jobs.cloud.eks_zones import default_second, second_zones, taken_by_eks
 from jobs.cloud.one_zone import one_zone_storage
+from jobs.cloud.stack_file import StackFile
 
 
 def credentials(subject: Subject) -> Iterator[Finding]:
@@ -45,21 +47,40 @@ def region(subject: Subject) -> Iterator[Finding]:
 
 
 def zone(subject: Subject) -> Iterator[Finding]:
-    """Whether the stack's zone exists in its region, with the storage that the stack asks for."""
+    """Whether the stack's zones exist in its region, EKS takes them, and the first has the storage that it asks for."""
     stack = subject.stack
     if stack is None:
         return
-    ids = {each.name: each.id for each in machines.zones(subject.aws, subject.region)}
+    zones = machines.zones(subject.aws, subject.region)
+    yield _first_zone(subject.region, stack, {each.name: each.id for each in zones})
+    if stack.kind != "data" and stack.zone is not None:
+        yield _second_zone(subject.region, stack, stack.zone, zones)
+
+
+def _first_zone(region: str, stack: StackFile, ids: Mapping[str, str]) -> Finding:
     if stack.zone not in ids:
         known = ", ".join(ids)
-        yield Finding(
-            "zone", "error", f"no zone {stack.zone} in {subject.region}", f"set spotmpi:zone to one of {known}"
-        )
-    elif stack.one_zone and one_zone_storage(subject.region, ids[stack.zone]) is False:
+        return Finding("zone", "error", f"no zone {stack.zone} in {region}", f"set spotmpi:zone to one of {known}")
+    id = ids[stack.zone]
+    if stack.kind != "data" and not taken_by_eks(id):
+        return Finding("zone", "error", f"EKS takes no subnets in {stack.zone} ({id})", "take another zone")
+    if stack.one_zone and one_zone_storage(region, id) is False:
         remedy = "set storage.one_zone to false, or take another zone"
-        yield Finding("zone", "error", f"EFS has no One Zone storage in {stack.zone} ({ids[stack.zone]})", remedy)
-    else:
-        yield Finding("zone", "ok", f"{stack.zone} is {ids[stack.zone]}")
+        return Finding("zone", "error", f"EFS has no One Zone storage in {stack.zone} ({id})", remedy)
+    return Finding("zone", "ok", f"{stack.zone} is {id}")
+
+
+def _second_zone(region: str, stack: StackFile, first: str, zones: Sequence[machines.Zone]) -> Finding:
+    name, fitting = stack.second_zone or default_second(region, first), second_zones(zones, first)
+    id = next((each.id for each in zones if each.name == name), None)
+    if name in fitting:
+        return Finding("second zone", "ok", f"{name} is {id}")
+    why = f"there is no zone {name} in {region}" if id is None else f"EKS takes no subnets in {name} ({id})"
+    if name == first:
+        why = f"{name} is the first zone, and EKS asks for two"
+    default = "" if stack.second_zone else ", the default"
+    remedy = f"set spotmpi:second_zone to one of {', '.join(fitting)}" if fitting else "take another region"
+    return Finding("second zone", "error", why + default, remedy)
 
 
 CHECKS = (Check("region", region), Check("zone", zone))

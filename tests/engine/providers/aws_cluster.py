@@ -17,6 +17,7 @@ from tests.engine.providers.aws_network import (
 )
 from tests.engine.providers.kinds import Kind, Name, Target
 from tests.engine.providers.records import Record, Records, Refused, pluck
+from tests.engine.providers.zones import require_eks
 
 ROLE = "aws:iam/role:Role"
 ATTACHMENT = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
@@ -51,6 +52,9 @@ def _cluster_rule(inputs: dict[str, Any], records: Records) -> None:
     subnets = [records.get(SUBNET, identity) for identity in inputs["vpcConfig"]["subnetIds"]]
     if len({zone_of(subnet.inputs) for subnet in subnets if subnet}) < 2:
         raise Refused("InvalidParameterException: subnets specified must be in at least two different AZs")
+    for subnet in subnets:
+        if subnet:
+            require_eks(records.region, zone_of(subnet.inputs))
     if "AmazonEKSClusterPolicy" not in policies_of(inputs["roleArn"].rsplit("/", 1)[-1], records):
         raise Refused(f"InvalidParameterException: {inputs['roleArn']} lacks AmazonEKSClusterPolicy")
 

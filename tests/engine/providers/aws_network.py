@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.engine.providers.kinds import Kind, Name, Target
 from tests.engine.providers.records import Record, Records, Refused, pluck
+from tests.engine.providers.zones import zone_id
 
 VPC = "aws:ec2/vpc:Vpc"
 SUBNET = "aws:ec2/subnet:Subnet"
@@ -38,8 +39,7 @@ def _subnet_rule(inputs: dict[str, Any], records: Records) -> None:
     for other in records.of(SUBNET):
         if other.inputs["vpcId"] == vpc.id and own.overlaps(ip_network(other.inputs["cidrBlock"])):
             raise Refused(f"InvalidSubnet.Conflict: {own} conflicts with {other.id}")
-    if zone_of(inputs)[:-1] != records.region:
-        raise Refused(f"InvalidParameterValue: {zone_of(inputs)!r} is no zone of {records.region}")
+    zone_id(records.region, zone_of(inputs))
 
 
 def zone_of(subnet: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from tests.jobs.test_environment import OUTPUTS
 STACK = """config:
   aws:region: us-east-1
   spotmpi:zone: us-east-1a
+  spotmpi:second_zone: us-east-1c
   spotmpi:groups:
     - {name: g4dn, type: g4dn.xlarge, max: 2}
 """

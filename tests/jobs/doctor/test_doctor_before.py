@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from infra.settings import Settings
 from jobs.cloud.doctor import doctor, version_of
+from jobs.cloud.eks_zones import default_second
 from tests.jobs.doctor.unbuilt import STACK, TOOLS, found, stack, tell
 from tests.jobs.scripted_account import ScriptedAccount, World
 
@@ -16,7 +18,7 @@ def test_where_all_is_well_every_line_is_ok(account: ScriptedAccount) -> None:
 
     assert [finding for finding in findings if finding.level != "ok"] == []
     assert [finding.check for finding in findings] == [
-        *("credentials", "region", "zone", "pulumi", "aws", "kubectl", "group gpus", "quota of gpus"),
+        *("credentials", "region", "zone", "second zone", "pulumi", "aws", "kubectl", "group gpus", "quota of gpus"),
         *(
             f"leftover {what}"
             for what in (
@@ -79,15 +81,63 @@ def test_a_zone_of_another_region_names_those_there_are(account: ScriptedAccount
 
     finding = found(account, "zone")
 
-    assert finding.level == "error" and finding.remedy == "set spotmpi:zone to one of us-east-1a, us-east-1b"
+    assert (
+        finding.level == "error" and finding.remedy == "set spotmpi:zone to one of us-east-1a, us-east-1b, us-east-1c"
+    )
 
 
-def test_a_zone_without_one_zone_storage_is_an_error_where_the_stack_wants_it(account: ScriptedAccount) -> None:
-    stack(STACK.replace("us-east-1a", "us-east-1b"))
-    assert found(account, "zone").level == "error"
+def test_a_zone_without_one_zone_storage_is_an_error_where_the_stack_wants_it(
+    account: ScriptedAccount, world: World
+) -> None:
+    world.zones["us-east-1"]["us-east-1d"] = "use1-az9"  # a zone younger than the table
+    stack(STACK.replace("us-east-1a", "us-east-1d"))
+    assert "EFS has no One Zone storage in us-east-1d (use1-az9)" in found(account, "zone").message
 
-    stack(STACK.replace("us-east-1a", "us-east-1b") + "  spotmpi:storage: {one_zone: false}\n")
+    stack(STACK.replace("us-east-1a", "us-east-1d") + "  spotmpi:storage: {one_zone: false}\n")
     assert found(account, "zone").level == "ok"
+
+
+def test_a_zone_that_eks_does_not_take_is_an_error_whatever_its_letter(account: ScriptedAccount, world: World) -> None:
+    stack(STACK.replace("us-east-1a", "us-east-1b") + "  spotmpi:storage: {one_zone: false}\n")
+    assert found(account, "zone").message == "EKS takes no subnets in us-east-1b (use1-az3)"
+
+    world.zones["us-east-1"]["us-east-1b"] = "use1-az2"
+    assert found(account, "zone").level == "ok"
+
+
+DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (DEFAULT, "EKS takes no subnets in us-east-1b (use1-az3), the default"),
+        (STACK.replace("us-east-1c", "us-east-1b"), "EKS takes no subnets in us-east-1b (use1-az3)"),
+        (STACK.replace("us-east-1c", "us-east-1f"), "there is no zone us-east-1f in us-east-1"),
+        (STACK.replace("us-east-1c", "us-east-1a"), "us-east-1a is the first zone, and EKS asks for two"),
+    ],
+)
+def test_a_second_zone_that_can_not_be_used_names_those_that_can(
+    account: ScriptedAccount, world: World, text: str, told: str
+) -> None:
+    world.zones["us-east-1"]["us-east-1d"] = "use1-az4"
+    stack(text)
+
+    finding = found(account, "second zone")
+
+    assert (finding.level, finding.message) == ("error", told)
+    assert finding.remedy == "set spotmpi:second_zone to one of us-east-1c, us-east-1d"
+
+
+def test_the_default_second_zone_is_that_of_infra_and_looked_up_by_its_id(
+    account: ScriptedAccount, world: World
+) -> None:
+    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az4"}
+    stack(DEFAULT)
+    assert found(account, "second zone").message == "us-east-1b is use1-az4"
+    for zone in ("us-east-1a", "us-east-1b", "us-east-1f"):
+        settings = Settings(stack="mine", region="us-east-1", zone=zone)  # type: ignore[call-arg]
+        assert settings.other_zone == default_second("us-east-1", zone)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
 
     lines, listed = outputs[0].out.splitlines(), json.loads(outputs[1].out)
     assert lines[0].split() == ["ok", "credentials", "account", "123456789012", "as", "arn:aws:sts::123456789012:x/me"]
-    assert len(listed) == 16 and len([line for line in lines if not line.startswith(" ")]) == 16
+    assert len(listed) == 17 and len([line for line in lines if not line.startswith(" ")]) == 17
     assert (any("-> spotmpi plan --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 

@@ -15,6 +15,7 @@ from tests.jobs.scripted_account import Refusal, ScriptedAccount, World
 STACK = """config:
   aws:region: us-east-1
   spotmpi:zone: us-east-1a
+  spotmpi:second_zone: us-east-1c
   spotmpi:groups:
     - {name: gpus, type: g5.xlarge, max: 8}
 """

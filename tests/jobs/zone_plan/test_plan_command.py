@@ -45,11 +45,11 @@ def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(sp
 
     assert (code, complaint) == (0, "")
     rows = [line.split() for line in said.splitlines() if line.split()[1:2] in (["g5.xlarge"], ["g4dn.xlarge"])]
-    table, reasons = rows[:4], rows[4:]
-    assert [cells[0] for cells in table] == ["1", "2", "3", "4"]
+    table, reasons = rows[:6], rows[6:]
+    assert [cells[0] for cells in table] == ["1", "2", "3", "4", "5", "6"]
     assert table[0][1:7] == ["g4dn.xlarge", "us-east-1a", "yes", "$0.2000", "0.2000-0.4000", "3"]
     assert "$0.5260 62% 32 of 64 - 0 16 yes no yes" in " ".join(table[0])
-    assert [cells[0] for cells in reasons] == ["2", "3", "4"] and all("lost:" in cells for cells in reasons)
+    assert [cells[0] for cells in reasons] == ["2", "3", "4", "5", "6"] and all("lost:" in cells for cells in reasons)
     assert "A whole environment at row 1: $0.20/h idle, $1.93/h with 8 nodes at work" in said
 
 
@@ -65,7 +65,7 @@ def test_a_narrow_terminal_gets_two_tables_with_whole_words(
     tables = said[: said.index("lost:")].splitlines()
     assert all(len(line) <= 80 for line in tables)
     numbered = [line.split()[0] for line in tables if line.split()[:1] and line.split()[0].isdigit()]
-    assert numbered[:8] == ["1", "2", "3", "4"] * 2
+    assert numbered[:12] == ["1", "2", "3", "4", "5", "6"] * 2
     assert any("g4dn.xlarge" in line and "us-east-1a" in line and "0.2000-0.4000" in line for line in tables)
 
 
@@ -104,7 +104,7 @@ def test_json_holds_every_row_and_says_null_for_what_is_unknown(spotmpi: InProce
     code, said, _ = spotmpi(*PLAN, "--json")
 
     plan = json.loads(said)
-    assert code == 0 and plan["rows"][0]["zone"] == "us-east-1a" and len(plan["rows"]) == 4
+    assert code == 0 and plan["rows"][0]["zone"] == "us-east-1a" and len(plan["rows"]) == 6
     assert plan["rows"][0]["on_demand"] is None and plan["rows"][0]["gaps"] == {"on_demand": "not permitted"}
     assert plan["written"] is None and plan["requested"] is None
 
@@ -121,11 +121,21 @@ def test_write_changes_three_lines_and_tells_why(spotmpi: InProcess) -> None:
     assert "it was us-east-1a: where lab is built already" in complaint
 
 
+def test_write_names_a_second_zone_where_eks_does_not_take_the_default_one(spotmpi: InProcess) -> None:
+    code, _, complaint = spotmpi(*PLAN, "--write", "lab")
+
+    assert code == 0 and "  spotmpi:second_zone: us-east-1c\n" in Path("stacks/Pulumi.lab.yaml").read_text()
+    assert "second zone us-east-1c: EKS asks for one besides, and takes this one" in complaint
+
+    assert "second zone" not in spotmpi(*PLAN, "--write", "lab")[2]
+    assert "EKS takes no subnets in use1-az3; take another row" in spotmpi(*PLAN, "--row", "6", "--write", "lab")[2]
+
+
 def test_another_row_is_written_only_when_it_is_named(spotmpi: InProcess) -> None:
-    code, _, complaint = spotmpi(*PLAN, "--row", "2", "--write", "lab")
+    code, _, complaint = spotmpi(*PLAN, "--row", "3", "--write", "lab")
 
     assert code == 0 and "type: g5.xlarge" in Path("stacks/Pulumi.lab.yaml").read_text()
-    assert "(row 2: $0.2000/h more for a node (+100%))" in complaint
+    assert "(row 3: $0.2000/h more for a node (+100%))" in complaint
 
 
 def test_write_says_where_the_stack_asks_for_fewer_nodes_and_that_storage_is_elsewhere(spotmpi: InProcess) -> None:
@@ -140,7 +150,7 @@ def test_write_says_where_the_stack_asks_for_fewer_nodes_and_that_storage_is_els
     [
         (("--write", "nowhere"), "stack = 'nowhere': no file Pulumi.<stack>.yaml in stacks/; there are: cpu, g5, "),
         (("--write", "../stacks/lab"), "no file Pulumi.<stack>.yaml"),
-        (("--row", "9", "--write", "lab"), "--row = 9: there are rows 1 to 4"),
+        (("--row", "9", "--write", "lab"), "--row = 9: there are rows 1 to 6"),
         (("--row", "2", "--write", "lab", "--group", "x"), "--group = 'x': say which group of"),
         (("--request-quota",), "--yes: say --yes to ask AWS for spot G and VT in us-east-1: 0 -> 32 vCPUs"),
         (("--region", "moon"), "--region = 'moon': is not an AWS region"),

@@ -33,17 +33,17 @@ def test_every_column_of_a_row_is_what_aws_answered(account: ScriptedAccount, wo
 def test_there_is_a_row_for_each_type_and_zone_of_each_region(account: ScriptedAccount) -> None:
     plan = planned(account, "g5.xlarge", "g4dn.xlarge", regions=BOTH)
 
-    zones = {"us-east-1a", "us-east-1b", "us-west-2a", "us-west-2b"}
+    zones = {"us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b"}
     assert {(each.type, each.zone) for each in plan.rows} == {
         (machine, zone) for machine in ("g5.xlarge", "g4dn.xlarge") for zone in zones
     }
-    assert len(plan.rows) == 8
+    assert len(plan.rows) == 10
 
 
 def test_the_first_row_has_no_reason_and_every_other_one_has(account: ScriptedAccount) -> None:
     first, *rest = planned(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge", regions=BOTH).rows
 
-    assert first.lost == "" and len(rest) == 11 and all(each.lost for each in rest)
+    assert first.lost == "" and len(rest) == 14 and all(each.lost for each in rest)
 
 
 def test_a_zone_that_lacks_the_type_comes_last(account: ScriptedAccount, world: World) -> None:
@@ -87,11 +87,23 @@ def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not
     assert planned(account).rows[0].zone == "us-east-1a"
 
 
-def test_a_zone_without_one_zone_storage_loses(account: ScriptedAccount) -> None:
+def test_a_zone_without_one_zone_storage_loses(account: ScriptedAccount, world: World) -> None:
+    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az9"}
+
     first, last = planned(account).rows
 
     assert (first.zone, last.zone) == ("us-east-1a", "us-east-1b")
     assert last.one_zone is False and last.lost == "EFS has no One Zone storage there"
+
+
+def test_a_zone_that_eks_does_not_take_loses_to_a_dearer_one(account: ScriptedAccount, world: World) -> None:
+    world.spot_there = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
+
+    plan = planned(account)
+
+    assert [each.zone for each in plan.rows] == ["us-east-1c", "us-east-1a", "us-east-1b"]
+    assert plan.rows[-1].eks is False and plan.rows[-1].lost == "EKS takes no subnets in use1-az3"
+    assert [each.second_zones for each in plan.rows] == [("us-east-1a",), ("us-east-1c",), ("us-east-1c", "us-east-1a")]
 
 
 def test_a_type_without_placement_group_loses_to_a_dearer_one(account: ScriptedAccount) -> None:

@@ -9,7 +9,10 @@ from pulumi_aws import autoscaling, ec2, eks, vpc
 from infra import kubernetes_versions, names
 from infra.instance_types import InstanceType
 from infra.launch import Machine, launch_template
+from infra.node_replacement import keep_running_nodes
+from infra.scaling_groups import ScalingGroup
 from infra.settings import Group
+from infra.sizes import Sizes, size_tag
 
 _TEMPLATE_TAG = "k8s.io/cluster-autoscaler/node-template"
 
@@ -18,6 +21,7 @@ _TEMPLATE_TAG = "k8s.io/cluster-autoscaler/node-template"
 class Host:
     """Where a group's nodes go: `after` has to exist before the first node can join."""
 
+    region: str
     cluster_name: pulumi.Input[str]
     cluster_version: str
     node_role_arn: pulumi.Input[str]
@@ -75,10 +79,15 @@ class NodeGroup(pulumi.ComponentResource):
         stem = name.removesuffix(args.group.name)
         self.node_groups: list[eks.NodeGroup] = []
         for piece, (low, high) in names.pieces(args.group).items():
-            made = self._node_group(stem + piece, template, low, high)
-            self._tag_scaling_group(stem + piece, made)
+            made = self._node_group(stem + piece, template, Sizes(low, high), self._scaling(piece))
+            scaling_group = made.resources.apply(lambda resources: _scaling_group(resources))
+            self._tag_scaling_group(stem + piece, scaling_group)
+            size_tag(stem + piece, self._scaling(piece), Sizes(low, high), scaling_group, self)
             self.node_groups.append(made)
         self.register_outputs({})
+
+    def _scaling(self, piece: str) -> ScalingGroup:
+        return ScalingGroup(self._args.host.region, piece)
 
     def _machine(self) -> Machine:
         group = self._args.group
@@ -126,7 +135,9 @@ class NodeGroup(pulumi.ComponentResource):
             )
         return group.id
 
-    def _node_group(self, name: str, template: ec2.LaunchTemplate, low: int, high: int) -> eks.NodeGroup:
+    def _node_group(
+        self, name: str, template: ec2.LaunchTemplate, sizes: Sizes, scaling: ScalingGroup
+    ) -> eks.NodeGroup:
         group, kind, host = self._args.group, self._args.kind, self._args.host
         return eks.NodeGroup(
             name,
@@ -139,7 +150,9 @@ class NodeGroup(pulumi.ComponentResource):
             version=kubernetes_versions.of_nodes(group.ami_release, host.cluster_version),
             release_version=group.ami_release,
             launch_template=eks.NodeGroupLaunchTemplateArgs(id=template.id, version=template.latest_version.apply(str)),
-            scaling_config=eks.NodeGroupScalingConfigArgs(desired_size=low, min_size=low, max_size=high),
+            scaling_config=eks.NodeGroupScalingConfigArgs(
+                desired_size=sizes.min, min_size=sizes.min, max_size=sizes.max
+            ),
             update_config=eks.NodeGroupUpdateConfigArgs(max_unavailable_percentage=100),
             labels=labels(group, kind),
             taints=[eks.NodeGroupTaintArgs(key=taint_key(kind), value=names.TAINT_VALUE, effect="NO_SCHEDULE")],
@@ -148,15 +161,15 @@ class NodeGroup(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=list(host.after),
-                # The autoscaler moves it; EKS refuses to create a group whose spot capacity is missing at min > 0.
-                ignore_changes=["scalingConfig.desiredSize"],
+                # An update would send the desired size too, as old as the state: sizes.py changes them instead.
+                ignore_changes=["scalingConfig"],
                 custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
+                hooks=keep_running_nodes(name, scaling),
             ),
         )
 
-    def _tag_scaling_group(self, name: str, made: eks.NodeGroup) -> None:
+    def _tag_scaling_group(self, name: str, scaling_group: pulumi.Output[str]) -> None:
         """Tags of a managed node group don't reach its Auto Scaling group, so each is set there."""
-        scaling_group = made.resources.apply(lambda resources: _scaling_group(resources))
         for key, value in template_tags(self._args.group, self._args.kind).items():
             autoscaling.Tag(
                 f"{name}-{key.removeprefix(_TEMPLATE_TAG + '/')}",

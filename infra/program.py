@@ -107,6 +107,7 @@ def _node_groups(
 ) -> list[NodeGroup]:
     """Each group of the settings, on one host cluster and in its one zone."""
     host = Host(
+        region=settings.region,
         cluster_name=cluster.name,
         cluster_version=settings.cluster.version,
         node_role_arn=cluster.node_role_arn,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jobs.errors import SpotmpiError
 
 _LAST_WORDS = 15  # lines of a failed command that its error repeats
 _NO_SUCH_STACK = "no stack named"
+_REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # what the program itself refuses to do to running nodes
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,14 @@ class Pulumi:
         """Run a command on a stack to its end; SpotmpiError with its last words and a way out where one is known."""
         process = self._start(stack, *arguments)
         last: deque[str] = deque(maxlen=_LAST_WORDS)
+        errors: list[str] = []  # a traceback of the program that Pulumi ended can come after them
         assert process.stdout is not None
         try:
             for line in process.stdout:
                 self.say(line.rstrip())
                 last.append(line)
+                if line.lstrip().startswith("error:"):
+                    errors.append(line)
             status = process.wait()
         except KeyboardInterrupt:
             # It has the Ctrl-C from the terminal too, and stops in order; killing it would leave its lock.
@@ -43,7 +48,7 @@ class Pulumi:
             process.wait()
             raise
         if status:
-            raise SpotmpiError(_way_out(stack, arguments[0], "".join(last)))
+            raise SpotmpiError(_way_out(stack, arguments[0], "".join([*errors, *last])))
 
     def state(self, stack: str) -> dict[str, Any] | None:
         """What Pulumi holds of a stack, secrets encrypted; None where it holds none of that name."""
@@ -64,6 +69,10 @@ class Pulumi:
             raise SpotmpiError(_way_out(stack, "stack output", complaint))
         values: dict[str, Any] = json.loads(said)
         return values
+
+    def allowing(self, *names: str) -> Pulumi:
+        """The same with variables set that let the program do what it refuses otherwise."""
+        return replace(self, variables={**self.variables, **dict.fromkeys(names, "1")})
 
     def _start(self, stack: str, *arguments: str, quiet: bool = False) -> subprocess.Popen[str]:
         said = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true"}
@@ -94,6 +103,8 @@ def _way_out(stack: str, verb: str, said: str) -> str:
     if "pending operations" in said:
         remedy = f"`pulumi refresh --clear-pending-creates --stack {stack}`, then the same command again"
         return f"an earlier run of {stack} was killed in the middle of a call: {remedy}"
+    if refusals := dict.fromkeys(_REFUSAL.findall(said)):
+        return f"{stack} was left as it is: {'; '.join(refusals)}" if verb == "preview" else "; ".join(refusals)
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     told = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "it said nothing")
     return f"`pulumi {verb} --stack {stack}` failed: {told.removeprefix('error:').strip()}; the same command goes on"

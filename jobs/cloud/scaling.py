@@ -15,6 +15,7 @@ from jobs.environment import Environment
 
 GROUP_TAG = "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group"
 CLUSTER_TAG = "eks:cluster-name"
+SIZES_TAG = "spotmpi:nodes"  # "0-16": what a stack's settings say; infra/names.py has it too
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _TAKEN = re.compile(r"spot|rebalance|health check", re.IGNORECASE)
 

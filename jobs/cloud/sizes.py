@@ -7,10 +7,10 @@ from datetime import datetime
 
 from jobs.cloud.aws import Aws
 from jobs.cloud.faults import CallFailed
-from jobs.cloud.scaling import ScalingGroup, scaling_groups
+from jobs.cloud.scaling import SIZES_TAG, ScalingGroup, scaling_groups
 from jobs.environment import Environment
+from jobs.errors import SpotmpiError
 
-_PIECE = 450  # EKS's quota of nodes for one managed group: a bigger group has several Auto Scaling groups
 _CLOSED = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
 _LOOK = 10.0  # seconds between looks
 PATIENCE = 900.0  # seconds in which machines have gone
@@ -22,8 +22,16 @@ def open_groups(aws: Aws, environment: Environment, until: datetime | None) -> N
         # The end first: whoever is cut off in between must leave nothing open without one.
         _keep_end(aws, environment, group, until)
         if group.max == 0:
-            made = environment.group(group.group or "")
-            _set(aws, environment, group, {"MinSize": 0, "MaxSize": min(made.max, _PIECE)})
+            _set(aws, environment, group, _own_sizes(group))
+
+
+def _own_sizes(group: ScalingGroup) -> dict[str, int]:
+    """The sizes that the stack gives an Auto Scaling group; a node group of more than 450 nodes has several of them."""
+    low, _, high = group.tags.get(SIZES_TAG, "").partition("-")
+    if not (low.isdecimal() and high.isdecimal()):
+        remedy = "run `pulumi up` with this version of spotmpi, which writes it"
+        raise SpotmpiError(f"Auto Scaling group {group.name} has no tag {SIZES_TAG} with its sizes: {remedy}")
+    return {"MinSize": int(low), "MaxSize": int(high)}
 
 
 def _keep_end(aws: Aws, environment: Environment, group: ScalingGroup, until: datetime | None) -> None:

@@ -20,6 +20,8 @@ from jobs.images import Build, build_for
 from jobs.pod import record
 
 PROVEN = "images that ran"
+# The variable that lets the program of an environment replace nodes that run; infra/names.py has it too.
+REPLACE_NODES = "SPOTMPI_REPLACE_NODES"
 
 
 class NotAgreed(SpotmpiError):
@@ -128,10 +130,25 @@ class _Building:
         """Preview and build one stack; where nothing would change nothing is asked."""
         pulumi = self._hands.pulumi
         pulumi.run(stack, "stack", "select", "--create")
-        if _changes(pulumi, stack):
+        try:
+            changes = _changes(pulumi, stack)
+        except SpotmpiError as error:
+            if REPLACE_NODES not in str(error):
+                raise
+            self._require_no_runs(error)
+            pulumi = pulumi.allowing(REPLACE_NODES)
+            changes = _changes(pulumi, stack)
+        if changes:
             if not self._hands.agree(f"Build {stack} as shown?"):
                 raise NotAgreed(f"{stack} was left as it is")
             pulumi.run(stack, "up", "--yes", "--skip-preview")
+
+    def _require_no_runs(self, refusal: SpotmpiError) -> None:
+        """Raise *refusal* to replace nodes, with the runs that would be lost; nodes without a run may be replaced."""
+        live = [run.id for run in self._hands.list_runs(Where(self._stack.stack)) if not run.over]
+        if live:
+            raise SpotmpiError(f"{refusal}; live runs: {', '.join(live)}") from refusal
+        self._hands.say("nodes run, but no run is on them: they are replaced")
 
     def _write_down(self) -> None:
         trace = ledger.read(self.there.name, self.there.region)

@@ -40,10 +40,10 @@ class Applied(Kubernetes):
         self._apply(asked, inputs)
         return super().create(asked, inputs)
 
-    def update(self, asked: Asked, identity: str, inputs: dict[str, Any]) -> Record:
+    def update(self, asked: Asked, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]) -> Record:
         """Change an object, here and there."""
         self._apply(asked, inputs)
-        return super().update(asked, identity, inputs)
+        return super().update(asked, identity, inputs, state)
 
     def clear(self, testbed: Cluster) -> None:
         """Delete everything that was made there: the program leaves that to the end of the cluster itself."""

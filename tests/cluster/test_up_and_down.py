@@ -144,8 +144,8 @@ def account(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     cloud.records.endpoint, cloud.records.authority = server["server"], server["certificate-authority-data"]
     testbed.kubectl("apply", "-f", "-", given=as_yaml(operator()))
     applied = Applied(cloud, tmp_path, volume)
-    with serving(cloud, applied) as ports:
-        made = Account(Engine(engine_folder, ports), cloud, testbed, tmp_path / "outputs.json")
+    with serving(cloud, applied) as served:
+        made = Account(Engine(engine_folder, served), cloud, testbed, tmp_path / "outputs.json")
         repository_project(made.engine)
         with answering(made.answers()) as made.address:
             install(tmp_path / "bin", made.address)

@@ -8,7 +8,7 @@ import pytest
 from tests.engine.engine import Engine, repository_project
 from tests.engine.journey import Journey, travel
 from tests.engine.providers.cloud import Cloud
-from tests.engine.providers.server import serving
+from tests.engine.providers.server import Served, serving
 from tests.engine.world import World
 
 
@@ -25,16 +25,16 @@ def world() -> World:
 
 
 @pytest.fixture
-def providers(cloud: Cloud) -> Iterator[str]:
-    """The cloud's providers, ready for an engine."""
-    with serving(cloud) as ports:
-        yield ports
+def served(cloud: Cloud) -> Iterator[Served]:
+    """The cloud's providers and its API, ready for an engine."""
+    with serving(cloud) as made:
+        yield made
 
 
 @pytest.fixture
-def engine(tmp_path: Path, providers: str) -> Engine:
+def engine(tmp_path: Path, served: Served) -> Engine:
     """The CLI on the repository's program and stacks."""
-    made = Engine(tmp_path, providers)
+    made = Engine(tmp_path, served)
     repository_project(made)
     return made
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from tests.engine.providers.server import Served
 from tests.tools import OF_MARKER, REPOSITORY, bin_folder
 
 GUARDRAILS = REPOSITORY / "infra" / "guardrails"
@@ -48,10 +49,10 @@ class Outcome:
 
 @dataclass
 class Engine:
-    """The CLI in a folder of its own; `providers` is what `serving` gives."""
+    """The CLI in a folder of its own; `served` is what `serving` gives."""
 
     folder: Path
-    providers: str
+    served: Served
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -77,7 +78,10 @@ class Engine:
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "PULUMI_DEBUG_COMMANDS": "true",
-            "PULUMI_DEBUG_PROVIDERS": self.providers,
+            "PULUMI_DEBUG_PROVIDERS": self.served.providers,
+            "AWS_ENDPOINT_URL_AUTO_SCALING": self.served.scaling,
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "nothing",
             **self.environment,
         }
 

@@ -62,8 +62,8 @@ def prepare(engine: Engine, stack: str) -> None:
 def travel(stack: str, folder: Path) -> Journey:
     """Take a ready stack from nothing over a failure to its full size, change one number, and destroy it."""
     cloud, journey = Cloud(), Journey(stack)
-    with serving(cloud) as ports:
-        engine = Engine(folder, ports)
+    with serving(cloud) as served:
+        engine = Engine(folder, served)
         repository_project(engine)
         prepare(engine, stack)
         cloud.script.calls.clear()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.engine.journey import Journey
-from tests.engine.providers.aws_cluster import ADDON
+from tests.engine.providers.aws_cluster import ADDON, SCALING_TAG
 from tests.engine.providers.aws_network import CLUSTER, GATEWAY, LAUNCH_TEMPLATE, NAT, NODE_GROUP, ROUTE, SUBNET, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, MOUNT_TARGET
 
@@ -50,7 +50,7 @@ def test_up_again_changes_nothing(journey: Journey) -> None:
 def test_one_number_changes_one_group(journey: Journey) -> None:
     stage = journey["bigger"]
     assert stage.outcome.status == 0, stage.outcome.text
-    assert stage.changed("update") == [(NODE_GROUP, f"spotmpi-{journey.stack}-{journey.group}")]
+    assert stage.changed("update") == [(SCALING_TAG, f"spotmpi-{journey.stack}-{journey.group}-sizes")]
     assert not stage.changed("create")
     assert not stage.changed("delete")
 

@@ -144,7 +144,7 @@ def test_a_launch_template_has_only_the_versions_that_were_made(world: World) ->
     with pytest.raises(Refused, match="no version 2"):
         world.nodes(subnets, launchTemplate={"id": template.id, "version": "2"})
     asked = Asked(LAUNCH_TEMPLATE, "it", template.urn)
-    changed = world.aws.update(asked, template.id, {"name": "plain", "ebsOptimized": "true"})
+    changed = world.aws.update(asked, template.id, {"name": "plain", "ebsOptimized": "true"}, template.outputs)
     assert changed.outputs["latestVersion"] == 2
     world.nodes(subnets, launchTemplate={"id": template.id, "version": "2"})
 

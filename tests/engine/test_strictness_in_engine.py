@@ -82,8 +82,8 @@ _BROKEN = {
 
 @contextmanager
 def _small(folder: Path, cloud: Cloud, program: str) -> Iterator[Engine]:
-    with serving(cloud) as ports:
-        engine = Engine(folder, ports)
+    with serving(cloud) as served:
+        engine = Engine(folder, served)
         small_project(engine, _whole(program))
         yield engine
 

@@ -25,7 +25,7 @@ def node_group(recording: Recording, name: str) -> Made:
 def test_a_group_starts_without_nodes_and_leaves_its_size_to_the_autoscaler(run: Run) -> None:
     group = node_group(run("p3"), "spotmpi-p3-p3")
     assert group.inputs["scalingConfig"] == {"desiredSize": 0, "minSize": 0, "maxSize": 8}
-    assert group.ignore_changes == ("scalingConfig.desiredSize",)
+    assert group.ignore_changes == ("scalingConfig",)
     assert group.delete_timeout == "30m"
 
 
@@ -58,6 +58,7 @@ def test_the_autoscaler_learns_labels_taint_and_gpus_of_an_empty_group(run: Run)
         "label/k8s.amazonaws.com/accelerator": "v100",
         "taint/nvidia.com/gpu": "present:NoSchedule",
         "resources/nvidia.com/gpu": "1",
+        "spotmpi:nodes": "0-8",
     }
 
 
@@ -158,5 +159,8 @@ def test_a_bigger_group_changes_nothing_but_its_own_maximum(run: Run) -> None:
     before, after = ({made.urn: made.inputs for made in recording.made} for recording in (small, big))
     assert before.keys() == after.keys()
     changed = [urn for urn in before if before[urn] != after[urn]]
-    assert [urn.split("::")[-1] for urn in changed] == ["spotmpi-lab-g4dn"]
-    assert after[changed[0]] == {**before[changed[0]], "scalingConfig": {"desiredSize": 0, "minSize": 0, "maxSize": 40}}
+    assert [urn.split("::")[-1] for urn in changed] == ["spotmpi-lab-g4dn", "spotmpi-lab-g4dn-sizes"]
+    sizes = {"desiredSize": 0, "minSize": 0, "maxSize": 40}
+    assert after[changed[0]] == {**before[changed[0]], "scalingConfig": sizes}  # which an update ignores
+    tag = {"key": "spotmpi:nodes", "value": "0-40", "propagateAtLaunch": False}
+    assert after[changed[1]] == {**before[changed[1]], "tag": tag}

@@ -24,7 +24,7 @@ from tests.jobs.scripted_cluster import ScriptedCluster
 from tests.jobs.stocked_account import Stock
 from tests.jobs.test_environment import OUTPUTS
 
-GROUP_TAGS = {"k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn"}
+GROUP_TAGS = {"k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn", "spotmpi:nodes": "0-2"}
 SETTINGS = "config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n"
 CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
 MADE = {
@@ -38,7 +38,7 @@ MADE = {
 
 # What Pulumi does here: programs on PATH that answer as it does, with a file of what they were asked.
 PULUMI = """#!{python} -SE
-import json, pathlib, sys
+import json, os, pathlib, sys
 here = pathlib.Path({folder!r})
 words = sys.argv[1:]
 stack = words[words.index("--stack") + 1]
@@ -48,6 +48,11 @@ with open(here / "asked", "a") as file:
 trouble = here / (words[0] + ".trouble")
 if trouble.exists():
     print("error: " + trouble.read_text()); trouble.unlink(); sys.exit(255)
+refusal = here / "refusal"  # as tests/engine/test_sizes_in_engine.py has it of the real one, the program's end included
+if words[0] in ("preview", "up") and refusal.exists() and not os.environ.get("SPOTMPI_REPLACE_NODES"):
+    print('    error: Preview failed: before hook "it" failed: ' + refusal.read_text())
+    print("    error: preview failed\\n\\nTraceback (most recent call last):\\n" + "  frame\\n" * 40)
+    sys.exit(255)
 if words[:2] in (["stack", "export"], ["stack", "output"]) and not held.exists():
     print("error: no stack named " + repr(stack) + " found", file=sys.stderr); sys.exit(255)
 if words[:2] == ["stack", "export"]:
@@ -58,7 +63,7 @@ elif words[:2] == ["stack", "rm"]:
     held.unlink()
 elif words[:2] == ["stack", "select"] and not held.exists():
     held.write_text(json.dumps({{"deployment": {{"resources": []}}}}))
-elif words[0] == "preview" and not json.loads(held.read_text())["deployment"]["resources"]:
+elif words[0] == "preview" and (refusal.exists() or not json.loads(held.read_text())["deployment"]["resources"]):
     print("error: no changes were expected but changes were proposed"); sys.exit(255)
 elif words[0] == "up":
     made = {made!r} if not stack.endswith("-data") else {{"aws:efs/fileSystem:FileSystem": "fs-kept"}}

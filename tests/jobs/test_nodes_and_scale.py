@@ -127,6 +127,7 @@ def account() -> Iterator[ScriptedAccount]:
             tags = {
                 "eks:cluster-name": owner,
                 "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn",
+                "spotmpi:nodes": f"0-{most}",
             }
             scaling.create_auto_scaling_group(
                 AutoScalingGroupName=name,

@@ -18,7 +18,7 @@ from jobs.cloud.stack_file import read_stack
 from jobs.cloud.up import NotAgreed, Wishes, up
 from jobs.errors import InputError, SpotmpiError
 from jobs.runs import RunState
-from tests.jobs.one_life import FIRST, Killed, Life
+from tests.jobs.one_life import FIRST, GROUP_TAGS, Killed, Life
 from tests.jobs.scripted_account import ScriptedAccount, World
 from tests.jobs.test_environment import OUTPUTS
 
@@ -182,6 +182,33 @@ def test_groups_are_closed_by_aws_when_an_environment_expires_and_opened_by_the_
     life.stock.groups["eks-g4dn"]["MaxSize"] = 0  # as AWS leaves it after that time
     up("lab", life.hands, Wishes(images=False))
     assert life.stock.groups["eks-g4dn"]["MaxSize"] == 2 and life.stock.ends == {}
+
+
+REFUSAL = "group g4dn runs 2 nodes, runs included: stop the runs, or set SPOTMPI_REPLACE_NODES=1 to interrupt them"
+
+
+def test_nodes_are_not_replaced_while_runs_are_live(life: Life) -> None:
+    up("lab", life.hands)
+    (life.folder / "refusal").write_text(REFUSAL)
+    life.runs = [RunState("a-1", "", "a", "running"), RunState("b-1", "", "b", "succeeded")]
+    with pytest.raises(SpotmpiError) as refused:
+        up("lab", life.hands)
+    assert str(refused.value) == f"lab was left as it is: {REFUSAL}; live runs: a-1"
+    assert life.asked().count("up --yes --skip-preview @lab") == 1
+
+    life.runs = []
+    up("lab", life.hands)
+    assert life.asked().count("up --yes --skip-preview @lab") == 1
+    assert "nodes run, but no run is on them: they are replaced" in life.said
+
+
+def test_a_closed_group_of_several_parts_gets_the_sizes_of_each_part_back(life: Life) -> None:
+    up("lab", life.hands)
+    for name, sizes in (("eks-g4dn", "2-450"), ("eks-g4dn-2", "0-50")):
+        life.stock.group(name, {**GROUP_TAGS, "spotmpi:nodes": sizes}, most=0)
+    up("lab", life.hands)
+    opened = {name: (group["MinSize"], group["MaxSize"]) for name, group in life.stock.groups.items()}
+    assert opened == {"eks-g4dn": (2, 450), "eks-g4dn-2": (0, 50)}
 
 
 def test_a_small_run_that_fails_is_told_and_tried_again(life: Life) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from tests.engine.providers import aws_cluster, aws_network, aws_services
+from tests.engine.providers import aws_cluster, aws_network, aws_services, scaling
 from tests.engine.providers.cloud import Asked, Provider
 from tests.engine.providers.kinds import Kind
 from tests.engine.providers.records import Record, Refused
@@ -51,6 +51,13 @@ class Aws(Provider):
         if asked.token == aws_cluster.LOG_GROUP and inputs["name"] in self.cloud.memories.log_groups:
             raise Refused(f"ResourceAlreadyExistsException: EKS made {inputs['name']} again after its deletion")
         return super().create(asked, inputs)
+
+    def update(self, asked: Asked, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]) -> Record:
+        """Change it; a node group's sizes are sent as the provider sends them."""
+        with self.cloud.lock:
+            if asked.token == aws_network.NODE_GROUP:
+                inputs = scaling.sent(self.cloud, identity, inputs, state)
+            return super().update(asked, identity, inputs, state)
 
     def delete(self, asked: Asked, identity: str) -> None:
         """Take it away; the log group that EKS writes to stays unless the program has it."""

@@ -43,6 +43,7 @@ class Cloud:
 
     `given` holds ids and ARNs that were there before; `leftovers` what AWS makes by itself and nobody takes away;
     `memories` what it tells of things that are gone.
+    `terminated` are nodes that somebody's request ended while they ran: node group and number, for each request.
     """
 
     records: Records = field(default_factory=Records)
@@ -50,6 +51,7 @@ class Cloud:
     given: set[str] = field(default_factory=set)
     leftovers: list[str] = field(default_factory=list)
     memories: Memories = field(default_factory=Memories)
+    terminated: list[tuple[str, int]] = field(default_factory=list)
     account: str = ACCOUNT
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -131,7 +133,8 @@ class Provider:
         """The outputs of a preview: what can't be known yet is unknown."""
         kind = self._kind(asked, inputs)
         if state is not None:
-            return {**state, **inputs} | ({kind.counted: UNKNOWN} if kind.counted else {})
+            answered = {key: state[key] for key in kind.unknown if key in state}
+            return {**state, **inputs, **answered} | ({kind.counted: UNKNOWN} if kind.counted else {})
         unknown = (*kind.unknown, "arn") if kind.arn else kind.unknown
         return {**inputs, **dict.fromkeys(unknown, UNKNOWN)}
 
@@ -153,8 +156,8 @@ class Provider:
             records.add(record)
             return record
 
-    def update(self, asked: Asked, identity: str, inputs: dict[str, Any]) -> Record:
-        """Change what exists in place."""
+    def update(self, asked: Asked, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]) -> Record:
+        """Change what exists in place; *state* is what the engine believes that it is like."""
         kind, records = self._kind(asked, inputs), self.cloud.records
         with self.cloud.lock:
             self.reach()

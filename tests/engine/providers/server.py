@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from tests.engine.providers.aws import Aws
 from tests.engine.providers.cloud import Asked, Cloud, Provider
 from tests.engine.providers.kubernetes import Kubernetes
 from tests.engine.providers.records import Record, Refused
+from tests.engine.providers.scaling_api import serving_scaling
 from tests.engine.providers.tls import Tls
 from tests.engine.providers.wire import from_struct, to_struct
 
@@ -93,7 +95,8 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
             self._script.record("update", asked.token, asked.name, True, None)
             planned = self._provider.planned(asked, inputs, from_struct(request.olds))
             return provider_pb2.UpdateResponse(properties=to_struct(planned))
-        act = lambda: self._provider.update(asked, request.id, inputs)  # noqa: E731
+        state = from_struct(request.olds)
+        act = lambda: self._provider.update(asked, request.id, inputs, state)  # noqa: E731
         changed: Record = self._answer(context, "update", asked, False, act)
         return provider_pb2.UpdateResponse(properties=to_struct(changed.outputs))
 
@@ -147,9 +150,23 @@ def _asked(request: Any) -> Asked:
     return Asked(request.type or urn.split("::")[-2].split("$")[-1], request.name or urn.split("::")[-1], urn)
 
 
+@dataclass(frozen=True)
+class Served:
+    """Where the stand-ins are: the value of PULUMI_DEBUG_PROVIDERS, and the address of the Auto Scaling API."""
+
+    providers: str
+    scaling: str
+
+
 @contextmanager
-def serving(cloud: Cloud, kubernetes: Kubernetes | None = None) -> Iterator[str]:
-    """Serve every package while the context lasts; gives the value of PULUMI_DEBUG_PROVIDERS."""
+def serving(cloud: Cloud, kubernetes: Kubernetes | None = None) -> Iterator[Served]:
+    """Serve every package, and the API that the program itself calls, while the context lasts."""
+    with serving_scaling(cloud) as scaling, _providers(cloud, kubernetes) as providers:
+        yield Served(providers, scaling)
+
+
+@contextmanager
+def _providers(cloud: Cloud, kubernetes: Kubernetes | None) -> Iterator[str]:
     servers: list[grpc.Server] = []
     ports: list[str] = []
     try:

@@ -1,0 +1,41 @@
+"""Changes that replace the nodes of a group: refused while nodes run, since all would go at once, runs included."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+
+from infra import names
+from infra.scaling_groups import ScalingGroup
+
+# What EKS rolls out by replacing every node (UpdateNodegroupVersion); the rest it changes in place.
+_REPLACING = ("launchTemplate", "releaseVersion", "version")
+
+
+def keep_running_nodes(name: str, scaling: ScalingGroup) -> pulumi.ResourceHookBinding:
+    """Hooks for a node group that refuse to replace nodes that run, unless names.REPLACE_NODES is set."""
+
+    def refuse(args: pulumi.ResourceHookArgs) -> None:
+        changed = _changed(args.old_inputs or {}, args.new_inputs or {})
+        if changed and not os.environ.get(names.REPLACE_NODES):
+            _require_idle(scaling, args.old_outputs or {}, changed)
+
+    hook = pulumi.ResourceHook(f"{name}-replacement", refuse, pulumi.ResourceHookOptions(on_dry_run=True))
+    return pulumi.ResourceHookBinding(before_update=[hook])
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The changed inputs that replace nodes; one that a preview can't know yet has changed."""
+    return [key for key in _REPLACING if old.get(key) != new.get(key)]
+
+
+def _require_idle(scaling: ScalingGroup, outputs: Mapping[str, Any], changed: list[str]) -> None:
+    (resources,) = outputs["resources"]
+    running = scaling.describe(resources["autoscalingGroups"][0]["name"])["DesiredCapacity"]
+    if running:
+        raise pulumi.RunError(
+            f"group {scaling.group} runs {running} nodes, and the change of its {', '.join(changed)} (disk, tags or "
+            f"version) would replace all of them at once, runs included: wait until they are gone, stop the runs, or "
+            f"set {names.REPLACE_NODES}=1 to interrupt them"
+        )

@@ -1,0 +1,94 @@
+"""Sizes of node groups as they move in AWS: by an autoscaler, by EKS, and at their Auto Scaling groups.
+
+What each does: botocore's models of `autoscaling` (UpdateAutoScalingGroup) and `eks` (NodegroupScalingConfig), and
+`resourceNodeGroupUpdate` of the Terraform provider, which sends the whole scaling block as planned where any of it
+differs from the state, `desired_size` included, and a version update where the launch template does.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.engine.providers.aws_network import NODE_GROUP
+from tests.engine.providers.cloud import Cloud
+from tests.engine.providers.records import Record, Refused
+
+# What makes EKS replace every node of a group.
+_VERSIONS = ("launchTemplate", "releaseVersion", "version")
+
+
+def sizes(group: Record) -> tuple[int, int, int]:
+    """How many nodes a group has at least, is asked for, and has at most."""
+    size = group.inputs["scalingConfig"]
+    return size["minSize"], size["desiredSize"], size["maxSize"]
+
+
+def scaling_group(group: Record) -> str:
+    """The name of a node group's Auto Scaling group."""
+    return str(group.outputs["resources"][0]["autoscalingGroups"][0]["name"])
+
+
+def node_group(cloud: Cloud, stem: str) -> Record:
+    """The one node group whose name is *stem* with Pulumi's seven digits behind it, or nothing."""
+    groups = [
+        group
+        for group in cloud.records.of(NODE_GROUP)
+        if stem in (name := str(group.inputs["nodeGroupName"]), name[: -len("-0123456")])
+    ]
+    assert len(groups) == 1, f"{stem}: {[group.id for group in groups]}"
+    return groups[0]
+
+
+def autoscale(cloud: Cloud, stem: str, nodes: int) -> None:
+    """Do what the Cluster Autoscaler does: ask for so many nodes, within the sizes of the group."""
+    with cloud.lock:
+        group = node_group(cloud, stem)
+        low, _, high = sizes(group)
+        assert low <= nodes <= high, f"the autoscaler keeps {stem} within {low} and {high}"
+        _put(cloud, group, desiredSize=nodes)
+
+
+def resize(cloud: Cloud, name: str, changes: Mapping[str, int]) -> None:
+    """UpdateAutoScalingGroup: what is not given stays, but the desired capacity is moved into new bounds."""
+    with cloud.lock:
+        group = next((each for each in cloud.records.of(NODE_GROUP) if scaling_group(each) == name), None)
+        if group is None:
+            raise Refused(f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
+        low, desired, high = sizes(group)
+        low, high = changes.get("MinSize", low), changes.get("MaxSize", high)
+        wanted = changes.get("DesiredCapacity", min(max(desired, low), high))
+        if not 0 <= low <= wanted <= high:
+            raise Refused(f"Desired capacity:{wanted} must be between the specified min size:{low} and max size:{high}")
+        if wanted < desired:
+            cloud.terminated.append((group.id, desired - wanted))
+        _put(cloud, group, minSize=low, desiredSize=wanted, maxSize=high)
+
+
+def sent(cloud: Cloud, identity: str, planned: dict[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """What an update of a node group makes of it: *planned*, with the sizes as they are where none was sent."""
+    group = cloud.records.get(NODE_GROUP, identity)
+    if group is None:
+        return planned
+    _, running, _ = sizes(group)
+    if any(planned.get(key) != state.get(key) for key in _VERSIONS) and running:
+        cloud.terminated.append((identity, running))
+    if planned["scalingConfig"] == state["scalingConfig"]:
+        return {**planned, "scalingConfig": group.inputs["scalingConfig"]}
+    check(planned["scalingConfig"])
+    if (desired := planned["scalingConfig"]["desiredSize"]) < running:
+        cloud.terminated.append((identity, running - desired))
+    return planned
+
+
+def check(size: Mapping[str, int]) -> None:
+    """Refuse what EKS refuses; its words are those of terraform-aws-eks#3306 and cloud-platform-infrastructure#4595."""
+    low, desired, high = size["minSize"], size["desiredSize"], size["maxSize"]
+    if low > desired:
+        raise Refused(f"InvalidParameterException: Minimum capacity {low} can't be greater than desired size {desired}")
+    if desired > high:
+        raise Refused("InvalidParameterException: desiredSize can't be greater than maxSize")
+
+
+def _put(cloud: Cloud, group: Record, **changes: int) -> None:
+    size = {**group.inputs["scalingConfig"], **changes}
+    inputs, outputs = {**group.inputs, "scalingConfig": size}, {**group.outputs, "scalingConfig": size}
+    cloud.records.change(group, inputs=inputs, outputs=outputs)

@@ -1,0 +1,88 @@
+"""Sizes of node groups in the real engine, while an autoscaler moves them between two updates."""
+
+import pytest
+
+from tests.engine.engine import Engine
+from tests.engine.journey import prepare
+from tests.engine.providers.cloud import Cloud
+from tests.engine.providers.scaling import autoscale, node_group, sizes
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
+GROUP = "spotmpi-cpu-c6i"
+
+
+def configure(engine: Engine, **changes: object) -> None:
+    """Change keys of the only group of the stack `cpu`."""
+    (group,) = engine.config("cpu")["spotmpi:groups"]
+    engine.configure("cpu", {"spotmpi:groups": [{**group, **changes}]})
+
+
+def ended(cloud: Cloud) -> list[int]:
+    """The nodes of the only group of the stack `cpu` that ended while they ran."""
+    return [nodes for group, nodes in cloud.terminated if GROUP in group]
+
+
+def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    configure(engine, max=8)
+    assert engine.up("cpu").status == 0
+    assert sizes(node_group(cloud, GROUP)) == (0, 0, 8)
+
+    # The autoscaler moves what Pulumi's state has at 0.
+    autoscale(cloud, GROUP, 5)
+    configure(engine, max=16)
+    bigger = engine.up("cpu")
+    assert bigger.status == 0, bigger.text
+    assert sizes(node_group(cloud, GROUP)) == (0, 5, 16)
+
+    # A smaller maximum is refused while more nodes run, in the preview already, and nothing is changed.
+    configure(engine, max=4)
+    cloud.script.calls.clear()
+    for refused in (engine.preview("cpu"), engine.up("cpu")):
+        assert refused.status != 0
+        assert "group c6i runs 5 nodes, and the new max 4 would terminate 1 of them" in refused.text
+    assert cloud.script.changes() == []
+    assert sizes(node_group(cloud, GROUP)) == (0, 5, 16)
+
+    # A minimum above what the state has, and above what runs, starts nodes.
+    autoscale(cloud, GROUP, 1)
+    configure(engine, max=16, min=2)
+    raised = engine.up("cpu")
+    assert raised.status == 0, raised.text
+    assert sizes(node_group(cloud, GROUP)) == (2, 2, 16)
+
+    # A state that somebody has refreshed in between is no worse.
+    assert engine.run("refresh", "--yes", "--skip-preview", "--stack", "cpu").status == 0
+    autoscale(cloud, GROUP, 6)
+    configure(engine, max=32, min=0)
+    again = engine.up("cpu")
+    assert again.status == 0, again.text
+    assert sizes(node_group(cloud, GROUP)) == (0, 6, 32)
+    assert not ended(cloud)
+    assert engine.up("cpu").changes == []
+    assert engine.destroy("cpu").status == 0
+    assert len(cloud.records) == 0
+
+
+def test_nodes_that_run_are_not_replaced_unless_somebody_allows_it(engine: Engine, cloud: Cloud) -> None:
+    prepare(engine, "cpu")
+    assert engine.up("cpu").status == 0
+    autoscale(cloud, GROUP, 3)
+    engine.configure("cpu", {"spotmpi:tags": {"team": "vision"}})
+    for refused in (engine.preview("cpu"), engine.up("cpu")):
+        assert refused.status != 0
+        assert "group c6i runs 3 nodes, and the change of its launchTemplate" in refused.text
+    assert not ended(cloud)
+
+    # Without nodes there is nothing to lose.
+    autoscale(cloud, GROUP, 0)
+    assert engine.up("cpu").status == 0
+    assert engine.up("cpu").changes == []
+
+    autoscale(cloud, GROUP, 3)
+    configure(engine, disk_gib=120)
+    assert engine.up("cpu").status != 0
+    engine.environment = {"SPOTMPI_REPLACE_NODES": "1"}
+    allowed = engine.up("cpu")
+    assert allowed.status == 0, allowed.text
+    assert ended(cloud) == [3]

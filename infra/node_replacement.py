@@ -9,15 +9,15 @@ import pulumi
 from infra import names
 from infra.scaling_groups import ScalingGroup
 
-# What EKS rolls out by replacing every node (UpdateNodegroupVersion); the rest it changes in place.
-_REPLACING = ("launchTemplate", "releaseVersion", "version")
+# What EKS rolls out by replacing every node (UpdateNodegroupVersion), besides a new version of the launch template.
+_VERSIONS = ("releaseVersion", "version")
 
 
 def keep_running_nodes(name: str, scaling: ScalingGroup) -> pulumi.ResourceHookBinding:
     """Hooks for a node group that refuse to replace nodes that run, unless names.REPLACE_NODES is set."""
 
     def refuse(args: pulumi.ResourceHookArgs) -> None:
-        changed = _changed(args.old_inputs or {}, args.new_inputs or {})
+        changed = _changed(args.old_outputs or {}, args.new_inputs or {})
         if changed and not os.environ.get(names.REPLACE_NODES):
             _require_idle(scaling, args.old_outputs or {}, changed)
 
@@ -25,9 +25,11 @@ def keep_running_nodes(name: str, scaling: ScalingGroup) -> pulumi.ResourceHookB
     return pulumi.ResourceHookBinding(before_update=[hook])
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _changed(state: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The changed inputs that replace nodes; one that a preview can't know yet has changed."""
-    return [key for key in _REPLACING if old.get(key) != new.get(key)]
+    template = new["launchTemplate"]["version"] != state["launchTemplate"]["version"]
+    versions = [key for key in _VERSIONS if new.get(key) not in (None, state.get(key))]
+    return ["launch template"] * template + versions
 
 
 def _require_idle(scaling: ScalingGroup, outputs: Mapping[str, Any], changed: list[str]) -> None:

@@ -1,5 +1,6 @@
 """The program as a table of contents: which parts an environment has, and what each is given."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -85,7 +86,9 @@ def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOp
         ),
         aws,
     )
-    return _Machines(cluster, _node_groups(settings, network, cluster, aws), mount, aws)
+    # On the way down nodes go first: an NFS mount without its target hangs, and the pods that wait for it with it.
+    after = [*cluster.node_role_ready, *mount.ready]
+    return _Machines(cluster, _node_groups(settings, network, cluster, after, aws), mount, aws)
 
 
 def _network(settings: Settings, aws: pulumi.ResourceOptions) -> Network:
@@ -103,7 +106,11 @@ def _network(settings: Settings, aws: pulumi.ResourceOptions) -> Network:
 
 
 def _node_groups(
-    settings: Settings, network: Network, cluster: Cluster, aws: pulumi.ResourceOptions
+    settings: Settings,
+    network: Network,
+    cluster: Cluster,
+    after: Sequence[pulumi.Resource],
+    aws: pulumi.ResourceOptions,
 ) -> list[NodeGroup]:
     """Each group of the settings, on one host cluster and in its one zone."""
     host = Host(
@@ -114,7 +121,7 @@ def _node_groups(
         vpc_id=network.vpc_id,
         subnet_id=network.node_subnet_id,
         security_group_id=cluster.security_group_id,
-        after=cluster.node_role_ready,
+        after=after,
     )
 
     def made(group: Group) -> NodeGroup:

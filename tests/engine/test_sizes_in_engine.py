@@ -71,7 +71,7 @@ def test_nodes_that_run_are_not_replaced_unless_somebody_allows_it(engine: Engin
     engine.configure("cpu", {"spotmpi:tags": {"team": "vision"}})
     for refused in (engine.preview("cpu"), engine.up("cpu")):
         assert refused.status != 0
-        assert "group c6i runs 3 nodes, and the change of its launchTemplate" in refused.text
+        assert "group c6i runs 3 nodes, and the change of its launch template" in refused.text
     assert not ended(cloud)
 
     # Without nodes there is nothing to lose.

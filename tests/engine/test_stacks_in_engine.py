@@ -77,6 +77,8 @@ def test_each_thing_goes_before_what_it_stands_on(journey: Journey) -> None:
         assert names.index(f"spotmpi-{journey.stack}-{addon}") > last_nodes
     for addon in ("coredns", "metrics-server", "aws-efs-csi-driver"):
         assert gone.index((ADDON, f"spotmpi-{journey.stack}-{addon}")) < system
+    group = gone.index((NODE_GROUP, f"spotmpi-{journey.stack}-{journey.group}"))
+    assert tokens.index(MOUNT_TARGET) > group  # nodes that drain hang in mounts without their target
     if FILE_SYSTEM in tokens:
         assert tokens.index(MOUNT_TARGET) < tokens.index(FILE_SYSTEM)
 

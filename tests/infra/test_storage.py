@@ -54,6 +54,14 @@ def test_only_the_clusters_nodes_reach_the_mount_target_and_only_by_nfs(run: Run
     assert target["subnetId"] == "spotmpi-lab-nodes-id"
 
 
+def test_nodes_that_mount_it_go_before_the_mount_target(run: Run) -> None:
+    recording = run("p3")
+    way = {recording.one("MountTarget").urn, recording.one("SecurityGroupIngressRule", "spotmpi-p3-nfs").urn}
+    groups = [each for each in recording.of("aws:eks/nodeGroup:NodeGroup") if "system" not in each.name]
+    assert len(groups) == 2
+    assert all(way <= group.depends_on for group in groups)
+
+
 def test_the_volume_is_static_shared_and_kept_by_kubernetes(run: Run) -> None:
     spec = run("lab").one("PersistentVolume").inputs["spec"]
     assert spec == {

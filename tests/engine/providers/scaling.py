@@ -12,8 +12,8 @@ from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.records import Record, Refused
 
-# What makes EKS replace every node of a group.
-_VERSIONS = ("launchTemplate", "releaseVersion", "version")
+# What makes EKS replace every node of a group, besides its launch template.
+_VERSIONS = ("releaseVersion", "version")
 
 
 def sizes(group: Record) -> tuple[int, int, int]:
@@ -69,7 +69,8 @@ def sent(cloud: Cloud, identity: str, planned: dict[str, Any], state: Mapping[st
     if group is None:
         return planned
     _, running, _ = sizes(group)
-    if any(planned.get(key) != state.get(key) for key in _VERSIONS) and running:
+    versions = any(planned.get(key) not in (None, state.get(key)) for key in _VERSIONS)
+    if running and (versions or planned.get("launchTemplate") != state.get("launchTemplate")):
         cloud.terminated.append((identity, running))
     if planned["scalingConfig"] == state["scalingConfig"]:
         return {**planned, "scalingConfig": group.inputs["scalingConfig"]}

@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import hardware, machine, memory, place, protocol, record, ssh, system_errors
+from . import hardware, machine, memory, protocol, record, ssh, system_errors
 from .accounts import Accounts
 from .arrival import Arrival
 from .attempt import Attempt
-from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Ending, Outcome
+from .endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
 from .fence import Fenced
+from .leader_requests import LeaderRequests
 from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
 from .peers import Hub
 from .place import Place
@@ -25,80 +26,6 @@ RENDEZVOUS_PORT = "23456"  # torch's users know it
 TALK = 1.0  # seconds between words on who is awaited; hundreds of hosts come within one
 ASKING = 5.0  # seconds in which every agent has to show that it lives after a launcher failed
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
-_CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
-
-
-class LeaderRequests:
-    """Why the attempt should end, asked at every look of `Attempt`; serves the workers meanwhile."""
-
-    def __init__(
-        self, here: Place, hub: Hub, notice: Notice, daemon: Daemon, check_fence: Callable[[], None] = lambda: None
-    ) -> None:
-        self._here = here
-        self._hub = hub
-        self._notice = notice
-        self._daemon = daemon
-        self._check_fence = check_fence
-
-    def wanted(self) -> Ending | None:
-        """The `Ending` that somebody or something asks for, or None; raises `Fenced`."""
-        self._check_fence()
-        self._hub.serve(0)
-        asked = place.stop_asked()
-        if asked is not None:
-            return Ending(Outcome(STOPPED, asked, 0), True)
-        noticed = self._noticed()
-        if noticed:
-            return Ending(Outcome(INTERRUPTION, noticed, protocol.INTERRUPTED), True)
-        gone = self._gone()
-        if gone:
-            return Ending(gone, False)
-        failed = self.failed()
-        return Ending(failed, False) if failed else None
-
-    def failed(self) -> Outcome | None:
-        """How the launcher of another node failed, or None."""
-        for node, (code, reason) in self._hub.ended.items():
-            if code:
-                return Outcome(_CAUSES.get(code, FAILURE), "node %d: %s" % (node, reason), code)
-        return None
-
-    def urgent(self) -> bool:
-        """Nobody asks a pod to end without a checkpoint: it is killed then. Workers hear of us also while we end."""
-        self._check_fence()
-        self._hub.serve(0)
-        return False
-
-    def interruption(self) -> Outcome | None:
-        """How an attempt that has ended counts as interrupted, as far as is known now, or None.
-
-        Its end took all processes of this pod along, sshd too, which therefore tells nothing any more.
-        """
-        self._hub.serve(0.05)
-        noticed = self._noticed()
-        return Outcome(INTERRUPTION, noticed, protocol.INTERRUPTED) if noticed else self._lost()
-
-    def lost_nodes(self) -> tuple[int, ...]:
-        """The nodes that are gone and gave no notice."""
-        return tuple(sorted(set(self._hub.lost()) - set(self._hub.notices)))
-
-    def _noticed(self) -> str | None:
-        if self._notice.reason:
-            return "node 0: %s" % self._notice.reason
-        return next(("node %d: %s" % item for item in self._hub.notices.items()), None)
-
-    def _gone(self) -> Outcome | None:
-        trouble = self._daemon.trouble()
-        if trouble:
-            return Outcome(INTERRUPTION, "node 0: %s" % trouble, protocol.INTERRUPTED)
-        return self._lost()
-
-    def _lost(self) -> Outcome | None:
-        lost = self._hub.lost()
-        if not lost:
-            return None
-        reason = "lost %s" % ", ".join(self._here.hosts[node] for node in lost)
-        return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
 
 
 def run(here: Place, notice: Notice) -> int:

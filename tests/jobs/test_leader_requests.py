@@ -10,7 +10,7 @@ import pytest
 
 from jobs.pod import place
 from jobs.pod.endings import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED
-from jobs.pod.leader import LeaderRequests
+from jobs.pod.leader_requests import LeaderRequests
 
 
 class Heard:

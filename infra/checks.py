@@ -175,6 +175,16 @@ def _features(key: str, group: Group, kind: InstanceType, settings: Settings) ->
         yield Problem(f"{key}.efa", True, remedy)
 
 
+def warnings_of(settings: Settings) -> list[str]:
+    """What can be built, but may not give what somebody expects of it."""
+    lacking = "NCCL uses it only where the image has libfabric and aws-ofi-nccl; chainermn and pytorch of spotmpi have"
+    return [
+        f"spotmpi:groups: {group.name} has efa: true: {lacking} neither, and stay on TCP"
+        for group in settings.groups
+        if group.efa
+    ]
+
+
 def _storage(settings: Settings) -> Iterator[Problem]:
     storage = settings.storage
     if (storage.file_system_id is None) != (storage.access_point_id is None):

@@ -10,6 +10,7 @@ from infra.accelerators import AcceleratorArgs, Accelerators
 from infra.access import Access, AccessArgs
 from infra.autoscaling import Autoscaler, AutoscalerArgs
 from infra.budget import BudgetAlarm
+from infra.checks import warnings_of
 from infra.ci_access import CiAccess
 from infra.cluster import Cluster, ClusterArgs
 from infra.gpu_nodes import Host, NodeGroup, NodeGroupArgs
@@ -28,6 +29,8 @@ from infra.storage import FileSystemIds, Mount, MountArgs, Volume, VolumeArgs
 
 def build(settings: Settings) -> None:
     """Make everything that the settings ask for, and export the contract with `jobs`."""
+    for warning in warnings_of(settings):
+        pulumi.log.warn(warning)
     if settings.boundary:
         bound_roles(settings.boundary)
     aws = pulumi.ResourceOptions(providers=[aws_provider(settings)])

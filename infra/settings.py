@@ -65,7 +65,11 @@ class Group(_Part):
     min: int = Field(0, ge=0, description="how many nodes stay when nothing runs (each is billed)")
     market: Literal["spot", "on-demand"] = Field("spot", description="how the machines are bought")
     placement_group: bool = Field(True, description="keep the nodes close together in a cluster placement group")
-    efa: bool = Field(False, description="Elastic Fabric Adapter, where the type has it (needs `network.private`)")
+    efa: bool = Field(
+        False,
+        description="Elastic Fabric Adapter, where the type has it (needs `network.private`, and an image with "
+        "libfabric and aws-ofi-nccl: chainermn and pytorch have neither, so NCCL stays on TCP)",
+    )
     disk_gib: int = Field(100, ge=30, le=16384, description="root disk of a node in GiB")
     ami_release: AmiRelease | None = Field(
         None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"

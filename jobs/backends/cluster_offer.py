@@ -96,7 +96,8 @@ def _notes_on_nodes(choice: Choice, site: Site) -> list[str]:
     if choice.others:
         note += f" (kubernetes.node_groups could name {', '.join(choice.others)}, which fit as well)"
     fabric = (
-        f"each node asks for EFA x {site.efa}: NCCL takes it where the image has libfabric and aws-ofi-nccl, else TCP"
+        f"each node asks for EFA x {site.efa}: NCCL takes it where the image has libfabric and aws-ofi-nccl, else TCP "
+        "(spotmpi's own images have neither)"
     )
     return [note, fabric] if site.efa else [note]
 

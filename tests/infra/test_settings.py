@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from infra.checks import warnings_of
 from infra.problems import SettingsError
 from infra.settings import Settings
 from infra.stack_config import read
@@ -202,3 +203,10 @@ def test_a_raised_quota_is_said_once_and_holds(settings_of: SettingsOf) -> None:
 
 def test_five_hundred_and_twelve_nodes_fit_the_default_network(settings_of: SettingsOf) -> None:
     assert settings_of("lab", groups=[group(max=512)]).groups[0].max == 512
+
+
+def test_a_group_with_efa_is_told_what_our_images_lack(settings_of: SettingsOf) -> None:
+    wanted = {"name": "g5", "type": "g5.48xlarge", "max": 2, "placement_group": False}
+    (warning,) = warnings_of(settings_of("lab", groups=[{**wanted, "efa": True}], network={"private": True}))
+    assert warning.startswith("spotmpi:groups: g5 has efa: true: NCCL uses it only where the image has libfabric")
+    assert warnings_of(settings_of("lab", groups=[wanted])) == []

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from jobs.cli.view import say
+from jobs.cloud import state_bucket
 from jobs.cloud.checks.finding import Finding
 from jobs.cloud.rights import policy
 from jobs.errors import wrong
 
 
 def show_policy(wanted: str) -> None:
-    """Print an IAM policy as JSON."""
-    print(json.dumps(policy(wanted), indent=1))
+    """Print an IAM policy as JSON, with rights to the bucket of Pulumi's state where PULUMI_BACKEND_URL names one."""
+    bucket = state_bucket.named_in(os.environ)
+    print(json.dumps(policy(wanted, bucket.name if bucket else None), indent=1))
+    if bucket is None:
+        say(f"{state_bucket.VARIABLE} names no bucket such as s3://my-state: rights to Pulumi's state are left out")
 
 
 def with_probe(stack: str | None) -> tuple[Finding, ...]:

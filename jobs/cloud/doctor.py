@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from jobs.cloud.aws import Aws, open_account
-from jobs.cloud.checks import around, capacity, inside, leftovers, login, tools
+from jobs.cloud.checks import around, capacity, inside, leftovers, login, state, tools
 from jobs.cloud.checks.finding import Check, Finding, Subject, Tell
 from jobs.cloud.checks.live import Live, Look, look
 from jobs.cloud.faults import CallFailed
@@ -21,7 +21,13 @@ from jobs.errors import NotPermitted, SpotmpiError
 
 LIVE: tuple[Check, ...] = (*around.CHECKS, *inside.CHECKS)
 _LOGIN = Check("credentials", login.credentials)
-CHECKS: tuple[Check, ...] = (*login.CHECKS, *tools.CHECKS, *capacity.CHECKS, *leftovers.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *login.CHECKS,
+    *tools.CHECKS,
+    *state.CHECKS,
+    *capacity.CHECKS,
+    *leftovers.CHECKS,
+)
 _PATIENCE = 20  # seconds for a program to tell its version
 
 

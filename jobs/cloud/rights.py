@@ -40,6 +40,8 @@ LOOK: Sequence[str] = (
     "kms:DescribeKey",
     "logs:DescribeLogGroups",
     "pricing:GetProducts",
+    "s3:GetBucketPublicAccessBlock",
+    "s3:GetBucketVersioning",
     "servicequotas:GetAWSDefaultServiceQuota",
     "servicequotas:GetServiceQuota",
     "servicequotas:ListRequestedServiceQuotaChangeHistoryByQuota",
@@ -61,6 +63,14 @@ PUSH: Sequence[str] = (
     "ecr:UploadLayerPart",
 )
 _LOGIN = "ecr:GetAuthorizationToken"
+_REPOSITORIES = "arn:aws:ecr:*:*:repository/spotmpi-*/*"
+# Pulumi's state in a bucket: to read it, and to make the bucket and change what is in it.
+_READ_STATE = ("s3:GetObject", "s3:ListBucket")
+_MAKE_STATE = (
+    *("s3:CreateBucket", "s3:GetBucketPublicAccessBlock", "s3:GetBucketVersioning", "s3:PutBucketPublicAccessBlock"),
+    *("s3:PutBucketVersioning", "s3:PutEncryptionConfiguration"),
+)
+_WRITE_STATE = ("s3:DeleteObject", "s3:PutObject")
 _READ = (
     *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:Get*", "ecr:List*", "eks:Describe*", "eks:List*"),
     *("elasticfilesystem:Describe*", "iam:Get*", "iam:List*", "kms:Describe*", "kms:Get*", "kms:List*"),
@@ -154,28 +164,38 @@ _ENDS_TOO = ("budgets:ModifyBudget", "budgets:ViewBudget", "elasticfilesystem:Pu
 _KEPT_STORAGE = {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-*-data"}}
 
 
-def policy(wanted: str) -> Document:
+def policy(wanted: str, bucket: str | None = None) -> Document:
     """The IAM policy for *wanted*.
 
     look (plan, doctor, cost), run (run, image push, scale) and up (up and down) are for people; preview, build and
     destroy are for the roles of CI. build is `up` with a permissions boundary on every role that is made; destroy makes
-    nothing, and spares kept storage.
+    nothing, and spares kept storage. *bucket* is the S3 bucket of Pulumi's state; without one the state is elsewhere,
+    and no right to it is given.
     """
+    push = _allow("Push", PUSH, _REPOSITORIES)
+    state = _state(bucket, wanted in ("up", "build", "destroy")) if bucket else []
     if wanted == "look":
-        return _document(_allow("Look", [*LOOK, ASK_FOR_QUOTA]))
+        return _document(_allow("Look", [*LOOK, ASK_FOR_QUOTA]), *state)
     if wanted == "run":
-        ours = [_allow("Scale", SCALE, "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/eks-spotmpi-*")]
-        ours += [_allow("Push", PUSH, "arn:aws:ecr:*:*:repository/spotmpi-*/*")]
-        return _document(_allow("Look", [*LOOK, _LOGIN]), *ours)
+        scale = _allow("Scale", SCALE, "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/eks-spotmpi-*")
+        return _document(_allow("Look", [*LOOK, _LOGIN]), scale, push, *state)
     if wanted == "up":
-        return _document(*_building())
+        return _document(*_building(), push, *state)
     if wanted == "preview":
-        return _document(_allow("Read", _READ))
+        return _document(_allow("Read", _READ), *state)
     if wanted == "build":
-        return _document(*_bounded(_building()))
+        return _document(*_bounded(_building()), *state)
     if wanted == "destroy":
-        return _document(*_destroying())
+        return _document(*_destroying(), *state)
     raise wrong("--iam", wanted, f"use one of {', '.join(WANTED)}")
+
+
+def _state(bucket: str, change: bool) -> list[Document]:
+    place = f"arn:aws:s3:::{bucket}"
+    given = [_allow("State", _READ_STATE, [place, f"{place}/*"])]
+    if change:
+        given += [_allow("StateBucket", _MAKE_STATE, place), _allow("ChangeState", _WRITE_STATE, f"{place}/*")]
+    return given
 
 
 def _building() -> list[Document]:
@@ -207,7 +227,7 @@ def _about_roles(actions: set[str]) -> set[str]:
     return {action for action in actions if action.startswith("iam:") and "ServiceLinked" not in action}
 
 
-def _allow(name: str, actions: Sequence[str] | set[str], resource: str = "*") -> Document:
+def _allow(name: str, actions: Sequence[str] | set[str], resource: str | list[str] = "*") -> Document:
     return {"Sid": name, "Effect": "Allow", "Action": sorted(actions), "Resource": resource}
 
 

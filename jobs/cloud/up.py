@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from jobs import environment
 from jobs.backends.choose import Where
-from jobs.cloud import ledger, log_group, sizes
+from jobs.cloud import ledger, log_group, sizes, state_bucket
+from jobs.cloud.faults import CallFailed
 from jobs.cloud.hands import Hands
 from jobs.cloud.pulumi_cli import Pulumi
 from jobs.cloud.registry import in_registry
@@ -70,7 +71,7 @@ class _Building:
         if self._stack.kind == "data":
             remedy = f"it is built with the stack that uses it: `spotmpi up {self._stack.stack.removesuffix('-data')}`"
             raise wrong("STACK", self._stack.stack, remedy)
-        steps = [("doctor: account, tools, quota", self._examine)]
+        steps = [("doctor: account, tools, quota", self._prepare)]
         if self._stack.keep:
             steps.append(("storage that outlives the environment", self._storage))
         steps.append(("network, cluster, node groups", self._machines))
@@ -84,6 +85,29 @@ class _Building:
         if self._wishes.images and self._wishes.smoke:
             steps.append(("a small run", self._smoke))
         return steps
+
+    def _prepare(self) -> None:
+        self._examine()
+        self._make_state_bucket()
+
+    def _make_state_bucket(self) -> None:
+        """Make the bucket that Pulumi's state is to be in, after a yes, where there is none."""
+        aws, bucket = self._hands.aws, state_bucket.named_in(self._hands.pulumi.variables)
+        region = self._stack.region or aws.region or ""
+        if bucket is None:
+            return
+        try:
+            if state_bucket.condition(aws, region, bucket):
+                return
+        except CallFailed as error:  # one may use a bucket without being allowed to look at its settings
+            self._hands.say(f"the bucket of Pulumi's state can't be looked at: {error}")
+            return
+        where = f"{bucket.name} in {bucket.region or region}"
+        if not self._hands.agree(f"Make bucket {where} for Pulumi's state, private, encrypted and versioned?"):
+            remedy = f"make it, or set {state_bucket.VARIABLE} to a state that exists"
+            raise NotAgreed(f"there is no bucket {bucket.name} for Pulumi's state: {remedy}")
+        state_bucket.make(aws, region, bucket)
+        self._hands.say(f"made bucket {where}")
 
     def _examine(self) -> None:
         if self._stack.zone is None:

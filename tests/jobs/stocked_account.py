@@ -65,6 +65,7 @@ class Stock:
     images: set[str] = field(default_factory=set)  # repository:tag
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # Auto Scaling groups as AWS tells of them
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # scheduled actions
+    buckets: dict[str, dict[str, Any]] = field(default_factory=dict)  # what S3 was told of each
     slow: int = 0  # looks at groups for which their machines stay after they were told to go
     look: Callable[[], None] = lambda: None  # called before every answer
 
@@ -76,7 +77,9 @@ class Stock:
             self.look()
             return answer(asked)
 
-        for operation, answer in (self._data() | self._network() | self._leftovers() | self._machines()).items():
+        for operation, answer in (
+            self._data() | self._network() | self._leftovers() | self._machines() | self._s3()
+        ).items():
             made.answers[operation] = lambda region, asked, answer=answer: answered(answer, asked)  # type: ignore[misc]
         return made
 
@@ -160,6 +163,28 @@ class Stock:
             ),
             "DeleteScheduledAction": self._forget_end,
         }
+
+    def _s3(self) -> dict[str, Answer]:
+        return {
+            "CreateBucket": lambda asked: self.buckets.update({asked["Bucket"]: {}}) or {},
+            "GetBucketVersioning": lambda asked: self._bucket(asked).get("VersioningConfiguration", {}),
+            "GetPublicAccessBlock": self._public_access,
+            **dict.fromkeys(("PutPublicAccessBlock", "PutBucketEncryption", "PutBucketVersioning"), self._put),
+        }
+
+    def _bucket(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if asked["Bucket"] not in self.buckets:
+            raise Refusal("NoSuchBucket")
+        return self.buckets[asked["Bucket"]]
+
+    def _public_access(self, asked: Mapping[str, Any]) -> Any:
+        if "PublicAccessBlockConfiguration" not in self._bucket(asked):
+            raise Refusal("NoSuchPublicAccessBlockConfiguration")
+        return self._bucket(asked)
+
+    def _put(self, asked: Mapping[str, Any]) -> Any:
+        self._bucket(asked).update(asked)
+        return {}
 
     def _interfaces(self, asked: Mapping[str, Any]) -> Any:
         found = []

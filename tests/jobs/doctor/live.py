@@ -163,5 +163,6 @@ def all_well(account: ScriptedAccount, folder: Path, monkeypatch: pytest.MonkeyP
     (folder / "stacks").mkdir()
     (folder / "stacks" / "Pulumi.mine.yaml").write_text(STACK)
     monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))
+    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
     monkeypatch.chdir(folder)
     return made

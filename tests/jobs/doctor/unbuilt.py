@@ -57,5 +57,6 @@ def nothing_built(account: ScriptedAccount, world: World, folder: Path, monkeypa
     }
     (folder / "stacks").mkdir()
     monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))
+    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
     monkeypatch.chdir(folder)
     stack()

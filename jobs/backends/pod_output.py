@@ -58,7 +58,7 @@ def parse_all(text: str) -> list[Entry | str]:
             found = json.loads("[" + text.replace("\n", ",") + "]")  # three times as fast as one by one
         except (ValueError, RecursionError):
             found = []
-        entries = _entries(found) if len(found) == count else []
+        entries = _entries(found) if len(found) == count and {*map(type, found)} == {dict} else []
         if entries:
             return entries
     return [parse(line) or line for line in text.split("\n")]
@@ -89,16 +89,15 @@ def _block(found: list[dict[str, Any]]) -> Entry | None:
         if len({*attempts}) > 1 or len({*nodes}) > 1 or not _successive(numbers) or not _successive(entries):
             return None
         lines = Lines(attempts[0], nodes[0], numbers[0], times, ranks, streams, texts)
-        return Entry(entries[0], lines=lines) if _are_lines(lines) else None
-    except (ValueError, KeyError, TypeError, OverflowError, AttributeError, MemoryError):
+        return Entry(entries[0], lines=lines) if _is_count(entries[0]) and _are_lines(lines) else None
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def _are_lines(lines: Lines) -> bool:
     """Whether all values are of their types."""
     return (
-        _is_count(lines.attempt)
-        and _is_count(lines.node)
+        all(map(_is_count, (lines.attempt, lines.node, lines.number)))
         and {*map(type, lines.times)} <= {float, int}
         and min(lines.times) >= 0
         and max(lines.times) < runs.LATEST
@@ -164,7 +163,12 @@ def event(values: Any) -> Event | None:
     if not isinstance(values, dict):
         return None
     time, kind, attempt = values.get("t"), values.get("event"), values.get("attempt", 0)
-    if not _is_time(time) or not isinstance(kind, str) or not _is_count(attempt):
+    if (
+        not _is_time(time)
+        or not isinstance(kind, str)
+        or kind in (record.LINE, record.METRIC)
+        or not _is_count(attempt)
+    ):
         return None
     said = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
     return Event(float(time), kind, attempt, values=said)

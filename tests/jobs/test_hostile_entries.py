@@ -29,6 +29,9 @@ ENTRIES: dict[str, Any] = {
     "an event without a time": {"n": 1, "e": {"event": "failed"}},
     "an event that is a list": {"n": 1, "e": [1]},
     "an event of no kind": {"n": 1, "e": {"t": 5, "event": ["failed"]}},
+    "an event that is a line": {"n": 1, "e": {"t": 5, "event": "line"}},
+    "an event that is a metric": {"n": 1, "e": {"t": 5, "event": "metric"}},
+    "a line of number 10**400": {"n": 1, "l": [1, 0, 10**400, 5.0, None, "o", "t"]},
     "a metric without a place": {"n": 1, "m": {"t": 5, "kind": "metric"}},
     "a metric of other types": {"n": 1, "m": {"t": 5, "kind": "metric", "iteration": "x", "attempt": 1, "node": 0}},
     "an attempt that is a list": {"n": 1, "a": [1, 0, []]},
@@ -53,6 +56,17 @@ def test_an_entry_that_is_nested_deeply_is_none() -> None:
     assert pod_output.parse_all(line) == [line]
 
 
+@pytest.mark.parametrize("number", [10**400, -1, 1.5])
+def test_an_entry_alone_has_a_number_that_can_be_counted_on(number: float) -> None:
+    line = json.dumps({"n": number, "l": [1, 0, 1, 5.0, None, "o", "t"]}, separators=(",", ":"))
+    assert pod_output.parse_all(line) == [line]
+
+
+def test_lines_that_only_together_are_json_are_no_entries() -> None:
+    lines = ['{"n":1},5', '{"n":1,"x":[1', '{"n":2}]}']
+    assert pod_output.parse_all("\n".join(lines)) == lines
+
+
 EVENTS: dict[str, dict[str, Any]] = {
     "counts in words": {"event": "restarted", "failures": "x", "interruptions": []},
     "no counts": {"event": "restarted"},
@@ -60,6 +74,8 @@ EVENTS: dict[str, dict[str, Any]] = {
     "an attempt in words": {"event": "started", "attempt": "x"},
     "a kind that is a list": {"event": ["failed"]},
     "no kind": {},
+    "a line": {"event": "line"},
+    "a metric": {"event": "metric", "iteration": []},
     "a time in words": {"event": "failed", "t": "x"},
     "a time that no date has": {"event": "submitted", "t": 1e300},
     "a negative time": {"event": "submitted", "t": -1e300},

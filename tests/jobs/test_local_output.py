@@ -9,6 +9,7 @@ import pytest
 
 from jobs.pod import record
 from tests.contract.conftest import Somewhere
+from tests.jobs import hostile
 from tests.jobs.local_runs import events_of, python, shell, texts
 
 
@@ -53,6 +54,20 @@ out.write(b"no end of line")
         '{"spotmpi": ["metric"]}',
         "no end of line",
     ]
+
+
+@pytest.mark.parametrize(("ending", "state"), [(0, "succeeded"), (3, "failed")])
+def test_a_run_ends_as_its_program_does_whatever_that_has_written(
+    here: Somewhere, tmp_path: Path, ending: int, state: str
+) -> None:
+    (tmp_path / "all").write_bytes(b"\n".join([*hostile.LINES.values(), b"that is all\n"]))
+    said = f"cat {tmp_path}/all; cat {tmp_path}/all >&2; exit {ending}"
+    pattern = {"pattern": r"(?P<iteration>\d+) (?P<loss>\S+)"}
+    events = here.all_events(shell(said, limits={"failures": 0}, metrics=pattern))
+
+    assert events[-1].kind == state
+    assert texts(events).count("that is all") == 2
+    assert here.backend.list()[0].state == state
 
 
 def test_a_progress_bar_without_line_ends_is_a_sign_of_life_and_of_progress(here: Somewhere) -> None:

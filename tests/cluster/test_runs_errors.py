@@ -17,6 +17,7 @@ from jobs.backends.kubernetes import KubernetesBackend
 from jobs.errors import SpotmpiError
 from jobs.events import Event
 from jobs.spec import from_values
+from tests.cluster.environment_namespace import objects
 from tests.cluster.followed import Followed, Runs, digits, plain, runs_in
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kubernetes import Kubernetes, Object
@@ -219,13 +220,9 @@ def test_who_may_not_create_secrets_runs_over_the_key_pair_of_the_namespace(
 
 
 def _rights_without_secrets(user: str) -> list[Object]:
-    """All that a user of runs needs in a namespace, but for Secrets."""
-    rules = [
-        {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["*"]},
-        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
-        {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]},
-    ]
+    """All that an environment's users may do in its namespace, but for Secrets."""
+    (role,) = [each for each in objects("any") if each["kind"] == "Role" and each["metadata"]["namespace"] == "any"]
+    rules = [rule for rule in role["rules"] if "secrets" not in rule["resources"]]
     api, name = "rbac.authorization.k8s.io", f"{user}-runs"
     to = {"apiGroup": api, "kind": "Role", "name": name}
     who = [{"apiGroup": api, "kind": "User", "name": user}]

@@ -98,10 +98,10 @@ class PodLog:
                 raise error
 
     async def _pieces(self, log: AsyncIterator[str], follow: bool) -> AsyncIterator[str | None]:
-        """The pieces of *log*; None, once, where nothing comes of a pod from which nothing is known yet."""
+        """The pieces of *log*; None, once, where nothing comes of a connection that was just made."""
         first = asyncio.ensure_future(anext(log, None))
         try:
-            if follow and not self._last:
+            if follow:
                 await asyncio.wait({first}, timeout=SILENCE)
                 if not first.done():
                     yield None
@@ -121,8 +121,9 @@ class PodLog:
             found = await self._source.replay(self._source.pod, self._source.node, self._time, now)
         except SpotmpiError:
             return []  # The next entry tells by its number what is missing, and is asked for then.
-        self._unnumbered = bool(found)
-        return [each for some in found for each in some.apart() if self._is_new(each)]
+        new = [each for some in found for each in some.apart() if self._is_new(each)]
+        self._unnumbered = self._unnumbered or bool(new)
+        return new
 
     async def _take(self, text: str, resumed: bool) -> tuple[list[Entry], bool]:
         """What is new in *text*, and whether something is missing that a longer look back can give."""
@@ -135,8 +136,7 @@ class PodLog:
                 return found, True
             if missing or self._unnumbered or (self._source.earlier and not self._last):
                 self._unnumbered = False
-                recovered = await self._recovered(missing, entry.time or self._client.now())
-                found += [each for some in recovered for each in some.apart() if self._is_new(each)]
+                found += await self._recovered(missing, entry)
             self._last = entry.last
             if self._is_new(entry):
                 found.append(self._told(entry))
@@ -163,9 +163,9 @@ class PodLog:
             return entry
         return entry._replace(event=replace(event, values={**event.values, "container": self._source.pulled}))
 
-    async def _recovered(self, missing: int, until: float) -> list[Entry]:
-        """What the run folder holds of *missing* entries, and an event that tells what it does not hold."""
-        node = self._source.node
+    async def _recovered(self, missing: int, entry: Entry) -> list[Entry]:
+        """What the run folder holds of *missing* entries before *entry*, and an event that tells what it lacks."""
+        node, until = self._source.node, entry.time or self._client.now()
         try:
             found = await self._source.replay(self._source.pod, node, self._time, until)
         except SpotmpiError as error:
@@ -173,11 +173,13 @@ class PodLog:
                 reason = f"what earlier attempts printed on node {node} can no longer be had: {error}"
                 return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             found = []
-        if len(found) >= missing:
-            return found
-        lost = missing - len(found)
+        new = [each for some in found for each in some.apart() if self._is_new(each)]
+        # The folder may repeat lines at both ends of the span, of which one is *entry* itself.
+        lost = missing - sum(not _is_same_line(each, entry) for each in new)
+        if lost <= 0:
+            return new
         reason = f"{lost} entries of node {node} can no longer be had"
-        return [*found, Entry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
+        return [*new, Entry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
 
     def _is_new(self, entry: Entry) -> bool:
         self._time = max(self._time, entry.time or 0)
@@ -192,3 +194,11 @@ class PodLog:
             return False
         self._lines[where] = event.number
         return True
+
+
+def _is_same_line(one: Entry, other: Entry) -> bool:
+    """Whether both are the same line of output."""
+    first, second = one.event, other.event
+    if first is None or second is None or first.kind != record.LINE or second.kind != record.LINE:
+        return False
+    return (first.attempt, first.node, first.number) == (second.attempt, second.node, second.number)

@@ -142,6 +142,36 @@ def test_a_follower_of_a_quiet_pod_whose_log_was_rotated_gets_it_from_the_run_fo
     assert gaps(entries) == []
 
 
+@pytest.mark.parametrize("more", [[], lines(7, 8)], ids=["nothing more", "more"])
+def test_what_was_rotated_away_while_the_connection_was_broken_comes_at_once(more: list[str]) -> None:
+    """It works: what the run folder has, without waiting for the next line. It fails: that comes hours later."""
+    pod = FakePod([*lines(1, 3), CUT], [SILENT, *more])
+    pod.folder = [entry for text in lines(1, 6) if (entry := parse(text))]
+    entries, _ = pod.read()
+    assert numbers(entries) == list(range(1, 7 + len(more)))
+    assert gaps(entries) == []
+
+
+@pytest.mark.parametrize("before", [[], [[*lines(1, 3), CUT]]], ids=["at first", "after a break"])
+def test_a_gap_is_told_where_the_run_folder_had_nothing_new_after_a_silence(before: list[list[Any]]) -> None:
+    """It works: 3 entries are missing. It fails: the silence has been asked about, and so the gap counts as closed."""
+    first = 3 * len(before) + 4
+    pod = FakePod(*before, [SILENT, *lines(first, first + 1)], lines(first, first + 1))
+    pod.folder = [entry for text in lines(1, 3 * len(before)) if (entry := parse(text))]
+    entries, _ = pod.read()
+    assert numbers(entries)[-2:] == [first, first + 1]
+    assert gaps(entries) == [3]
+
+
+def test_lines_that_the_run_folder_repeats_at_both_ends_of_a_gap_do_not_hide_it() -> None:
+    """It works: line 4 is missing. It fails: lines 3 and 5, told by the folder once more, count in its place."""
+    pod = FakePod([*lines(1, 3), CUT], [line(5)], [line(5)])
+    pod.folder = [entry for text in (line(3), line(5)) if (entry := parse(text))]
+    entries, _ = pod.read()
+    assert numbers(entries) == [1, 2, 3, 5]
+    assert gaps(entries) == [1]
+
+
 def test_a_quiet_pod_whose_run_folder_cannot_be_read_is_waited_for() -> None:
     pod = FakePod([SILENT, *lines(1, 2)])
     entries, _ = pod.read()

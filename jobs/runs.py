@@ -155,7 +155,8 @@ class Target(NamedTuple):
 def cluster_of(paths: RunPaths) -> Target | None:
     """Where the run is whose copy the folder holds; None where the folder is no copy."""
     values = (_record(paths.plan) or {}) if paths.plan.is_file() else {}
-    return Target(values.get("context"), str(values["namespace"])) if values.get("backend") == KUBERNETES else None
+    here = values.get("backend") != KUBERNETES
+    return None if here else Target(values.get("context"), str(values.get("namespace")))
 
 
 def summary(paths: RunPaths) -> dict[str, Any] | None:

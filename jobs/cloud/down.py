@@ -10,6 +10,7 @@ from jobs.backends.choose import Where
 from jobs.cloud import ledger, log_group, sizes
 from jobs.cloud.hands import Hands
 from jobs.cloud.remains import Trace, cluster_exists
+from jobs.cloud.security_groups import sweep_security_groups
 from jobs.cloud.stack_file import StackFile, read_stack
 from jobs.cloud.still_billed import Left, interfaces_in_use, still_billed, sweep_interfaces
 from jobs.cloud.up import NotAgreed
@@ -114,7 +115,10 @@ class _Removing:
         self._destroyed = self._destroy(self._stack.stack)
 
     def _destroy(self, stack: str) -> bool:
-        """Destroy, and once more without the interfaces that the CNI left in the subnets; whether anything existed."""
+        """Destroy, and once more without what may hold the network: the CNI's interfaces, EKS's security group.
+
+        Gives whether there was anything to destroy.
+        """
         if self._hands.pulumi.state(stack) is None:
             self._hands.say(f"Pulumi holds nothing of {stack}")
             return False
@@ -122,9 +126,12 @@ class _Removing:
             self._hands.pulumi.run(stack, "destroy", "--yes", "--skip-preview")
         except SpotmpiError:
             swept = sweep_interfaces(self._hands.aws, self._trace)
-            if not swept:
+            groups = sweep_security_groups(self._hands.aws, self._trace)
+            if not swept and not groups:
                 raise
-            self._hands.say(f"swept {len(swept)} interfaces that the CNI had left; once more")
+            left = [f"{len(swept)} interfaces of the CNI"] * bool(swept)
+            left += [f"security group {id} of EKS" for id in groups]
+            self._hands.say(f"deleted what was left in the network: {', '.join(left)}; once more")
             self._hands.pulumi.run(stack, "destroy", "--yes", "--skip-preview")
         return True
 

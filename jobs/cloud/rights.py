@@ -23,6 +23,7 @@ LOOK: Sequence[str] = (
     "ec2:DescribeNetworkInterfaces",
     "ec2:DescribeRegions",
     "ec2:DescribeSecurityGroupRules",
+    "ec2:DescribeSecurityGroups",
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeVolumes",
     "ec2:DescribeVpcs",

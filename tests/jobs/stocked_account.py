@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from jobs.cloud.remains import CNI_MACHINE
 from tests.jobs.scripted_account import Refusal, ScriptedAccount
 
 Tags = dict[str, str]
@@ -24,7 +25,6 @@ _OTHERS = (
     ("DescribeLaunchTemplates", "LaunchTemplates", "LaunchTemplateId"),
     ("DescribePlacementGroups", "PlacementGroups", "GroupId"),
     ("DescribeRouteTables", "RouteTables", "RouteTableId"),
-    ("DescribeSecurityGroups", "SecurityGroups", "GroupId"),
     ("DescribeSecurityGroupRules", "SecurityGroupRules", "SecurityGroupRuleId"),
     ("DescribeSpotInstanceRequests", "SpotInstanceRequests", "SpotInstanceRequestId"),
     ("DescribeSubnets", "Subnets", "SubnetId"),
@@ -52,6 +52,7 @@ class Stock:
     volumes: dict[str, Tags] = field(default_factory=dict)
     networks: dict[str, Tags] = field(default_factory=dict)
     interfaces: dict[str, tuple[str, str, Tags]] = field(default_factory=dict)  # network, status, tags
+    shields: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # security groups: network, tags
     logs: set[str] = field(default_factory=set)
     keys: dict[str, str] = field(default_factory=dict)  # state
     repositories: set[str] = field(default_factory=set)
@@ -117,7 +118,18 @@ class Stock:
                 "NatGateways": _in_states("NatGatewayId", "state", self.gateways, asked["Filter"])
             },
             **{operation: partial(self._other, key, id) for operation, key, id in _OTHERS},
+            "DescribeSecurityGroups": self._security_groups,
+            "DeleteSecurityGroup": self._drop_shield,
         }
+
+    def _security_groups(self, asked: Mapping[str, Any]) -> Any:
+        """Those of a network, and those that are known by their tags alone."""
+        held = [
+            _tagged("GroupId", id, tags)
+            for id, (network, tags) in self.shields.items()
+            if _fits({"vpc-id": network}, tags, asked["Filters"])
+        ]
+        return {"SecurityGroups": [*held, *self._other("SecurityGroups", "GroupId", asked)["SecurityGroups"]]}
 
     def _other(self, key: str, id: str, asked: Mapping[str, Any]) -> Any:
         """What EC2 answers of a kind of its things: those of `others` whose id begins as that kind's ids do."""
@@ -184,6 +196,13 @@ class Stock:
 
     def _put(self, asked: Mapping[str, Any]) -> Any:
         self._bucket(asked).update(asked)
+
+    def _drop_shield(self, asked: Mapping[str, Any]) -> Any:
+        """Delete a security group; interfaces of the CNI carry the cluster's own one (aws-k8s-tester#416)."""
+        network, _ = self.shields[asked["GroupId"]]
+        if any(held == network and CNI_MACHINE in tags for held, _, tags in self.interfaces.values()):
+            raise Refusal("DependencyViolation")
+        del self.shields[asked["GroupId"]]
         return {}
 
     def _interfaces(self, asked: Mapping[str, Any]) -> Any:

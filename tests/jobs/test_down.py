@@ -114,6 +114,27 @@ def test_interfaces_that_hold_a_subnet_are_swept_and_it_goes_on_by_itself(life: 
     assert set(life.stock.interfaces) == {"eni-other", "eni-mine"}
 
 
+@pytest.mark.parametrize("leaked", [{"eni-leaked": ("vpc-1", "available", CNI)}, {}])
+def test_the_security_group_that_eks_left_goes_once_nothing_uses_it(
+    life: Life, leaked: dict[str, tuple[str, str, dict[str, str]]]
+) -> None:
+    up("lab", life.hands, Wishes(images=False))
+    life.asked()
+    life.stock.interfaces = leaked
+    life.stock.shields = {
+        "sg-cluster": ("vpc-1", {"aws:eks:cluster-name": "spotmpi-lab"}),
+        "sg-mine": ("vpc-1", {}),
+        "sg-other": ("vpc-9", {"aws:eks:cluster-name": "spotmpi-lab"}),
+    }
+    (life.folder / "destroy.trouble").write_text("DependencyViolation")
+
+    assert down("lab", life.hands) == ()
+
+    assert life.asked().count("destroy --yes --skip-preview @lab") == 2
+    assert set(life.stock.shields) == {"sg-mine", "sg-other"}
+    assert any("security group sg-cluster of EKS; once more" in line for line in life.said)
+
+
 def leave_one_of_each_kind(life: Life) -> None:
     """Put into the account what an environment may leave, and what is somebody else's or only remembered."""
     life.stock.systems["fs-1"] = {}

@@ -1,0 +1,37 @@
+"""Security groups that EKS leaves behind: interfaces that leaked keep the cluster's own group, and that the network.
+
+EKS makes the group, so no Pulumi state has it, and its deletion of a cluster does not wait for one that is in use
+(aws-k8s-tester#416).
+"""
+
+from __future__ import annotations
+
+from jobs.cloud.aws import Aws
+from jobs.cloud.faults import CallFailed
+from jobs.cloud.remains import NETWORKS, TAG, Trace
+from jobs.cloud.scaling import CLUSTER_TAG
+
+_IN_USE, _GONE = "DependencyViolation", "InvalidGroup.NotFound"
+
+
+def sweep_security_groups(aws: Aws, trace: Trace) -> list[str]:
+    """Delete the groups that EKS made for the environment's cluster and nothing uses any more; gives their ids."""
+    tagged = [{"Name": f"tag:{TAG}", "Values": [trace.name]}]
+    vpcs = {each["VpcId"] for each in aws.pages("ec2", trace.region, "describe_vpcs", "Vpcs", Filters=tagged)}
+    networks = sorted(vpcs | trace.of(NETWORKS))
+    if not networks:
+        return []
+    ours = [
+        {"Name": "vpc-id", "Values": networks},
+        {"Name": f"tag:aws:{CLUSTER_TAG}", "Values": [trace.name]},
+    ]
+    swept = []
+    for each in aws.pages("ec2", trace.region, "describe_security_groups", "SecurityGroups", Filters=ours):
+        try:
+            aws.call("ec2", trace.region, "delete_security_group", GroupId=each["GroupId"])
+        except CallFailed as error:
+            if error.code not in (_IN_USE, _GONE):
+                raise
+        else:
+            swept.append(each["GroupId"])
+    return swept

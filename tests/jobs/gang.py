@@ -104,5 +104,5 @@ def kinds(events: list[Event]) -> list[str]:
     return [event.kind for event in events if event.kind not in ("line", "metric", "waiting")]
 
 
-def has_printed(run: Gang, node: int) -> bool:
-    return any(event.kind == "line" for event in run.said(node))
+def has_printed(run: Gang, node: int, generation: int = 0) -> bool:
+    return any(event.kind == "line" for event in run.said(node, generation))

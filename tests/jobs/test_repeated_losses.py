@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.pod import protocol, repeated_losses
-from tests.jobs.gang import LIMIT, Gang, kinds
+from tests.jobs.gang import LIMIT, Gang, has_printed, kinds
 
 
 def lost(*nodes: int, **values: Any) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def test_a_pod_that_is_killed_at_every_attempt_ends_the_run_whoever_looks_on(
     for generation in range(AGAIN):
         for each in (0, 1):
             run.start(each, generation)
-        run.until("its program", lambda now=generation: any(e.kind == "line" for e in run.said(node, now)))
+        run.until("its program", functools.partial(has_printed, run, node, generation))
         run.agents[node].kill()
         codes = run.codes()
         ends_here = node == 1 and generation == AGAIN - 1

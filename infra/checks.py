@@ -63,6 +63,12 @@ def _cluster(settings: Settings) -> Iterator[Problem]:
     yield from _versions(settings)
     if settings.namespace in TAKEN_NAMESPACES:
         yield Problem("spotmpi:namespace", settings.namespace, "choose one of the runs' own, for example training")
+    listed = [("admins", arn) for arn in settings.cluster.admins] + [("users", arn) for arn in settings.cluster.users]
+    for index, (key, arn) in enumerate(listed):
+        if arn in [other for _, other in listed[:index]]:
+            yield Problem(
+                f"spotmpi:cluster.{key}", arn, "remove one of them: EKS gives a role or user one access entry"
+            )
     for index, image in enumerate(settings.images):
         if image in settings.images[:index]:
             yield Problem(f"spotmpi:images.{index}", image, "remove it: it stands there already")

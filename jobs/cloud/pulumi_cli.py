@@ -18,6 +18,7 @@ from jobs.errors import SpotmpiError
 
 _LAST_WORDS = 15  # lines of a failed command that its error repeats
 _NO_SUCH_STACK = "no stack named"
+_SECOND_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
 _REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # what the program itself refuses to do to running nodes
 
 
@@ -105,6 +106,9 @@ def _way_out(stack: str, verb: str, said: str) -> str:
         return f"an earlier run of {stack} was killed in the middle of a call: {remedy}"
     if refusals := dict.fromkeys(_REFUSAL.findall(said)):
         return f"{stack} was left as it is: {'; '.join(refusals)}" if verb == "preview" else "; ".join(refusals)
+    if entry := _SECOND_ENTRY.search(said):
+        remedy = "remove it from `cluster.admins` and `cluster.users`, then the same command goes on"
+        return f"{entry[1]} has access to the cluster already, since whoever builds it administers it: {remedy}"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     told = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "it said nothing")
     return f"`pulumi {verb} --stack {stack}` failed: {told.removeprefix('error:').strip()}; the same command goes on"

@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.engine.providers.aws_cluster import ADDON, GROUPS_PER_CLUSTER, KEY, LOG_GROUP, ROLE, SCALING_TAG
+from tests.engine.providers.aws_cluster import (
+    ACCESS_ENTRY,
+    ADDON,
+    GROUPS_PER_CLUSTER,
+    KEY,
+    LOG_GROUP,
+    ROLE,
+    SCALING_TAG,
+)
 from tests.engine.providers.aws_network import (
     ADDRESS,
     CLUSTER,
@@ -253,6 +261,15 @@ def test_what_is_used_is_not_deleted(world: World) -> None:
     for token in (VPC, CLUSTER):
         with pytest.raises(Refused, match="DependencyViolation"):
             world.drop(world.cloud.records.of(token)[0])
+
+
+def test_a_principal_has_one_access_entry_and_the_builder_has_it_from_the_start(world: World) -> None:
+    world.cluster(world.network())
+    somebody = "arn:aws:iam::123456789012:role/somebody"
+    world.make(ACCESS_ENTRY, clusterName="lab", principalArn=somebody, type="STANDARD")
+    for principal in (somebody, world.cloud.builder):
+        with pytest.raises(Refused, match="409, ResourceInUseException: The specified access entry"):
+            world.make(ACCESS_ENTRY, clusterName="lab", principalArn=principal, type="STANDARD")
 
 
 def test_a_second_thing_of_one_name_is_refused(world: World) -> None:

@@ -210,3 +210,10 @@ def test_a_group_with_efa_is_told_what_our_images_lack(settings_of: SettingsOf) 
     (warning,) = warnings_of(settings_of("lab", groups=[{**wanted, "efa": True}], network={"private": True}))
     assert warning.startswith("spotmpi:groups: g5 has efa: true: NCCL uses it only where the image has libfabric")
     assert warnings_of(settings_of("lab", groups=[wanted])) == []
+
+
+def test_a_role_has_one_access_entry() -> None:
+    me = "arn:aws:iam::123456789012:role/me"
+    for cluster in ({"admins": [me], "users": [me]}, {"users": [me, me]}):
+        value, remedy = problems("lab", {"spotmpi:cluster": cluster})["spotmpi:cluster.users"]
+        assert value == me and remedy.startswith("remove one of them")

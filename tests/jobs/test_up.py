@@ -229,6 +229,11 @@ def test_a_small_run_that_fails_is_told_and_tried_again(life: Life) -> None:
         ("PULUMI_ACCESS_TOKEN must be set", "set PULUMI_BACKEND_URL, for example to s3://my-state"),
         ("the stack has pending operations", "`pulumi refresh --clear-pending-creates --stack lab`"),
         ("boom", "`pulumi up --stack lab` failed: boom; the same command goes on"),
+        (
+            "creating EKS Access Entry (spotmpi-lab:arn:aws:iam::1:role/me): operation error EKS: CreateAccessEntry, "
+            "ResourceInUseException: The specified access entry resource is already in use on this cluster.",
+            "arn:aws:iam::1:role/me has access to the cluster already",
+        ),
     ],
 )
 def test_what_pulumi_complains_of_comes_with_a_way_out(life: Life, said: str, told: str) -> None:

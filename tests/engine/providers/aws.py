@@ -50,7 +50,22 @@ class Aws(Provider):
             raise Refused(f"ResourceAlreadyExistsException: EKS made {inputs['name']} already")
         if asked.token == aws_cluster.LOG_GROUP and inputs["name"] in self.cloud.memories.log_groups:
             raise Refused(f"ResourceAlreadyExistsException: EKS made {inputs['name']} again after its deletion")
+        if asked.token == aws_cluster.ACCESS_ENTRY:
+            self._require_new_principal(inputs["clusterName"], inputs["principalArn"])
         return super().create(asked, inputs)
+
+    def _require_new_principal(self, cluster: str, principal: str) -> None:
+        """Refuse a second entry; who builds a cluster with pulumi-eks has the first (pulumi-eks#2373).
+
+        The words are AWS's, from terraform-aws-eks#3293.
+        """
+        held = self.cloud.records.get(aws_cluster.ACCESS_ENTRY, f"{cluster}:{principal}")
+        if principal == self.cloud.builder or held:
+            raise Refused(
+                f"creating EKS Access Entry ({cluster}:{principal}): operation error EKS: CreateAccessEntry, https "
+                "response error StatusCode: 409, ResourceInUseException: The specified access entry resource is "
+                "already in use on this cluster."
+            )
 
     def update(self, asked: Asked, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]) -> Record:
         """Change it; a node group's sizes are sent as the provider sends them."""

@@ -53,6 +53,7 @@ class Cloud:
     memories: Memories = field(default_factory=Memories)
     terminated: list[tuple[str, int]] = field(default_factory=list)
     account: str = ACCOUNT
+    builder: str = f"arn:aws:iam::{ACCOUNT}:role/builder"  # whose credentials the engine uses
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 

@@ -107,7 +107,7 @@ def _destroy(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> in
     spotmpi = Path(sys.executable).with_name("spotmpi")
     if not spotmpi.exists():
         raise CiError(f"no {spotmpi}: run ./scripts/setup, and start this by .venv/bin/python")
-    command = [spotmpi, "down", file.stack, "--yes"]
+    command = [str(spotmpi), "down", file.stack, "--yes"]
     return subprocess.run(command, cwd=pulumi.project, env=dict(pulumi.variables), check=False).returncode
 
 

@@ -69,7 +69,7 @@ class Account(Life):
 
         described = {"DescribeCluster": lambda region, asked: self.cluster(asked["name"])}
         return {
-            **calls(self.stock.account().answers | described),
+            **calls(self._account().answers | described),
             "push": self.push_from_elsewhere,
             "token": self.token,
         }

@@ -30,7 +30,7 @@ _OTHERS = (
     ("DescribeSubnets", "Subnets", "SubnetId"),
     ("DescribeVpcEndpoints", "VpcEndpoints", "VpcEndpointId"),
 )
-_PREFIXES = {
+_PREFIXES: dict[str, str | tuple[str, ...]] = {
     "AllocationId": "eipalloc-",
     "GroupId": ("sg-", "pg-"),
     "InternetGatewayId": "igw-",

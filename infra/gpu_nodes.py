@@ -153,7 +153,8 @@ class NodeGroup(pulumi.ComponentResource):
             scaling_config=eks.NodeGroupScalingConfigArgs(
                 desired_size=sizes.min, min_size=sizes.min, max_size=sizes.max
             ),
-            update_config=eks.NodeGroupUpdateConfigArgs(max_unavailable_percentage=100),
+            # Old nodes go before new ones come: there is rarely quota and capacity for both.
+            update_config=eks.NodeGroupUpdateConfigArgs(max_unavailable_percentage=100, update_strategy="MINIMAL"),
             labels=labels(group, kind),
             taints=[eks.NodeGroupTaintArgs(key=taint_key(kind), value=names.TAINT_VALUE, effect="NO_SCHEDULE")],
             node_repair_config=eks.NodeGroupNodeRepairConfigArgs(enabled=True),

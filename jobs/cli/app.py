@@ -28,6 +28,7 @@ from jobs.cli import (
     stop,
     tensorboard,
     up,
+    upgrade,
 )
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ app.command("tensorboard")(tensorboard.command)
 app.command("shell")(shell.command)
 app.add_typer(image.app, name="image")
 app.command("up")(up.command)
+app.command("upgrade")(upgrade.command)
 app.command("down")(down.command)
 app.command("plan")(plan.command)
 app.command("doctor")(doctor.command)

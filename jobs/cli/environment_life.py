@@ -1,4 +1,4 @@
-"""What `spotmpi up` and `spotmpi down` do once their options are read."""
+"""What `spotmpi up`, `upgrade` and `down` do once their options are read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from pathlib import Path
 import typer
 
 from jobs import names
+from jobs.cli import version_table
 from jobs.cli.view import say
 from jobs.cloud import down as going
 from jobs.cloud import up as coming
+from jobs.cloud import upgrade as upgrading
 from jobs.cloud.aws import open_account
 from jobs.cloud.hands import Agree, Hands
 from jobs.cloud.pulumi_cli import Pulumi
 from jobs.cloud.stack_file import StackFile, read_stack
 from jobs.cloud.up import NotAgreed, Wishes
+from jobs.cloud.upgrade import Request
 from jobs.data import folder_name
 from jobs.errors import EXIT_FAILURE, wrong
 from jobs.spec import read_duration
@@ -55,6 +58,18 @@ def bring_up(stack: str, yes: bool, wished: Wishes, as_json: bool) -> None:
         return
     print(f"{there.name} is up in {there.zone}. Next: {following}")
     print(f"It bills while it is there, runs or not: spotmpi down {stack}")
+
+
+def upgrade(stack: str, yes: bool, request: Request, as_json: bool) -> None:
+    """Upgrade a stack: a table of versions before anything is asked, or one JSON object when all is done."""
+    plan = upgrading.upgrade(stack, _hands(stack, yes), request, (lambda plan: None) if as_json else version_table.show)
+    changed = plan.moves_cluster or bool(plan.replaced)
+    if as_json:
+        print(json.dumps(version_table.to_json(plan) | {"changed": changed and not request.dry_run}))
+    elif not changed:
+        print(f"{plan.environment.name}: nothing to upgrade")
+    elif not request.dry_run:
+        print(f"{plan.environment.name} is upgraded; commit {read_stack(stack).path}, which has the new versions")
 
 
 def take_down(stack: str, yes: bool, delete_data: str | None, as_json: bool) -> None:

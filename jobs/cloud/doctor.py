@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from jobs.cloud.aws import Aws, open_account
-from jobs.cloud.checks import around, capacity, inside, leftovers, login, state, tools
+from jobs.cloud.checks import around, capacity, inside, leftovers, login, state, support, tools
 from jobs.cloud.checks.finding import Check, Finding, Subject, Tell
 from jobs.cloud.checks.live import Live, Look, look
 from jobs.cloud.faults import CallFailed
@@ -19,7 +19,7 @@ from jobs.cloud.redaction import redacted
 from jobs.cloud.stack_file import read_stack
 from jobs.errors import NotPermitted, SpotmpiError
 
-LIVE: tuple[Check, ...] = (*around.CHECKS, *inside.CHECKS)
+LIVE: tuple[Check, ...] = (*support.CHECKS, *around.CHECKS, *inside.CHECKS)
 _LOGIN = Check("credentials", login.credentials)
 CHECKS: tuple[Check, ...] = (
     *login.CHECKS,

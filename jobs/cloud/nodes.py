@@ -57,6 +57,15 @@ def list_nodes(cluster: Reads, namespace: str | None, now: float | None = None) 
     return tuple(sorted(found, key=lambda node: (node.group or "", node.name)))
 
 
+def runs_by_group(nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
+    """The runs that have pods on the nodes of each node group; a group without any is left out."""
+    found: dict[str, set[str]] = {}
+    for node in nodes:
+        if node.group and node.runs:
+            found.setdefault(node.group, set()).update(node.runs)
+    return {group: tuple(sorted(runs)) for group, runs in sorted(found.items())}
+
+
 def placed(nodes: Sequence[Node], aws: Aws, region: str) -> tuple[Node, ...]:
     """*nodes* with type, zone, market and placement group as EC2 has them; CallFailed where it may not be asked."""
     found = instances(aws, region, [node.instance for node in nodes if node.instance])

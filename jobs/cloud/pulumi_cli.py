@@ -51,6 +51,16 @@ class Pulumi:
         if status:
             raise SpotmpiError(_way_out(stack, arguments[0], "".join([*errors, *last])))
 
+    def shows_changes(self, stack: str, *options: str) -> bool:
+        """Show what an update would change, and whether that is anything; SpotmpiError."""
+        try:
+            self.run(stack, "preview", "--expect-no-changes", *options)
+        except SpotmpiError as error:
+            if "no changes were expected" not in str(error):
+                raise
+            return True
+        return False
+
     def state(self, stack: str) -> dict[str, Any] | None:
         """What Pulumi holds of a stack, secrets encrypted; None where it holds none of that name."""
         process = self._start(stack, "stack", "export", quiet=True)

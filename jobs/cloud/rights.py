@@ -9,7 +9,7 @@ from jobs.errors import wrong
 
 Document = dict[str, Any]
 
-# What plan, doctor, nodes and cost ask; a missing one costs its column or check and nothing else.
+# What plan, doctor, nodes, cost and upgrade ask; a missing one costs its column or check and nothing else.
 LOOK: Sequence[str] = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
@@ -31,7 +31,9 @@ LOOK: Sequence[str] = (
     "ecr:DescribeImages",
     "ecr:DescribeRepositories",
     "eks:DescribeAddon",
+    "eks:DescribeAddonVersions",
     "eks:DescribeCluster",
+    "eks:DescribeClusterVersions",
     "eks:DescribeNodegroup",
     "eks:ListAddons",
     "eks:ListNodegroups",
@@ -46,6 +48,7 @@ LOOK: Sequence[str] = (
     "servicequotas:GetAWSDefaultServiceQuota",
     "servicequotas:GetServiceQuota",
     "servicequotas:ListRequestedServiceQuotaChangeHistoryByQuota",
+    "ssm:GetParameter",
 )
 ASK_FOR_QUOTA = "servicequotas:RequestServiceQuotaIncrease"
 # Keeping nodes warm, for those who run jobs.
@@ -78,6 +81,9 @@ _READ = (
     *("logs:Describe*", "logs:List*", "tag:GetResources", "cloudformation:DescribeStacks"),
     "cloudformation:ListStacks",
 )
+# By which an upgrade finds the newest AMI release: a public parameter.
+_RELEASES = ("ssm:GetParameter",)
+_EKS_PARAMETERS = "arn:aws:ssm:*::parameter/aws/service/eks/*"
 # By Pulumi's name of what is built: what making, changing and deleting it takes, besides reading.
 BUILD: Mapping[str, Sequence[str]] = {
     "aws:autoscaling/tag:Tag": ("autoscaling:CreateOrUpdateTags", "autoscaling:DeleteTags"),
@@ -168,10 +174,10 @@ _KEPT_STORAGE = {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-
 def policy(wanted: str, bucket: str | None = None) -> Document:
     """The IAM policy for *wanted*.
 
-    look (plan, doctor, cost), run (run, image push, scale) and up (up and down) are for people; preview, build and
-    destroy are for the roles of CI. build is `up` with a permissions boundary on every role that is made; destroy makes
-    nothing, and spares kept storage. *bucket* is the S3 bucket of Pulumi's state; without one the state is elsewhere,
-    and no right to it is given.
+    look (plan, doctor, cost), run (run, image push, scale) and up (up, upgrade, down) are for people; preview, build
+    and destroy are for the roles of CI. build is `up` with a permissions boundary on every role that is made; destroy
+    makes nothing, and spares kept storage. *bucket* is the S3 bucket of Pulumi's state; without one the state is
+    elsewhere, and no right to it is given.
     """
     push = _allow("Push", PUSH, _REPOSITORIES)
     state = _state(bucket, wanted in ("up", "build", "destroy")) if bucket else []
@@ -181,7 +187,7 @@ def policy(wanted: str, bucket: str | None = None) -> Document:
         scale = _allow("Scale", SCALE, "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/eks-spotmpi-*")
         return _document(_allow("Look", [*LOOK, _LOGIN]), scale, push, *state)
     if wanted == "up":
-        return _document(*_building(), push, *state)
+        return _document(*_building(), push, _allow("Releases", _RELEASES, _EKS_PARAMETERS), *state)
     if wanted == "preview":
         return _document(_allow("Read", _READ), *state)
     if wanted == "build":

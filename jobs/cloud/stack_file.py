@@ -18,6 +18,7 @@ from jobs.errors import InputError, Problem, SpotmpiError, wrong
 
 _PREFIX = "spotmpi:"
 _ENVIRONMENT = "spotmpi-"
+SYSTEM = "system"  # the system nodes, beside node groups by name
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -46,6 +47,8 @@ class StackFile:
     one_zone: bool
     kind: str
     account: str | None
+    kubernetes: str | None
+    ami_releases: Mapping[str, str]  # by node group, or `system`
 
     @property
     def environment(self) -> str:
@@ -74,7 +77,8 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
     """The settings of *stack* that concern an account; InputError where there is no such file or it isn't YAML."""
     path = stack_path(stack, folder)
     config = _config(_load(path), path)
-    storage = config.get(_PREFIX + "storage")
+    storage, cluster = config.get(_PREFIX + "storage"), config.get(_PREFIX + "cluster")
+    cluster = cluster if isinstance(cluster, Mapping) else {}
     return StackFile(
         stack=stack,
         path=path,
@@ -86,6 +90,8 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
         one_zone=not isinstance(storage, Mapping) or storage.get("one_zone") is not False,
         kind=_text(config.get(_PREFIX + "kind")) or "compute",
         account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
+        kubernetes=str(version) if isinstance(version := cluster.get("version"), str | float) else None,
+        ami_releases=_ami_releases(cluster, _groups(config)),
     )
 
 
@@ -107,7 +113,7 @@ def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | 
     if second is not None:
         config.pop(_PREFIX + "second_zone", None)
         config.insert(list(config).index(_PREFIX + "zone"), _PREFIX + "second_zone", second)
-    _save(path, document)
+    write_stack(path, _text_of(document))
     return path
 
 
@@ -126,6 +132,50 @@ def _second_zone(config: Any, row: Row) -> str | None:
             "zone", row.zone, f"EKS asks for a second zone, and takes no other of {row.region}: take another row"
         )
     return row.second_zones[0]
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Versions for a stack's file: of Kubernetes, of add-ons by name, and AMI releases by node group or `system`."""
+
+    kubernetes: str
+    addons: Mapping[str, str]
+    ami_releases: Mapping[str, str]
+
+
+def with_pins(stack: str, pins: Pins, folder: Path | None = None) -> str:
+    """The text of a stack's file with these versions, all else kept, comments included; nothing is written."""
+    path = stack_path(stack, folder)
+    document = _load(path)
+    config = _config(document, path)
+    cluster = _mapping(config, _PREFIX + "cluster")
+    cluster["version"] = pins.kubernetes
+    if pins.addons:
+        _mapping(cluster, "addon_versions").update(pins.addons)
+    for group in _groups(config):
+        if isinstance(group, Mapping) and group.get("name") in pins.ami_releases:
+            group["ami_release"] = pins.ami_releases[group["name"]]  # type: ignore[index]
+    if SYSTEM in pins.ami_releases:
+        _mapping(cluster, SYSTEM)["ami_release"] = pins.ami_releases[SYSTEM]
+    return _text_of(document)
+
+
+def write_stack(path: Path, text: str) -> None:
+    """Put *text* in the place of a stack's file, all of it or nothing; SpotmpiError."""
+    aside = path.with_suffix(".yaml.new")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        shutil.copymode(path, aside)
+        aside.replace(path)
+    except OSError as error:
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _mapping(parent: Any, key: str) -> Any:
+    """The mapping under *key*, made where there is none."""
+    if not isinstance(parent.get(key), Mapping):
+        parent[key] = {}
+    return parent[key]
 
 
 def _chosen_group(groups: list[Any], machine: str, name: str | None, path: Path) -> Any:
@@ -160,16 +210,10 @@ def _load(path: Path) -> Any:
         raise wrong(str(path), None, f"can't be read as YAML: {reason}") from error
 
 
-def _save(path: Path, document: Any) -> None:
+def _text_of(document: Any) -> str:
     out = io.StringIO()
     _yaml().dump(document, out)
-    aside = path.with_suffix(".yaml.new")
-    try:
-        aside.write_text(out.getvalue(), encoding="utf-8")
-        shutil.copymode(path, aside)
-        aside.replace(path)
-    except OSError as error:
-        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+    return out.getvalue()
 
 
 def _config(document: Any, path: Path) -> Any:
@@ -193,6 +237,17 @@ def _group(values: Mapping[str, Any]) -> StackGroup:
         market=_text(values.get("market")) or "spot",
         placement_group=values.get("placement_group") is not False,
     )
+
+
+def _ami_releases(cluster: Mapping[str, Any], groups: list[Any]) -> dict[str, str]:
+    """The AMI releases that the file names, by node group or `system`."""
+    named = [(SYSTEM, cluster.get(SYSTEM)), *((_text(each.get("name")), each) for each in groups if _is_map(each))]
+    found = {name: _text(each.get("ami_release")) for name, each in named if name and _is_map(each)}
+    return {name: release for name, release in found.items() if release}
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _text(value: Any) -> str | None:

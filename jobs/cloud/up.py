@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from jobs import environment
 from jobs.backends.choose import Where
-from jobs.cloud import ledger, log_group, sizes, state_bucket
+from jobs.cloud import ledger, log_group, pins, sizes, state_bucket
 from jobs.cloud.faults import CallFailed
 from jobs.cloud.hands import Hands
-from jobs.cloud.pulumi_cli import Pulumi
 from jobs.cloud.registry import in_registry
 from jobs.cloud.remains import LOGS, cluster_exists
 from jobs.cloud.stack_file import StackFile, read_stack
@@ -147,6 +146,7 @@ class _Building:
 
     def _machines(self) -> None:
         self._clear_log_group()
+        pins.follow(self._stack, self._hands.aws, self._hands.say)
         self._build(self._stack.stack)
         self._found = environment.parse(self._hands.pulumi.outputs(self._stack.stack))
 
@@ -155,13 +155,13 @@ class _Building:
         pulumi = self._hands.pulumi
         pulumi.run(stack, "stack", "select", "--create")
         try:
-            changes = _changes(pulumi, stack)
+            changes = pulumi.shows_changes(stack)
         except SpotmpiError as error:
             if REPLACE_NODES not in str(error):
                 raise
             self._require_no_runs(error)
             pulumi = pulumi.allowing(REPLACE_NODES)
-            changes = _changes(pulumi, stack)
+            changes = pulumi.shows_changes(stack)
         if changes:
             if not self._hands.agree(f"Build {stack} as shown?"):
                 raise NotAgreed(f"{stack} was left as it is")
@@ -228,14 +228,3 @@ class _Building:
             look = f"`spotmpi logs {state.id}` shows more, `spotmpi doctor {self._stack.stack}` looks around"
             raise SpotmpiError(f"the small run {state.state}: {state.reason}; {look}")
         ledger.add(trace, [(PROVEN, proof)])
-
-
-def _changes(pulumi: Pulumi, stack: str) -> bool:
-    """Show what would change, and tell whether anything would."""
-    try:
-        pulumi.run(stack, "preview", "--expect-no-changes")
-    except SpotmpiError as error:
-        if "no changes were expected" not in str(error):
-            raise
-        return True
-    return False

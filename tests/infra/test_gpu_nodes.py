@@ -39,6 +39,11 @@ def test_a_gpu_group_is_spot_in_one_zone_of_one_type_with_the_gpu_image(run: Run
     assert inputs["nodeRepairConfig"]["enabled"] is True
 
 
+def test_an_update_of_versions_needs_no_capacity_beyond_what_the_group_has(run: Run) -> None:
+    update = node_group(run("p3"), "spotmpi-p3-p3").inputs["updateConfig"]
+    assert update == {"maxUnavailablePercentage": 100, "updateStrategy": "MINIMAL"}
+
+
 def test_cpu_groups_have_a_taint_of_their_own_and_no_gpu_label(run: Run) -> None:
     inputs = node_group(run("cpu"), "spotmpi-cpu-c6i").inputs
     assert inputs["amiType"] == "AL2023_x86_64_STANDARD"

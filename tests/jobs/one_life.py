@@ -63,11 +63,17 @@ elif words[:2] == ["stack", "rm"]:
     held.unlink()
 elif words[:2] == ["stack", "select"] and not held.exists():
     held.write_text(json.dumps({{"deployment": {{"resources": []}}}}))
+elif words[0] == "preview" and "--config-file" in words:
+    if pathlib.Path(words[words.index("--config-file") + 1]).read_text() != (here / (stack + ".applied")).read_text():
+        print("error: no changes were expected but changes were proposed"); sys.exit(255)
 elif words[0] == "preview" and (refusal.exists() or not json.loads(held.read_text())["deployment"]["resources"]):
     print("error: no changes were expected but changes were proposed"); sys.exit(255)
 elif words[0] == "up":
     made = {made!r} if not stack.endswith("-data") else {{"aws:efs/fileSystem:FileSystem": "fs-kept"}}
     listed = [{{"type": kind, "id": id}} for kind, id in made.items()]
+    settings = here / "stacks" / ("Pulumi." + stack + ".yaml")
+    if settings.exists():
+        (here / (stack + ".applied")).write_text(settings.read_text())
     held.write_text(json.dumps({{"deployment": {{"resources": listed}}}}))
 elif words[0] == "destroy":
     held.write_text(json.dumps({{"deployment": {{"resources": []}}}}))

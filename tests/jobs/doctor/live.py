@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ def group_of(tags: Mapping[str, str]) -> dict[str, Any]:
 
 
 NODE_GROUP = {
+    "version": "1.35",
+    "releaseVersion": "1.35.2-20260901",
+    "amiType": "AL2023_x86_64_NVIDIA",
     "status": "ACTIVE",
     "health": {"issues": []},
     "scalingConfig": {"minSize": 0, "maxSize": 2},
@@ -113,7 +117,22 @@ NODE_GROUP = {
 }
 CLUSTER: dict[str, dict[str, Any]] = {
     "GetCallerIdentity": {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"},
-    "DescribeCluster": {"cluster": {"resourcesVpcConfig": {"clusterSecurityGroupId": "sg-nodes"}}},
+    "DescribeCluster": {
+        "cluster": {
+            "version": "1.35",
+            "status": "ACTIVE",
+            "resourcesVpcConfig": {"clusterSecurityGroupId": "sg-nodes"},
+        }
+    },
+    "DescribeClusterVersions": {
+        "clusterVersions": [
+            {
+                "clusterVersion": "1.35",
+                "versionStatus": "STANDARD_SUPPORT",
+                "endOfStandardSupportDate": datetime.now(UTC) + timedelta(days=200),
+            }
+        ]
+    },
     "ListAddons": {"addons": ["vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver"]},
     "DescribeAddon": {"addon": {"status": "ACTIVE", "addonVersion": "v1.2", "health": {"issues": []}}},
     "ListNodegroups": {"nodegroups": ["spotmpi-mine-g4dn-1234567"]},

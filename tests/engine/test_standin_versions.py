@@ -103,3 +103,11 @@ def test_a_version_that_is_said_as_it_is_already_changes_nothing(world: World) -
     assert world.aws.changed(asked, said, nodes.inputs, nodes.outputs) == []
     older = {**said, "releaseVersion": OLD}
     assert world.aws.changed(asked, said, older, nodes.outputs) == ["releaseVersion"]
+
+
+def test_a_preview_of_a_change_keeps_what_the_service_answered(world: World) -> None:
+    cluster = world.cluster(world.network())
+    asked = Asked(CLUSTER, "it", cluster.urn)
+    planned = world.aws.planned(asked, {**cluster.inputs, "version": "1.36"}, cluster.outputs)
+    assert planned["vpcConfig"]["clusterSecurityGroupId"] == cluster.outputs["vpcConfig"]["clusterSecurityGroupId"]
+    assert (planned["version"], planned["endpoint"]) == ("1.36", cluster.outputs["endpoint"])

@@ -134,7 +134,7 @@ class Provider:
         """The outputs of a preview: what can't be known yet is unknown."""
         kind = self._kind(asked, inputs)
         if state is not None:
-            answered = {key: state[key] for key in kind.unknown if key in state}
+            answered = {key: _within(state[key], inputs.get(key)) for key in kind.unknown if key in state}
             return {**state, **inputs, **answered} | ({kind.counted: UNKNOWN} if kind.counted else {})
         unknown = (*kind.unknown, "arn") if kind.arn else kind.unknown
         return {**inputs, **dict.fromkeys(unknown, UNKNOWN)}
@@ -219,3 +219,8 @@ class Provider:
                 raise Refused(f"NotFound: {text!r} was never handed out")
             uses.add(owner.key)
         return frozenset(uses)
+
+
+def _within(answer: Any, wanted: Any) -> Any:
+    """What the service has answered, with what is wanted of it now."""
+    return {**answer, **wanted} if isinstance(answer, dict) and isinstance(wanted, dict) else answer

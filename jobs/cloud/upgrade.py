@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,11 +13,15 @@ from jobs.cloud import versions
 from jobs.cloud.faults import CallFailed
 from jobs.cloud.hands import Hands
 from jobs.cloud.nodes import list_nodes, runs_by_group
+from jobs.cloud.pulumi_cli import Pulumi
 from jobs.cloud.stack_file import Pins, StackFile, read_stack, with_pins, write_stack
 from jobs.cloud.up import NotAgreed
 from jobs.cloud.versions import KubernetesVersion, RunningVersions, minor, next_minor, order
 from jobs.environment import Environment
 from jobs.errors import SpotmpiError, wrong
+
+# Lets the program replace nodes that run; infra has the same name for it. That no run is on them was looked up before.
+_REPLACE_NODES = {"SPOTMPI_REPLACE_NODES": "1"}
 
 
 @dataclass(frozen=True)
@@ -118,13 +122,14 @@ class _Upgrading:
         addons = {each.name: each.then for each in plan.addons}
         if plan.moves_cluster:
             self._hands.say(f"control plane {target} and add-ons; nodes stay as they are")
-            self._apply(Pins(target, addons, plan.held), "control plane and add-ons")
+            self._apply(Pins(target, addons, plan.held), "control plane and add-ons", self._hands.pulumi)
         if plan.replaced:
             if plan.moves_cluster and not self._request.dry_run:
                 self._require_idle(plan)  # a run may have started meanwhile: a control plane takes its time
             self._hands.say(f"nodes of {', '.join(plan.replaced)}")
             releases = {each.name: each.then for each in plan.node_groups}
-            self._apply(Pins(target, addons, releases), f"nodes of {', '.join(plan.replaced)}")
+            pulumi = replace(self._hands.pulumi, variables={**self._hands.pulumi.variables, **_REPLACE_NODES})
+            self._apply(Pins(target, addons, releases), f"nodes of {', '.join(plan.replaced)}", pulumi)
 
     def _environment(self) -> Environment:
         stack = self._stack.stack
@@ -165,7 +170,7 @@ class _Upgrading:
 
     def _node_groups(self, there: Environment, running: RunningVersions, target: str) -> tuple[Change, ...]:
         """What each node group of the file runs and will run; one with the newest AMI release or a newer one stays."""
-        made = {}
+        made: dict[str, Change] = {}
         for each in running.node_groups:
             if each.group is None:
                 continue
@@ -194,9 +199,9 @@ class _Upgrading:
             raise SpotmpiError(message)
         self._hands.say(message)
 
-    def _apply(self, pins: Pins, what: str) -> None:
+    def _apply(self, pins: Pins, what: str, pulumi: Pulumi) -> None:
         """Preview the stack with these versions; after a yes write them into its file and update it."""
-        stack, pulumi = self._stack.stack, self._hands.pulumi
+        stack = self._stack.stack
         text = with_pins(stack, pins)
         # Refreshed: EKS may have moved versions by itself (support that ended, a new launch template).
         with TemporaryDirectory() as folder:

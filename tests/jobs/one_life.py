@@ -44,6 +44,7 @@ words = sys.argv[1:]
 stack = words[words.index("--stack") + 1]
 held = here / (stack + ".held")
 with open(here / "asked", "a") as file:
+    file.write("replacing nodes: " * ("SPOTMPI_REPLACE_NODES" in os.environ))
     file.write(" ".join(w for w in words if w not in ("--stack", stack, "--non-interactive")) + " @" + stack + "\\n")
 trouble = here / (words[0] + ".trouble")
 if trouble.exists():

@@ -61,7 +61,7 @@ class Upgraded:
 
     @property
     def ups(self) -> int:
-        return sum(line.startswith("up ") for line in self.life.asked())
+        return sum("up --yes" in line for line in self.life.asked())
 
     @property
     def config(self) -> Any:

@@ -1,4 +1,4 @@
-"""The hands of `up` and `down` in tests: the real engine, AWS's API over the stand-in cloud, the rest as scripted."""
+"""The hands of `up`, `upgrade` and `down` in tests: the real engine, AWS as the stand-in cloud, else as scripted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jobs.environment import Environment
 from jobs.errors import SpotmpiError
 from jobs.images import Build
 from jobs.runs import RunState
+from tests.engine.eks_over_cloud import eks_of
 from tests.engine.engine import Engine
 from tests.engine.providers.aws_cluster import KEY, LOG_GROUP, SCALING_TAG
 from tests.engine.providers.aws_network import CLUSTER, VPC
@@ -28,6 +29,7 @@ class Life:
     def __init__(self, engine: Engine, cloud: Cloud) -> None:
         self.engine, self.cloud, self.stock = engine, cloud, Stock()
         self.stock.look = self.look
+        self.eks = eks_of(cloud)
         self.inside = ScriptedCluster()
         self.did: list[str] = []
         self.said: list[str] = []
@@ -77,7 +79,9 @@ class Life:
     @property
     def hands(self) -> Hands:
         pulumi = Pulumi(self.said.append, self.engine.project, self.engine.variables())
-        made = Hands(self._account().aws, pulumi, self.said.append, lambda question: self.do("agree") or True)
+        account = self._account()
+        self.eks.script(account)
+        made = Hands(account.aws, pulumi, self.said.append, lambda question: self.do("agree") or True)
         return replace(
             made,
             examine=lambda stack, aws: [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,13 +15,10 @@ from jobs.cloud.hands import Hands
 from jobs.cloud.nodes import list_nodes, runs_by_group
 from jobs.cloud.pulumi_cli import Pulumi
 from jobs.cloud.stack_file import Pins, StackFile, read_stack, with_pins, write_stack
-from jobs.cloud.up import NotAgreed
+from jobs.cloud.up import REPLACE_NODES, NotAgreed
 from jobs.cloud.versions import KubernetesVersion, RunningVersions, minor, next_minor, order
 from jobs.environment import Environment
 from jobs.errors import SpotmpiError, wrong
-
-# Lets the program replace nodes that run; infra has the same name for it. That no run is on them was looked up before.
-_REPLACE_NODES = {"SPOTMPI_REPLACE_NODES": "1"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,8 @@ class _Upgrading:
                 self._require_idle(plan)  # a run may have started meanwhile: a control plane takes its time
             self._hands.say(f"nodes of {', '.join(plan.replaced)}")
             releases = {each.name: each.then for each in plan.node_groups}
-            pulumi = replace(self._hands.pulumi, variables={**self._hands.pulumi.variables, **_REPLACE_NODES})
+            # That no run is on them was looked up before.
+            pulumi = self._hands.pulumi.allowing(REPLACE_NODES)
             self._apply(Pins(target, addons, releases), f"nodes of {', '.join(plan.replaced)}", pulumi)
 
     def _environment(self) -> Environment:

@@ -146,7 +146,7 @@ class KubernetesBackend:
             return self._looked_at(run, jobset)
         except UnreadableRun as error:
             known = cached or runs.RunState(run, str(self.runs_folder / run), run, runs.UNKNOWN)
-            owner = manifests.annotations(jobset).get(manifests.ANNOTATION_OWNER)
+            owner = manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER)
             return replace(known, state=runs.UNKNOWN, reason=str(error), submitted=submitted(jobset), owner=owner)
 
     def _without_jobset(self, run: str) -> runs.RunState:
@@ -277,7 +277,7 @@ class KubernetesBackend:
         if not paths.folder.exists():
             spec = manifests.spec_of(jobset)
             plan = manifests.copied_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
-            if owner := manifests.annotations(jobset).get(manifests.ANNOTATION_OWNER):
+            if owner := manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
                 plan["owner"] = owner
             run_cache.create(paths, spec.to_toml(), plan, submitted(jobset))
 

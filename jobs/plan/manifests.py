@@ -65,7 +65,7 @@ def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[O
 
 def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
     """The spec that a run's JobSet carries in its annotations; UnreadableRun where it carries none that we know."""
-    name, text = jobset["metadata"]["name"], annotations(jobset).get(ANNOTATION_SPEC)
+    name, text = jobset["metadata"]["name"], annotations_of(jobset).get(ANNOTATION_SPEC)
     if text is None:
         remedy = f"`kubectl describe jobset {name}` shows whose it is"
         raise UnreadableRun(f"JobSet {name} has no annotation {ANNOTATION_SPEC}; {remedy}")
@@ -78,7 +78,7 @@ def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
         raise UnreadableRun(f"annotation {ANNOTATION_SPEC} of JobSet {name} is not JSON: {error}") from error
 
 
-def annotations(jobset: Mapping[str, Any]) -> Mapping[str, str]:
+def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
     """The annotations of a JobSet, which may have none."""
     found: Mapping[str, str] = jobset["metadata"].get("annotations") or {}
     return found

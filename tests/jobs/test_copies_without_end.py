@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,8 +112,11 @@ def runs_of(folder: Path) -> list[run_records.Target | None]:
 def test_the_backend_of_this_machine_leaves_a_run_of_a_cluster_alone(runs: Path, verb: str) -> None:
     """It works: one line. It fails: `stop` waits for ever, `logs` tells that its supervisor is gone."""
     copy(runs)
-    calls = {"events": lambda: api.logs(RUN, True, here), "stop": lambda: api.stop(RUN, where=here)}
     here = choose.Where(choose.LOCAL, runs)
+    calls: dict[str, Callable[[], object]] = {
+        "events": lambda: api.logs(RUN, True, here),
+        "stop": lambda: api.stop(RUN, where=here),
+    }
     with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: leave --on out"):
         calls[verb]()
 

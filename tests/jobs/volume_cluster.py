@@ -62,7 +62,7 @@ class VolumeCluster(FakeCluster):
             return await super().list(kind, labels)
         return [event for event in self.events if event["involvedObject"]["name"] == about]
 
-    async def delete(self, kind: str, name: str) -> None:
+    async def delete(self, kind: str, name: str, wait: bool = False, now: bool = False) -> None:
         self.deleted.append(name)
 
     async def stream(

@@ -266,6 +266,7 @@ def test_what_is_used_is_not_deleted(world: World) -> None:
 def test_a_principal_has_one_access_entry_and_the_builder_has_it_from_the_start(world: World) -> None:
     world.cluster(world.network())
     somebody = "arn:aws:iam::123456789012:role/somebody"
+    world.cloud.given.add(somebody)
     world.make(ACCESS_ENTRY, clusterName="lab", principalArn=somebody, type="STANDARD")
     for principal in (somebody, world.cloud.builder):
         with pytest.raises(Refused, match="409, ResourceInUseException: The specified access entry"):

@@ -70,9 +70,13 @@ class Aws(Provider):
     def update(self, asked: Asked, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]) -> Record:
         """Change it; a node group's sizes are sent as the provider sends them."""
         with self.cloud.lock:
-            if asked.token == aws_network.NODE_GROUP:
-                inputs = scaling.sent(self.cloud, identity, inputs, state)
-            return super().update(asked, identity, inputs, state)
+            group = self.cloud.records.get(asked.token, identity)
+            if group is None or asked.token != aws_network.NODE_GROUP:
+                return super().update(asked, identity, inputs, state)
+            sent, ended = scaling.sent(group, inputs, state)
+            changed = super().update(asked, identity, sent, state)
+            self.cloud.terminated += [(identity, ended)] * (ended > 0)
+            return changed
 
     def delete(self, asked: Asked, identity: str) -> None:
         """Take it away; the log group that EKS writes to stays unless the program has it."""

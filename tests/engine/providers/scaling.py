@@ -63,21 +63,15 @@ def resize(cloud: Cloud, name: str, changes: Mapping[str, int]) -> None:
         _put(cloud, group, minSize=low, desiredSize=wanted, maxSize=high)
 
 
-def sent(cloud: Cloud, identity: str, planned: dict[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """What an update of a node group makes of it: *planned*, with the sizes as they are where none was sent."""
-    group = cloud.records.get(NODE_GROUP, identity)
-    if group is None:
-        return planned
+def sent(group: Record, planned: dict[str, Any], state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """What an update makes of a node group, with its sizes as they are where none are sent, and the nodes that end."""
     _, running, _ = sizes(group)
     versions = any(planned.get(key) not in (None, state.get(key)) for key in _VERSIONS)
-    if running and (versions or planned.get("launchTemplate") != state.get("launchTemplate")):
-        cloud.terminated.append((identity, running))
+    replaced = running if versions or planned.get("launchTemplate") != state.get("launchTemplate") else 0
     if planned["scalingConfig"] == state["scalingConfig"]:
-        return {**planned, "scalingConfig": group.inputs["scalingConfig"]}
+        return {**planned, "scalingConfig": group.inputs["scalingConfig"]}, replaced
     check(planned["scalingConfig"])
-    if (desired := planned["scalingConfig"]["desiredSize"]) < running:
-        cloud.terminated.append((identity, running - desired))
-    return planned
+    return planned, max(replaced, running - planned["scalingConfig"]["desiredSize"])
 
 
 def check(size: Mapping[str, int]) -> None:

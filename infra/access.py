@@ -34,7 +34,7 @@ def run_rules(queueing: bool) -> list[rbac.v1.PolicyRuleArgs]:
     They make Secrets and neither read nor change any: what a run owns goes with it. docs/sharing.md says what users can
     do to each other all the same.
     """
-    rules = [
+    rules: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ("jobset.x-k8s.io", ("jobsets",), ("create", "delete", "get", "list", "patch", "watch")),
         ("batch", ("jobs",), ("create", "delete", "get", "patch")),
         ("", ("pods",), ("create", "delete", "get", "list", "patch", "watch")),

@@ -4,10 +4,11 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra.ci import account, endpoint, pulumi_cli, stack_file
+from infra.ci import account, endpoint, preview_copy, pulumi_cli, stack_file
 from infra.ci.errors import CiError, NotBuilt
 from infra.ci.pulumi_cli import Pulumi
 from infra.ci.stack_file import StackFile
@@ -29,7 +30,7 @@ def main(name: str, arguments: Sequence[str], project: Path = REPOSITORY) -> int
     options = parser.parse_args(arguments)
     try:
         file = stack_file.read(options.stack, project / "stacks")
-        pulumi = pulumi_cli.of(file, project)
+        pulumi = pulumi_cli.of(file, project, secrets=name != "preview")
         print(f"account {file.account}, as {account.check(file)}", file=sys.stderr)
         return command(file, pulumi, options)
     except CiError as error:
@@ -38,7 +39,13 @@ def main(name: str, arguments: Sequence[str], project: Path = REPOSITORY) -> int
 
 
 def _preview(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
-    return _run_all(pulumi, [*_allow(file, _lasting_access(file)), ("preview", "--diff", *_GUARDRAILS)])
+    """Preview on a copy of the state without its secrets; nothing of the stack is locked or written."""
+    access = _allow(file, _lasting_access(file))
+    with tempfile.TemporaryDirectory(prefix="spotmpi-preview-") as folder:
+        copy = preview_copy.make(file, pulumi, Path(folder))
+        listed = ", ".join(copy.kinds) or "none"
+        print(f"not compared, since they hold secrets (providers are shown as updated): {listed}", file=sys.stderr)
+        return _run_all(copy.pulumi, [*access, ("preview", "--diff", *_GUARDRAILS, *copy.exclude)])
 
 
 def _up(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
@@ -46,7 +53,8 @@ def _up(file: StackFile, pulumi: Pulumi, options: argparse.Namespace) -> int:
     lasting = _lasting_access(file)
     temporary = [cidr for cidr in dict.fromkeys(options.access) if cidr not in lasting]
     allow = _allow(file, [*lasting, *temporary])
-    if status := _run_all(pulumi, [("stack", "select", "--create"), *allow]):
+    opened_by = ("--secrets-provider", file.secrets_provider) if file.secrets_provider else ()
+    if status := _run_all(pulumi, [("stack", "select", "--create", *opened_by), *allow]):
         return status
     try:
         status = pulumi.run("up", "--yes", *_GUARDRAILS)

@@ -50,6 +50,26 @@ class Pulumi:
             self._explain("".join(said))
         return status
 
+    def read(self, *arguments: str) -> str:
+        """What one command prints, shown to nobody; CiError, with a way out where we know one, if it fails."""
+        command = ["pulumi", *arguments, "--stack", self.stack, "--non-interactive"]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self.project,
+                env=dict(self.variables),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
+        if done.returncode:
+            self._explain(done.stderr)
+            raise CiError(f"`pulumi {' '.join(arguments)}` failed: {' '.join(done.stderr.split())}")
+        return done.stdout
+
     def _explain(self, said: str) -> None:
         if _LOCKED in said:
             way_out = f"if no other run is alive, free it with: pulumi cancel --yes --stack {self.stack}"
@@ -62,14 +82,15 @@ class Pulumi:
             raise CiError(f"EKS made {group[1]} again after a former environment was deleted: {way_out}, then repeat")
 
 
-def of(file: StackFile, project: Path, variables: Mapping[str, str] = os.environ) -> Pulumi:
-    """Pulumi for a stack; CiError unless the variables name a state of one's own and its passphrase."""
+def of(file: StackFile, project: Path, variables: Mapping[str, str] = os.environ, secrets: bool = True) -> Pulumi:
+    """Pulumi for a stack; CiError unless the variables name a state of one's own and, for *secrets*, what opens it."""
     backend = variables.get("PULUMI_BACKEND_URL", "")
     if not backend.startswith(_OWN_BACKENDS):
         shown = backend or "(not set)"
         raise CiError(f"PULUMI_BACKEND_URL is {shown}: name the bucket that holds the state, for example s3://my-state")
-    if not any(name in variables for name in _PASSPHRASES):
-        raise CiError(f"neither {' nor '.join(_PASSPHRASES)} is set: the state can't be read without it")
+    if secrets and file.secrets_provider is None and not any(name in variables for name in _PASSPHRASES):
+        remedy = "the state can't be opened without it (or name a KMS key as the stack's secrets provider)"
+        raise CiError(f"neither {' nor '.join(_PASSPHRASES)} is set: {remedy}")
     said = {
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_SKIP_CONFIRMATIONS": "true",

@@ -23,6 +23,8 @@ class StackFile:
     account: str
     kind: str
     access: tuple[str, ...] = ()
+    secrets_provider: str | None = None  # a KMS key, where no passphrase encrypts the state's secrets
+    keeps_storage: bool = False
 
     @property
     def environment(self) -> str:
@@ -36,7 +38,8 @@ def read(stack: str, folder: Path, variables: Mapping[str, str] = os.environ) ->
     if not path.is_file():
         known = ", ".join(sorted(file.name.split(".")[1] for file in folder.glob("Pulumi.*.yaml")))
         raise CiError(f"stack {stack!r} has no file {path}: use one of {known}, or write it")
-    config: Mapping[str, Any] = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("config", {})
+    held: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    config: Mapping[str, Any] = held.get("config", {})
     region = config.get("aws:region")
     if not region:
         raise CiError(f"{path} names no region: set aws:region")
@@ -46,6 +49,8 @@ def read(stack: str, folder: Path, variables: Mapping[str, str] = os.environ) ->
         account=_account(path, config, variables),
         kind=str(config.get(f"{PROJECT}:kind", "compute")),
         access=tuple(config.get(f"{PROJECT}:access", ())),
+        secrets_provider=held.get("secretsprovider"),
+        keeps_storage=bool(config.get(f"{PROJECT}:storage", {}).get("keep")),
     )
 
 

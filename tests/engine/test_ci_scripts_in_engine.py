@@ -45,20 +45,26 @@ def known_to_moto(*cidrs: str) -> None:
     )
 
 
-def test_a_ready_stack_is_built_closed_to_the_runner_again_and_previewed_without_changes(
-    ci: Ci, engine: Engine, cloud: Cloud, capfd: pytest.CaptureFixture[str]
+def test_a_ready_stack_is_built_and_closed_to_the_runner_and_previewed_without_what_opens_its_state(
+    ci: Ci, engine: Engine, cloud: Cloud, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known_to_moto(TEAM, RUNNER)
     assert ci("up", "lab", "--access", RUNNER) == 0
     assert [call.method for call in cloud.script.changes() if call.token == CLUSTER] == ["create", "update"]
     assert allowed(cloud) == engine.config("lab")["spotmpi:access"] == [TEAM]
 
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
+    files = {path: path.read_bytes() for path in engine.folder.rglob("*") if path.is_file() and "state" in path.parts}
     built = len(cloud.script.changes())
+    engine.configure("lab", {"spotmpi:groups": [{**engine.config("lab")["spotmpi:groups"][0], "max": 3}]})
     capfd.readouterr()
     assert ci("preview", "lab") == 0
-    said = capfd.readouterr().out
-    assert "unchanged" in said and "to update" not in said and "to create" not in said and "to replace" not in said
+    said = capfd.readouterr()
+    assert "~ maxSize    : 2 => 3" in said.out and "~ pulumi:providers:kubernetes: (update)" in said.out
+    assert "~ 2 to update" in said.out and "to create" not in said.out and "to replace" not in said.out
+    assert ": kubernetes:core/v1:Secret, pulumi:providers:kubernetes" in said.err
     assert len(cloud.script.changes()) == built
+    assert {path: path.read_bytes() for path in files} == files
 
 
 def test_a_boundary_is_on_every_role_of_an_environment_those_inside_of_components_included(

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pulumi.runtime import mocks as engine
 from infra import program
 from infra.settings import Settings
 from infra.stack_config import read
+from tests.infra.scripted_pulumi import ScriptedPulumi
 
 # A run takes 0.2 s and gives the same for the same settings; nobody changes a recording.
 _RUNS: dict[str, "Recording"] = {}
@@ -193,3 +195,42 @@ def run(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
         return _RUNS[key]
 
     return make
+
+
+@pytest.fixture(name="pulumi")
+def scripted_pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedPulumi]:
+    """A `pulumi` on PATH, and the variables and the account that the CI scripts want."""
+    from moto import mock_aws
+
+    scripted = ScriptedPulumi(tmp_path)
+    monkeypatch.setenv("PATH", f"{scripted.path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://example-state")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "known")
+    monkeypatch.setenv("SPOTMPI_ACCOUNT", "123456789012")
+    monkeypatch.delenv("SPOTMPI_ACCESS", raising=False)
+    with mock_aws():
+        yield scripted
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a stack that its team can reach, and one of kept storage."""
+    folder = tmp_path / "project"
+    (folder / "stacks").mkdir(parents=True)
+    (folder / "stacks" / "Pulumi.lab.yaml").write_text(
+        "config:\n  aws:region: us-east-1\n  spotmpi:access: [198.51.100.7/32]\n"
+    )
+    (folder / "stacks" / "Pulumi.p3-data.yaml").write_text("config:\n  aws:region: us-east-1\n  spotmpi:kind: data\n")
+    return folder
+
+
+@pytest.fixture
+def ci(project: Path) -> Callable[..., int]:
+    """Runs one of the commands for a stack of a small project."""
+
+    def run(command: str, *arguments: str) -> int:
+        from infra.ci import commands
+
+        return commands.main(command, arguments, project)
+
+    return run

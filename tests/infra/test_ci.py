@@ -2,95 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import NoCredentialsError
-from moto import mock_aws
 
-from infra.ci import account, commands, stack_file
+from infra.ci import account, stack_file
 from infra.ci.errors import CiError
 from tests.infra.ci_account import ACCOUNT, LAB
+from tests.infra.scripted_pulumi import ScriptedPulumi
 
 
-class ScriptedPulumi:
-    """A `pulumi` on PATH that remembers its calls and answers each with the next line of a script.
-
-    It runs no program, so it accepts settings that the program refuses: a preview or `up` without `spotmpi:access`
-    fails in `infra/checks.py`, as tests/infra/test_ci_in_engine.py shows with the real CLI.
-    """
-
-    def __init__(self, folder: Path):
-        self._calls, self._answers = folder / "calls", folder / "answers"
-        self._answers.write_text("")
-        program = folder / "bin" / "pulumi"
-        program.parent.mkdir()
-        program.write_text(
-            "#!/bin/sh\n"
-            f'echo "$* [$PULUMI_BACKEND_URL] [$PULUMI_SKIP_UPDATE_CHECK] [$AWS_REGION]" >> {self._calls}\n'
-            f"answer=$(head -n 1 {self._answers}); sed -i 1d {self._answers}\n"
-            'echo "${answer#* }" >&2\n'
-            'exit "${answer%% *}"\n'
-        )
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        self.path = str(program.parent)
-
-    def answers(self, *lines: str) -> None:
-        self._answers.write_text("".join(f"{line}\n" for line in lines))
-
-    @property
-    def calls(self) -> list[str]:
-        return self._calls.read_text().splitlines() if self._calls.exists() else []
-
-
-@pytest.fixture
-def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedPulumi]:
-    scripted = ScriptedPulumi(tmp_path)
-    monkeypatch.setenv("PATH", f"{scripted.path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://example-state")
-    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "known")
-    monkeypatch.setenv("SPOTMPI_ACCOUNT", ACCOUNT)
-    monkeypatch.delenv("SPOTMPI_ACCESS", raising=False)
-    with mock_aws():
-        yield scripted
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    (folder / "stacks").mkdir(parents=True)
-    (folder / "stacks" / "Pulumi.lab.yaml").write_text(
-        "config:\n  aws:region: us-east-1\n  spotmpi:access: [198.51.100.7/32]\n"
-    )
-    (folder / "stacks" / "Pulumi.p3-data.yaml").write_text("config:\n  aws:region: us-east-1\n  spotmpi:kind: data\n")
-    return folder
-
-
-@pytest.fixture
-def ci(project: Path) -> Callable[..., int]:
-    """Runs one of the commands for a stack of a small project."""
-
-    def run(command: str, *arguments: str) -> int:
-        return commands.main(command, arguments, project)
-
-    return run
-
-
-def test_a_preview_checks_the_account_and_asks_the_guardrails(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+def test_a_stack_whose_secrets_a_kms_key_opens_needs_no_passphrase(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
-    pulumi.answers("0 1 to create")
-    assert ci("preview", "lab") == 0
-    asked = "preview --diff --policy-pack infra/guardrails --stack lab --non-interactive"
-    assert pulumi.calls == [f"{asked} [s3://example-state] [true] [us-east-1]"]
-    captured = capsys.readouterr()
-    assert "account 123456789012" in captured.err
-    assert "1 to create" in captured.out
+    path = project / "stacks" / "Pulumi.lab.yaml"
+    path.write_text(path.read_text() + "secretsprovider: awskms://alias/spotmpi-state?region=us-east-1\n")
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
+    pulumi.answers(*["0 done"] * 2)
+    assert ci("up", "lab") == 0
+    chosen = "stack select --create --secrets-provider awskms://alias/spotmpi-state?region=us-east-1"
+    assert pulumi.commands == [chosen, "up --yes --policy-pack infra/guardrails"]
 
 
 def test_another_account_is_refused_before_pulumi_is_asked_anything(
@@ -112,7 +47,7 @@ def test_another_account_is_refused_before_pulumi_is_asked_anything(
     [
         ({"PULUMI_BACKEND_URL": ""}, "PULUMI_BACKEND_URL is (not set): name the bucket"),
         ({"PULUMI_BACKEND_URL": "https://api.pulumi.com"}, "PULUMI_BACKEND_URL is https://api.pulumi.com"),
-        ({"PULUMI_CONFIG_PASSPHRASE": None}, "the state can't be read without it"),
+        ({"PULUMI_CONFIG_PASSPHRASE": None}, "the state can't be opened without it"),
         ({"SPOTMPI_ACCOUNT": None}, "names no account: set spotmpi:account there, or SPOTMPI_ACCOUNT"),
     ],
 )
@@ -126,7 +61,7 @@ def test_what_a_run_needs_is_asked_for_by_name(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
-    assert ci("preview", "lab") == 1
+    assert ci("up", "lab") == 1
     assert said in capsys.readouterr().err
     assert pulumi.calls == []
 
@@ -196,6 +131,7 @@ def test_a_stack_is_taken_down_by_the_command_that_asks_each_service_what_is_lef
 def test_the_command_that_takes_a_stack_down_is_the_one_for_people(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    pulumi.never_built()  # else the state is shown, which needs no passphrase
     pulumi.answers("0 lab", "255 error: incorrect passphrase")
     assert ci("destroy", "lab") == 1
     assert "the state of lab can't be read: set PULUMI_CONFIG_PASSPHRASE" in capfd.readouterr().err
@@ -223,6 +159,7 @@ def test_a_lock_left_behind_names_the_way_out(
 def test_a_stack_that_was_never_built_is_said_to_be_so(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pulumi.never_built()
     pulumi.answers("255 error: no stack named 'lab' found")
     assert ci("preview", "lab") == 1
     assert "no state of stack 'lab' in s3://example-state" in capsys.readouterr().err
@@ -235,94 +172,6 @@ def test_a_stack_that_was_never_built_is_no_failure_at_night(
     assert ci("destroy", "lab", "--if-built") == 0
     assert "nothing to destroy" in capsys.readouterr().err
     assert len(pulumi.calls) == 1
-
-
-def verbs(pulumi: ScriptedPulumi) -> list[str]:
-    return [call.split(" --stack")[0] for call in pulumi.calls]
-
-
-def cluster(*cidrs: str) -> None:
-    """Stack lab's cluster in moto, whose public endpoint lets the CIDRs in."""
-    boto3.client("eks", region_name="us-east-1").create_cluster(
-        name="spotmpi-lab",
-        roleArn=f"arn:aws:iam::{ACCOUNT}:role/control",
-        resourcesVpcConfig={"endpointPublicAccess": True, "publicAccessCidrs": list(cidrs)},
-    )
-
-
-def test_up_lets_more_addresses_in_behind_those_of_the_file(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24,198.51.100.7/32")
-    pulumi.answers(*["0 done"] * 3)
-    assert ci("up", "lab") == 0
-    assert verbs(pulumi) == [
-        "stack select --create",
-        "config set --path spotmpi:access[1] 203.0.113.0/24",
-        "up --yes --policy-pack infra/guardrails",
-    ]
-
-
-@pytest.mark.parametrize(("built", "status"), [("0 built", 0), ("7 quota", 7)])
-def test_an_address_that_is_let_in_for_the_build_is_taken_out_again_however_it_ends(
-    pulumi: ScriptedPulumi,
-    ci: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    built: str,
-    status: int,
-) -> None:
-    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
-    cluster("198.51.100.7/32", "203.0.113.0/24", "192.0.2.1/32")
-    pulumi.answers(*["0 done"] * 3, built, *["0 done"] * 2)
-    assert ci("up", "lab", "--access", "192.0.2.1/32") == status
-    assert verbs(pulumi)[1:] == [
-        "config set --path spotmpi:access[1] 203.0.113.0/24",
-        "config set --path spotmpi:access[2] 192.0.2.1/32",
-        "up --yes --policy-pack infra/guardrails",
-        "config rm --path spotmpi:access[2]",
-        "up --yes --skip-preview --target **aws:eks/cluster:Cluster::**",
-    ]
-    assert "closing the Kubernetes API to 192.0.2.1/32 again" in capsys.readouterr().err
-
-
-def test_a_build_that_made_no_cluster_has_nothing_to_close(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
-    pulumi.answers("0 selected", "0 set", "7 quota", "0 removed")
-    assert ci("up", "lab", "--access", "192.0.2.1/32") == 7
-    assert verbs(pulumi)[-1] == "config rm --path spotmpi:access[1]"
-
-
-def test_an_address_that_could_not_be_taken_out_is_named_and_fails_the_command(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster("198.51.100.7/32", "192.0.2.1/32")
-    pulumi.answers("0 selected", "0 set", "0 built", "0 removed", "9 throttled")
-    assert ci("up", "lab", "--access", "192.0.2.1/32") == 9
-    assert "may still be open to 192.0.2.1/32: repeat the command" in capsys.readouterr().err
-
-
-def test_a_preview_is_of_what_up_would_build_lasting_addresses_included(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
-    pulumi.answers(*["0 done"] * 2)
-    assert ci("preview", "lab") == 0
-    assert verbs(pulumi)[0] == "config set --path spotmpi:access[1] 203.0.113.0/24"
-
-
-@pytest.mark.parametrize("command", ["preview", "up"])
-def test_a_stack_that_nobody_could_reach_is_refused_with_the_variable_to_set(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], project: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    (project / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n")
-    assert ci(command, "lab") == 1
-    assert "set spotmpi:access in its file, or SPOTMPI_ACCESS" in capsys.readouterr().err
-    assert pulumi.calls == []
-
-
-def test_kept_storage_needs_nobodys_address(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
-    pulumi.answers("0 selected", "0 built")
-    assert ci("up", "p3-data") == 0
 
 
 def test_up_stops_at_the_first_step_that_fails(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:

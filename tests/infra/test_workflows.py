@@ -88,6 +88,11 @@ def test_a_preview_is_for_branches_of_the_repository_and_takes_the_reading_role(
     assert roles(path) == ["${{ vars.SPOTMPI_PREVIEW_ROLE }}"]
 
 
+def test_a_preview_which_runs_the_code_of_a_pull_request_is_given_no_secret() -> None:
+    text = (REPOSITORY / ".github" / "workflows" / "environment-preview.yml").read_text(encoding="utf-8")
+    assert "secrets." not in text and "PASSPHRASE" not in text
+
+
 @pytest.mark.parametrize("name", sorted(CHANGING))
 def test_what_changes_anything_waits_for_an_environment_that_its_role_trusts(name: str) -> None:
     path = REPOSITORY / ".github" / "workflows" / f"{name}.yml"

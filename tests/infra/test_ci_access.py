@@ -1,0 +1,87 @@
+"""Who may reach the Kubernetes API while CI builds, and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import boto3
+import pytest
+
+from tests.infra.ci_account import ACCOUNT
+from tests.infra.scripted_pulumi import ScriptedPulumi
+
+
+def cluster(*cidrs: str) -> None:
+    """Stack lab's cluster in moto, whose public endpoint lets the CIDRs in."""
+    boto3.client("eks", region_name="us-east-1").create_cluster(
+        name="spotmpi-lab",
+        roleArn=f"arn:aws:iam::{ACCOUNT}:role/control",
+        resourcesVpcConfig={"endpointPublicAccess": True, "publicAccessCidrs": list(cidrs)},
+    )
+
+
+def test_up_lets_more_addresses_in_behind_those_of_the_file(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24,198.51.100.7/32")
+    pulumi.answers(*["0 done"] * 3)
+    assert ci("up", "lab") == 0
+    assert pulumi.commands == [
+        "stack select --create",
+        "config set --path spotmpi:access[1] 203.0.113.0/24",
+        "up --yes --policy-pack infra/guardrails",
+    ]
+
+
+@pytest.mark.parametrize(("built", "status"), [("0 built", 0), ("7 quota", 7)])
+def test_an_address_that_is_let_in_for_the_build_is_taken_out_again_however_it_ends(
+    pulumi: ScriptedPulumi,
+    ci: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    built: str,
+    status: int,
+) -> None:
+    monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
+    cluster("198.51.100.7/32", "203.0.113.0/24", "192.0.2.1/32")
+    pulumi.answers(*["0 done"] * 3, built, *["0 done"] * 2)
+    assert ci("up", "lab", "--access", "192.0.2.1/32") == status
+    assert pulumi.commands[1:] == [
+        "config set --path spotmpi:access[1] 203.0.113.0/24",
+        "config set --path spotmpi:access[2] 192.0.2.1/32",
+        "up --yes --policy-pack infra/guardrails",
+        "config rm --path spotmpi:access[2]",
+        "up --yes --skip-preview --target **aws:eks/cluster:Cluster::**",
+    ]
+    assert "closing the Kubernetes API to 192.0.2.1/32 again" in capsys.readouterr().err
+
+
+def test_a_build_that_made_no_cluster_has_nothing_to_close(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+    pulumi.answers("0 selected", "0 set", "7 quota", "0 removed")
+    assert ci("up", "lab", "--access", "192.0.2.1/32") == 7
+    assert pulumi.commands[-1] == "config rm --path spotmpi:access[1]"
+
+
+def test_an_address_that_could_not_be_taken_out_is_named_and_fails_the_command(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster("198.51.100.7/32", "192.0.2.1/32")
+    pulumi.answers("0 selected", "0 set", "0 built", "0 removed", "9 throttled")
+    assert ci("up", "lab", "--access", "192.0.2.1/32") == 9
+    assert "may still be open to 192.0.2.1/32: repeat the command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["preview", "up"])
+def test_a_stack_that_nobody_could_reach_is_refused_with_the_variable_to_set(
+    pulumi: ScriptedPulumi, ci: Callable[..., int], project: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (project / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n")
+    assert ci(command, "lab") == 1
+    assert "set spotmpi:access in its file, or SPOTMPI_ACCESS" in capsys.readouterr().err
+    assert pulumi.calls == []
+
+
+def test_kept_storage_needs_nobodys_address(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+    pulumi.answers("0 selected", "0 built")
+    assert ci("up", "p3-data") == 0

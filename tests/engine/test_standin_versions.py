@@ -15,7 +15,8 @@ OLD, NEW = "1.35.2-20260901", "1.35.4-20261110"
 
 def change(world: World, record: Record, **inputs: Any) -> Record:
     """Change some inputs of what exists, in place."""
-    return world.aws.update(Asked(record.token, "it", record.urn), record.id, {**record.inputs, **inputs})
+    asked = Asked(record.token, "it", record.urn)
+    return world.aws.update(asked, record.id, {**record.inputs, **inputs}, record.outputs)
 
 
 def cluster_of(world: World) -> Record:

@@ -58,7 +58,7 @@ def zone(subject: Subject) -> Iterator[Finding]:
 
 
 def _first_zone(region: str, stack: StackFile, ids: Mapping[str, str]) -> Finding:
-    if stack.zone not in ids:
+    if stack.zone is None or stack.zone not in ids:
         known = ", ".join(ids)
         return Finding("zone", "error", f"no zone {stack.zone} in {region}", f"set spotmpi:zone to one of {known}")
     id = ids[stack.zone]

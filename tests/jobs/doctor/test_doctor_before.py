@@ -136,7 +136,7 @@ def test_the_default_second_zone_is_that_of_infra_and_looked_up_by_its_id(
     stack(DEFAULT)
     assert found(account, "second zone").message == "us-east-1b is use1-az4"
     for zone in ("us-east-1a", "us-east-1b", "us-east-1f"):
-        settings = Settings(stack="mine", region="us-east-1", zone=zone)  # type: ignore[call-arg]
+        settings = Settings(stack="mine", region="us-east-1", zone=zone)
         assert settings.other_zone == default_second("us-east-1", zone)
 
 

@@ -198,7 +198,7 @@ def test_nodes_are_not_replaced_while_runs_are_live(life: Life) -> None:
 
     life.runs = []
     up("lab", life.hands)
-    assert life.asked().count("up --yes --skip-preview @lab") == 1
+    assert life.asked().count("replacing nodes: up --yes --skip-preview @lab") == 1
     assert "nodes run, but no run is on them: they are replaced" in life.said
 
 

@@ -18,29 +18,18 @@ from tests.jobs.scripted_account import Refusal, ScriptedAccount
 
 Tags = dict[str, str]
 Answer = Callable[[Mapping[str, Any]], Any]
-# EC2's operations that list things, each with its answer's key and the key of an id.
+# EC2's operations that list things, each with its answer's key, the key of an id and how ids begin.
 _OTHERS = (
-    ("DescribeAddresses", "Addresses", "AllocationId"),
-    ("DescribeInternetGateways", "InternetGateways", "InternetGatewayId"),
-    ("DescribeLaunchTemplates", "LaunchTemplates", "LaunchTemplateId"),
-    ("DescribePlacementGroups", "PlacementGroups", "GroupId"),
-    ("DescribeRouteTables", "RouteTables", "RouteTableId"),
-    ("DescribeSecurityGroupRules", "SecurityGroupRules", "SecurityGroupRuleId"),
-    ("DescribeSpotInstanceRequests", "SpotInstanceRequests", "SpotInstanceRequestId"),
-    ("DescribeSubnets", "Subnets", "SubnetId"),
-    ("DescribeVpcEndpoints", "VpcEndpoints", "VpcEndpointId"),
+    ("DescribeAddresses", "Addresses", "AllocationId", "eipalloc-"),
+    ("DescribeInternetGateways", "InternetGateways", "InternetGatewayId", "igw-"),
+    ("DescribeLaunchTemplates", "LaunchTemplates", "LaunchTemplateId", "lt-"),
+    ("DescribePlacementGroups", "PlacementGroups", "GroupId", "pg-"),
+    ("DescribeRouteTables", "RouteTables", "RouteTableId", "rtb-"),
+    ("DescribeSecurityGroupRules", "SecurityGroupRules", "SecurityGroupRuleId", "sgr-"),
+    ("DescribeSpotInstanceRequests", "SpotInstanceRequests", "SpotInstanceRequestId", "sir-"),
+    ("DescribeSubnets", "Subnets", "SubnetId", "subnet-"),
+    ("DescribeVpcEndpoints", "VpcEndpoints", "VpcEndpointId", "vpce-"),
 )
-_PREFIXES: dict[str, str | tuple[str, ...]] = {
-    "AllocationId": "eipalloc-",
-    "GroupId": ("sg-", "pg-"),
-    "InternetGatewayId": "igw-",
-    "LaunchTemplateId": "lt-",
-    "RouteTableId": "rtb-",
-    "SecurityGroupRuleId": "sgr-",
-    "SpotInstanceRequestId": "sir-",
-    "SubnetId": "subnet-",
-    "VpcEndpointId": "vpce-",
-}
 
 
 @dataclass
@@ -117,7 +106,7 @@ class Stock:
             "DescribeNatGateways": lambda asked: {
                 "NatGateways": _in_states("NatGatewayId", "state", self.gateways, asked["Filter"])
             },
-            **{operation: partial(self._other, key, id) for operation, key, id in _OTHERS},
+            **{operation: partial(self._other, key, id, start) for operation, key, id, start in _OTHERS},
             "DescribeSecurityGroups": self._security_groups,
             "DeleteSecurityGroup": self._drop_shield,
         }
@@ -129,11 +118,11 @@ class Stock:
             for id, (network, tags) in self.shields.items()
             if _fits({"vpc-id": network}, tags, asked["Filters"])
         ]
-        return {"SecurityGroups": [*held, *self._other("SecurityGroups", "GroupId", asked)["SecurityGroups"]]}
+        return {"SecurityGroups": [*held, *self._other("SecurityGroups", "GroupId", "sg-", asked)["SecurityGroups"]]}
 
-    def _other(self, key: str, id: str, asked: Mapping[str, Any]) -> Any:
+    def _other(self, key: str, id: str, start: str, asked: Mapping[str, Any]) -> Any:
         """What EC2 answers of a kind of its things: those of `others` whose id begins as that kind's ids do."""
-        mine = {name: tags for name, tags in self.others.items() if name.startswith(_PREFIXES[id])}
+        mine = {name: tags for name, tags in self.others.items() if name.startswith(start)}
         tags = [each for each in asked["Filters"] if each["Name"].startswith("tag")]
         return {key: [_tagged(id, name, its) for name, its in mine.items() if _fits({}, its, tags)]}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import socket
@@ -144,8 +145,10 @@ def test_an_archive_of_code_is_broken_only_where_it_could_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None, permanent: bool
 ) -> None:
     archive = tmp_path / "user.tgz"
-    archive.write_bytes(packed()[: None if error else 60])
-    here: Any = SimpleNamespace(plan={"code": str(archive), "folder": str(tmp_path)})
+    whole = packed()
+    archive.write_bytes(whole[: None if error else 60])
+    code = {"archive": str(archive), "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
+    here: Any = SimpleNamespace(plan={"code": code, "folder": str(tmp_path)})
     errors = TransientErrors(monkeypatch.setattr)
     if error:
         errors.add("read", "*/user.tgz", error)

@@ -151,27 +151,6 @@ def test_a_job_is_made_suspended_gets_its_orders_and_is_told_about_until_it_is_d
     assert "s3cret" not in json.dumps(made) + str(said)
 
 
-@pytest.mark.parametrize(
-    ("addresses", "ports"),
-    [
-        (["https://x.org/a", "https://y.org:443/b"], [443]),
-        (["http://x.org/a", "https://y.org:8443/b"], [80, 8443]),
-    ],
-)
-def test_its_pods_resolve_names_and_reach_the_ports_of_their_sources_and_no_more(
-    addresses: list[str], ports: list[int]
-) -> None:
-    made = {"metadata": {"name": NAME, "namespace": "here", "uid": "7"}}
-    policy = fetch_job.network_policy(made, [[Order(each, "a", None)] for each in addresses])
-    spec = policy["spec"]
-    assert spec["podSelector"] == {"matchLabels": {"batch.kubernetes.io/job-name": NAME}}
-    assert spec["policyTypes"] == ["Ingress", "Egress"] and "ingress" not in spec
-    names, sources = spec["egress"]
-    assert names == {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
-    assert [each["port"] for each in sources["ports"]] == ports
-    assert {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}} in sources["to"]
-
-
 def test_a_job_that_is_at_it_is_watched_and_no_other_is_made() -> None:
     script = Script(
         shows(job()), shows(job(), pod("Running")), shows(job("Complete"), pod("Succeeded", DONE)), there=job()

@@ -72,7 +72,8 @@ def test_each_step_of_the_first_environment_says_what_it_costs_by_the_price_tabl
     prices = {line.split("  #")[0].split()[1]: line.split("  #")[1] for line in block.splitlines()}
 
     assert "list prices of 2025, us-east-1" in chapter and "as published in 2025" in reference
-    assert prices["up"].startswith(f" ${idle:.2f}/h until `down`, at most ${node:.2f}/h")
+    # The table's price is per GPU at the group's full size, which is two nodes; the small run takes both.
+    assert prices["up"].startswith(f" ${idle:.2f}/h until `down`, at most ${2 * node:.2f}/h")
     assert prices["data"].startswith(f" ${write} a GB, and ${month} a GB-month")
     assert prices["run"].startswith(f" at most ${2 * node:.2f}/h")
     assert prices["scale"].startswith(f" at most ${2 * node * 0.5:.2f};")

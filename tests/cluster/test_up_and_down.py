@@ -67,9 +67,15 @@ class Account(Life):
     def answers(self) -> Mapping[str, Any]:
         """What other processes may ask, by name."""
 
-        described = {"DescribeCluster": lambda region, asked: self.cluster(asked["name"])}
+        account = self._account()
+        self.eks.script(account)
+        versions = account.answers["DescribeCluster"]
+
+        def described(region: str, asked: Mapping[str, Any]) -> Any:
+            return {"cluster": {**versions(region, asked)["cluster"], **self.cluster(asked["name"])["cluster"]}}
+
         return {
-            **calls(self._account().answers | described),
+            **calls(account.answers | {"DescribeCluster": described}),
             "push": self.push_from_elsewhere,
             "token": self.token,
         }

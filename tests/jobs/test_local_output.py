@@ -71,8 +71,8 @@ def test_a_run_ends_as_its_program_does_whatever_that_has_written(
 
 
 def test_a_progress_bar_without_line_ends_is_a_sign_of_life_and_of_progress(here: Somewhere) -> None:
-    code = "import time\nfor i in range(20): print(f'\\r{i}', end='', flush=True); time.sleep(0.1)"
-    state = here.state_once(here.submit(python(code, limits={"start": "1s", "no_progress": "0.8s"})), "succeeded")
+    code = "import time\nfor i in range(40): print(f'\\r{i}', end='', flush=True); time.sleep(0.1)"
+    state = here.state_once(here.submit(python(code, limits={"start": "20s", "no_progress": "3s"})), "succeeded")
 
     assert state.attempt == 1
 

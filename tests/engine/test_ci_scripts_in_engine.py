@@ -60,13 +60,14 @@ def test_a_ready_stack_is_built_and_closed_to_the_runner_and_previewed_without_w
     capfd.readouterr()
     assert ci("preview", "lab") == 0
     said = capfd.readouterr()
-    assert "~ maxSize    : 2 => 3" in said.out and "~ pulumi:providers:kubernetes: (update)" in said.out
+    assert '"0-2" => "0-3"' in said.out and "~ pulumi:providers:kubernetes: (update)" in said.out
     assert "~ 2 to update" in said.out and "to create" not in said.out and "to replace" not in said.out
     assert ": kubernetes:core/v1:Secret, pulumi:providers:kubernetes" in said.err
     assert len(cloud.script.changes()) == built
     assert {path: path.read_bytes() for path in files} == files
 
 
+@pytest.mark.nightly("an `up` of its own for one property of all roles")
 def test_a_boundary_is_on_every_role_of_an_environment_those_inside_of_components_included(
     ci: Ci, engine: Engine, cloud: Cloud
 ) -> None:

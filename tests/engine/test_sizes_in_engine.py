@@ -64,6 +64,7 @@ def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> Non
     assert len(cloud.records) == 0
 
 
+@pytest.mark.nightly("an environment of its own; test_up holds the refusal and what lifts it without an engine")
 def test_nodes_that_run_are_not_replaced_unless_somebody_allows_it(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     assert engine.up("cpu").status == 0

@@ -86,6 +86,7 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
     assert changed(life) == []
 
 
+@pytest.mark.nightly("an environment of its own; test_standin_versions refuses the same without an engine")
 def test_a_skipped_minor_version_that_is_written_by_hand_is_refused_by_eks_and_changes_nothing(life: Life) -> None:
     life.engine.configure("lab", {"spotmpi:cluster": {"version": "1.36", "system": {"ami_release": OLD}}})
     with pytest.raises(SpotmpiError, match="`pulumi up --stack lab` failed"):
@@ -94,6 +95,7 @@ def test_a_skipped_minor_version_that_is_written_by_hand_is_refused_by_eks_and_c
     assert changed(life) == [] and running(life)["control plane"] == {"1.34"}
 
 
+@pytest.mark.nightly("an environment of its own; tests/infra and test_upgrade hold both halves")
 def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leaves_the_file(life: Life) -> None:
     (cluster,) = life.cloud.records.of(CLUSTER)
     life.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.36"})
@@ -107,6 +109,7 @@ def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leave
     assert changed(life) == [] and path.read_bytes() == before
 
 
+@pytest.mark.nightly("an environment of its own; test_pins holds what is written without an engine")
 def test_nodes_that_a_new_launch_template_moved_are_not_rolled_back_by_the_next_up(life: Life) -> None:
     groups = life.engine.config("lab")["spotmpi:groups"]
     life.engine.configure("lab", {"spotmpi:groups": [{**groups[0], "disk_gib": 200}]})
@@ -119,6 +122,7 @@ def test_nodes_that_a_new_launch_template_moved_are_not_rolled_back_by_the_next_
     assert f"stacks/Pulumi.lab.yaml now says what runs: AMI release {NEWEST['1.34']} on g4dn" in life.said
 
 
+@pytest.mark.nightly("an environment of its own; test_pins holds what is written without an engine")
 def test_a_control_plane_that_eks_upgraded_by_itself_is_followed(life: Life) -> None:
     (cluster,) = life.cloud.records.of(CLUSTER)
     life.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.35"})

@@ -29,6 +29,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "PULUMI_BACKEND_URL": f"file://{folder}",
         "PULUMI_CONFIG_PASSPHRASE": "known",
         "SPOTMPI_ACCOUNT": "123456789012",
+        "SPOTMPI_ACCESS": "198.51.100.7/32",
     }.items():
         monkeypatch.setenv(name, value)
     with mock_aws():

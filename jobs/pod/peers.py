@@ -32,6 +32,9 @@ from .authentication import Session
 from .connection import Connection, Pulse, parse
 
 PORT = 2223
+# Seconds for a connection. Network policies drop the packets of a pod whose address they do not know yet, and the
+# kernel sends the first one again only after a second.
+CONNECTING = 0.5
 ANSWER = 10.0  # seconds that node 0 may take to answer: it may still be looking at its GPUs
 STRANGERS = 64  # connections, beside one for each node, that node 0 keeps before they have proved the token
 _PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
@@ -195,7 +198,7 @@ def join(host: str, token: str, hello: dict[str, Any], port: int = PORT) -> tupl
     *hello* tells the node index, the generation and the machine of this worker.
     """
     try:
-        connection = Connection(socket.create_connection((host, port), timeout=2))
+        connection = Connection(socket.create_connection((host, port), timeout=CONNECTING))
     except OSError as error:
         return "%s: %s" % (host, error)
     deadline = time.monotonic() + ANSWER

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,9 @@ from jobs.backends.network_isolation import denies_egress
 from jobs.backends.run_keys import make_keys
 from jobs.errors import NotPermitted, RunInUse
 from jobs.plan import manifests, pods, shared_keys
+
+_GOING = 20.0  # seconds in which the cluster deletes what an object owned that is gone
+_AGAIN = 0.2  # seconds between tries
 
 
 class _NoSecret(Exception):
@@ -78,7 +82,11 @@ async def _created(api: ClusterApi, objects: Sequence[Object]) -> Created:
     parts = [_dated(part, moment) for part in parts]
     try:
         # At once; should the JobSet have to go again, the cluster deletes whatever it owns by then.
-        await asyncio.gather(*(_create_part(api, part, made["metadata"]["uid"]) for part in parts))
+        creating = (_create_part(api, part, made["metadata"]["uid"]) for part in parts)
+        # All are waited for: one that is created after the JobSet has gone would stay for a while.
+        for failure in await asyncio.gather(*creating, return_exceptions=True):
+            if failure is not None:
+                raise failure
         if manifests.LABEL_QUEUE not in jobset["metadata"]["labels"]:
             await api.patch(cluster_api.JOBSET, run, {"spec": {"suspend": False}})
     except BaseException:
@@ -96,12 +104,18 @@ def _dated(part: Object, moment: float) -> Object:
 
 
 async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:
-    try:
-        await api.create(_filled(part, uid))
-    except ApiError as error:
-        if part["kind"] == "Secret" and error.status.code == 403:
-            raise _NoSecret(str(error.status.message)) from error
-        raise
+    """Create one part; that of an earlier JobSet of this name, which the cluster is about to delete, is waited for."""
+    deadline = time.monotonic() + _GOING
+    while True:
+        try:
+            await api.create(_filled(part, uid))
+            return
+        except ApiError as error:
+            if part["kind"] == "Secret" and error.status.code == 403:
+                raise _NoSecret(str(error.status.message)) from error
+            if not cluster_api.conflicts(error) or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_AGAIN)
 
 
 def _without_secret(plan: Mapping[str, Any], refused: _NoSecret) -> Sequence[Object]:

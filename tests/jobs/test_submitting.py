@@ -206,6 +206,25 @@ def test_another_refusal_is_told_as_it_is() -> None:
     assert there.made == []
 
 
+def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Garbage collection comes after the owner has gone (Kubernetes docs: background cascading deletion)."""
+    monkeypatch.setattr(submitting, "_AGAIN", 0.001)
+    there, left = Namespace("Secret"), ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
+    usual = there.create
+
+    async def create(values: Object) -> Object:
+        if values["kind"] in left:
+            left.remove(values["kind"])
+            raise refused(409, "already exists")
+        return await usual(values)
+
+    there.create = create  # type: ignore[method-assign]
+    submit(there, plan("mpi-ssh"))
+    assert there.kinds()[0] == "JobSet" and set(there.kinds()) == {"JobSet", "ConfigMap", "NetworkPolicy"} and not left
+
+
 def test_a_name_that_is_taken_is_told() -> None:
     there = Namespace()
     there.made.append({"kind": cluster_api.JOBSET, "metadata": {}})

@@ -82,7 +82,12 @@ async def _created(api: ClusterApi, objects: Sequence[Object]) -> Created:
     parts = [_dated(part, moment) for part in parts]
     try:
         # At once; should the JobSet have to go again, the cluster deletes whatever it owns by then.
-        creating = (_create_part(api, part, made["metadata"]["uid"]) for part in parts)
+        # The Secret first: where it is refused the JobSet goes and is made anew, and owns nothing yet.
+        uid = made["metadata"]["uid"]
+        for part in parts:
+            if part["kind"] == "Secret":
+                await _create_part(api, part, uid)
+        creating = (_create_part(api, part, uid) for part in parts if part["kind"] != "Secret")
         # All are waited for: one that is created after the JobSet has gone would stay for a while.
         for failure in await asyncio.gather(*creating, return_exceptions=True):
             if failure is not None:

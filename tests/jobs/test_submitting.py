@@ -103,16 +103,16 @@ def keys_volume(there: Namespace) -> Object:
 def test_a_run_is_let_go_with_a_secret_of_its_own() -> None:
     there = Namespace()
     objects, said = submit(there, plan("mpi-ssh"))
-    assert there.kinds() == ["JobSet", "ConfigMap", "Secret", "NetworkPolicy"] and not said
+    assert there.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy"] and not said
     assert there.made[0]["spec"]["suspend"] is False and keys_volume(there)["secretName"] == "x-1-parts"
-    assert "PRIVATE KEY" in there.made[2]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
+    assert "PRIVATE KEY" in there.made[1]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
 
 
 def test_agents_count_limits_from_when_the_api_server_made_the_run() -> None:
     """It works: whatever the terminal's clock says. It fails: one that is behind cuts limits.run short."""
     there = Namespace()
     submit(there, plan("mpi-ssh"))
-    assert json.loads(there.made[1]["data"]["plan.json"])["submitted"] == datetime.fromisoformat(MADE).timestamp()
+    assert json.loads(there.made[2]["data"]["plan.json"])["submitted"] == datetime.fromisoformat(MADE).timestamp()
 
 
 def test_who_may_not_create_secrets_runs_with_the_environments_key_pair_and_is_told_so() -> None:

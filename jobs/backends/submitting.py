@@ -20,8 +20,8 @@ from jobs.backends.run_keys import make_keys
 from jobs.errors import NotPermitted, RunInUse
 from jobs.plan import manifests, pods, shared_keys
 
-_GOING = 20.0  # seconds in which the cluster deletes what an object owned that is gone
-_AGAIN = 0.2  # seconds between tries
+_COLLECTION = 20.0  # seconds in which the cluster garbage-collects what a deleted object owned
+_INTERVAL = 0.2  # seconds between tries
 
 
 class _NoSecret(Exception):
@@ -81,14 +81,13 @@ async def _created(api: ClusterApi, objects: Sequence[Object]) -> Created:
     run, moment = jobset["metadata"]["name"], submitted(made)
     parts = [_dated(part, moment) for part in parts]
     try:
-        # At once; should the JobSet have to go again, the cluster deletes whatever it owns by then.
-        # The Secret first: where it is refused the JobSet goes and is made anew, and owns nothing yet.
+        # The Secret first: where it is refused the JobSet is deleted and created anew, and owns nothing yet.
         uid = made["metadata"]["uid"]
         for part in parts:
             if part["kind"] == "Secret":
                 await _create_part(api, part, uid)
         creating = (_create_part(api, part, uid) for part in parts if part["kind"] != "Secret")
-        # All are waited for: one that is created after the JobSet has gone would stay for a while.
+        # The others at once. All are waited for: one created after the JobSet was deleted would stay for a while.
         for failure in await asyncio.gather(*creating, return_exceptions=True):
             if failure is not None:
                 raise failure
@@ -110,7 +109,7 @@ def _dated(part: Object, moment: float) -> Object:
 
 async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:
     """Create one part; that of an earlier JobSet of this name, which the cluster is about to delete, is waited for."""
-    deadline = time.monotonic() + _GOING
+    deadline = time.monotonic() + _COLLECTION
     while True:
         try:
             await api.create(_filled(part, uid))
@@ -120,7 +119,7 @@ async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:
                 raise _NoSecret(str(error.status.message)) from error
             if not cluster_api.conflicts(error) or time.monotonic() > deadline:
                 raise
-        await asyncio.sleep(_AGAIN)
+        await asyncio.sleep(_INTERVAL)
 
 
 def _without_secret(plan: Mapping[str, Any], refused: _NoSecret) -> Sequence[Object]:

@@ -72,12 +72,16 @@ def _targets(aws: Aws, region: str, way: dict[str, str]) -> Ids:
     return [each["MountTargetId"] for each in found]
 
 
+def networks_of(aws: Aws, trace: Trace) -> list[str]:
+    """The ids of the environment's VPCs: those that carry its tag, and those that were written down."""
+    vpcs = aws.pages("ec2", trace.region, "describe_vpcs", "Vpcs", Filters=[_tagged(trace)])
+    return sorted({vpc["VpcId"] for vpc in vpcs} | trace.of(NETWORKS))
+
+
 def _interfaces(aws: Aws, trace: Trace) -> Ids:
     # The CNI makes interfaces that carry none of our tags, but stand in our network or name the cluster.
     ways = [[_tagged(trace)], [{"Name": f"tag:{CNI_CLUSTER}", "Values": [trace.name]}]]
-    vpcs = aws.pages("ec2", trace.region, "describe_vpcs", "Vpcs", Filters=[_tagged(trace)])
-    networks = sorted({vpc["VpcId"] for vpc in vpcs} | trace.of(NETWORKS))
-    if networks:
+    if networks := networks_of(aws, trace):
         ways.append([{"Name": "vpc-id", "Values": networks}, {"Name": "tag-key", "Values": [CNI_MACHINE]}])
     if known := sorted(trace.of(INTERFACES)):
         ways.append([{"Name": "network-interface-id", "Values": known}])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jobs.cloud.aws import Aws
 from jobs.cloud.faults import CallFailed
-from jobs.cloud.remains import NETWORKS, TAG, Trace
+from jobs.cloud.remains import Trace, networks_of
 from jobs.cloud.scaling import CLUSTER_TAG
 
 _IN_USE, _GONE = "DependencyViolation", "InvalidGroup.NotFound"
@@ -16,9 +16,7 @@ _IN_USE, _GONE = "DependencyViolation", "InvalidGroup.NotFound"
 
 def sweep_security_groups(aws: Aws, trace: Trace) -> list[str]:
     """Delete the groups that EKS made for the environment's cluster and nothing uses any more; gives their ids."""
-    tagged = [{"Name": f"tag:{TAG}", "Values": [trace.name]}]
-    vpcs = {each["VpcId"] for each in aws.pages("ec2", trace.region, "describe_vpcs", "Vpcs", Filters=tagged)}
-    networks = sorted(vpcs | trace.of(NETWORKS))
+    networks = networks_of(aws, trace)
     if not networks:
         return []
     ours = [

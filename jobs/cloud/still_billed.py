@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jobs.cloud.aws import Aws
 from jobs.cloud.faults import CallFailed
-from jobs.cloud.remains import CNI_MACHINE, INTERFACES, KINDS, NETWORKS, TAG, Trace
+from jobs.cloud.remains import CNI_MACHINE, INTERFACES, KINDS, Trace, networks_of
 from jobs.cloud.tagged import still_tagged
 
 
@@ -34,9 +34,7 @@ def still_billed(aws: Aws, trace: Trace) -> tuple[Left, ...]:
 
 def sweep_interfaces(aws: Aws, trace: Trace) -> list[str]:
     """Delete the unattached interfaces that the CNI left in the environment's network; gives their ids."""
-    tagged = [{"Name": f"tag:{TAG}", "Values": [trace.name]}]
-    vpcs = {each["VpcId"] for each in aws.pages("ec2", trace.region, "describe_vpcs", "Vpcs", Filters=tagged)}
-    networks = sorted(vpcs | trace.of(NETWORKS))
+    networks = networks_of(aws, trace)
     if not networks:
         return []
     unused = [

@@ -210,7 +210,7 @@ def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_wait
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Garbage collection comes after the owner has gone (Kubernetes docs: background cascading deletion)."""
-    monkeypatch.setattr(submitting, "_AGAIN", 0.001)
+    monkeypatch.setattr(submitting, "_INTERVAL", 0.001)
     there, left = Namespace("Secret"), ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
     usual = there.create
 

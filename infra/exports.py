@@ -11,7 +11,7 @@ from infra.instance_types import known
 from infra.settings import Group, Settings
 from infra.storage import FileSystemIds
 
-# jobs/environment.py reads this shape; a change that an older reader can't take raises the number.
+# jobs/spotmpi/core/environment.py reads this shape; a change that an older reader can't take raises the number.
 CONTRACT = 1
 
 

@@ -18,7 +18,8 @@ TAINT_VALUE = "present"
 # What a tag has to say where GPUs are bought on demand; the guardrails look for it.
 TAG_ON_DEMAND = "spotmpi:on-demand-gpus"
 
-# The sizes of a node group as the settings have them, on its Auto Scaling group; jobs/cloud/sizes.py reads it too.
+# The sizes of a node group as the settings have them, on its Auto Scaling group;
+# jobs/spotmpi/environments/node_group_sizes.py reads it too.
 TAG_SIZES = "spotmpi:nodes"
 # The environment variable that allows an update to replace nodes that run.
 REPLACE_NODES = "SPOTMPI_REPLACE_NODES"

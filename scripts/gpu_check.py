@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs import names
-from jobs.backends import image_environment
-from jobs.errors import SpotmpiError
-from jobs.pod import protocol
+from spotmpi.agent import protocol
+from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.images import environment as image_environment
 
 _TRAINING = ("--batch-per-worker", "64", "--iterations", "200")
 _IMAGES = ("--batch-per-worker", "16", "--iterations", "20", "--image-size", "128", "--classes", "10")
@@ -111,7 +111,7 @@ def _run(check: Check, count: int) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            cwd=names.PROJECT,
+            cwd=names.SOURCE,
             env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
             timeout=_SECONDS,
         )

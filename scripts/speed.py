@@ -26,8 +26,10 @@ sys.path.insert(0, str(PROJECT))
 
 import tomli_w  # noqa: E402
 
-from jobs import metrics, names, runs  # noqa: E402
-from jobs.backends import image_environment  # noqa: E402
+from spotmpi.core import names  # noqa: E402
+from spotmpi.images import environment as image_environment  # noqa: E402
+from spotmpi.metrics import rates as metrics  # noqa: E402
+from spotmpi.runs import reader as runs  # noqa: E402
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 IMAGE = "chainermn"
@@ -113,7 +115,7 @@ def measure_iterations(folder: Path, count: int, ranks: int = 2) -> list[Figure]
         return _rate(list(runs.lines(runs.every(folder / "runs")[-1].metrics)))
 
     def bare() -> float:
-        environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(PROJECT / "jobs"), "PYTHONUNBUFFERED": "1"}
         environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         checkpoints = ["--checkpoint-path", tempfile.mkdtemp(dir=folder)]
         done = subprocess.run(

@@ -91,7 +91,7 @@ def _counted(report: Path, arguments: Sequence[str]) -> None:
     """Run spotmpi here."""
     import httpx2
 
-    from jobs.cli.main import main
+    from spotmpi.cli.main import main
 
     counts = {"watch": 0, "log": 0, "other": 0}
     send = httpx2.AsyncClient.send

@@ -31,11 +31,11 @@ sys.path.insert(0, str(PROJECT))
 
 import tomli_w  # noqa: E402
 
-from jobs import api  # noqa: E402
-from jobs.backends.choose import Where  # noqa: E402
 from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
 from scripts.speed_clients import Counting, Measured, Measuring, first_line  # noqa: E402
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
+from spotmpi.api import runs as api  # noqa: E402
+from spotmpi.backends.targets import Where  # noqa: E402
 from tests.cluster.testbed.cluster import Cluster, running_cluster  # noqa: E402
 from tests.cluster.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
 from tests.cluster.testbed.kwok import Kwok  # noqa: E402

@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1500, help="of windows of whole iterations")
     parser.add_argument("--iterations", type=int, default=10, help="in a window")
     asked = parser.parse_args()
-    from jobs.backends import image_environment
-    from jobs.pod import launchers
+    from spotmpi.agent import launchers
+    from spotmpi.images import environment as image_environment
 
     bin_folder = image_environment.prepare("chainermn", lambda text: print(text, file=sys.stderr)) / "bin"
     start = launchers.mpirun(str(bin_folder / "mpirun"), 5, _RANKS, os.geteuid() == 0)
@@ -53,7 +53,7 @@ def main() -> None:
         str(asked.pairs),
         str(asked.iterations),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(_PROJECT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(_PROJECT / "jobs"), "OMP_NUM_THREADS": "1"}
     sys.exit(subprocess.run([*start, *rank], env=environment, cwd=_PROJECT).returncode)
 
 
@@ -69,12 +69,12 @@ Pairs = list[tuple[Spent, Spent]]  # without, with measuring
 
 def measure(pairs: int, iterations: int) -> None:
     """One rank: windows with and without measuring by turns, what they took, and what measuring costs."""
-    from jobs.programs.batching import divide
-    from jobs.programs.chainermn import digits
-    from jobs.programs.chainermn.exchange import communicator, world_of
-    from jobs.programs.digits_data import load_digits
-    from jobs.programs.loader import Loader
-    from jobs.programs.order import Order
+    from spotmpi.programs.batching import divide
+    from spotmpi.programs.chainermn import digits
+    from spotmpi.programs.chainermn.exchange import communicator, world_of
+    from spotmpi.programs.digits_data import load_digits
+    from spotmpi.programs.loader import Loader
+    from spotmpi.programs.order import Order
 
     options = digits.parse(["--global-batch", "64", "--iterations", "1"])
     comm = communicator(options)
@@ -149,8 +149,8 @@ def _told(differences: list[float], iterations: int, usual: float) -> str:
 
 def _window(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, measured: bool) -> Spent:
     """What a window took on this rank."""
-    from jobs.pod import protocol
-    from jobs.programs.timing import Stopwatch
+    from spotmpi.agent import protocol
+    from spotmpi.programs.timing import Stopwatch
 
     watch = Stopwatch(trainee.clock)
     watch.start()

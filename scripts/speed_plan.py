@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.cloud.zone_plan import zone_plan
-from tests.jobs.scripted_account import NOW, ScriptedAccount, World
+from spotmpi.environments.zones.comparison import zone_plan
+from tests.cloud.scripted_account import NOW, ScriptedAccount, World
 
 TARGET = 5.0
 REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
@@ -88,7 +88,10 @@ def _world() -> World:
 
 def _import() -> float:
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import boto3, jobs.cloud.zone_plan, jobs.cli.zone_table"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import boto3, spotmpi.environments.zones.comparison, spotmpi.cli.zone_table"],
+        check=True,
+    )
     return time.perf_counter() - begin
 
 

@@ -14,19 +14,20 @@ from typing import Any
 
 import numpy
 
-from jobs import sweep, work
-from jobs.spec import JobSpec
-from jobs.study import design_of
-from jobs.sweep import Sweep
-from jobs.trial import SUCCEEDED, Trial
+from spotmpi.runs import fingerprint as work
+from spotmpi.spec.job import JobSpec
+from spotmpi.study import sweep
+from spotmpi.study.study_file import design_of
+from spotmpi.study.sweep import Sweep
+from spotmpi.study.trial import SUCCEEDED, Trial
 
 _LINE = 10  # iterations
 _BUILD = """
 import json, resource, sys, time
 from datetime import datetime
 from pathlib import Path
-from jobs.report import files
-from jobs.report.gather import gather
+from spotmpi.report import files
+from spotmpi.report.gather import gather
 began, worked = time.perf_counter(), time.process_time()
 written = files.write(gather([], Path(sys.argv[1]), datetime.now(), force=True), Path(sys.argv[1]) / "report")
 seconds, processor = time.perf_counter() - began, time.process_time() - worked

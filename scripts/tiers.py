@@ -101,7 +101,14 @@ STATIC = Tier(
         [str(BIN / "ruff"), "check"],
         [str(BIN / "ruff"), "format", "--check"],
         [str(BIN / "mypy")],
-        [str(BIN / "vermin"), "--target=3.8-", "--no-eval-annotations", "--no-tips", "--violations", "jobs/pod"],
+        [
+            str(BIN / "vermin"),
+            "--target=3.8-",
+            "--no-eval-annotations",
+            "--no-tips",
+            "--violations",
+            "jobs/spotmpi/agent",
+        ],
     ],
     background=True,
 )

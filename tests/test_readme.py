@@ -19,23 +19,23 @@ RUN_ELSEWHERE = {
     "./scripts/demo": ".ci/run",
     "./scripts/test": ".ci/run",
     "source .venv/bin/activate": ".ci/run",
-    "spotmpi bench jobs/studies/cpu.toml": "tests/jobs/test_study_with_mpi.py",
+    "spotmpi bench jobs/studies/cpu.toml": "tests/unit/study/test_study_with_mpi.py",
     "helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace": (
         "tests/cluster/testbed/jobset.py"  # the same controller, from its module
     ),
-    "spotmpi image push chainermn --to REGISTRY/chainermn": "tests/jobs/test_images.py",
+    "spotmpi image push chainermn --to REGISTRY/chainermn": "tests/unit/images/test_build.py",
     "spotmpi run jobs/examples/digits.toml --on kubernetes --nodes 2 --set kubernetes.image=REFERENCE": "tests/cluster",
     "spotmpi drill ID --node 1 --how evict": "tests/cluster",
     "spotmpi logs -f ID": "tests/cluster",
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
-    "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/jobs/zone_plan/test_plan_command.py",
-    "spotmpi doctor lab": "tests/jobs/doctor/test_doctor_live.py",
+    "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/unit/environments/zones/test_plan_command.py",
+    "spotmpi doctor lab": "tests/unit/environments/doctor/test_doctor_live.py",
     "spotmpi up lab --expires 8h": "tests/engine/test_up_and_down_in_engine.py",
-    "spotmpi data push my-set voc --on lab": "tests/jobs/test_data.py",
-    "spotmpi run jobs/examples/digits.toml --on lab --nodes 2 --set limits.cost=1": "tests/jobs/test_spending.py",
-    "spotmpi scale g4dn 2 --warm 30m --on lab": "tests/jobs/test_nodes_and_scale.py",
-    "spotmpi nodes --on lab": "tests/jobs/test_nodes_and_scale.py",
-    "spotmpi cost lab": "tests/jobs/cost/test_environment_cost.py",
+    "spotmpi data push my-set voc --on lab": "tests/unit/data/test_datasets.py",
+    "spotmpi run jobs/examples/digits.toml --on lab --nodes 2 --set limits.cost=1": "tests/unit/environments/test_cost_limit.py",
+    "spotmpi scale g4dn 2 --warm 30m --on lab": "tests/unit/environments/test_nodes_and_scale.py",
+    "spotmpi nodes --on lab": "tests/unit/environments/test_nodes_and_scale.py",
+    "spotmpi cost lab": "tests/unit/environments/cost/test_environment_cost.py",
     "spotmpi down lab": "tests/engine/test_up_and_down_in_engine.py",
 }
 
@@ -84,7 +84,7 @@ def test_each_step_of_the_first_environment_says_what_it_costs_by_the_price_tabl
 def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:
     import tomllib
 
-    from jobs.spec import from_values
+    from spotmpi.spec.job import from_values
 
     for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL):
         from_values(tomllib.loads(block))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jobs.names import PROJECT
-from jobs.report.page import page
-from jobs.report.report import Report
+from spotmpi.core.names import PROJECT
+from spotmpi.report.page import page
+from spotmpi.report.report import Report
 from tests.browser.chromium import Page, Tab, running
-from tests.jobs.recorded import Recorded
-from tests.jobs.recorded_study import reported
+from tests.unit.report.recorded_runs import Recorded
+from tests.unit.report.recorded_study import reported
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from jobs.environment import Environment
+from spotmpi.core.environment import Environment
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kubernetes import Kubernetes as Reached
 from tests.engine.providers.cloud import Asked, Cloud

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.jobs.served_account import ask
+from tests.cloud.served_account import ask
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jobs import names
-from jobs.backends.kubernetes import KubernetesBackend
-from jobs.events import Event
-from jobs.plan import manifests
-from jobs.pod import record
-from jobs.spec import from_values
-from jobs.validate import require_valid
+from spotmpi.agent import record
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.core import names
+from spotmpi.core.events import Event
+from spotmpi.plan import manifests
+from spotmpi.spec.job import from_values
+from spotmpi.spec.validate import require_valid
 from tests.cluster.environment_namespace import user_kubeconfig
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kubernetes import Object

@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 
-from jobs import api, data
-from jobs.backends.base import Say
-from jobs.backends.choose import Where
-from jobs.cli import environment_life
-from jobs.cli.main import main
-from jobs.cloud.hands import Hands
-from jobs.environment import Environment
-from tests.jobs.served_account import account_at, ask
+from spotmpi.api import runs as api
+from spotmpi.backends.base import Say
+from spotmpi.backends.targets import Where
+from spotmpi.cli import environment_commands as environment_life
+from spotmpi.cli.main import main
+from spotmpi.core.environment import Environment
+from spotmpi.data import datasets as data
+from spotmpi.environments.dependencies import Hands
+from tests.cloud.served_account import account_at, ask
 
 
 def handed(made: Hands, address: str, place: Where, step: str) -> Hands:
@@ -63,7 +64,7 @@ if __name__ == "__main__":
     address, outputs, step, *words = sys.argv[1:]
     usual, place = environment_life._hands, Where(outputs, Path(outputs).parent / "runs")
     patch = pytest.MonkeyPatch()
-    patch.setattr("jobs.cli.environment_life.open_account", lambda region: account_at(address).aws)
+    patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region: account_at(address).aws)
     patch.setattr(environment_life, "_hands", lambda stack, yes: handed(usual(stack, yes), address, place, step))
     sys.argv[1:] = words
     main()

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from jobs import data
-from jobs.backends.choose import Where
-from jobs.backends.data_store import Moved
-from jobs.data import Storage
-from jobs.plan.volume_pod import LABEL_PURPOSE
-from jobs.pod import fetch, store
+from spotmpi.agent import fetch, store
+from spotmpi.backends.targets import Where
+from spotmpi.data import datasets as data
+from spotmpi.data.datasets import Storage
+from spotmpi.data.store import Moved
+from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.cluster.testbed.certificates import Authority
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.waiting import wait_for
-from tests.jobs.web_site import Site, serving
+from tests.unit.data.web_site import Site, serving
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -31,8 +31,8 @@ FILES = 24
 SIZE = 1 << 20
 # Batches of one file, so that a push can be broken off between two of a small set.
 CLI = """
-from jobs.backends import data_store
-from jobs.cli.main import main
+from spotmpi.data import store as data_store
+from spotmpi.cli.main import main
 data_store.BATCH = 1
 main()
 """

@@ -11,21 +11,21 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from jobs import environment
-from jobs.backends import volume_access
-from jobs.backends.cluster_api import ClusterApi
-from jobs.backends.cluster_view import ClusterView
-from jobs.backends.volume_access import Volume
-from jobs.cloud import probe
-from jobs.cloud.checks import inside
-from jobs.cloud.checks.finding import Finding, Subject
-from jobs.cloud.checks.live import Live
-from jobs.cloud.doctor import examined
+from spotmpi.backends.kubernetes import volume_access
+from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.client.view import ClusterView
+from spotmpi.backends.kubernetes.volume_access import Volume
+from spotmpi.core import environment
+from spotmpi.environments import probe
+from spotmpi.environments.checks import cluster as inside
+from spotmpi.environments.checks.finding import Finding, Subject
+from spotmpi.environments.checks.live import Live
+from spotmpi.environments.doctor import examined
+from tests.cloud.scripted_account import ScriptedAccount
 from tests.cluster.applied import dress, undress
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.waiting import wait_for
-from tests.jobs.scripted_account import ScriptedAccount
-from tests.jobs.test_environment import OUTPUTS
+from tests.unit.core.test_environment import OUTPUTS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.plan.pods import CONTAINER
-from jobs.pod import peers
+from spotmpi.agent import peers
+from spotmpi.plan.pods import CONTAINER
 from tests.cluster.environment_namespace import environment_namespace
 from tests.cluster.followed import Followed, Runs, plain, runs_in
 from tests.cluster.testbed.cluster import Cluster

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.backends.kubernetes import KubernetesBackend
-from jobs.events import Event
-from jobs.pod import record
+from spotmpi.agent import record
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.core.events import Event
 from tests.cluster.followed import runs_in
 from tests.cluster.testbed.cluster import Cluster
 from tests.contract.conftest import Somewhere

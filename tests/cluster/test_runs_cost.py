@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from jobs import names
-from jobs.plan.volume_pod import LABEL_PURPOSE
+from spotmpi.core import names
+from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.cluster.followed import LIMIT, Runs
 from tests.cluster.testbed.waiting import wait_for
 from tests.contract import living

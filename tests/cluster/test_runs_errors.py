@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.backends import run_keys
-from jobs.backends.kubernetes import KubernetesBackend
-from jobs.errors import SpotmpiError
-from jobs.events import Event
-from jobs.spec import from_values
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.submit import keys as run_keys
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.events import Event
+from spotmpi.spec.job import from_values
 from tests.cluster.environment_namespace import objects
 from tests.cluster.followed import Followed, Runs, digits, plain, runs_in
 from tests.cluster.testbed.cluster import Cluster
@@ -142,7 +142,7 @@ def test_a_secret_with_wrong_keys_ends_the_run_at_once(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, key: str, text: str, words: str
 ) -> None:
     real = run_keys.make_keys
-    monkeypatch.setattr("jobs.backends.submitting.make_keys", lambda: {**real(), key: text})
+    monkeypatch.setattr("spotmpi.backends.kubernetes.submit.objects.make_keys", lambda: {**real(), key: text})
     run = runs.start({**plain("true", nodes=2), "launcher": "mpirun"}, image="base")
 
     end = run.end(60)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.pod import record
+from spotmpi.agent import record
 from tests.cluster.followed import Followed, Runs, plain
 from tests.cluster.testbed.waiting import wait_for
 

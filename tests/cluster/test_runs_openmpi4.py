@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.pod import record
+from spotmpi.agent import record
 from tests.cluster.followed import Followed, Runs
 
 pytestmark = [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.backends.local import LocalBackend
-from jobs.spec import from_values
+from spotmpi.backends.local.backend import LocalBackend
+from spotmpi.spec.job import from_values
 from tests.cluster.followed import Runs, parameters, plain
 
 pytestmark = [

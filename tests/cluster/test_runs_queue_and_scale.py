@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jobs.pod import record
+from spotmpi.agent import record
 from tests.cluster.followed import Runs, plain
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.kueue import Kueue

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs.backends.local import LocalBackend
-from jobs.pod import record
-from jobs.spec import from_values
+from spotmpi.agent import record
+from spotmpi.backends.local.backend import LocalBackend
+from spotmpi.spec.job import from_values
 from tests.cluster.followed import Followed, Runs, digits, parameters
 from tests.cluster.testbed.cluster import Cluster
 from tests.cluster.testbed.node import Node
@@ -99,10 +99,10 @@ def is_launcher(command: str) -> bool:
 
 
 COMMANDS: dict[str, Callable[[str], bool]] = {
-    "rank": lambda command: "-m jobs.programs." in command and not is_launcher(command),
+    "rank": lambda command: "-m spotmpi.programs." in command and not is_launcher(command),
     "sshd": lambda command: "sshd" in command and " -D" in command,
     "launcher": is_launcher,
-    "agent": lambda command: command.endswith("-m jobs.pod.agent"),
+    "agent": lambda command: command.endswith("-m spotmpi.agent"),
 }
 
 

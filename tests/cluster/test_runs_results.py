@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jobs.backends.local import LocalBackend
-from jobs.events import Event
-from jobs.plan import manifests
-from jobs.spec import from_values
+from spotmpi.backends.local.backend import LocalBackend
+from spotmpi.core.events import Event
+from spotmpi.plan import manifests
+from spotmpi.spec.job import from_values
 from tests.cluster.followed import Runs, digits, parameters, plain
 from tests.cluster.testbed.waiting import wait_for
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import names, runs
-from jobs.plan.volume_pod import LABEL_PURPOSE
+from spotmpi.core import names
+from spotmpi.plan.volume_pod import LABEL_PURPOSE
+from spotmpi.runs import reader as runs
 from tests.cluster.followed import Followed, Runs, digits, parameters, runs_in
 from tests.cluster.testbed.cluster import Cluster
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from jobs import runs as recorded
-from jobs import sweep
-from jobs.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
+from spotmpi.runs import reader as recorded
+from spotmpi.study import sweep
+from spotmpi.study.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from tests.cluster.followed import Runs
 from tests.cluster.testbed.waiting import wait_for
 

@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs import api, names
-from jobs.backends import choose
-from jobs.backends.choose import Where
-from jobs.environment import Environment
-from jobs.images import build_for
+from spotmpi.api import runs as api
+from spotmpi.backends import targets as choose
+from spotmpi.backends.targets import Where
+from spotmpi.core import names
+from spotmpi.core.environment import Environment
+from spotmpi.images.build import build_for
+from tests.cloud.scripted_account import Refusal
+from tests.cloud.served_account import answering, calls
 from tests.cluster.applied import Applied, dress, undress
 from tests.cluster.aws_command import REPOSITORY, install
 from tests.cluster.followed import PARTS
@@ -32,8 +35,6 @@ from tests.engine.life import Life
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serving
-from tests.jobs.scripted_account import Refusal
-from tests.jobs.served_account import answering, calls
 
 pytestmark = [
     pytest.mark.cluster,

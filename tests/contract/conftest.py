@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from jobs import names
-from jobs.backends.base import Backend
-from jobs.backends.local import LocalBackend
-from jobs.events import Event
-from jobs.runs import RunState
-from jobs.spec import JobSpec, from_values
-from jobs.validate import require_valid
+from spotmpi.backends.base import Backend
+from spotmpi.backends.local.backend import LocalBackend
+from spotmpi.core import names
+from spotmpi.core.events import Event
+from spotmpi.runs.reader import RunState
+from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.validate import require_valid
 from tests.contract.living import wait_until
 
 

@@ -19,7 +19,7 @@ def of_run(run: str) -> dict[int, str]:
 
 def supervisors(folder: Path) -> list[int]:
     """The process ids of a run folder's supervisor: the guard first, then the one that it guards."""
-    found = [pid for pid, said, _ in _processes() if said.endswith(f"jobs.pod.supervisor {folder}")]
+    found = [pid for pid, said, _ in _processes() if said.endswith(f"spotmpi.agent.supervisor {folder}")]
     return sorted(found, key=lambda pid: _parent(pid) in found)
 
 

@@ -1,4 +1,4 @@
-"""What every backend promises, whatever it runs on (see `jobs.backends.base`)."""
+"""What every backend promises, whatever it runs on (see `spotmpi.backends.base`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jobs.errors import RunInUse, UnknownRun
+from spotmpi.core.errors import RunInUse, UnknownRun
 from tests.contract.conftest import Somewhere
 from tests.contract.fake_program import fake_job
 from tests.contract.told import command, iterations, kinds, texts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.pod import record
+from spotmpi.agent import record
 from tests.contract.conftest import Somewhere
 from tests.contract.told import command, iterations, kinds, texts
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.events import Event
-from jobs.pod import record
+from spotmpi.agent import record
+from spotmpi.core.events import Event
 
 
 def kinds(events: list[Event]) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from tests.cloud.eks_account import STANDARD, Eks
 from tests.engine.providers import eks_versions
 from tests.engine.providers.aws_cluster import ADDON
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
-from tests.jobs.eks_account import STANDARD, Eks
 
 
 def eks_of(cloud: Cloud) -> Eks:

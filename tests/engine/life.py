@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jobs.cloud.hands import Hands
-from jobs.cloud.pulumi_cli import Pulumi
-from jobs.environment import Environment
-from jobs.errors import SpotmpiError
-from jobs.images import Build
-from jobs.runs import RunState
+from spotmpi.core.environment import Environment
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.dependencies import Hands
+from spotmpi.environments.pulumi_cli import Pulumi
+from spotmpi.images.build import Build
+from spotmpi.runs.reader import RunState
+from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.stocked_account import Stock
 from tests.engine.eks_over_cloud import eks_of
 from tests.engine.engine import Engine
 from tests.engine.providers.aws_cluster import KEY, LOG_GROUP, SCALING_TAG
 from tests.engine.providers.aws_network import CLUSTER, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, REPOSITORY
 from tests.engine.providers.cloud import Cloud
-from tests.jobs.scripted_account import ScriptedAccount
-from tests.jobs.scripted_cluster import ScriptedCluster
-from tests.jobs.stocked_account import Stock
+from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster
 
 
 class Life:

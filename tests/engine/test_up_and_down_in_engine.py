@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from jobs.cloud import ledger
-from jobs.cloud.down import down
-from jobs.cloud.up import up
-from jobs.errors import SpotmpiError
-from jobs.runs import RunState
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments import ledger
+from spotmpi.environments.down import down
+from spotmpi.environments.up import up
+from spotmpi.runs.reader import RunState
 from tests.engine.engine import Engine
 from tests.engine.journey import ACCESS
 from tests.engine.life import Life

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jobs.cloud.up import Wishes, up
-from jobs.cloud.upgrade import Request, upgrade
-from jobs.errors import SpotmpiError
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.up import Wishes, up
+from spotmpi.environments.upgrade import Request, upgrade
 from tests.engine.engine import Engine
 from tests.engine.journey import ACCESS
 from tests.engine.life import Life

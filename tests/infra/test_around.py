@@ -11,7 +11,7 @@ import pulumi_aws
 import pytest
 
 from infra import policies
-from jobs import environment
+from spotmpi.core import environment
 
 if TYPE_CHECKING:
     from tests.infra.conftest import Recording

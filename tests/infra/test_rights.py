@@ -11,7 +11,7 @@ import pytest
 from moto.iam.aws_managed_policies import aws_managed_policies_data
 
 from infra import policies
-from jobs.cloud.rights import BOUNDARY, BUILD, PUSH, WANTED, policy
+from spotmpi.environments.iam import BOUNDARY, BUILD, PUSH, WANTED, policy
 from tests.tools import REPOSITORY
 
 if TYPE_CHECKING:

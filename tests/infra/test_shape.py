@@ -30,11 +30,11 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("path", INFRA, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_infra_imports_nothing_from_jobs(path: Path) -> None:
-    assert "jobs" not in imported(path)
+    assert "spotmpi" not in imported(path)
 
 
 def test_the_contract_imports_neither_pulumi_nor_infra() -> None:
-    assert not {"pulumi", "infra"} & imported(REPOSITORY / "jobs" / "environment.py")
+    assert not {"pulumi", "infra"} & imported(REPOSITORY / "jobs" / "spotmpi" / "core" / "environment.py")
 
 
 @pytest.mark.parametrize(

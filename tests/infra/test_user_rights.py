@@ -63,7 +63,7 @@ def requests() -> Iterator[Right]:
         for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Attribute):
                 yield from _of_call(call.func, call.args)
-        if path.parent.name == "plan":
+        if path.parent.name in ("plan", "data"):
             kinds = re.findall(r"(?:\"kind\": |_part\()\"(\w+)\"", text)
             yield from ((_RESOURCES[kind], "create") for kind in kinds if kind in _RESOURCES)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobs.pod import protocol
+from spotmpi.agent import protocol
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -121,7 +121,7 @@ class Image:
 
     def program(self, name: str) -> list[str]:
         """The arguments for Python that run a program of this image."""
-        return ["-m", f"jobs.programs.{self.name}.{name}"]
+        return ["-m", f"spotmpi.programs.{self.name}.{name}"]
 
     def start(self, command: list[str], **environment: str) -> Started:
         """*command* in a group of its own, which ends with the test."""
@@ -154,7 +154,7 @@ def _clean_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPOTMPI_", "OMPI_"))}
     return {
         **kept,
-        "PYTHONPATH": str(PROJECT),
+        "PYTHONPATH": str(PROJECT / "jobs"),
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -164,7 +164,7 @@ def _clean_environment() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def environments() -> Callable[[str], Path]:
     """The environment of an image by its name, installed where it is missing."""
-    from jobs.backends.image_environment import prepare
+    from spotmpi.images.environment import prepare
 
     return prepare
 

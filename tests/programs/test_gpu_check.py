@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.pod import protocol
 from scripts import gpu_check
 from scripts.gpu_check import CHECKS, Check, command, gpus, judge, main
+from spotmpi.agent import protocol
 
 DIGITS = Check("pytorch", "digits", ("--backend", "nccl"))
 
@@ -81,7 +81,7 @@ def test_only_a_good_result_is_ok(output: str, code: int, verdict: str) -> None:
 
 
 def test_every_option_of_the_checks_is_one_that_the_programs_have() -> None:
-    programs = Path(gpu_check.__file__).parents[1] / "jobs" / "programs"
+    programs = Path(gpu_check.__file__).parents[1] / "jobs" / "spotmpi" / "programs"
     for check in CHECKS:
         source = "".join(path.read_text() for path in (programs / check.image).glob("*.py"))
         assert all(option in source for option in check.options if option.startswith("--")), check.title

@@ -13,15 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.pod import protocol
-from jobs.programs.checkpoint import (
-    Checkpoints,
-    Identity,
-    Standing,
-    model_fingerprint,
-    parameters_checksum,
-)
-from jobs.programs.ending import Failed, Fatal
+from spotmpi.agent import protocol
+from spotmpi.programs.checkpoint import Checkpoints, Identity, Standing, model_fingerprint, parameters_checksum
+from spotmpi.programs.ending import Failed, Fatal
 from tests.transient_errors import TransientErrors
 
 OURS = Identity("numpy/line", "model-a", "data-a", 0)
@@ -168,7 +162,7 @@ FULL = """
 import resource, signal
 import numpy as np
 from pathlib import Path
-from jobs.programs.checkpoint import Checkpoints, Identity, Standing
+from spotmpi.programs.checkpoint import Checkpoints, Identity, Standing
 
 ours = Checkpoints(Path({folder!r}), 1, Identity("p", "m", "d", 0))
 ours.prepare()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.pod import protocol
+from spotmpi.agent import protocol
 from tests.programs.test_programs_checkpoint import checkpoints, standing, state
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from jobs.pod import protocol
-from jobs.programs.digits_network import initial_layers
+from spotmpi.agent import protocol
+from spotmpi.programs.digits_network import initial_layers
 from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_the_other_framework_is_refused(chainermn: Image, pytorc
 
 
 RAISES_IN_RANK_ONE = """
-from jobs.programs.ending import ends_together, rank_given_by_launcher
+from spotmpi.programs.ending import ends_together, rank_given_by_launcher
 {join}
 def main():
     if rank_given_by_launcher() == 1:
@@ -241,7 +241,7 @@ ends_together(main)()
 JOIN = {
     "chainermn": ("import chainermn; comm = chainermn.create_communicator('naive')", "comm.mpi_comm.Barrier()"),
     "pytorch": (
-        "import argparse, torch.distributed as dist; from jobs.programs.pytorch.processes import join;"
+        "import argparse, torch.distributed as dist; from spotmpi.programs.pytorch.processes import join;"
         "join(argparse.Namespace(backend='gloo'))",
         "dist.barrier()",
     ),

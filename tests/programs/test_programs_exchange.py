@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.pod import protocol
+from spotmpi.agent import protocol
 from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class DoubleBuffering(optimizers._MultiNodeOptimizer):
 pure_nccl_communicator.PureNcclCommunicator = Recording
 optimizers._DoubleBufferingOptimizer = DoubleBuffering
 
-from jobs.programs.chainermn import digits, exchange
+from spotmpi.programs.chainermn import digits, exchange
 options = digits.parse(["--global-batch", "8", "--iterations", "1", "--communicator", "pure_nccl", *sys.argv[1:]])
 exchange.uses_gpu = lambda options: False
 comm = exchange.communicator(options)
@@ -96,10 +96,10 @@ def test_nccl_without_a_gpu_is_refused_with_the_way_out(image: Image) -> None:
 COUNTING = """
 import json, os, socket, struct, time
 import torch, torch.distributed as dist
-from jobs.programs.digits_network import initial_layers
-from jobs.programs.pytorch import digits
-from jobs.programs.pytorch.exchange import distribute
-from jobs.programs.pytorch.processes import join
+from spotmpi.programs.digits_network import initial_layers
+from spotmpi.programs.pytorch import digits
+from spotmpi.programs.pytorch.exchange import distribute
+from spotmpi.programs.pytorch.processes import join
 
 def sent():
     total = 0
@@ -163,8 +163,8 @@ def test_the_compression_hooks_halve_the_bytes_that_gloo_sends(pytorch: Image) -
 ENDING = """
 import atexit
 import sys
-from jobs.programs.pytorch.digits import parse
-from jobs.programs.pytorch.processes import finish, join
+from spotmpi.programs.pytorch.digits import parse
+from spotmpi.programs.pytorch.processes import finish, join
 
 atexit.register(print, "the interpreter ends", flush=True)
 world = join(parse(["--global-batch", "8", "--iterations", "1", "--backend", "gloo"]))

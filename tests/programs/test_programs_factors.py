@@ -10,8 +10,8 @@ import re
 
 import pytest
 
-from jobs.contradictions import LEVELS, ONLY, UNDERSTOOD
-from jobs.factors import KNOWN
+from spotmpi.study.contradictions import LEVELS, ONLY, UNDERSTOOD
+from spotmpi.study.factors import KNOWN
 from tests.programs.conftest import Image
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(300)]
@@ -21,7 +21,7 @@ HELP = """
 import contextlib, importlib, io, json, sys
 told = {}
 for name in sys.argv[2:]:
-    program, shown = importlib.import_module(f"jobs.programs.{sys.argv[1]}.{name}"), io.StringIO()
+    program, shown = importlib.import_module(f"spotmpi.programs.{sys.argv[1]}.{name}"), io.StringIO()
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(shown):
         program.parse(["--help"])
     told[name] = shown.getvalue()

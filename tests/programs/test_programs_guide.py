@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.pod import protocol
-from jobs.programs.bandwidth import bandwidth_parser
-from jobs.programs.options import data_option, image_options, learning_rate_option, training_parser
+from spotmpi.agent import protocol
+from spotmpi.programs.bandwidth import bandwidth_parser
+from spotmpi.programs.options import data_option, image_options, learning_rate_option, training_parser
 
 PROJECT = Path(__file__).resolve().parents[2]
 GUIDE = (PROJECT / "docs" / "programs.md").read_text()
@@ -23,7 +23,7 @@ def test_every_option_is_in_the_guide() -> None:
     image_options(parser)
     known = set(re.findall(r"--[a-z][a-z0-9-]+", parser.format_help() + bandwidth_parser("").format_help()))
     for framework in ("chainermn", "pytorch"):
-        for path in (PROJECT / "jobs" / "programs" / framework).glob("*.py"):
+        for path in (PROJECT / "jobs" / "spotmpi" / "programs" / framework).glob("*.py"):
             if not path.name.startswith("ssd"):
                 known |= set(re.findall(r'add_argument\("(--[a-z-]+)"', path.read_text()))
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.programs.batching import divide
-from jobs.programs.digits_data import Digits
-from jobs.programs.ending import Failed
-from jobs.programs.loader import Loader
-from jobs.programs.order import Order
-from jobs.programs.synthetic_images import SyntheticImages
+from spotmpi.programs.batching import divide
+from spotmpi.programs.digits_data import Digits
+from spotmpi.programs.ending import Failed
+from spotmpi.programs.loader import Loader
+from spotmpi.programs.order import Order
+from spotmpi.programs.synthetic_images import SyntheticImages
 
 SAMPLES = 40
 
@@ -107,10 +107,10 @@ def test_closing_ends_every_process() -> None:
 
 PARENT = """
 import sys, time
-from jobs.programs.batching import divide
-from jobs.programs.loader import Loader
-from jobs.programs.order import Order
-from jobs.programs.synthetic_images import SyntheticImages
+from spotmpi.programs.batching import divide
+from spotmpi.programs.loader import Loader
+from spotmpi.programs.order import Order
+from spotmpi.programs.synthetic_images import SyntheticImages
 
 loader = Loader(SyntheticImages(64, 10, 100, 0), Order(0, 100), divide(8, None, 1), 0, 2)
 next(loader.batches(0))

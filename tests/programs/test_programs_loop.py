@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.pod import protocol
-from jobs.programs.checkpoint import State
-from jobs.programs.digits_data import Digits
-from jobs.programs.ending import Failed, Fatal
-from jobs.programs.loop import Job, train
-from jobs.programs.options import TrainingOptions, training_parser
-from jobs.programs.trainee import Clock, WallClock
-from jobs.programs.world import alone
+from spotmpi.agent import protocol
+from spotmpi.programs.checkpoint import State
+from spotmpi.programs.digits_data import Digits
+from spotmpi.programs.ending import Failed, Fatal
+from spotmpi.programs.loop import Job, train
+from spotmpi.programs.options import TrainingOptions, training_parser
+from spotmpi.programs.trainee import Clock, WallClock
+from spotmpi.programs.world import alone
 
 SAMPLES = 64
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jobs.pod import protocol
-from jobs.programs.notice import Notices
+from spotmpi.agent import protocol
+from spotmpi.programs.notice import Notices
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_after_the_end_a_late_checkpoint_notice_does_not_kill(notices: Notices, 
 
 
 ENDING = """
-from jobs.programs.ending import Failed, Fatal, ends_together
+from spotmpi.programs.ending import Failed, Fatal, ends_together
 def main():
     {does}
 ends_together(main)()
@@ -125,7 +125,7 @@ def test_a_fatal_reason_is_a_protocol_line(python_process: Callable[..., Any]) -
 
 OTHER_RANK = """
 import time
-from jobs.programs import notice
+from spotmpi.programs import notice
 notice._OTHERS_STAY = 0.5
 notice.let_rank_zero_finish()
 print("ready", flush=True)

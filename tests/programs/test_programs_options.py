@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from jobs.pod import protocol
-from jobs.programs.bandwidth import bandwidth_parser, bandwidths, sizes
-from jobs.programs.ending import Fatal
-from jobs.programs.options import TrainingOptions, data_option, described, training_parser
-from jobs.programs.pytorch.interface import local_interface
-from jobs.programs.world import World, alone, check_world
+from spotmpi.agent import protocol
+from spotmpi.programs.bandwidth import bandwidth_parser, bandwidths, sizes
+from spotmpi.programs.ending import Fatal
+from spotmpi.programs.options import TrainingOptions, data_option, described, training_parser
+from spotmpi.programs.pytorch.interface import local_interface
+from spotmpi.programs.world import World, alone, check_world
 
 ENOUGH = ["--global-batch", "32", "--epochs", "1"]
 

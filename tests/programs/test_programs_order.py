@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jobs.programs.batching import STRONG, WEAK, Batching, divide, iterations_left
-from jobs.programs.ending import Fatal
-from jobs.programs.order import Order, iteration_seed, sample_generator
+from spotmpi.programs.batching import STRONG, WEAK, Batching, divide, iterations_left
+from spotmpi.programs.ending import Fatal
+from spotmpi.programs.order import Order, iteration_seed, sample_generator
 
 
 def test_every_epoch_holds_every_sample_once_in_an_order_of_its_own() -> None:

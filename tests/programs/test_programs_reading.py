@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.pod import protocol
-from jobs.programs.ending import Fatal
-from jobs.programs.reading import chosen, measure
-from jobs.programs.reporting import Reporter
-from jobs.programs.world import World
+from spotmpi.agent import protocol
+from spotmpi.programs.ending import Fatal
+from spotmpi.programs.reading import chosen, measure
+from spotmpi.programs.reporting import Reporter
+from spotmpi.programs.world import World
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jobs.programs.augment import MEAN_COLOUR, Pixels, augment, crop, distort, expand, plain
-from jobs.programs.boxes import Floats, Integers
+from spotmpi.programs.augment import MEAN_COLOUR, Pixels, augment, crop, distort, expand, plain
+from spotmpi.programs.boxes import Floats, Integers
 
 Scene = tuple[Image.Image, Floats, Integers]
 RED = np.array([200, 20, 20])

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from jobs.programs.boxes import (
+from spotmpi.programs.boxes import (
     BOXES_PER_CELL,
     MAP_SIZES,
     Floats,
@@ -13,7 +13,7 @@ from jobs.programs.boxes import (
     overlaps,
     suppress,
 )
-from jobs.programs.detection import DETECTIONS_PER_IMAGE, detect
+from spotmpi.programs.detection import DETECTIONS_PER_IMAGE, detect
 
 DEFAULTS = default_boxes()
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from jobs.programs.boxes import corners, decode, default_boxes, encode, match
-from jobs.programs.detection import detect
-from jobs.programs.multibox import multibox_sums
+from spotmpi.programs.boxes import corners, decode, default_boxes, encode, match
+from spotmpi.programs.detection import detect
+from spotmpi.programs.multibox import multibox_sums
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Image

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from jobs.programs.detection import Detections
-from jobs.programs.mean_average_precision import average_precisions, mean_average_precision
-from jobs.programs.voc import CLASSES, Objects
+from spotmpi.programs.detection import Detections
+from spotmpi.programs.mean_average_precision import average_precisions, mean_average_precision
+from spotmpi.programs.voc import CLASSES, Objects
 
 Box = tuple[float, float, float, float]
 CAR, DOG = CLASSES.index("car"), CLASSES.index("dog")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from jobs.pod import protocol
-from jobs.programs import shapes
-from jobs.programs.detection_data import load_data
-from jobs.programs.order import Order, sample_generator
-from jobs.programs.world import alone
+from spotmpi.agent import protocol
+from spotmpi.programs import shapes
+from spotmpi.programs.detection_data import load_data
+from spotmpi.programs.order import Order, sample_generator
+from spotmpi.programs.world import alone
 from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:

@@ -8,20 +8,20 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from jobs.names import EXAMPLES
-from jobs.programs import page_cache, shapes
-from jobs.programs.augment import Pixels
-from jobs.programs.boxes import Floats, default_boxes, encode
-from jobs.programs.detection_data import DetectionData, load_data
-from jobs.programs.detection_evaluation import evaluate
-from jobs.programs.ending import Fatal
-from jobs.programs.options import Parser, training_parser
-from jobs.programs.order import sample_generator
-from jobs.programs.ssd_data import ssd_data
-from jobs.programs.ssd_options import learning_rate, ssd_options
-from jobs.programs.weights import read_npz, read_weights
-from jobs.programs.world import World, alone
-from jobs.spec import load
+from spotmpi.core.names import EXAMPLES
+from spotmpi.programs import page_cache, shapes
+from spotmpi.programs.augment import Pixels
+from spotmpi.programs.boxes import Floats, default_boxes, encode
+from spotmpi.programs.detection_data import DetectionData, load_data
+from spotmpi.programs.detection_evaluation import evaluate
+from spotmpi.programs.ending import Fatal
+from spotmpi.programs.options import Parser, training_parser
+from spotmpi.programs.order import sample_generator
+from spotmpi.programs.ssd_data import ssd_data
+from spotmpi.programs.ssd_options import learning_rate, ssd_options
+from spotmpi.programs.weights import read_npz, read_weights
+from spotmpi.programs.world import World, alone
+from spotmpi.spec.job import load
 
 SETS = ("trainval", "test")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jobs.programs import shapes
-from jobs.programs.ending import Fatal
-from jobs.programs.voc import CLASSES, digest, read_sets
+from spotmpi.programs import shapes
+from spotmpi.programs.ending import Fatal
+from spotmpi.programs.voc import CLASSES, digest, read_sets
 
 
 @pytest.fixture

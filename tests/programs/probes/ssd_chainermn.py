@@ -10,9 +10,9 @@ from typing import Any
 import chainer
 import numpy as np
 
-from jobs.programs.chainermn import ssd
-from jobs.programs.chainermn.exchange import communicator, world_of
-from jobs.programs.chainermn.ssd_model import Ssd300, multibox_sums
+from spotmpi.programs.chainermn import ssd
+from spotmpi.programs.chainermn.exchange import communicator, world_of
+from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums
 
 
 def tensors(source: Path, target: Path) -> None:

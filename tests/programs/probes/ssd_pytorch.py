@@ -15,11 +15,11 @@ from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
 from torchvision.models.vgg import cfgs, make_layers
 from torchvision.ops.boxes import box_iou
 
-from jobs.programs.boxes import ASPECT_RATIOS, BOX_SIZES, STEPS
-from jobs.programs.ending import Fatal
-from jobs.programs.pytorch import ssd
-from jobs.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
-from jobs.programs.world import alone
+from spotmpi.programs.boxes import ASPECT_RATIOS, BOX_SIZES, STEPS
+from spotmpi.programs.ending import Fatal
+from spotmpi.programs.pytorch import ssd
+from spotmpi.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
+from spotmpi.programs.world import alone
 
 
 def tensors(source: Path, target: Path) -> None:

@@ -1,1 +1,0 @@
-"""Questions to AWS and their answers as plain values: prices, zones, quotas. Nothing here knows Pulumi."""

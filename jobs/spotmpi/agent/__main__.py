@@ -1,0 +1,29 @@
+"""What runs in every pod of a run, as its first process: one attempt, and the exit code that says how it went.
+
+Node 0 leads: it waits for the others, starts the launcher, records the run and decides how the attempt ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from . import coordinator as leader
+from . import pod_context as place
+from . import processes, worker
+from .node import Notice
+
+
+def main() -> int:
+    """Run this pod's part of one attempt; the exit code is for the pod failure policy."""
+    here = place.find_place()
+    processes.adopt_orphans()
+    notice = Notice()
+    os.makedirs(place.WORK, exist_ok=True)
+    began = time.time()
+    return leader.run(here, notice) if here.leads else worker.run(here, notice, began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

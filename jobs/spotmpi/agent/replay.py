@@ -1,0 +1,100 @@
+"""What a run folder holds of some span of time, in the words of `PodRecord`: for followers who missed it.
+
+    python -m spotmpi.agent.replay FOLDER NODE SINCE UNTIL
+
+It prints lines of output of one node, and on node 0 metrics, events and records, with SINCE < time < UNTIL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, Dict, Tuple
+
+from . import pod_record, protocol, record
+
+_ROUNDING = 1e-6  # seconds; logs keep microseconds
+Timed = Tuple[float, Dict[str, Any]]
+
+
+def entries(folder: str, node: int, since: float, until: float) -> list[dict[str, Any]]:
+    """The entries of a node within a span of Unix seconds, by time; lines at its very ends may be repeated."""
+    found = list(_lines(folder, node, since - _ROUNDING, until + _ROUNDING))
+    if node == 0:
+        others = [
+            *_objects(folder, "metrics.jsonl", pod_record.METRIC),
+            *_objects(folder, "events.jsonl", pod_record.EVENT),
+        ]
+        found += [item for item in [*others, *_records(folder)] if since < item[0] < until]
+    return [entry for _, entry in sorted(found, key=lambda item: item[0])]
+
+
+def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed]:
+    for attempt in _numbers(os.path.join(folder, "logs")):
+        path = os.path.join(folder, "logs", str(attempt), "node-%d.log" % node)
+        if not os.path.exists(path) or os.path.getmtime(path) < since:
+            continue
+        time = 0.0
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    break  # still being written, or torn: its writer says the whole of it
+                time, rank, stream, text = record.read_log_line(line[:-1], time)
+                if since < time < until:
+                    yield time, {pod_record.LINE: [attempt, node, number, time, rank, stream, text]}
+
+
+def _objects(folder: str, name: str, kind: str) -> Iterator[Timed]:
+    path = os.path.join(folder, name)
+    with open(path if os.path.exists(path) else os.devnull, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            for time, values in _timed(line, "t"):
+                yield time, {kind: values}
+
+
+def _records(folder: str) -> Iterator[Timed]:
+    attempts = os.path.join(folder, "attempts")
+    for number in _numbers(attempts):
+        for ended, values in _file(os.path.join(attempts, str(number), "node-0.json")):
+            yield ended, {pod_record.ATTEMPT: [number, 0, values]}
+    for ended, values in _file(os.path.join(folder, "summary.json")):
+        yield ended, {pod_record.SUMMARY: values}
+
+
+def _numbers(folder: str) -> list[int]:
+    """The attempts that have an entry in *folder*; none where it is missing."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _file(path: str) -> Iterator[Timed]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return
+    yield from _timed(text, "ended")
+
+
+def _timed(text: str, key: str) -> Iterator[Timed]:
+    """The JSON object in *text* with the time that it has under *key*; nothing of one that a full disk has torn."""
+    try:
+        values = protocol.read_json(text)
+    except ValueError:
+        return
+    if isinstance(values, dict) and isinstance(values.get(key), (int, float)):
+        yield float(values[key]), values
+
+
+def main(arguments: list[str]) -> int:
+    """Print the entries, each numbered 0, as a pod's own output has them."""
+    folder, node, since, until = arguments
+    for entry in entries(folder, int(node), float(since), float(until)):
+        print(json.dumps({pod_record.NUMBER: 0, **entry}, separators=(",", ":")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""Which records of runs are old enough to go, and their deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotmpi.agent import record
+from spotmpi.backends import targets as choose
+from spotmpi.backends.base import Say
+from spotmpi.backends.targets import Where
+from spotmpi.core.errors import RunInUse, SpotmpiError
+from spotmpi.core.names import RunPaths
+from spotmpi.runs import reader as runs
+from spotmpi.runs.reader import RunState, Target
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """A run that is over, and how often it had been submitted when that was found."""
+
+    state: RunState
+    submissions: int
+
+
+def old_runs(runs_folder: Path, limit: float, say: Say) -> list[OldRun]:
+    """The runs that ended before *limit*, Unix seconds, oldest first.
+
+    Clusters are asked for copies without an end; where one cannot be asked, its runs count as going on.
+    """
+    submissions = {paths.id: _submissions(paths) for paths in runs.every(runs_folder)}
+    states = [state for run in submissions if _last_change(state := runs.state(RunPaths(runs_folder / run))) < limit]
+    judged = _with_clusters(states, runs_folder, say)
+    return [OldRun(each, submissions[each.id]) for each in judged if each.over and _last_change(each) < limit]
+
+
+def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
+    """Delete the folders of *old* runs, but for those that somebody has taken up since; gives what was deleted."""
+    deleted = []
+    for each in old:
+        paths = RunPaths(Path(each.state.folder))
+        try:
+            with runs.lock(paths, patience=1.0):
+                if _submissions(paths) == each.submissions:
+                    runs.remove(paths)
+                    deleted.append(each.state)
+                else:
+                    say(f"{paths.id} is kept: it has been resumed")
+        except RunInUse as error:
+            say(f"{paths.id} is kept: {error}")
+        except FileNotFoundError:
+            deleted.append(each.state)  # somebody else was quicker
+    return deleted
+
+
+def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> Iterator[RunState]:
+    """*states*, where a run is elsewhere as its cluster tells it, if that can be asked."""
+    silent: set[Target] = set()
+    for state in states:
+        target = runs.cluster_of(RunPaths(Path(state.folder))) if state.state == runs.ELSEWHERE else None
+        if target is None or target in silent:
+            yield state
+            continue
+        try:
+            told = choose.backend_of(state.id, Where(runs_folder=runs_folder)).state(state.id)
+        except SpotmpiError as error:
+            silent.add(target)
+            say(f"runs without a recorded end in {target} are kept, since it cannot be asked: {error}")
+            yield state
+            continue
+        if told.state == runs.LOST and target.context is None:
+            say(f"{state.id} is kept: its record does not say in which cluster it is; delete {state.folder} yourself")
+            told = state
+        yield told
+
+
+def _submissions(paths: RunPaths) -> int:
+    return sum(event.get("event") == record.SUBMITTED for event in runs.lines(paths.events))
+
+
+def _last_change(state: RunState) -> float:
+    return state.ended or RunPaths(Path(state.folder)).events.stat().st_mtime

@@ -1,0 +1,68 @@
+"""`spotmpi image` as functions, for notebooks and scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spotmpi.backends import targets as choose
+from spotmpi.backends.base import Say
+from spotmpi.backends.targets import Place
+from spotmpi.core.environment import Environment
+from spotmpi.core.errors import wrong
+from spotmpi.images import builder as image_builder
+from spotmpi.images.build import Build, build_for, require_known
+
+
+def build_image(
+    image: str, arguments: Iterable[str] = (), tool: str | None = None, say: Say = lambda text: None, cpu: bool = False
+) -> str:
+    """Build *image* with ``NAME=VALUE`` build *arguments*, unless this very build is there; its local reference.
+
+    With *cpu* it is for machines without GPUs.
+    """
+    return image_builder.build(image_builder.find_tool(tool), _build(image, arguments, not cpu), say)
+
+
+def push_image(
+    image: str,
+    repository: str | None = None,
+    where: Place = None,
+    arguments: Iterable[str] = (),
+    tool: str | None = None,
+    say: Say = lambda text: None,
+    cpu: bool = False,
+) -> str:
+    """Build *image* where needed and push it to *repository*, by default the environment's; the reference to run.
+
+    With *cpu*, and for an environment without GPUs, it is for machines without GPUs.
+
+    Raises:
+        InputError: no such image, or no repository is named and the place has none for it.
+        SpotmpiError: the builder, the login or the push failed.
+    """
+    environment = choose.environment_of(where)
+    wanted = _build(image, arguments, not cpu and (environment is None or environment.has_gpus))
+    target = repository or _repository(image, environment)
+    builder = image_builder.find_tool(tool)
+    image_builder.build(builder, wanted, say)
+    return image_builder.push(builder, wanted, target, say)
+
+
+def _build(image: str, arguments: Iterable[str], gpus: bool) -> Build:
+    require_known(image)
+    chosen = dict(build_for(image, gpus).arguments)
+    for text in arguments:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise wrong("--build-arg", text, "write it as NAME=VALUE")
+        chosen[name] = value
+    return Build(image, tuple(chosen.items()))
+
+
+def _repository(image: str, environment: Environment | None) -> str:
+    if environment is None:
+        raise wrong("--to", None, "name a repository, or an environment by --on that has one")
+    if image not in environment.repositories:
+        known = ", ".join(sorted(environment.repositories)) or "none"
+        raise wrong("image", image, f"environment {environment.name} has repositories for: {known}")
+    return environment.repositories[image]

@@ -1,0 +1,144 @@
+"""Measuring as functions: `spotmpi bench`, `report` and `predict`. They are in `spotmpi.api.runs` too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spotmpi.backends import targets as choose
+from spotmpi.backends.base import Say
+from spotmpi.backends.targets import Place
+from spotmpi.core.errors import wrong
+from spotmpi.core.events import Event
+from spotmpi.spec import job as specs
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import Source, read_spec
+from spotmpi.study import pricing
+from spotmpi.study import study_file as study
+from spotmpi.study.design import Design, Factors, crossed
+from spotmpi.study.sweep import Sweep
+
+if TYPE_CHECKING:
+    from spotmpi.forecast.forecast import Forecast, Goal
+    from spotmpi.report.comparison import Comparison
+    from spotmpi.report.report import Report
+    from spotmpi.study.trials import BackendRunner
+
+_AS_IT_SAYS = Factors()
+
+
+def bench(
+    source: Source,
+    factors: Factors = _AS_IT_SAYS,
+    overrides: Iterable[str] = (),
+    where: Place = None,
+    watch: Callable[[Event], None] = lambda event: None,
+    say: Say = lambda text: None,
+) -> Sweep:
+    """Measure a job, one trial after the other, and give the sweep with its outcomes.
+
+    *source* is a spec, of which *factors* vary node counts and variants, or a study, which says itself what it varies.
+    A sweep of the same design and work that was broken off goes on where it was, unless *factors* ask for a fresh one.
+
+    Raises:
+        InputError: everything that is wrong with the spec, the factors or any trial, before the first one starts.
+        Stopped: Ctrl-C; the same call goes on later.
+    """
+    from spotmpi.study import execution as benching
+
+    here = choose.where(where)
+    design = design_of(source, factors, overrides)
+    runner = _runner(design, where, watch, say)
+    benching.require_valid(design, runner)
+    design = pricing.priced(design, where, say)
+    recording = benching.Recording(here.folder, runner.new_id(design.spec), here.place)
+    it = benching.open_sweep(design, recording, factors.fresh, say)
+    benching.carry_out(it, runner, say)
+    return it
+
+
+def plan_bench(
+    source: Source,
+    factors: Factors = _AS_IT_SAYS,
+    overrides: Iterable[str] = (),
+    where: Place = None,
+    say: Say = lambda text: None,
+) -> Design:
+    """What `bench` would measure; its `trials` are in the order in which they would run. Nothing is started."""
+    from spotmpi.study import execution as benching
+
+    design = design_of(source, factors, overrides)
+    benching.require_valid(design, _runner(design, where, lambda event: None, say))
+    return pricing.priced(design, where, say)
+
+
+def design_of(source: Source, factors: Factors, overrides: Iterable[str] = ()) -> Design:
+    """The design that a study describes, or that *factors* ask of a spec; InputError with every problem."""
+    if isinstance(source, str | Path) and study.is_study(specs.read_toml(Path(source))):
+        return study.load(Path(source), overrides, factors)
+    return crossed(read_spec(source, overrides), factors)
+
+
+def report(wanted: Sequence[str] = (), where: Place = None, force: bool = False) -> Report:
+    """The report of one sweep or of any number of runs of the same work; by default of the newest sweep or run.
+
+    Raises:
+        UnknownRun: an id fits nothing, or several.
+        InputError: the runs are of different work; *force* shows them all the same, marked.
+    """
+    from spotmpi.report.gather import gather
+
+    return gather(wanted, choose.where(where).folder, datetime.now(), force)
+
+
+def compare(before: str, after: str, where: Place = None, force: bool = False) -> Comparison:
+    """Two sweeps or runs of the same work, row by row.
+
+    Raises:
+        UnknownRun: an id fits nothing, or several.
+        InputError: nothing in them can be compared, or they measured different work and *force* is not given.
+    """
+    from spotmpi.report.comparison import compare as compared
+
+    return compared(report([before], where, force=True), report([after], where, force=True), force)
+
+
+def predict(
+    measured: str | None,
+    nodes: Sequence[int],
+    fit: Sequence[int] | None = None,
+    goal: Goal | None = None,
+    where: Place = None,
+) -> list[Forecast]:
+    """What a sweep (by default the newest) or a published table lets expect of other node counts, for each series.
+
+    The model is fitted to the counts *fit*, by default the smaller half of those that were measured. Without a price in
+    *goal* it is that of the environment that *where* names now, else the one that the sweep was carried out at.
+
+    Raises:
+        InputError: there is too little to fit to, or *goal* can't be answered.
+    """
+    from spotmpi.forecast import forecast, model, published
+    from spotmpi.report.fitted import series_of
+
+    specs: Sequence[JobSpec] = ()
+    known = None
+    if measured in published.tables():
+        found = published.tables()[measured].as_series()
+    else:
+        made = report([measured] if measured else [], where, force=True)
+        found, specs, known = series_of(made), made.specs, made.price
+    if not found:
+        raise wrong("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
+    goal = pricing.asked(goal or forecast.Goal(), known, specs, where)
+    return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in found]
+
+
+def _runner(design: Design, where: Place, watch: Callable[[Event], None], say: Say) -> BackendRunner:
+    from spotmpi.study.trials import BackendRunner
+
+    cluster = design.spec.kubernetes
+    backend = choose.backend(where, cluster.context, cluster.namespace)
+    return BackendRunner(backend, choose.where(where).folder, watch, say)

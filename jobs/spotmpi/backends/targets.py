@@ -1,0 +1,102 @@
+"""Which backend is meant by the place that a user names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spotmpi.backends.base import Backend
+from spotmpi.core import names
+from spotmpi.core.errors import UnknownRun
+from spotmpi.runs import reader as runs
+
+if TYPE_CHECKING:
+    from spotmpi.core.environment import Environment
+
+LOCAL = "local"
+KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where runs happen, and the folder in which this machine keeps their records.
+
+    ``on`` is ``local``, ``kubernetes`` or ``kubernetes/NAMESPACE`` (the kubeconfig's current context), the name of a
+    Pulumi stack, or a file of its outputs. By default ``SPOTMPI_ON``, else local.
+    """
+
+    on: str | None = None
+    runs_folder: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The absolute path of the runs folder."""
+        return (self.runs_folder or names.default_runs_folder()).absolute()
+
+    @property
+    def place(self) -> str:
+        """The place, with the default filled in."""
+        return self.on or os.environ.get("SPOTMPI_ON") or LOCAL
+
+
+Place = Where | Path | None  # a path is a runs folder on this machine
+
+
+def where(place: Place) -> Where:
+    """The `Where` that *place* stands for."""
+    return place if isinstance(place, Where) else Where(runs_folder=place)
+
+
+def backend(place: Place, context: str | None = None, namespace: str | None = None) -> Backend:
+    """The backend for *place*; *context* and *namespace* are what a spec asks of a cluster.
+
+    Raises:
+        InputError: no such place.
+    """
+    here = where(place)
+    if here.place == LOCAL:
+        from spotmpi.backends.local.backend import LocalBackend
+
+        return LocalBackend(here.folder)
+    # Only runs on a cluster pay for the import of a Kubernetes client.
+    from spotmpi.backends.kubernetes.backend import KubernetesBackend
+
+    kind, _, chosen = here.place.partition("/")
+    if kind == KUBERNETES:
+        return KubernetesBackend(here.folder, context, chosen or namespace)
+    environment = environment_of(here)
+    return KubernetesBackend(here.folder, context or _context(environment), namespace, environment)
+
+
+def _context(environment: Environment | None) -> str | None:
+    """The kubeconfig context of an environment's own cluster where there is one, else the current one."""
+    from spotmpi.backends.kubernetes.client.view import context_of
+
+    return context_of(environment.cluster) if environment else None
+
+
+def backend_of(run: str, place: Place) -> Backend:
+    """The backend that knows *run*: the named one, else the one that its record in the runs folder names.
+
+    ``kubernetes`` names no namespace: where the record has one, that is meant.
+    """
+    here = where(place)
+    try:
+        target = runs.cluster_of(runs.find(run, here.folder)) if here.on in (None, KUBERNETES) else None
+    except UnknownRun:
+        target = None
+    if target is None:
+        return backend(here)
+    return backend(Where(f"{KUBERNETES}/{target.namespace}", here.runs_folder), target.context)
+
+
+def environment_of(place: Place) -> Environment | None:
+    """The environment that a stack's name or a file of its outputs stands for; None for other places."""
+    from spotmpi.core import environment
+
+    named = where(place).place
+    if named == LOCAL or named.partition("/")[0] == KUBERNETES:
+        return None
+    return environment.load(Path(named)) if named.endswith(".json") else environment.of_stack(named)

@@ -1,0 +1,45 @@
+"""`spotmpi image`: build an image from its folder, and push it where a cluster can pull it."""
+
+from typing import Annotated
+
+import typer
+
+from spotmpi.cli.options import On, where
+
+app = typer.Typer(help="Build and push images.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="A folder under images/.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option("--build-arg", help="As the Dockerfile tells, such as BASE_IMAGE=...; repeatable.", metavar="A=V"),
+]
+Cpu = Annotated[bool, typer.Option("--cpu", help="For machines without GPUs: no CUDA underneath.")]
+Tool = Annotated[str | None, typer.Option("--tool", help="buildah, podman or docker (default: the first there is).")]
+
+
+@app.command("build")
+def build(name: Name, cpu: Cpu = False, build_arg: Arguments = None, tool: Tool = None) -> None:
+    """Build an image, unless this very build exists, and print its reference."""
+    from spotmpi.api.images import build_image
+    from spotmpi.cli.view import say
+
+    print(build_image(name, build_arg or (), tool, say, cpu))
+
+
+@app.command("push")
+def push(
+    name: Name,
+    to: Annotated[str | None, typer.Option("--to", help="Repository; by default the environment's.")] = None,
+    on: On = None,
+    cpu: Cpu = False,
+    build_arg: Arguments = None,
+    tool: Tool = None,
+) -> None:
+    """Build an image where needed, push it, and print the reference to run, by digest.
+
+    An environment without GPUs gets what --cpu builds.
+    """
+    from spotmpi.api.images import push_image
+    from spotmpi.cli.view import say
+
+    print(push_image(name, to, where(on, None), build_arg or (), tool, say, cpu))

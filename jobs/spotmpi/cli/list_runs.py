@@ -1,0 +1,20 @@
+"""`spotmpi list`: the runs that are recorded here."""
+
+from typing import Annotated
+
+import typer
+
+from spotmpi.cli.options import Json, On, RunsFolder, where
+
+
+def command(
+    mine: Annotated[bool, typer.Option("--mine", help="Only the runs that you submitted.")] = False,
+    on: On = None,
+    runs: RunsFolder = None,
+    json: Json = False,
+) -> None:
+    """List runs, oldest first."""
+    from spotmpi.api import runs as api
+    from spotmpi.cli import tables
+
+    tables.show_runs(api.list_runs(where(on, runs), mine), json)

@@ -1,0 +1,11 @@
+"""`spotmpi status`: what a run has come to so far."""
+
+from spotmpi.cli.options import Json, On, RunId, RunsFolder, where
+
+
+def command(run: RunId, on: On = None, runs: RunsFolder = None, json: Json = False) -> None:
+    """Show a run's state, progress and attempts."""
+    from spotmpi.api import runs as api
+    from spotmpi.cli import tables
+
+    tables.show_status(api.status(run, where(on, runs)), json)

@@ -1,0 +1,21 @@
+"""`spotmpi stop`: end a run, with a checkpoint."""
+
+from typing import Annotated
+
+import typer
+
+from spotmpi.cli.options import Json, On, RunId, RunsFolder, where
+
+
+def command(
+    run: RunId,
+    now: Annotated[bool, typer.Option("--now", help="Kill it without a checkpoint.")] = False,
+    on: On = None,
+    runs: RunsFolder = None,
+    json: Json = False,
+) -> None:
+    """Stop a run after a checkpoint and wait until it has ended."""
+    from spotmpi.api import runs as api
+    from spotmpi.cli import tables
+
+    tables.show_status(api.stop(run, now, where=where(on, runs)), json)

@@ -1,0 +1,48 @@
+"""Code as one deterministic archive: the same files give the same bytes. Pure but for reading the files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+LARGEST = 700_000  # bytes of archive that a ConfigMap takes along
+DIGITS = 16  # hex digits of a SHA-256 that name an archive
+
+
+class Member(NamedTuple):
+    """One file of an archive."""
+
+    name: str
+    content: bytes
+    executable: bool = False
+
+
+def archive(files: Iterable[Member]) -> bytes:
+    """A tar.gz of files, in order of name, without times and owners of this machine."""
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name, content, executable in sorted(files):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755 if executable else 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def pod_side(source: Path) -> bytes:
+    """The archive of the agent and of our training programs; *source* is the folder that holds the package."""
+    package = source / "spotmpi"
+    files = [package / "__init__.py", *(package / "agent").rglob("*.py"), *(package / "programs").rglob("*.py")]
+    return archive(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
+
+
+def digest(data: bytes) -> str:
+    """Sixteen hex digits that name *data*."""
+    return hashlib.sha256(data).hexdigest()[:DIGITS]

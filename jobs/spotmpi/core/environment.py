@@ -1,0 +1,142 @@
+"""What an environment offers to runs: the only contract with the programs that build environments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, wrong
+
+CONTRACT = 1
+
+
+class _Part(BaseModel):
+    # Environments may tell more than this reader knows; what it can't do without has a new contract number.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Taint(_Part):
+    """A taint that a pod has to tolerate to get onto a node."""
+
+    key: str
+    value: str
+    effect: Literal["NoSchedule", "NoExecute", "PreferNoSchedule"]
+
+
+class NodeGroup(_Part):
+    """Like machines in one zone; `gpus`, `vcpus` and `memory_mib` are what one node has in all.
+
+    `allocatable_mib` is the memory that its pods can have; environments of older versions don't say.
+    """
+
+    name: str
+    type: str
+    market: Literal["spot", "on-demand"]
+    gpus: int = Field(ge=0)
+    vcpus: int = Field(ge=1)
+    memory_mib: int = Field(ge=1)
+    allocatable_mib: int | None = Field(None, ge=1)
+    min: int = Field(ge=0)
+    max: int = Field(ge=1)
+    placement_group: bool
+    efa_interfaces: int = Field(ge=0)
+    labels: dict[str, str]
+    taint: Taint
+
+
+class Environment(_Part):
+    """One environment as its stack exports it; nothing in it is secret."""
+
+    contract: Literal[1]
+    name: str
+    region: str
+    zone: str
+    cluster: str
+    namespace: str
+    service_account: str
+    volume_claim: str
+    ssh_secret: str
+    uid: int = Field(ge=1)
+    gid: int = Field(ge=1)
+    repositories: dict[str, str]
+    node_groups: tuple[NodeGroup, ...]
+    queues: dict[str, int]
+    file_system_id: str
+    access_point_id: str
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any of its node groups has GPUs."""
+        return any(group.gpus for group in self.node_groups)
+
+    def group(self, name: str) -> NodeGroup:
+        """The node group of that name; InputError lists the names there are."""
+        for group in self.node_groups:
+            if group.name == name:
+                return group
+        known = ", ".join(group.name for group in self.node_groups)
+        raise wrong("node_group", name, f"environment {self.name} has: {known}")
+
+
+class Runner(Protocol):
+    """Runs a program to its end, as `subprocess.run` does."""
+
+    def __call__(
+        self, args: list[str], *, capture_output: bool, text: bool, check: bool
+    ) -> subprocess.CompletedProcess[str]:
+        """Gives exit status, stdout and stderr."""
+
+
+def parse(outputs: Mapping[str, Any]) -> Environment:
+    """The environment in a stack's outputs; InputError names everything that doesn't fit the contract."""
+    contract = outputs.get("contract")
+    if contract != CONTRACT:
+        remedy = f"this version of spotmpi reads contract {CONTRACT}: "
+        remedy += (
+            "run `pulumi up` on a whole environment" if contract is None else "use the matching version of spotmpi"
+        )
+        raise wrong("contract", contract, remedy)
+    try:
+        return Environment.model_validate(dict(outputs))
+    except ValidationError as error:
+        raise InputError([_problem(detail) for detail in error.errors(include_url=False)]) from error
+
+
+def _problem(detail: Any) -> Problem:
+    field = ".".join(str(part) for part in detail["loc"])
+    return Problem(field, detail["input"], f"{detail['msg']}; write it anew with `pulumi stack output --json`")
+
+
+def load(path: Path) -> Environment:
+    """The environment in a file that `pulumi stack output --json` wrote."""
+    try:
+        outputs = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise wrong("environment", str(path), f"can't be read ({error.strerror})") from error
+    except ValueError as error:
+        raise wrong(
+            "environment", str(path), f"is no JSON ({error}): write it with `pulumi stack output --json`"
+        ) from error
+    if not isinstance(outputs, dict):
+        raise wrong("environment", str(path), "holds no JSON object: write it with `pulumi stack output --json`")
+    return parse(outputs)
+
+
+def of_stack(stack: str | None = None, project: Path | None = None, run: Runner = subprocess.run) -> Environment:
+    """The environment that a stack (default: the selected one) of the Pulumi project exports now."""
+    command = ["pulumi", "stack", "output", "--json", "--non-interactive"]
+    command += ["--stack", stack] if stack else []
+    command += ["--cwd", str(project)] if project else []
+    try:
+        done = run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise SpotmpiError("pulumi is not on PATH: install it, or give a file with the stack's outputs") from error
+    if done.returncode:
+        shown = done.stderr.strip() or f"exit status {done.returncode}"
+        raise SpotmpiError(f"pulumi could not tell the outputs of stack {stack or '(selected)'}: {shown}")
+    return parse(json.loads(done.stdout))

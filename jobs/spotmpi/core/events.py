@@ -1,0 +1,88 @@
+"""What happens to a run, as one stream that every backend gives in the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple, Self
+
+from spotmpi.agent.record import LINE, TERMINAL
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    ``kind`` is one of submitted, waiting, started, line, metric, interrupted, restarted, succeeded, failed, stopped.
+    ``time`` is in Unix seconds. Lines carry ``node`` and ``number`` (from 1, in that attempt and node) and in
+    ``values`` rank, stream and text; metrics carry what the program reported; the others a reason where there is one.
+    """
+
+    time: float
+    kind: str
+    attempt: int = 0
+    node: int = 0
+    number: int = 0
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run has ended with this event."""
+        return self.kind in TERMINAL
+
+    @property
+    def reason(self) -> str | None:
+        """Why, where a reason is known."""
+        reason = self.values.get("reason")
+        return None if reason is None else str(reason)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values for scripts."""
+        where = {"attempt": self.attempt, "node": self.node, "number": self.number}
+        return {"time": self.time, "event": self.kind, **{key: v for key, v in where.items() if v}, **self.values}
+
+
+class Lines(NamedTuple):
+    """Lines of one attempt and node that follow each other: as many events, at a tenth of their cost.
+
+    ``number`` is that of the first; ``times`` (Unix seconds), ``ranks``, ``streams`` and ``texts`` have one item each.
+    """
+
+    attempt: int
+    node: int
+    number: int
+    times: Sequence[float]
+    ranks: Sequence[int | None]
+    streams: Sequence[str]
+    texts: Sequence[str]
+
+    @property
+    def last(self) -> int:
+        """The number of the last one."""
+        return self.number + len(self.times) - 1
+
+    def events(self) -> Iterator[Event]:
+        """One event for each line."""
+        rows = zip(self.times, self.ranks, self.streams, self.texts, strict=True)
+        for number, (time, rank, stream, text) in enumerate(rows, self.number):
+            values = {"rank": rank, "stream": stream, "text": text}
+            yield Event(time, LINE, self.attempt, self.node, number, values)
+
+
+class Stream:
+    """An iterator over events; ``pieces`` gives the same, with lines that came together in one."""
+
+    def __init__(self, pieces: Iterator[Event | Lines]) -> None:
+        self.pieces = pieces
+        self._events = chain.from_iterable(map(_events, pieces))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+
+def _events(piece: Event | Lines) -> Iterator[Event]:
+    return piece.events() if isinstance(piece, Lines) else iter((piece,))

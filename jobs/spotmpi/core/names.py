@@ -1,0 +1,178 @@
+"""Every derived name and path of a run: each format is written once, here. Pure."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]  # the folder that holds the package
+PROJECT = SOURCE.parent
+IMAGES = PROJECT / "images"
+PROGRAMS = SOURCE / "spotmpi" / "programs"
+EXAMPLES = PROJECT / "jobs" / "examples"
+
+RUN_ID = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_SLUG_LENGTH = 22
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def slug(name: str) -> str:
+    """*name* as the front part of a DNS-1035 label, at most 22 characters, never empty."""
+    text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_SLUG_LENGTH].strip("-")
+    return text if text[:1].isalpha() else f"run-{text}"[:_SLUG_LENGTH].strip("-")
+
+
+def run_id(name: str, now: datetime, chance: int) -> str:
+    """The id of a run: a DNS-1035 label of at most 40 characters; *chance* is any number from 0 to 2**20 - 1."""
+    tail = ""
+    for _ in range(4):
+        chance, digit = divmod(chance, len(_LETTERS))
+        tail += _LETTERS[digit]
+    return f"{slug(name)}-{now:%y%m%d%H%M%S}-{tail}"
+
+
+def default_runs_folder() -> Path:
+    """Where runs are recorded: ``SPOTMPI_RUNS``, else ``runs`` in the current folder."""
+    return Path(os.environ.get("SPOTMPI_RUNS", "runs")).absolute()
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for what can be made again: ``SPOTMPI_CACHE``, else the XDG one."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
+
+
+def user() -> str:
+    """Who runs this: the login name, or the number of a user that has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def state_folder() -> Path:
+    """Where this machine writes down what it must not forget: ``SPOTMPI_STATE``, else the XDG one."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(os.environ.get("SPOTMPI_STATE") or Path(home) / "spotmpi")
+
+
+def shown(path: Path) -> str:
+    """*path* as a user would write it: relative where it is inside the current folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def program_module(image: str, program: str) -> str:
+    """The Python module of one of our programs for an image."""
+    return f"spotmpi.programs.{image}.{program}"
+
+
+def pod_host(run: str, node: int) -> str:
+    """The host name of a run's pod: the one of its JobSet's replicated Job ``node``, index *node*."""
+    return f"{run}-node-0-{node}"
+
+
+def parts_name(run: str) -> str:
+    """The name of the ConfigMap, the Secret and the NetworkPolicy of a run."""
+    return f"{run}-parts"
+
+
+def checkpoints(run_folder: str, path: str | None) -> str:
+    """Where a run writes checkpoints: the spec's *path*, from the run folder if relative, by default in it."""
+    return os.path.normpath(Path(run_folder, path or "checkpoints"))
+
+
+KUBERNETES = "kubernetes"  # the backend, as plans name it
+LABEL_RUN = "spotmpi.dev/run"
+LABEL_TYPE = "node.kubernetes.io/instance-type"  # that every cloud gives its nodes
+LABEL_APP = "app.kubernetes.io/managed-by"
+PREFIX = "spotmpi.dev/"  # of labels and annotations by which runs are found, kept apart and ended
+
+
+def is_reserved(key: str) -> bool:
+    """Whether a label or annotation of that key is for spotmpi to set."""
+    return key.startswith(PREFIX) or key == LABEL_APP
+
+
+def run_labels(run: str) -> dict[str, str]:
+    """The labels of every object of a run; a new dict each time."""
+    return {LABEL_APP: "spotmpi", LABEL_RUN: run}
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Every path inside a run folder."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        """The run's id, which is the folder's name."""
+        return self.folder.name
+
+    @property
+    def spec(self) -> Path:
+        """The job spec as it was run, TOML."""
+        return self.folder / "spec.toml"
+
+    @property
+    def plan(self) -> Path:
+        """The plan that was applied, JSON (which is YAML)."""
+        return self.folder / "plan.yaml"
+
+    @property
+    def events(self) -> Path:
+        """One JSON object per event of the run."""
+        return self.folder / "events.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per line that the program reported."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of numbered output lines, one file per attempt and node."""
+        return self.folder / "logs"
+
+    @property
+    def bill(self) -> Path:
+        """What the run has cost, JSON; there once somebody has asked after its end."""
+        return self.folder / "bill.json"
+
+    @property
+    def nodes(self) -> Path:
+        """What AWS said of its nodes, JSON; there where it was asked."""
+        return self.folder / "nodes.json"
+
+    @property
+    def summary(self) -> Path:
+        """What the run came to, JSON; there only once the run has ended."""
+        return self.folder / "summary.json"
+
+    @property
+    def attempts(self) -> Path:
+        """The folder of attempt records."""
+        return self.folder / "attempts"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints go unless the spec says otherwise."""
+        return Path(checkpoints(str(self.folder), None))
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard event files of rank 0."""
+        return self.folder / "tensorboard"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What the supervisor itself had to say, normally nothing."""
+        return self.folder / "supervisor.log"
+
+    def __fspath__(self) -> str:
+        return str(self.folder)

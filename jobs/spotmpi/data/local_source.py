@@ -1,0 +1,100 @@
+"""Data on this machine that is to go to a run volume: a folder or a tar file, as named files with checksums."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from spotmpi.agent import store
+from spotmpi.core.errors import wrong
+
+Index = dict[str, list[object]]  # name: bytes and SHA-256
+
+
+class Source(Protocol):
+    """Files by name."""
+
+    def files(self) -> Iterator[tuple[str, int, BinaryIO]]:
+        """Name, bytes and content of every file, in order; each content is read before the next is asked for."""
+        ...
+
+
+class Folder:
+    """The files below a folder; links are followed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def files(self) -> Iterator[tuple[str, int, BinaryIO]]:
+        """Every file below it; InputError for anything else, for what cannot be read and for links in a circle."""
+        for path in self._below(self._path, ()):
+            try:
+                with path.open("rb") as file:
+                    size = path.stat().st_size
+                    yield str(path.relative_to(self._path)), size, file
+            except OSError as error:
+                raise wrong("SRC", str(path), f"cannot be read: {error.strerror}") from error
+
+    def _below(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+        """The files below *folder*, which is reached through the real folders *above*."""
+        real = Path(os.path.realpath(folder))
+        if real in above:
+            raise wrong("SRC", str(folder), f"is a link to {real}, in which it is; remove it")
+        try:
+            entries = sorted(folder.iterdir())
+        except OSError as error:
+            raise wrong("SRC", str(folder), f"cannot be read: {error.strerror}") from error
+        for path in entries:
+            if path.name.endswith(store.PART):
+                continue
+            if path.is_dir():
+                yield from self._below(path, (*above, real))
+            elif path.is_file():
+                yield path
+            else:
+                what = "is a link that leads nowhere" if path.is_symlink() else "is neither a file nor a folder"
+                raise wrong("SRC", str(path), f"{what}; remove it")
+
+
+class Tar:
+    """The files in a tar, compressed or not."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def files(self) -> Iterator[tuple[str, int, BinaryIO]]:
+        """Every file in it; InputError for anything else than files and folders, and for what leads out of it."""
+        with self._open() as packed:
+            for member in packed:
+                if member.isdir():
+                    continue
+                file = packed.extractfile(member) if member.isfile() else None
+                if file is None:
+                    raise wrong("SRC", member.name, f"is neither a file nor a folder; pack {self._path} without links")
+                name = str(Path(member.name))
+                if name.startswith("/") or ".." in Path(name).parts:
+                    raise wrong("SRC", member.name, f"leads out of its folder; pack {self._path} with plain names")
+                with closing(file):
+                    yield name, member.size, file  # type: ignore[misc]
+
+    @contextmanager
+    def _open(self) -> Iterator[tarfile.TarFile]:
+        try:
+            with tarfile.open(self._path) as packed:
+                yield packed
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise wrong("SRC", str(self._path), f"cannot be read as a tar file: {error}") from error
+
+
+def source_of(text: str) -> Source:
+    """The folder or tar file of that path; InputError where it is neither."""
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return Folder(path)
+    if path.is_file():
+        return Tar(path)
+    raise wrong("SRC", text, "is no folder or file here, and no https:// or s3:// address")

@@ -1,0 +1,97 @@
+"""Data elsewhere that a Job of the cluster fetches by itself: https addresses with their SHA-256, and objects in S3."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from spotmpi.core.errors import wrong
+
+_HEX = re.compile(r"sha256=([0-9a-f]{64})")
+_PACKED = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+SIGNED_FOR = 12 * 3600  # seconds; credentials that end sooner end the address sooner
+
+
+@dataclass(frozen=True)
+class Order:
+    """One file to fetch: a tar is unpacked, anything else goes under its `name`. The address may hold a signature."""
+
+    url: str
+    name: str
+    sha256: str | None
+
+    @property
+    def address(self) -> str:
+        """The address without a signature."""
+        return self.url.partition("?")[0]
+
+    def values(self, folder: str) -> dict[str, Any]:
+        """What the pod is told."""
+        unpack = self.name.endswith(_PACKED)
+        return {"url": self.url, "name": self.name, "folder": folder, "sha256": self.sha256, "unpack": unpack}
+
+
+def is_remote(text: str) -> bool:
+    """Whether a source is an address rather than a path."""
+    return text.startswith(("https://", "http://", "s3://"))
+
+
+def orders_of(text: str, account: Any = None) -> list[Order]:
+    """What to fetch for an address: one file, or every object below an ``s3://bucket/folder/``.
+
+    InputError for http, a missing or malformed SHA-256 and an address that names nothing. *account* is an open one.
+    """
+    parts = urlsplit(text)
+    checksum = _HEX.fullmatch(parts.fragment)
+    if parts.fragment and checksum is None:
+        raise wrong("SRC", text, "ends in no SHA-256: write ...#sha256= and 64 hexadecimal digits")
+    if parts.scheme == "http":
+        raise wrong("SRC", text, "is not safe on its way: use https, or download it and push the file")
+    if parts.scheme == "s3":
+        return _objects(text, parts.netloc, unquote(parts.path).lstrip("/"), checksum and checksum[1], account)
+    name = PurePosixPath(unquote(parts.path)).name
+    if checksum is None:
+        raise wrong("SRC", text, "needs its SHA-256: write ...#sha256= and 64 hexadecimal digits")
+    if not name:
+        raise wrong("SRC", text, "names no file")
+    return [Order(text.partition("#")[0], name, checksum[1])]
+
+
+def authority_of(path: Path) -> str:
+    """The certificates (PEM) in a file; InputError where it holds none."""
+    import ssl
+
+    try:
+        text = path.read_text()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (OSError, UnicodeDecodeError, ssl.SSLError, ValueError) as error:
+        raise wrong("--ca", str(path), f"is no file of certificates in PEM form: {error}") from error
+    return text
+
+
+def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any) -> list[Order]:
+    from spotmpi.aws.account import open_account
+    from spotmpi.aws.machine_types import ANY_REGION
+
+    aws = account or open_account()
+    region = aws.region or ANY_REGION
+    found = aws.pages("s3", region, "list_objects_v2", "Contents", Bucket=bucket, Prefix=key)
+    keys = [each["Key"] for each in found if not each["Key"].endswith("/")]
+    keys = [each for each in keys if each == key or key == "" or key.endswith("/")]
+    if not keys:
+        raise wrong("SRC", text, "there is no such object; for all below a folder end it with /")
+    if sha256 and len(keys) > 1:
+        raise wrong("SRC", text, "a SHA-256 is of one object, and these are several")
+    client = aws.client("s3", region)
+    folder = key.rpartition("/")[0]
+    return [
+        Order(
+            client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": each}, ExpiresIn=SIGNED_FOR),
+            each[len(folder) :].lstrip("/"),
+            sha256,
+        )
+        for each in keys
+    ]

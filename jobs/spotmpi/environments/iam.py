@@ -1,0 +1,242 @@
+"""The least that an IAM policy has to allow: to look, to run, to build and take down. No administrator is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spotmpi.core.errors import wrong
+
+Document = dict[str, Any]
+
+# What plan, doctor, nodes, cost and upgrade ask; a missing one costs its column or check and nothing else.
+LOOK: Sequence[str] = (
+    "autoscaling:DescribeAutoScalingGroups",
+    "autoscaling:DescribeScalingActivities",
+    "ce:GetCostAndUsage",
+    "cloudformation:DescribeStacks",
+    "cloudformation:ListStacks",  # describing all stacks takes both
+    "ec2:DescribeAvailabilityZones",
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeInstances",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeRegions",
+    "ec2:DescribeSecurityGroupRules",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:DescribeVolumes",
+    "ec2:DescribeVpcs",
+    "ec2:GetSpotPlacementScores",
+    "ecr:DescribeImages",
+    "ecr:DescribeRepositories",
+    "eks:DescribeAddon",
+    "eks:DescribeAddonVersions",
+    "eks:DescribeCluster",
+    "eks:DescribeClusterVersions",
+    "eks:DescribeNodegroup",
+    "eks:ListAddons",
+    "eks:ListNodegroups",
+    "elasticfilesystem:DescribeFileSystems",
+    "elasticfilesystem:DescribeMountTargetSecurityGroups",
+    "elasticfilesystem:DescribeMountTargets",
+    "kms:DescribeKey",
+    "logs:DescribeLogGroups",
+    "pricing:GetProducts",
+    "s3:GetBucketPublicAccessBlock",
+    "s3:GetBucketVersioning",
+    "servicequotas:GetAWSDefaultServiceQuota",
+    "servicequotas:GetServiceQuota",
+    "servicequotas:ListRequestedServiceQuotaChangeHistoryByQuota",
+    "ssm:GetParameter",
+)
+ASK_FOR_QUOTA = "servicequotas:RequestServiceQuotaIncrease"
+# Keeping nodes warm, for those who run jobs.
+SCALE: Sequence[str] = (
+    "autoscaling:DeleteScheduledAction",
+    "autoscaling:PutScheduledUpdateGroupAction",
+    "autoscaling:UpdateAutoScalingGroup",
+)
+# Pushing images; Kubernetes rights come from the environment's `cluster.users`.
+PUSH: Sequence[str] = (
+    "ecr:BatchCheckLayerAvailability",
+    "ecr:BatchGetImage",
+    "ecr:CompleteLayerUpload",
+    "ecr:InitiateLayerUpload",
+    "ecr:PutImage",
+    "ecr:UploadLayerPart",
+)
+_LOGIN = "ecr:GetAuthorizationToken"
+_REPOSITORIES = "arn:aws:ecr:*:*:repository/spotmpi-*/*"
+# Pulumi's state in a bucket: to read it, and to make the bucket and change what is in it.
+_READ_STATE = ("s3:GetObject", "s3:ListBucket")
+_MAKE_STATE = (
+    *("s3:CreateBucket", "s3:GetBucketPublicAccessBlock", "s3:GetBucketVersioning", "s3:PutBucketPublicAccessBlock"),
+    *("s3:PutBucketVersioning", "s3:PutEncryptionConfiguration"),
+)
+_WRITE_STATE = ("s3:DeleteObject", "s3:PutObject")
+_READ = (
+    *("autoscaling:Describe*", "ec2:Describe*", "ecr:Describe*", "ecr:Get*", "ecr:List*", "eks:Describe*", "eks:List*"),
+    *("elasticfilesystem:Describe*", "iam:Get*", "iam:List*", "kms:Describe*", "kms:Get*", "kms:List*"),
+    *("logs:Describe*", "logs:List*", "tag:GetResources", "cloudformation:DescribeStacks"),
+    "cloudformation:ListStacks",
+)
+# By which an upgrade finds the newest AMI release: a public parameter.
+_RELEASES = ("ssm:GetParameter",)
+_EKS_PARAMETERS = "arn:aws:ssm:*::parameter/aws/service/eks/*"
+# By Pulumi's name of what is built: what making, changing and deleting it takes, besides reading.
+BUILD: Mapping[str, Sequence[str]] = {
+    "aws:autoscaling/tag:Tag": ("autoscaling:CreateOrUpdateTags", "autoscaling:DeleteTags"),
+    "aws:budgets/budget:Budget": ("budgets:ModifyBudget", "budgets:ViewBudget", "budgets:ListTagsForResource"),
+    "aws:cloudwatch/logGroup:LogGroup": (
+        *("logs:CreateLogGroup", "logs:DeleteLogGroup", "logs:PutRetentionPolicy", "logs:TagResource"),
+        "logs:UntagResource",
+    ),
+    "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": (
+        *("ec2:AuthorizeSecurityGroupEgress", "ec2:AuthorizeSecurityGroupIngress"),
+        *("ec2:RevokeSecurityGroupEgress", "ec2:RevokeSecurityGroupIngress"),
+    ),
+    "aws:ec2/eip:Eip": ("ec2:AllocateAddress", "ec2:DisassociateAddress", "ec2:ReleaseAddress"),
+    "aws:ec2/internetGateway:InternetGateway": (
+        *("ec2:AttachInternetGateway", "ec2:CreateInternetGateway"),
+        *("ec2:DeleteInternetGateway", "ec2:DetachInternetGateway"),
+    ),
+    "aws:ec2/launchTemplate:LaunchTemplate": (
+        *("ec2:CreateLaunchTemplate", "ec2:CreateLaunchTemplateVersion", "ec2:DeleteLaunchTemplate"),
+        *("ec2:ModifyLaunchTemplate", "ec2:RunInstances"),
+    ),
+    "aws:ec2/natGateway:NatGateway": ("ec2:CreateNatGateway", "ec2:DeleteNatGateway"),
+    "aws:ec2/placementGroup:PlacementGroup": ("ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"),
+    "aws:ec2/route:Route": ("ec2:CreateRoute", "ec2:DeleteRoute", "ec2:ReplaceRoute"),
+    "aws:ec2/routeTable:RouteTable": ("ec2:CreateRouteTable", "ec2:DeleteRouteTable"),
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": ("ec2:AssociateRouteTable", "ec2:DisassociateRouteTable"),
+    "aws:ec2/securityGroup:SecurityGroup": ("ec2:CreateSecurityGroup", "ec2:DeleteSecurityGroup"),
+    "aws:ec2/subnet:Subnet": ("ec2:CreateSubnet", "ec2:DeleteSubnet", "ec2:ModifySubnetAttribute"),
+    "aws:ec2/vpc:Vpc": ("ec2:CreateTags", "ec2:CreateVpc", "ec2:DeleteTags", "ec2:DeleteVpc", "ec2:ModifyVpcAttribute"),
+    "aws:ec2/vpcEndpoint:VpcEndpoint": ("ec2:CreateVpcEndpoint", "ec2:DeleteVpcEndpoints", "ec2:ModifyVpcEndpoint"),
+    "aws:ecr/lifecyclePolicy:LifecyclePolicy": ("ecr:DeleteLifecyclePolicy", "ecr:PutLifecyclePolicy"),
+    "aws:ecr/repository:Repository": (
+        *("ecr:CreateRepository", "ecr:DeleteRepository", "ecr:PutImageScanningConfiguration"),
+        *("ecr:PutImageTagMutability", "ecr:TagResource", "ecr:UntagResource"),
+    ),
+    "aws:efs/accessPoint:AccessPoint": (
+        *("elasticfilesystem:CreateAccessPoint", "elasticfilesystem:DeleteAccessPoint"),
+        *("elasticfilesystem:TagResource", "elasticfilesystem:UntagResource"),
+    ),
+    "aws:efs/backupPolicy:BackupPolicy": ("elasticfilesystem:PutBackupPolicy",),
+    "aws:efs/fileSystem:FileSystem": (
+        *("elasticfilesystem:CreateFileSystem", "elasticfilesystem:DeleteFileSystem"),
+        "elasticfilesystem:UpdateFileSystem",
+    ),
+    "aws:efs/mountTarget:MountTarget": (
+        *("elasticfilesystem:CreateMountTarget", "elasticfilesystem:DeleteMountTarget"),
+        *("elasticfilesystem:ModifyMountTargetSecurityGroups", "ec2:CreateNetworkInterface"),
+        *("ec2:DeleteNetworkInterface", "ec2:ModifyNetworkInterfaceAttribute"),
+    ),
+    "aws:eks/addon:Addon": ("eks:CreateAddon", "eks:DeleteAddon", "eks:UpdateAddon"),
+    "aws:eks/nodeGroup:NodeGroup": (
+        *("eks:CreateNodegroup", "eks:DeleteNodegroup", "eks:UpdateNodegroupConfig"),
+        *("eks:UpdateNodegroupVersion", "iam:CreateServiceLinkedRole"),
+    ),
+    "aws:eks/podIdentityAssociation:PodIdentityAssociation": (
+        *("eks:CreatePodIdentityAssociation", "eks:DeletePodIdentityAssociation", "eks:UpdatePodIdentityAssociation"),
+    ),
+    "aws:iam/role:Role": (
+        *("iam:CreateRole", "iam:DeleteRole", "iam:TagRole", "iam:UntagRole", "iam:UpdateAssumeRolePolicy"),
+        "iam:UpdateRole",
+    ),
+    "aws:iam/rolePolicy:RolePolicy": ("iam:DeleteRolePolicy", "iam:PutRolePolicy"),
+    "aws:iam/rolePolicyAttachment:RolePolicyAttachment": ("iam:AttachRolePolicy", "iam:DetachRolePolicy"),
+    "aws:kms/key:Key": (
+        *("kms:CreateGrant", "kms:CreateKey", "kms:EnableKeyRotation", "kms:ScheduleKeyDeletion", "kms:TagResource"),
+    ),
+    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": ("ec2:ModifySecurityGroupRules",),
+    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": ("ec2:ModifySecurityGroupRules",),
+    "eks:index:Cluster": (
+        *("eks:AssociateAccessPolicy", "eks:CreateAccessEntry", "eks:CreateCluster", "eks:DeleteAccessEntry"),
+        *("eks:DeleteCluster", "eks:DisassociateAccessPolicy", "eks:TagResource", "eks:UntagResource"),
+        *("eks:UpdateAccessEntry", "eks:UpdateClusterConfig", "eks:UpdateClusterVersion"),
+    ),
+}
+_ROLES = "arn:aws:iam::*:role/spotmpi-*"
+_SERVICES = ("ec2.amazonaws.com", "eks.amazonaws.com", "pods.eks.amazonaws.com")
+WANTED = ("look", "run", "up", "preview", "build", "destroy")
+# The policy that bounds the roles of environments, made once per account by the stack that has `spotmpi:ci`.
+BOUNDARY = "arn:aws:iam::*:policy/spotmpi-boundary"
+# What gives a role rights; without a boundary whoever may do this can make a role that may do everything.
+_GIVES_RIGHTS = ("iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy")
+_ENDS = ("Delete", "Detach", "Disassociate", "Release", "Revoke", "ScheduleKeyDeletion")
+# How the AWS provider deletes a budget and the backup policy of a file system.
+_ENDS_TOO = ("budgets:ModifyBudget", "budgets:ViewBudget", "elasticfilesystem:PutBackupPolicy")
+_KEPT_STORAGE = {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-*-data"}}
+
+
+def policy(wanted: str, bucket: str | None = None) -> Document:
+    """The IAM policy for *wanted*.
+
+    look (plan, doctor, cost), run (run, image push, scale) and up (up, upgrade, down) are for people; preview, build
+    and destroy are for the roles of CI. build is `up` with a permissions boundary on every role that is made; destroy
+    makes nothing, and spares kept storage. *bucket* is the S3 bucket of Pulumi's state; without one the state is
+    elsewhere, and no right to it is given.
+    """
+    push = _allow("Push", PUSH, _REPOSITORIES)
+    state = _state(bucket, wanted in ("up", "build", "destroy")) if bucket else []
+    if wanted == "look":
+        return _document(_allow("Look", [*LOOK, ASK_FOR_QUOTA]), *state)
+    if wanted == "run":
+        scale = _allow("Scale", SCALE, "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/eks-spotmpi-*")
+        return _document(_allow("Look", [*LOOK, _LOGIN]), scale, push, *state)
+    if wanted == "up":
+        return _document(*_building(), push, _allow("Releases", _RELEASES, _EKS_PARAMETERS), *state)
+    if wanted == "preview":
+        return _document(_allow("Read", _READ), *state)
+    if wanted == "build":
+        return _document(*_bounded(_building()), *state)
+    if wanted == "destroy":
+        return _document(*_destroying(), *state)
+    raise wrong("--iam", wanted, f"use one of {', '.join(WANTED)}")
+
+
+def _state(bucket: str, change: bool) -> list[Document]:
+    place = f"arn:aws:s3:::{bucket}"
+    given = [_allow("State", _READ_STATE, [place, f"{place}/*"])]
+    if change:
+        given += [_allow("StateBucket", _MAKE_STATE, place), _allow("ChangeState", _WRITE_STATE, f"{place}/*")]
+    return given
+
+
+def _building() -> list[Document]:
+    actions = {action for each in BUILD.values() for action in each} | set(SCALE)
+    roles = _about_roles(actions)
+    hand_over = _allow("HandRolesOver", ["iam:PassRole"], _ROLES)
+    hand_over["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
+    return [_allow("Read", _READ), _allow("Build", actions - roles), _allow("Roles", roles, _ROLES), hand_over]
+
+
+def _bounded(statements: Sequence[Document]) -> list[Document]:
+    """The statements, with rights given only to roles that the boundary holds."""
+    given = _allow("BoundedRoles", _GIVES_RIGHTS, _ROLES)
+    given["Condition"] = {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}}
+    others = [{**each, "Action": [one for one in each["Action"] if one not in _GIVES_RIGHTS]} for each in statements]
+    return [*others, given]
+
+
+def _destroying() -> list[Document]:
+    every = {action for each in BUILD.values() for action in each}
+    actions = {action for action in every if action.partition(":")[2].startswith(_ENDS)} | set(_ENDS_TOO)
+    roles = _about_roles(actions)
+    storage = ("elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:DeleteFileSystem")
+    keep = {**_allow("KeepData", storage), "Effect": "Deny", "Condition": _KEPT_STORAGE}
+    return [_allow("Read", _READ), _allow("Destroy", actions - roles), _allow("Roles", roles, _ROLES), keep]
+
+
+def _about_roles(actions: set[str]) -> set[str]:
+    return {action for action in actions if action.startswith("iam:") and "ServiceLinked" not in action}
+
+
+def _allow(name: str, actions: Sequence[str] | set[str], resource: str | list[str] = "*") -> Document:
+    return {"Sid": name, "Effect": "Allow", "Action": sorted(actions), "Resource": resource}
+
+
+def _document(*statements: Document) -> Document:
+    return {"Version": "2012-10-17", "Statement": list(statements)}

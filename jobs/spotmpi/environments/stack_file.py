@@ -1,0 +1,254 @@
+"""A stack's file: read with tolerance, changed in a few keys with its comments kept."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotmpi.aws.eks_zones import default_second
+from spotmpi.core import names
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, wrong
+from spotmpi.environments.zones.ranking import usable
+from spotmpi.environments.zones.rows import Row
+
+_PREFIX = "spotmpi:"
+_ENVIRONMENT = "spotmpi-"
+SYSTEM = "system"  # the system nodes, beside node groups by name
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class StackGroup:
+    """One node group as the stack file has it; None where it isn't said or isn't what it should be."""
+
+    name: str | None
+    type: str | None
+    max: int | None
+    market: str
+    placement_group: bool
+
+
+@dataclass(frozen=True)
+class StackFile:
+    """What we read of a stack's settings, without judging the rest."""
+
+    stack: str
+    path: Path
+    region: str | None
+    zone: str | None
+    second_zone: str | None
+    groups: tuple[StackGroup, ...]
+    keep: bool
+    one_zone: bool
+    kind: str
+    account: str | None
+    kubernetes: str | None
+    ami_releases: Mapping[str, str]  # by node group, or `system`
+
+    @property
+    def environment(self) -> str:
+        """The environment's name, which its tags and its cluster carry."""
+        return _ENVIRONMENT + self.stack
+
+
+def stack_of(environment: str) -> str:
+    """The stack of the environment of that name; what is no such name stays as it is."""
+    return environment.removeprefix(_ENVIRONMENT)
+
+
+def stack_path(stack: str, folder: Path | None = None) -> Path:
+    """The file of *stack*; InputError where there is none."""
+    folder = folder or (Path("stacks") if Path("stacks").is_dir() else names.PROJECT / "stacks")
+    path = folder / f"Pulumi.{stack}.yaml"
+    if not _NAME.fullmatch(stack) or not path.is_file():
+        known = sorted(each.name[7:-5] for each in folder.glob("Pulumi.*.yaml"))
+        raise wrong(
+            "stack", stack, f"no file Pulumi.<stack>.yaml in {folder}/; there are: {', '.join(known) or 'none'}"
+        )
+    return path
+
+
+def read_stack(stack: str, folder: Path | None = None) -> StackFile:
+    """The settings of *stack* that concern an account; InputError where there is no such file or it isn't YAML."""
+    path = stack_path(stack, folder)
+    config = _config(_load(path), path)
+    storage, cluster = config.get(_PREFIX + "storage"), config.get(_PREFIX + "cluster")
+    cluster = cluster if isinstance(cluster, Mapping) else {}
+    return StackFile(
+        stack=stack,
+        path=path,
+        region=_text(config.get("aws:region")),
+        zone=_text(config.get(_PREFIX + "zone")),
+        second_zone=_text(config.get(_PREFIX + "second_zone")),
+        groups=tuple(_group(each) for each in _groups(config) if isinstance(each, Mapping)),
+        keep=isinstance(storage, Mapping) and storage.get("keep") is True,
+        one_zone=not isinstance(storage, Mapping) or storage.get("one_zone") is not False,
+        kind=_text(config.get(_PREFIX + "kind")) or "compute",
+        account=str(account) if isinstance(account := config.get(_PREFIX + "account"), str | int) else None,
+        kubernetes=str(version) if isinstance(version := cluster.get("version"), str | float) else None,
+        ami_releases=_ami_releases(cluster, _groups(config)),
+    )
+
+
+def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | None = None) -> Path:
+    """Puts region, zone and the type of *group* into a stack's file and keeps all else, comments included.
+
+    A second zone that does not exist or that EKS does not take, the default one too, is replaced by one that it takes.
+    *group* may be left out where there is only one, or one that has the type already. InputError with the remedy.
+    """
+    if not usable(row):
+        why = f"{row.type} is not offered there" if row.offered is False else f"EKS takes no subnets in {row.zone_id}"
+        raise wrong("zone", row.zone, f"{why}; take another row")
+    path = stack_path(stack, folder)
+    document = _load(path)
+    config = _config(document, path)
+    second = _second_zone(config, row)
+    target = _chosen_group(_groups(config), row.type, group, path)
+    config["aws:region"], config[_PREFIX + "zone"], target["type"] = row.region, row.zone, row.type
+    if second is not None:
+        config.pop(_PREFIX + "second_zone", None)
+        config.insert(list(config).index(_PREFIX + "zone"), _PREFIX + "second_zone", second)
+    write_stack(path, _text_of(document))
+    return path
+
+
+def _second_zone(config: Any, row: Row) -> str | None:
+    """The second zone to write beside the row's; None where what the file says, or leaves to the default, will do."""
+    key = _PREFIX + "second_zone"
+    said = config.get(key)
+    if row.second_zones is None:
+        if said is not None and (said == row.zone or not str(said).startswith(row.region)):
+            raise wrong(key, said, f"must be another zone of {row.region}: change or remove it first")
+        return None
+    if (said or default_second(row.region, row.zone)) in row.second_zones:
+        return None
+    if not row.second_zones:
+        raise wrong(
+            "zone", row.zone, f"EKS asks for a second zone, and takes no other of {row.region}: take another row"
+        )
+    return row.second_zones[0]
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Versions for a stack's file: of Kubernetes, of add-ons by name, and AMI releases by node group or `system`."""
+
+    kubernetes: str
+    addons: Mapping[str, str]
+    ami_releases: Mapping[str, str]
+
+
+def with_pins(stack: str, pins: Pins, folder: Path | None = None) -> str:
+    """The text of a stack's file with these versions, all else kept, comments included; nothing is written."""
+    path = stack_path(stack, folder)
+    document = _load(path)
+    config = _config(document, path)
+    cluster = _mapping(config, _PREFIX + "cluster")
+    cluster["version"] = pins.kubernetes
+    if pins.addons:
+        _mapping(cluster, "addon_versions").update(pins.addons)
+    for group in _groups(config):
+        if isinstance(group, Mapping) and group.get("name") in pins.ami_releases:
+            group["ami_release"] = pins.ami_releases[group["name"]]  # type: ignore[index]
+    if SYSTEM in pins.ami_releases:
+        _mapping(cluster, SYSTEM)["ami_release"] = pins.ami_releases[SYSTEM]
+    return _text_of(document)
+
+
+def write_stack(path: Path, text: str) -> None:
+    """Put *text* in the place of a stack's file, all of it or nothing; SpotmpiError."""
+    aside = path.with_suffix(".yaml.new")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        shutil.copymode(path, aside)
+        aside.replace(path)
+    except OSError as error:
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _mapping(parent: Any, key: str) -> Any:
+    """The mapping under *key*, made where there is none."""
+    if not isinstance(parent.get(key), Mapping):
+        parent[key] = {}
+    return parent[key]
+
+
+def _chosen_group(groups: list[Any], machine: str, name: str | None, path: Path) -> Any:
+    named = [each for each in groups if isinstance(each, Mapping)]
+    if name is not None:
+        fitting = [each for each in named if each.get("name") == name]
+    else:
+        fitting = named if len(named) == 1 else [each for each in named if each.get("type") == machine]
+    if not fitting:  # of several that have the type already, none has to change
+        known = ", ".join(str(each.get("name")) for each in named) or "none"
+        raise InputError([Problem("--group", name, f"say which group of {path} gets {machine}; there are: {known}")])
+    return fitting[0]
+
+
+def _yaml() -> Any:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 10_000  # a long value, such as an encrypted one, stays on its line
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
+
+
+def _load(path: Path) -> Any:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return _yaml().load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, YAMLError) as error:
+        reason = " ".join(str(error).partition("To suppress")[0].split())
+        raise wrong(str(path), None, f"can't be read as YAML: {reason}") from error
+
+
+def _text_of(document: Any) -> str:
+    out = io.StringIO()
+    _yaml().dump(document, out)
+    return out.getvalue()
+
+
+def _config(document: Any, path: Path) -> Any:
+    config = document.get("config") if isinstance(document, Mapping) else None
+    if not isinstance(config, Mapping):
+        raise wrong(str(path), None, "has no `config:`; copy one of the ready stacks")
+    return config
+
+
+def _groups(config: Any) -> list[Any]:
+    groups = config.get(_PREFIX + "groups")
+    return groups if isinstance(groups, list) else []
+
+
+def _group(values: Mapping[str, Any]) -> StackGroup:
+    most = values.get("max")
+    return StackGroup(
+        name=_text(values.get("name")),
+        type=_text(values.get("type")),
+        max=most if isinstance(most, int) and not isinstance(most, bool) else None,
+        market=_text(values.get("market")) or "spot",
+        placement_group=values.get("placement_group") is not False,
+    )
+
+
+def _ami_releases(cluster: Mapping[str, Any], groups: list[Any]) -> dict[str, str]:
+    """The AMI releases that the file names, by node group or `system`."""
+    named = [(SYSTEM, cluster.get(SYSTEM)), *((_text(each.get("name")), each) for each in groups if _is_map(each))]
+    found = {name: _text(each.get("ami_release")) for name, each in named if name and _is_map(each)}
+    return {name: release for name, release in found.items() if release}
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if isinstance(value, str) else None

@@ -1,0 +1,164 @@
+"""What carries an environment's tag and exists: the tagging API lists it, and the service itself says what is gone.
+
+The tagging API lists things after their end: terminated instances for about an hour (boto3#1704), deleted volumes for
+longer (aws-cli#8197), KMS keys for the days until their deletion. What no service is asked about counts as existing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spotmpi.aws.account import Aws
+from spotmpi.environments.inventory import TAG, Ids, Trace, cluster_exists, key_lives
+
+
+@dataclass(frozen=True)
+class Arn:
+    """The parts of an ARN that tell what it names, such as `ec2`, `volume` and `vol-1`."""
+
+    text: str
+    service: str
+    kind: str
+    id: str
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """How EC2 lists a kind of thing: its call, its answer's key, the keys of an id, and the states of what exists."""
+
+    method: str
+    key: str
+    ids: Sequence[str]
+    states: tuple[str, Sequence[str]] | None = None
+    paged: bool = True
+    filters: str = "Filters"
+
+
+def still_tagged(aws: Aws, trace: Trace) -> list[Arn]:
+    """Everything with the environment's tag that exists, by ARN; what is on its way out is not counted."""
+    listed: dict[tuple[str, str], list[Arn]] = defaultdict(list)
+    for arn in _tagged(aws, trace):
+        listed[arn.service, arn.kind].append(arn)
+    found: list[Arn] = []
+    for (service, kind), arns in listed.items():
+        ids = [arn.id for arn in arns]
+        existing = _existing(aws, trace, service, kind, ids)
+        found += [arn for arn in arns if arn.id in existing]
+    return sorted(found, key=lambda arn: arn.text)
+
+
+def _tagged(aws: Aws, trace: Trace) -> list[Arn]:
+    only = [{"Key": TAG, "Values": [trace.name]}]
+    service, method = "resourcegroupstaggingapi", "get_resources"
+    found = aws.pages(service, trace.region, method, "ResourceTagMappingList", TagFilters=only)
+    return [parse(each["ResourceARN"]) for each in found]
+
+
+def parse(text: str) -> Arn:
+    """An ARN such as arn:aws:ec2:us-east-1:123456789012:volume/vol-1 or ...:log-group:/aws/eks/NAME/cluster."""
+    service, resource = text.split(":")[2], text.split(":", 5)[5]
+    slash, colon = resource.find("/"), resource.find(":")
+    end = min((each for each in (slash, colon) if each >= 0), default=-1)
+    kind, id = (resource[:end], resource[end + 1 :]) if end >= 0 else ("", resource)
+    return Arn(text, service, kind, id.removesuffix(":*"))
+
+
+def _existing(aws: Aws, trace: Trace, service: str, kind: str, ids: Ids) -> set[str]:
+    if service == "ec2" and kind in _EC2:
+        return _in_ec2(aws, trace, _EC2[kind])
+    if service == "eks":
+        return {id for id in ids if cluster_exists(aws, trace.region, id.partition("/")[0])}
+    question = _QUESTIONS.get((service, kind))
+    return question(aws, trace.region, ids) if question else set(ids)
+
+
+def _in_ec2(aws: Aws, trace: Trace, listing: _Listing) -> set[str]:
+    filters = [{"Name": f"tag:{TAG}", "Values": [trace.name]}]
+    if listing.states:
+        name, states = listing.states
+        filters.append({"Name": name, "Values": list(states)})
+    arguments = {listing.filters: filters}
+    if listing.paged:
+        found = aws.pages("ec2", trace.region, listing.method, listing.key, **arguments)
+    else:
+        found = aws.call("ec2", trace.region, listing.method, **arguments)[listing.key]
+    if listing.key == "Reservations":
+        found = [machine for each in found for machine in each["Instances"]]
+    return {each[key] for each in found for key in listing.ids}
+
+
+def _file_systems(aws: Aws, region: str, ids: Ids) -> set[str]:
+    return {each["FileSystemId"] for each in aws.pages("efs", region, "describe_file_systems", "FileSystems")}
+
+
+def _access_points(aws: Aws, region: str, ids: Ids) -> set[str]:
+    return {each["AccessPointId"] for each in aws.pages("efs", region, "describe_access_points", "AccessPoints")}
+
+
+def _repositories(aws: Aws, region: str, ids: Ids) -> set[str]:
+    return {each["repositoryName"] for each in aws.pages("ecr", region, "describe_repositories", "repositories")}
+
+
+def _log_groups(aws: Aws, region: str, ids: Ids) -> set[str]:
+    found: set[str] = set()
+    for id in ids:
+        groups = aws.pages("logs", region, "describe_log_groups", "logGroups", logGroupNamePrefix=id)
+        found |= {each["logGroupName"] for each in groups}
+    return found
+
+
+def _keys(aws: Aws, region: str, ids: Ids) -> set[str]:
+    return {id for id in ids if key_lives(aws, region, id)}
+
+
+_QUESTIONS: Mapping[tuple[str, str], Callable[[Aws, str, Ids], set[str]]] = {
+    ("ecr", "repository"): _repositories,
+    ("elasticfilesystem", "access-point"): _access_points,
+    ("elasticfilesystem", "file-system"): _file_systems,
+    ("kms", "key"): _keys,
+    ("logs", "log-group"): _log_groups,
+}
+_EC2: Mapping[str, _Listing] = {
+    "elastic-ip": _Listing("describe_addresses", "Addresses", ("AllocationId",), paged=False),
+    "instance": _Listing(
+        "describe_instances",
+        "Reservations",
+        ("InstanceId",),
+        ("instance-state-name", ("pending", "running", "stopping", "stopped")),
+    ),
+    "internet-gateway": _Listing("describe_internet_gateways", "InternetGateways", ("InternetGatewayId",)),
+    "launch-template": _Listing("describe_launch_templates", "LaunchTemplates", ("LaunchTemplateId",)),
+    "natgateway": _Listing(
+        "describe_nat_gateways", "NatGateways", ("NatGatewayId",), ("state", ("pending", "available")), filters="Filter"
+    ),
+    "network-interface": _Listing("describe_network_interfaces", "NetworkInterfaces", ("NetworkInterfaceId",)),
+    "placement-group": _Listing(
+        "describe_placement_groups",
+        "PlacementGroups",
+        ("GroupId", "GroupName"),
+        ("state", ("pending", "available")),
+        paged=False,
+    ),
+    "route-table": _Listing("describe_route_tables", "RouteTables", ("RouteTableId",)),
+    "security-group": _Listing("describe_security_groups", "SecurityGroups", ("GroupId",)),
+    "security-group-rule": _Listing("describe_security_group_rules", "SecurityGroupRules", ("SecurityGroupRuleId",)),
+    "spot-instances-request": _Listing(
+        "describe_spot_instance_requests",
+        "SpotInstanceRequests",
+        ("SpotInstanceRequestId",),
+        ("state", ("open", "active")),
+    ),
+    "subnet": _Listing("describe_subnets", "Subnets", ("SubnetId",)),
+    "volume": _Listing(
+        "describe_volumes", "Volumes", ("VolumeId",), ("status", ("creating", "available", "in-use", "error"))
+    ),
+    "vpc": _Listing("describe_vpcs", "Vpcs", ("VpcId",)),
+    "vpc-endpoint": _Listing(
+        "describe_vpc_endpoints",
+        "VpcEndpoints",
+        ("VpcEndpointId",),
+        ("vpc-endpoint-state", ("pending", "pendingAcceptance", "available", "rejected", "failed")),
+    ),
+}

@@ -1,0 +1,144 @@
+"""Versions of an environment's control plane, add-ons and nodes: those that run, and those that EKS offers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from spotmpi.aws.account import Aws
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.stack_file import SYSTEM
+
+STANDARD = "STANDARD_SUPPORT"
+_ROLE, _GROUP, _OWNER = "spotmpi.dev/role", "spotmpi.dev/group", "spotmpi:environment"
+# Where EKS publishes its newest AMI release of a type: https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html
+_AMI_PARAMETER = "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/{kind}/recommended/release_version"
+_AMI_KINDS = {"AL2023_x86_64_STANDARD": "standard", "AL2023_x86_64_NVIDIA": "nvidia"}
+
+
+@dataclass(frozen=True)
+class KubernetesVersion:
+    """A version that EKS offers; `standard_support_ends` is None where EKS does not tell."""
+
+    version: str
+    in_standard_support: bool
+    standard_support_ends: date | None
+
+
+@dataclass(frozen=True)
+class NodeGroupVersion:
+    """What the nodes of one EKS node group run; `group` is its name in the stack's file, None if made elsewhere."""
+
+    name: str
+    group: str | None
+    version: str
+    ami_release: str
+    ami_type: str
+    status: str
+
+
+@dataclass(frozen=True)
+class RunningVersions:
+    """What a cluster runs: its control plane, the environment's own add-ons by name, and every node group."""
+
+    control_plane: str
+    status: str
+    addons: Mapping[str, str]
+    node_groups: tuple[NodeGroupVersion, ...]
+
+    @property
+    def newest_releases(self) -> dict[str, str]:
+        """The AMI release of each node group of the file; of several EKS node groups, the newest that one runs."""
+        found: dict[str, str] = {}
+        for each in self.node_groups:
+            if each.group:
+                found[each.group] = max(found.get(each.group, each.ami_release), each.ami_release, key=order)
+        return found
+
+
+def minor(version: str) -> int:
+    """The minor version as a number: 35 of `1.35`."""
+    return int(version.split(".")[1])
+
+
+def next_minor(version: str) -> str:
+    """The only version that EKS updates a control plane to: `1.36` for `1.35`."""
+    return f"1.{minor(version) + 1}"
+
+
+def order(version: str) -> tuple[int, ...]:
+    """A key that sorts AMI releases (`1.35.2-20260901`) and add-on versions (`v1.20.4-eksbuild.2`), oldest first."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))
+
+
+def running(aws: Aws, region: str, cluster: str) -> RunningVersions:
+    """The versions that *cluster* runs now; CallFailed where AWS does not tell."""
+    found = aws.call("eks", region, "describe_cluster", name=cluster)["cluster"]
+    addons = {}
+    for name in aws.pages("eks", region, "list_addons", "addons", clusterName=cluster):
+        addon = aws.call("eks", region, "describe_addon", clusterName=cluster, addonName=name)["addon"]
+        if addon.get("tags", {}).get(_OWNER) == cluster:
+            addons[name] = str(addon["addonVersion"])
+    names = aws.pages("eks", region, "list_nodegroups", "nodegroups", clusterName=cluster)
+    groups = [_node_group(aws, region, cluster, name) for name in sorted(names)]
+    return RunningVersions(str(found["version"]), str(found["status"]), addons, tuple(groups))
+
+
+def offered(aws: Aws, region: str, versions: Sequence[str] = ()) -> dict[str, KubernetesVersion]:
+    """The Kubernetes versions that EKS offers, oldest first, or of these *versions*; CallFailed."""
+    only: dict[str, Any] = {"clusterVersions": list(versions)} if versions else {}
+    found = aws.pages("eks", region, "describe_cluster_versions", "clusterVersions", **only)
+    made = [
+        KubernetesVersion(
+            version=str(each["clusterVersion"]),
+            in_standard_support=each.get("versionStatus") == STANDARD,
+            standard_support_ends=_day(each.get("endOfStandardSupportDate")),
+        )
+        for each in found
+    ]
+    return {each.version: each for each in sorted(made, key=lambda each: minor(each.version))}
+
+
+def addon_version(aws: Aws, region: str, addon: str, kubernetes: str, now: str) -> str:
+    """The version of an add-on for a Kubernetes version: EKS's default, or *now* where that is newer and fits."""
+    asked = {"addonName": addon, "kubernetesVersion": kubernetes}
+    found = aws.pages("eks", region, "describe_addon_versions", "addons", **asked)
+    versions = [version for each in found for version in each.get("addonVersions", [])]
+    fitting = {str(each["addonVersion"]): _is_default(each, kubernetes) for each in versions}
+    if not fitting:
+        raise SpotmpiError(f"EKS has no version of add-on {addon} for Kubernetes {kubernetes}: wait until it has one")
+    default = next((version for version, chosen in fitting.items() if chosen), max(fitting, key=order))
+    return now if now in fitting and order(now) > order(default) else default
+
+
+def ami_release(aws: Aws, region: str, kubernetes: str, ami_type: str) -> str:
+    """EKS's newest AMI release of a type for a Kubernetes version; CallFailed, SpotmpiError for a type we don't use."""
+    if ami_type not in _AMI_KINDS:
+        raise SpotmpiError(f"nodes of AMI type {ami_type} are not of this project: one of {', '.join(_AMI_KINDS)} is")
+    name = _AMI_PARAMETER.format(version=kubernetes, kind=_AMI_KINDS[ami_type])
+    return str(aws.call("ssm", region, "get_parameter", Name=name)["Parameter"]["Value"])
+
+
+def _node_group(aws: Aws, region: str, cluster: str, name: str) -> NodeGroupVersion:
+    found = aws.call("eks", region, "describe_nodegroup", clusterName=cluster, nodegroupName=name)["nodegroup"]
+    labels = found.get("labels", {})
+    return NodeGroupVersion(
+        name=name,
+        group=labels.get(_GROUP) or (SYSTEM if labels.get(_ROLE) == SYSTEM else None),
+        version=str(found["version"]),
+        ami_release=str(found["releaseVersion"]),
+        ami_type=str(found["amiType"]),
+        status=str(found["status"]),
+    )
+
+
+def _is_default(version: Mapping[str, Any], kubernetes: str) -> bool:
+    fits = [each for each in version.get("compatibilities", []) if each.get("clusterVersion") == kubernetes]
+    return any(each.get("defaultVersion") for each in fits)
+
+
+def _day(moment: object) -> date | None:
+    return moment.astimezone(UTC).date() if isinstance(moment, datetime) else None

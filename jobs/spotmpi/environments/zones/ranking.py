@@ -1,0 +1,83 @@
+"""Which row is best, and by what each other one lost: one list of criteria, the first that differs decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spotmpi.environments.zones.rows import Row
+
+
+@dataclass(frozen=True)
+class _Criterion:
+    rank: Callable[[Row], Any]  # smaller is better
+    why: Callable[[Row, Row], str]  # of a row that lost, and the first one
+
+
+def ranked(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """*rows* from best to worst, each but the first with the reason why it lost to the first."""
+    ordered = sorted(rows, key=lambda row: [criterion.rank(row) for criterion in _CRITERIA])
+    return tuple(replace(row, lost=_reason(row, ordered[0]) if row is not ordered[0] else "") for row in ordered)
+
+
+def usable(row: Row) -> bool:
+    """Whether the row may be written to a stack: the type is offered there and EKS takes the zone, as far as known."""
+    return row.offered is not False and row.eks is not False
+
+
+def _reason(row: Row, first: Row) -> str:
+    for criterion in _CRITERIA:
+        if criterion.rank(row) != criterion.rank(first):
+            return criterion.why(row, first)
+    return "the same as the first"
+
+
+def _band(score: int | None) -> int:
+    # Scores of neighbouring zones change by a point or two within the hour: only a clear difference beats a price.
+    if score is None:
+        return 1
+    return 0 if score >= 7 else 1 if score >= 4 else 2
+
+
+def _dearer(row: Row, first: Row) -> str:
+    assert row.spot is not None and first.spot is not None
+    more = row.spot - first.spot
+    share = f" ({more / first.spot:+.0%})" if first.spot else ""
+    return f"${more:.4f}/h more for a node{share}"
+
+
+def _not_offered(row: Row, first: Row) -> str:
+    if row.offered is None:
+        return f"whether it is offered there is unknown: {row.gaps.get('offered', 'no answer')}"
+    return f"{row.type} is not offered in {row.zone}"
+
+
+def _no_price(row: Row, first: Row) -> str:
+    return f"spot price unknown: {row.gaps['spot']}" if "spot" in row.gaps else "no spot price there in 7 days"
+
+
+def _quota(row: Row, first: Row) -> str:
+    return f"spot quota {row.quota} vCPUs, {row.running} in use, {row.needed} needed: --request-quota asks for more"
+
+
+def _score(row: Row, first: Row) -> str:
+    mine, best = ("unknown" if each is None else str(each) for each in (row.score, first.score))
+    return f"placement score {mine} against {best}"
+
+
+_CRITERIA = (
+    _Criterion(lambda row: {True: 0, None: 1, False: 2}[row.offered], _not_offered),
+    _Criterion(lambda row: row.eks is False, lambda row, first: f"EKS takes no subnets in {row.zone_id}"),
+    _Criterion(lambda row: row.spot is None, _no_price),
+    _Criterion(lambda row: bool(row.short), _quota),
+    _Criterion(lambda row: row.placement_group is False, lambda row, first: "takes no cluster placement group"),
+    _Criterion(lambda row: row.one_zone is False, lambda row, first: "EFS has no One Zone storage there"),
+    _Criterion(lambda row: _band(row.score), _score),
+    _Criterion(lambda row: row.spot or 0, _dearer),
+    _Criterion(
+        lambda row: (row.spot_high or 0) - (row.spot_low or 0), lambda row, first: "the price varied more in 7 days"
+    ),
+    _Criterion(lambda row: -(row.score or 0), _score),
+    _Criterion(lambda row: (row.region, row.zone, row.type), lambda row, first: "equal; the first comes by its name"),
+)

@@ -1,0 +1,120 @@
+"""The plan of a run on one machine: what is started, with which environment and limits. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent import launchers, protocol
+from spotmpi.core import names
+from spotmpi.spec.job import JobSpec
+
+Plan = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan has to know of this machine."""
+
+    folder: str  # where commands start
+    path: str  # the PATH of the user
+    python: str  # an interpreter for the starter
+    mpirun: str | None
+    mpirun_family: int  # Open MPI's major version
+    image_bin: str | None  # the programs of the image's environment
+    cores: int
+    root: bool
+
+
+def launch_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dict[str, Any]) -> Plan:
+    """The plan of *spec* as plain JSON values; *work* identifies the work (see `spotmpi.runs.fingerprint`)."""
+    return {
+        "run": paths.id,
+        "name": spec.title,
+        "backend": "local",
+        "launcher": spec.launcher,
+        "folder": machine.folder,
+        "commands": _commands(spec, machine),
+        "environment": _environment(spec, paths, machine),
+        "limits": dict(spec.limits),  # in seconds, where the spec writes "10m"
+        "rate": spec.price,  # US dollars per hour: all nodes are this machine
+        "grace": spec.checkpoint.grace,
+        "metrics_pattern": spec.metrics.pattern,
+        "oversubscribed": spec.world_size * spec.resources.cpu > machine.cores,
+        "spec": spec.canonical(),
+        "work": work,
+        "notes": _notes(spec, machine),
+    }
+
+
+def _commands(spec: JobSpec, machine: Machine) -> list[dict[str, Any]]:
+    """One launcher command per node; mpirun has them all on node 0."""
+    starter = [machine.python, "-I", "-S", str(names.SOURCE / "spotmpi" / "agent" / "starter.py")]
+    if spec.launcher == "mpirun":
+        assert machine.mpirun is not None
+        start = launchers.mpirun(machine.mpirun, machine.mpirun_family, spec.world_size, machine.root)
+        return [_command(0, [*start, *starter, *_rank(spec, machine)])]
+    if spec.launcher == "torchrun":
+        ranks = ["--no-python", *starter, "--tag", *_rank(spec, machine)]
+        return [_command(node, [*_torchrun(spec, machine, node), *ranks]) for node in range(spec.nodes)]
+    count = 1 if spec.where == "first" else spec.nodes
+    return [
+        _command(node, [*starter, *_rank(spec, machine)], launchers.plain_environment(count, node))
+        for node in range(count)
+    ]
+
+
+def _command(node: int, arguments: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
+    return {"node": node, "arguments": arguments, "environment": environment or {}}
+
+
+def _rank(spec: JobSpec, machine: Machine) -> list[str]:
+    if spec.program:
+        assert spec.image is not None
+        return [_python(machine), "-m", names.program_module(spec.image, spec.program), *spec.args]
+    assert spec.command is not None
+    return [*spec.command, *spec.args]
+
+
+def _torchrun(spec: JobSpec, machine: Machine, node: int) -> list[str]:
+    return launchers.torchrun(_python(machine), spec.nodes, node, spec.slots)
+
+
+def _python(machine: Machine) -> str:
+    return str(Path(machine.image_bin) / "python") if machine.image_bin else "python3"
+
+
+def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict[str, str]:
+    threads = str(spec.resources.cpu)
+    environment = {
+        "PATH": f"{machine.image_bin}:{machine.path}" if machine.image_bin else machine.path,
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        protocol.ENV_RUN: paths.id,
+        protocol.ENV_WORLD_SIZE: str(spec.world_size),
+        protocol.ENV_HOSTS: "1",
+        protocol.ENV_CHECKPOINT_PATH: names.checkpoints(str(paths.folder), spec.checkpoint.path),
+        protocol.ENV_CHECKPOINT_EVERY: f"{spec.checkpoint.every:g}",
+        protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
+        protocol.ENV_TENSORBOARD: str(paths.tensorboard),
+    }
+    if spec.program:
+        environment["PYTHONPATH"] = str(names.SOURCE)
+    if spec.data is not None:
+        environment[protocol.ENV_DATA] = spec.data.path
+    return {**environment, **spec.env}
+
+
+def _notes(spec: JobSpec, machine: Machine) -> list[str]:
+    notes = []
+    wanted = spec.world_size * spec.resources.cpu
+    if wanted > machine.cores:
+        notes.append(f"oversubscribed: {wanted} threads of {spec.world_size} ranks share {machine.cores} cores")
+    if spec.data is not None and spec.data.stage:
+        notes.append("data.stage has no effect on this machine: the data is read where it is")
+    if spec.resources.memory is not None:
+        notes.append("resources.memory is not enforced on this machine")
+    return notes

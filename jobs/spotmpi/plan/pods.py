@@ -1,0 +1,258 @@
+"""The pod template of a run: restricted, non-root, with the agent as its only process. Pure."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent import boot, hardware
+from spotmpi.agent import machine as machine_of
+from spotmpi.agent import pod_context as place
+from spotmpi.core import names
+from spotmpi.plan import templates
+from spotmpi.plan.agent_plan import VOLUME
+from spotmpi.plan.cluster_target import Site
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.kubernetes import Mount
+
+CONTAINER = "node"
+KEYS = "secret"  # the volume with the run's SSH keys
+USER = 1000
+UNREACHABLE_SECONDS = 30
+GPU = "nvidia.com/gpu"
+EFA = "vpc.amazonaws.com/efa"
+# For libfabric, where the image has it. No huge pages: a group at zero nodes offers none, and would never grow for a
+# pod that asks for them; who takes them unasked dies of it. Data loaders fork.
+_FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE": "1"}
+FILLING = 600  # thousandths of each CPU that a pod asks for which is to have its node for itself
+
+
+def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
+    """The pod template of every node of *run*, with the user's templates merged over it."""
+    own = {
+        "metadata": {
+            "labels": spec.kubernetes.labels | names.run_labels(run),
+            "annotations": {
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                "karpenter.sh/do-not-disrupt": "true",
+            },
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": math.ceil(spec.checkpoint.grace),
+            "securityContext": pod_security(),
+            "dnsConfig": {"searches": [f"{run}.{site.namespace}.svc.cluster.local"]},
+            "nodeSelector": {**site.node_selector, **_type(spec), **spec.kubernetes.node_selector},
+            **_affinity(site),
+            "tolerations": _tolerations(spec, site),
+            "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
+            "containers": [_container(spec, site, run)],
+            "volumes": _volumes(spec, site, run),
+            **_spreading(site, run),
+        },
+    }
+    return _restricted(templates.merged(own, site.templates, CONTAINER))
+
+
+def image(template: dict[str, Any]) -> str | None:
+    """The image of the ranks in a pod template."""
+    found: str | None = next(
+        each.get("image") for each in template["spec"]["containers"] if each.get("name") == CONTAINER
+    )
+    return found
+
+
+def _restricted(pod: dict[str, Any]) -> dict[str, Any]:
+    """*pod* with the restricted standard's security context in containers of templates that say nothing of theirs."""
+    for kind in ("containers", "initContainers"):
+        for container in pod["spec"].get(kind, []):
+            container.setdefault("securityContext", container_security())
+    return pod
+
+
+def pod_security() -> dict[str, Any]:
+    """The pod's security context under the restricted Pod Security Standard."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> dict[str, Any]:
+    """The container's security context under the restricted Pod Security Standard."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def config_files() -> dict[str, str]:
+    """What the ConfigMap holds besides plan and code: the boot script and an account for the user."""
+    return {
+        "boot.py": Path(boot.__file__).read_text(),
+        "passwd": f"root:x:0:0:root:/root:/bin/sh\nspotmpi:x:{USER}:{USER}::{place.WORK}:/bin/sh\n",
+        "group": f"root:x:0:\nspotmpi:x:{USER}:\n",
+    }
+
+
+def _container(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
+    generation = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}
+    machine = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    return {
+        "name": CONTAINER,
+        "image": site.image,
+        "command": ["python3", f"{place.CONFIG}/boot.py"],
+        "env": [
+            {"name": place.ENV_GENERATION, "valueFrom": generation},
+            {"name": machine_of.ENV_NAME, "valueFrom": machine},
+            *({"name": name, "value": value} for name, value in (_FABRIC if site.efa else {}).items()),
+            *_secret_variables(spec, run),
+        ],
+        "envFrom": [{"secretRef": {"name": name}} for name in spec.kubernetes.secrets],
+        "resources": _resources(spec, site),
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": "config", "mountPath": place.CONFIG, "readOnly": True},
+            {"name": KEYS, "mountPath": place.SECRET, "readOnly": True},
+            {"name": "work", "mountPath": place.WORK},
+            {"name": "pod", "mountPath": place.POD_INFO, "readOnly": True},
+            {"name": "volume", "mountPath": VOLUME},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "config", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True},
+            {"name": "config", "mountPath": "/etc/group", "subPath": "group", "readOnly": True},
+            *([{"name": "memory", "mountPath": place.MEMORY}] if _in_memory(spec) else []),
+            *_more_mounts(spec),
+        ],
+    }
+
+
+def _in_memory(spec: JobSpec) -> bool:
+    return spec.data is not None and spec.data.stage == "memory"
+
+
+def forwarded_key(name: str) -> str:
+    """The key of the run's Secret that holds a forwarded variable."""
+    return f"env.{name}"
+
+
+def _secret_variables(spec: JobSpec, run: str) -> list[dict[str, Any]]:
+    """Variables by reference: their values are in no plan."""
+    sources = {name: (names.parts_name(run), forwarded_key(name)) for name in spec.forward}
+    for name, source in spec.kubernetes.secret_env.items():
+        secret, _, key = source.partition("/")
+        sources[name] = (secret, key)
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+        for name, (secret, key) in sources.items()
+    ]
+
+
+def _more_mounts(spec: JobSpec) -> list[dict[str, Any]]:
+    return [
+        {"name": _mount_name(index), "mountPath": mount.path, "readOnly": mount.read_only}
+        for index, mount in enumerate(spec.kubernetes.mounts)
+    ]
+
+
+def _mount_name(index: int) -> str:
+    return f"mount-{index}"
+
+
+def _source(mount: Mount) -> dict[str, Any]:
+    if mount.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": mount.claim}}
+    if mount.secret is not None:
+        return {"secret": {"secretName": mount.secret, "defaultMode": 0o440}}
+    if mount.config_map is not None:
+        return {"configMap": {"name": mount.config_map}}
+    return {"emptyDir": {"sizeLimit": mount.empty}}
+
+
+def _resources(spec: JobSpec, site: Site) -> dict[str, Any]:
+    """A node's share: what one slot gets, times the slots of a node; more than half of a node that is to be filled.
+
+    More than half keeps every other such pod off the node, and leaves room for the node's own daemons.
+    """
+    requests = {"cpu": str(spec.resources.cpu * spec.slots)}
+    if site.node_cpus is not None:
+        requests["cpu"] = f"{site.node_cpus * FILLING}m"
+    limits: dict[str, str] = {}
+    if spec.resources.memory is not None:
+        amount, unit = spec.resources.memory[:-2], spec.resources.memory[-2:]
+        requests["memory"] = limits["memory"] = f"{float(amount) * spec.slots:g}{unit}"
+    if spec.resources.gpu:
+        requests[GPU] = limits[GPU] = str(spec.resources.gpu * spec.slots)
+    if site.efa:
+        requests[EFA] = limits[EFA] = str(site.efa)
+    return {"requests": requests, "limits": limits}
+
+
+def _tolerations(spec: JobSpec, site: Site) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {
+            "key": f"node.kubernetes.io/{trouble}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": UNREACHABLE_SECONDS,
+        }
+        for trouble in ("not-ready", "unreachable")
+    ]
+    if spec.resources.gpu:
+        found.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
+    found += [dict(toleration) for toleration in site.tolerations]
+    for wanted in spec.kubernetes.tolerations:
+        values = wanted.model_dump(exclude_none=True)
+        found.append({**values, "operator": "Equal" if wanted.value is not None else "Exists"})
+    return found
+
+
+def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
+    parts = names.parts_name(run)
+    told = [{"path": what, "fieldRef": {"fieldPath": f"metadata.{what}"}} for what in ("annotations", hardware.LABELS)]
+    kept: dict[str, Any] = {"emptyDir": {}}
+    if site.volume is not None:
+        kept = {"persistentVolumeClaim": {"claimName": site.volume}}
+    return [
+        {"name": "config", "configMap": {"name": parts}},
+        {"name": KEYS, "secret": {"secretName": parts, "defaultMode": 0o440}},
+        {"name": "work", "emptyDir": {}},
+        {"name": "pod", "downwardAPI": {"items": told}},
+        {"name": "volume", **kept},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.kubernetes.shm}},
+        *([{"name": "memory", "emptyDir": {"medium": "Memory"}}] if _in_memory(spec) else []),
+        *({"name": _mount_name(index), **_source(mount)} for index, mount in enumerate(spec.kubernetes.mounts)),
+    ]
+
+
+def _type(spec: JobSpec) -> dict[str, str]:
+    kind = spec.kubernetes.instance_type
+    return {names.LABEL_TYPE: kind} if kind else {}
+
+
+def _affinity(site: Site) -> dict[str, Any]:
+    """Nodes of any one of several groups; of a single one its labels are in the selector."""
+    if not site.one_of:
+        return {}
+    terms = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in labels.items()]}
+        for labels in site.one_of
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def _spreading(site: Site, run: str) -> dict[str, Any]:
+    """One pod per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
+    if site.spread != "node":
+        return {}
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {names.LABEL_RUN: run}},
+    }
+    return {"topologySpreadConstraints": [constraint]}

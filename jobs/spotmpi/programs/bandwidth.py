@@ -1,0 +1,108 @@
+"""How fast an allreduce is, over message sizes, as nccl-tests define it, and whether its sums are right.
+
+Algorithm bandwidth is bytes / time; bus bandwidth is that times 2 (n - 1) / n, which does not depend on the number of
+ranks where every link is equally fast. 5 calls warm up, 20 are measured.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+from spotmpi.programs.ending import Failed
+from spotmpi.programs.options import Parser, at_least, positive
+from spotmpi.programs.reporting import Reporter
+from spotmpi.programs.world import World
+
+WARM_UP, MEASURED = 5, 20
+_ITEM = 4  # bytes of a float32
+
+
+class Buffer(Protocol):
+    """A float32 vector where the transport wants it."""
+
+    def fill(self, values: Any) -> None:
+        """Set it to *values*, a host array of its length."""
+
+    def allreduce(self) -> None:
+        """Replace it by the sum over ranks, and wait until that is done."""
+
+    def values(self) -> Any:
+        """A copy on the host."""
+
+
+def bandwidth_parser(description: str) -> Parser:
+    """A parser with --min-bytes, --max-bytes and --factor."""
+    parser = Parser(description)
+    parser.add_argument("--min-bytes", type=positive, default=1024, help="smallest message")
+    parser.add_argument("--max-bytes", type=positive, default=64 * 1024 * 1024, help="largest message")
+    parser.add_argument("--factor", type=factor, default=4, help="from one size to the next")
+    return parser
+
+
+def factor(text: str) -> int:
+    """A whole number of at least 2."""
+    return at_least(2, text)
+
+
+def sizes(smallest: int, largest: int, ratio: int) -> Iterator[int]:
+    """Message sizes in bytes, whole float32 items, each *ratio* times the one before."""
+    size = max(smallest // _ITEM, 1) * _ITEM
+    while size <= largest:
+        yield size
+        size *= ratio
+
+
+def measure(
+    world: World, make: Callable[[int], Buffer], wanted: list[int], details: Mapping[str, Any], reporter: Reporter
+) -> None:
+    """Say the bandwidth of each of the *wanted* sizes; *make* gives a buffer of so many items.
+
+    Raises Failed where a sum is wrong.
+    """
+    reporter.context(world_size=world.size, hosts=list(world.hosts), total_iterations=MEASURED * len(wanted), **details)
+    best, done = 0.0, 0
+    for size in wanted:
+        times, wrong = _one_size(world, make(size // _ITEM), size // _ITEM)
+        done += MEASURED
+        if wrong:
+            raise Failed(f"allreduce of {size} bytes over {world.size} ranks gave wrong sums on ranks {wrong}")
+        scalars = bandwidths(size, world.size, times)
+        best = max(best, scalars["busbw"])
+        reporter.metric(done, 0.0, times, {"bytes": size, **scalars})
+    reporter.result(done, {"best_busbw": best, "sizes": len(wanted)})
+
+
+def bandwidths(size: int, ranks: int, times: list[float]) -> dict[str, float]:
+    """Median seconds, and algorithm and bus bandwidth in GB/s (10^9 bytes), of messages of *size* bytes."""
+    typical = median(times)
+    algorithm = size / typical / 1e9
+    return {"median_seconds": typical, "algbw": algorithm, "busbw": algorithm * 2 * (ranks - 1) / ranks}
+
+
+def _one_size(world: World, buffer: Buffer, items: int) -> tuple[list[float], list[int]]:
+    """Seconds of each measured call, of the slowest rank, and the ranks that got a wrong sum."""
+    buffer.fill(_contribution(world.rank, items))
+    buffer.allreduce()
+    right = np.array_equal(buffer.values(), sum(_contribution(rank, items) for rank in range(world.size)))
+    buffer.fill(np.zeros(items, np.float32))  # sums of sums would overflow
+    for _ in range(WARM_UP):
+        buffer.allreduce()
+    world.gather(None)
+    times = [_seconds(buffer) for _ in range(MEASURED)]
+    everyone = world.gather((times, right))
+    slowest = [max(calls) for calls in zip(*(theirs for theirs, _ in everyone), strict=True)]
+    return slowest, [rank for rank, (_, fine) in enumerate(everyone) if not fine]
+
+
+def _contribution(rank: int, items: int) -> Any:
+    """Small whole numbers, different on each rank and at neighbouring places: float32 adds them exactly."""
+    return ((np.arange(items) + 7 * rank) % 251).astype(np.float32)
+
+
+def _seconds(buffer: Buffer) -> float:
+    start = time.perf_counter()
+    buffer.allreduce()
+    return time.perf_counter() - start

@@ -1,0 +1,93 @@
+"""Train a small convolutional network on the real handwritten digits, with ChainerMN."""
+
+import argparse
+from typing import Any
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+
+from spotmpi.programs.chainermn.exchange import communicator, exchange_options, multi_node, uses_gpu, versions, world_of
+from spotmpi.programs.chainermn.trainee import ChainerTrainee
+from spotmpi.programs.digits_data import Digits, load_digits
+from spotmpi.programs.digits_network import Layers, initial_layers
+from spotmpi.programs.ending import ends_together
+from spotmpi.programs.loop import Job, train
+from spotmpi.programs.options import TrainingOptions, described, learning_rate_option, share, training_parser
+
+
+class Network(chainer.Chain):
+    """Two convolutions and two fully connected layers; scores (b, 10) of images (b, 1, 8, 8)."""
+
+    def __init__(self, initial: Layers, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+        with self.init_scope():
+            self.conv1 = L.Convolution2D(1, 16, 3, pad=1)
+            self.conv2 = L.Convolution2D(16, 32, 3, pad=1)
+            self.full1 = L.Linear(32 * 4 * 4, 64)
+            self.full2 = L.Linear(64, 10)
+        for name, parameter in self.namedparams():
+            layer, part = name.strip("/").split("/")
+            parameter.array[...] = initial[layer][part == "b"]
+
+    def forward(self, images: Any) -> Any:
+        """Scores of *images*."""
+        hidden = F.relu(self.conv1(images))
+        hidden = F.max_pooling_2d(F.relu(self.conv2(hidden)), 2)
+        hidden = F.relu(self.full1(hidden))
+        return self.full2(F.dropout(hidden, self.dropout) if self.dropout else hidden)
+
+
+def loss(model: Network, batch: Any) -> tuple[Any, dict[str, Any]]:
+    """The softmax cross entropy of a batch, and the share of it that is told right."""
+    images, labels = batch
+    scores = model(images)
+    return F.softmax_cross_entropy(scores, labels), {"train_accuracy": F.accuracy(scores, labels).array}
+
+
+def evaluate(model: Network, test: Digits) -> dict[str, float]:
+    """Loss and accuracy on the test part."""
+    images, labels = model.device.send((test.images, test.labels))
+    scores = model(images)
+    return {
+        "test_loss": float(F.softmax_cross_entropy(scores, labels).array),
+        "accuracy": float(F.accuracy(scores, labels).array),
+    }
+
+
+def main() -> None:
+    """Run the program with the options of the command line."""
+    options = parse()
+    comm = communicator(options)
+    training, test = load_digits(options.seed)
+    trainee = build(options, comm, test)
+    job = Job("chainermn/digits", TrainingOptions.of(options), world_of(comm), training, trainee, details(options))
+    train(job)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of *arguments*, by default the command line's."""
+    parser = training_parser(__doc__)
+    exchange_options(parser)
+    learning_rate_option(parser, 0.05)
+    parser.add_argument("--dropout", type=share, default=0.0, help="share of hidden values that is dropped")
+    return parser.parse_args(arguments)
+
+
+def build(options: argparse.Namespace, comm: Any, test: Digits) -> ChainerTrainee:
+    """The model with its optimizer, initialised by the seed and broadcast from rank 0."""
+    model = Network(initial_layers(options.seed), options.dropout)
+    if uses_gpu(options):
+        model.to_device(f"@cupy:{comm.intra_rank}")
+    optimizer = multi_node(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
+    return ChainerTrainee(model, optimizer, loss, lambda trained: evaluate(trained, test))
+
+
+def details(options: argparse.Namespace) -> dict[str, Any]:
+    """What the context line says about this program."""
+    return described(options, "chainermn", versions())
+
+
+if __name__ == "__main__":
+    ends_together(main)()

@@ -1,0 +1,121 @@
+"""Train SSD300 on a PASCAL VOC folder, with ChainerMN."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import chainer
+import numpy as np
+from chainer.optimizer_hooks import WeightDecay
+
+from spotmpi.programs.chainermn.exchange import communicator, exchange_options, multi_node, uses_gpu, versions, world_of
+from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums, trunk_names
+from spotmpi.programs.chainermn.trainee import ChainerTrainee
+from spotmpi.programs.detection_data import DetectionData
+from spotmpi.programs.detection_evaluation import evaluate
+from spotmpi.programs.ending import ends_together
+from spotmpi.programs.loop import Job, train
+from spotmpi.programs.options import TrainingOptions, described, training_parser
+from spotmpi.programs.ssd_data import ssd_data
+from spotmpi.programs.ssd_options import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_options
+from spotmpi.programs.voc import CLASSES
+from spotmpi.programs.weights import Weights, read_npz, read_weights
+from spotmpi.programs.world import World
+
+PIXELS = "pixel_deviation"
+
+
+def main() -> None:
+    """Run the program with the options of the command line."""
+    options = parse()
+    comm = communicator(options)
+    world = world_of(comm)
+    training, test = ssd_data(options, world)
+    np.random.seed(options.seed)
+    model = Ssd300(len(CLASSES), options.width)
+    weights = load_weights(model, options, world)
+    trainee = build(model, options, comm, world, test)
+    details = (
+        described(options, "chainermn", versions())
+        | {"model_parameters": sum(p.size for p in model.params())}
+        | weights
+    )
+    train(Job("chainermn/ssd", TrainingOptions.of(options), world, training, trainee, details))
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of *arguments*, by default the command line's."""
+    parser = training_parser(__doc__ or "")
+    exchange_options(parser)
+    ssd_options(parser)
+    return parser.parse_args(arguments)
+
+
+def load_weights(model: Ssd300, options: argparse.Namespace, world: World) -> dict[str, Any]:
+    """Pretrained weights into rank 0's model (the others get them from it), and what to say about them."""
+    if not options.weights or world.rank:
+        return {}
+    parameters = {name.lstrip("/"): parameter for name, parameter in model.namedparams()}
+    shapes = {PIXELS: (), **{name: parameter.shape for name, parameter in parameters.items()}}
+    weights: Weights = read_weights(options.weights, read_npz, shapes, trunk_names())
+    model.pixel_deviation = float(weights.arrays.get(PIXELS, 1.0))
+    for name in weights.arrays.keys() & parameters.keys():
+        parameters[name].array[...] = weights.arrays[name]
+    return {"weights": weights.described(len(shapes))}
+
+
+class Faster:
+    """An optimizer hook by which a parameter learns *rate* times as fast."""
+
+    name = "Faster"
+    call_for_each_param = True
+    timing = "pre"
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+
+    def __call__(self, rule: Any, parameter: Any) -> None:
+        """Scale the gradient before the update."""
+        parameter.grad *= self._rate
+
+
+def build(model: Ssd300, options: argparse.Namespace, comm: Any, world: World, test: DetectionData) -> ChainerTrainee:
+    """*model* on its device with its optimizer."""
+    if uses_gpu(options):
+        model.to_device(f"@cupy:{comm.intra_rank}")
+    rate = learning_rate(options)
+    optimizer = multi_node(chainer.optimizers.MomentumSGD(lr=rate(0), momentum=MOMENTUM), model, comm, options)
+    for name, parameter in model.namedparams():
+        hook = Faster(BIAS_RATE) if name.endswith("/b") else WeightDecay(WEIGHT_DECAY)
+        parameter.update_rule.add_hook(hook)
+    return ChainerTrainee(
+        model,
+        optimizer,
+        loss(comm),
+        lambda trained: evaluate(lambda pixels: predict(trained, pixels), test, world),
+        rate,
+    )
+
+
+def loss(comm: Any) -> Callable[[Any, Any], tuple[Any, dict[str, Any]]]:
+    """The multibox loss of a rank's share, scaled such that the mean over ranks is that of the global batch."""
+
+    def of(model: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+        pixels, targets, labels = batch
+        positives = comm.mpi_comm.allreduce(int((labels > 0).sum()))
+        offsets, confidences = model(pixels)
+        sums = multibox_sums(offsets, confidences, targets, labels)
+        location, confidence = (part * (comm.size / max(positives, 1)) for part in sums)
+        return location + confidence, {"location_loss": location.array, "confidence_loss": confidence.array}
+
+    return of
+
+
+def predict(model: Any, pixels: Any) -> tuple[Any, Any]:
+    """Raw output of host *pixels*, on the host."""
+    offsets, confidences = (chainer.cuda.to_cpu(part.array) for part in model(model.device.send(pixels)))
+    return offsets, confidences
+
+
+if __name__ == "__main__":
+    ends_together(main)()

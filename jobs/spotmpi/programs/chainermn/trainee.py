@@ -1,0 +1,135 @@
+"""A Chainer model as the training loop sees it."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import chainer
+import numpy as np
+
+from spotmpi.programs.checkpoint import State
+from spotmpi.programs.trainee import Clock, WallClock
+
+_PARAMETERS, _OPTIMIZER = "parameters", "optimizer/"
+
+Loss = Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]
+
+
+class ChainerTrainee:
+    """Trains *model* with a multi-node *optimizer*.
+
+    *loss* takes (model, batch of arrays on the model's device) and gives the loss of this rank's share, averaged such
+    that the mean over ranks is the loss of the global batch, and scalars to report. *evaluate* takes the model.
+    *rate*, where given, is the learning rate as a function of the iteration.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        loss: Loss,
+        evaluate: Callable[[Any], Mapping[str, float]],
+        rate: Callable[[int], float] | None = None,
+    ) -> None:
+        self.clock: Clock = WallClock() if model.xp is np else CudaClock()
+        self._model = model
+        self._optimizer = optimizer
+        self._loss = loss
+        self._evaluate = evaluate
+        self._rate = rate
+
+    def seed(self, seed: int) -> None:
+        """Seed Python's, NumPy's and CuPy's generators."""
+        random.seed(seed)
+        np.random.seed(seed)
+        if self._model.xp is not np:
+            self._model.xp.random.seed(seed)
+
+    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
+        """One update from *batch*, host arrays."""
+        if self._rate:
+            self._optimizer.lr = self._rate(iteration)
+        with chainer.using_config("train", True):
+            loss, scalars = self._loss(self._model, self._model.device.send(batch))
+        self._model.cleargrads()
+        loss.backward()
+        loss.unchain_backward()
+        self._optimizer.update()
+        return {"loss": loss.array, **scalars}
+
+    def state(self) -> State:
+        """Parameters, persistent values (batch statistics) and the optimizer's state."""
+        state = _gather(self._model, _PARAMETERS)
+        for name, parameter in sorted(self._model.namedparams()):
+            for key, value in sorted((parameter.update_rule.state or {}).items()):
+                state[f"{_OPTIMIZER}rule{name}:{key}"] = _on_host(value)
+            state[f"{_OPTIMIZER}times{name}"] = np.array(parameter.update_rule.t)
+        state[f"{_OPTIMIZER}t"] = np.array(self._optimizer.t)
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Take over parameters, persistent values and the optimizer's state."""
+        _scatter(self._model, _PARAMETERS, state)
+        for name, parameter in self._model.namedparams():
+            rule = parameter.update_rule
+            rule.t = int(state[f"{_OPTIMIZER}times{name}"])
+            prefix = f"{_OPTIMIZER}rule{name}:"
+            saved = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+            if saved:
+                rule._init_states(parameter)
+                for key, value in saved.items():
+                    rule.state[key] = parameter.device.send(value) if value.ndim else value[()]
+        self._optimizer.actual_optimizer.t = int(state[f"{_OPTIMIZER}t"])
+
+    def evaluate(self) -> Mapping[str, float]:
+        """The scalars of the evaluation, in test mode."""
+        with chainer.using_config("train", False), chainer.no_backprop_mode():
+            return self._evaluate(self._model)
+
+
+class CudaClock:
+    """Marks on the GPU's own stream: a rank hands out work ahead of time, so the host's clock would mislead."""
+
+    def mark(self) -> Any:
+        """An event on the current stream."""
+        event = chainer.cuda.cupy.cuda.Event()
+        event.record()
+        return event
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds between two events; waits for the later one."""
+        end.synchronize()
+        return float(chainer.cuda.cupy.cuda.get_elapsed_time(start, end)) / 1000
+
+
+def _gather(model: Any, prefix: str) -> State:
+    """Every parameter and persistent value, by its path in the model."""
+    return {f"{prefix}{name}": _on_host(value) for name, value in _values(model)}
+
+
+def _scatter(model: Any, prefix: str, state: State) -> None:
+    for name, parameter in model.namedparams():
+        parameter.array[...] = parameter.device.send(state[f"{prefix}{name}"])
+    for path, link in model.namedlinks():
+        for name in link._persistent:
+            value = state[f"{prefix}{_join(path, name)}"]
+            held = getattr(link, name)
+            if isinstance(held, (int, float)):
+                setattr(link, name, type(held)(value))
+            else:
+                held[...] = link.device.send(value)
+
+
+def _values(model: Any) -> list[tuple[str, Any]]:
+    found = [(name, parameter.array) for name, parameter in model.namedparams()]
+    for path, link in model.namedlinks():
+        found += [(_join(path, name), getattr(link, name)) for name in sorted(link._persistent)]
+    return found
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path.rstrip('/')}/{name}"
+
+
+def _on_host(value: Any) -> Any:
+    return np.array(chainer.cuda.to_cpu(value)) if hasattr(value, "shape") else np.array(value)

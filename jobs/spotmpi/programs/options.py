@@ -1,0 +1,162 @@
+"""Command line options that all training programs share, named as in the field."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from spotmpi.agent import protocol
+from spotmpi.programs.ending import Fatal
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What the loop is told: one of *global_batch* and *batch_per_worker*, one of *epochs* and *iterations*.
+
+    *report_every* and *evaluate_every* count iterations (0: evaluate at the end only), *checkpoint_every* seconds.
+    """
+
+    global_batch: int | None
+    batch_per_worker: int | None
+    epochs: float | None
+    iterations: int | None
+    seed: int
+    loader_processes: int
+    report_every: int
+    evaluate_every: int
+    checkpoint_path: Path | None
+    checkpoint_every: float
+    checkpoint_keep: int
+    no_exchange: bool
+
+    @classmethod
+    def of(cls, parsed: argparse.Namespace) -> "TrainingOptions":
+        """The part of the parsed options that concerns the loop."""
+        return cls(**{name: getattr(parsed, name) for name in cls.__dataclass_fields__})
+
+
+_DATA = "folder of the data set"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose refusal ends the run for good: the same options would be refused again."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise Fatal with what is wrong with the options."""
+        raise Fatal(f"options: {message}; --help lists them all")
+
+
+def training_parser(description: str, environ: Mapping[str, str] | None = None) -> Parser:
+    """A parser with the options of TrainingOptions; programs add their own."""
+    environ = os.environ if environ is None else environ
+    parser = Parser(description)
+    batch = parser.add_mutually_exclusive_group(required=True)
+    batch.add_argument("--global-batch", type=positive, help="samples per iteration, shared by the ranks")
+    batch.add_argument("--batch-per-worker", type=positive, help="samples per iteration of each rank")
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--epochs", type=positive_number, help="at least this many passes over the data")
+    length.add_argument("--iterations", type=positive, help="exactly this many updates")
+    parser.add_argument("--seed", type=not_negative, default=0, help="for initialisation, split, order, augmentation")
+    parser.add_argument("--loader-processes", type=not_negative, default=0, help="per rank; 0 loads in the rank itself")
+    parser.add_argument("--report-every", type=positive, default=10, help="iterations between reports")
+    parser.add_argument("--evaluate-every", type=not_negative, default=0, help="iterations; 0: at the end only")
+    without = "leave the exchange of gradients out: this measures and does not train, so there are no checkpoints"
+    parser.add_argument("--no-exchange", action="store_true", help=without)
+    _checkpoint_options(parser, environ)
+    return parser
+
+
+def data_option(parser: Parser, environ: Mapping[str, str] | None = None) -> None:
+    """Add --data for programs that read a folder; without a default from the agent it must be given."""
+    default = _data(environ)
+    parser.add_argument("--data", type=Path, default=default, required=not default, help=_DATA)
+
+
+def data_options(parser: Parser, environ: Mapping[str, str] | None = None) -> None:
+    """Add --data, or --synthetic in its place, and --data-cache."""
+    default = _data(environ)
+    source = parser.add_mutually_exclusive_group(required=not default)
+    source.add_argument("--data", type=Path, default=default, help=_DATA)
+    source.add_argument("--synthetic", action="store_true", help="drawn images: only the times mean anything")
+    about = "have each node let go of the data first, or read all of it"
+    parser.add_argument("--data-cache", choices=("cold", "warm"), help=about)
+
+
+def _data(environ: Mapping[str, str] | None) -> str | None:
+    return (os.environ if environ is None else environ).get(protocol.ENV_DATA)
+
+
+def learning_rate_option(parser: Parser, default: float) -> None:
+    """Add --learning-rate."""
+    parser.add_argument("--learning-rate", type=positive_number, default=default)
+
+
+def _checkpoint_options(parser: Parser, environ: Mapping[str, str]) -> None:
+    folder = environ.get(protocol.ENV_CHECKPOINT_PATH) or None
+    every = environ.get(protocol.ENV_CHECKPOINT_EVERY) or "600"
+    keep = environ.get(protocol.ENV_CHECKPOINT_KEEP) or "3"
+    # Defaults are given as text, so that argparse checks what comes from the environment as well.
+    parser.add_argument("--checkpoint-path", type=Path, default=folder, help="folder; without one there are none")
+    parser.add_argument("--checkpoint-every", type=positive_number, default=every, help="seconds between checkpoints")
+    parser.add_argument("--checkpoint-keep", type=positive, default=keep, help="whole checkpoints that stay")
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    return at_least(1, text)
+
+
+def not_negative(text: str) -> int:
+    """A whole number of at least 0."""
+    return at_least(0, text)
+
+
+def positive_number(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def at_least(least: int, text: str) -> int:
+    """A whole number of at least *least*; ArgumentTypeError for anything else."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return value
+
+
+def share(text: str) -> float:
+    """A number from 0 to below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1")
+    return value
+
+
+def described(options: argparse.Namespace, framework: str, versions: Mapping[str, str]) -> dict[str, object]:
+    """What a context line says about options and versions; paths are left out, they are no part of the work."""
+    told = {name: value for name, value in sorted(vars(options).items()) if not isinstance(value, Path)}
+    return {"framework": framework, "versions": dict(versions), "options": told}
+
+
+def image_options(parser: Parser) -> None:
+    """Add --image-size, --classes and --samples for synthetic images."""
+    parser.add_argument("--image-size", type=positive, default=224, help="height and width in pixels")
+    parser.add_argument("--classes", type=positive, default=1000)
+    parser.add_argument("--samples", type=positive, default=1_281_167, help="in an epoch, as ImageNet has")

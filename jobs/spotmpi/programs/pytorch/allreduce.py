@@ -1,0 +1,62 @@
+"""Measure the bus bandwidth of torch.distributed's allreduce: gloo with host memory, NCCL with GPU memory."""
+
+import argparse
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from spotmpi.programs.bandwidth import Buffer, bandwidth_parser, measure, sizes
+from spotmpi.programs.ending import ends_together
+from spotmpi.programs.options import described
+from spotmpi.programs.pytorch.exchange import versions
+from spotmpi.programs.pytorch.processes import device, finish, join, process_options
+from spotmpi.programs.reporting import Reporter
+
+
+class TensorBuffer:
+    """A vector on the rank's device."""
+
+    def __init__(self, place: torch.device, items: int) -> None:
+        self._tensor = torch.zeros(items, device=place)
+
+    def fill(self, values: Any) -> None:
+        """Set it to *values*."""
+        self._tensor.copy_(torch.from_numpy(values))
+
+    def allreduce(self) -> None:
+        """Replace it by the sum over ranks, and wait for the GPU where there is one."""
+        if dist.is_initialized():  # one process alone has nobody to sum with
+            dist.all_reduce(self._tensor)
+        if self._tensor.is_cuda:
+            torch.cuda.synchronize(self._tensor.device)
+
+    def values(self) -> Any:
+        """A copy on the host."""
+        return self._tensor.cpu().numpy().copy()
+
+
+def main() -> None:
+    """Run the program with the options of the command line."""
+    options = parse()
+    world = join(options)
+    place = device(world, options)
+
+    def make(items: int) -> Buffer:
+        return TensorBuffer(place, items)
+
+    details = {**described(options, "pytorch", versions()), "program": "pytorch/allreduce"}
+    wanted = list(sizes(options.min_bytes, options.max_bytes, options.factor))
+    measure(world, make, wanted, details, Reporter(world.rank))
+    finish()
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of *arguments*, by default the command line's."""
+    parser = bandwidth_parser(__doc__)
+    process_options(parser)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    ends_together(main)()

@@ -1,0 +1,107 @@
+"""Train torchvision's SSD300 on a PASCAL VOC folder, with PyTorch."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from spotmpi.programs.detection_data import DetectionData
+from spotmpi.programs.detection_evaluation import evaluate
+from spotmpi.programs.ending import ends_together
+from spotmpi.programs.loop import Job, train
+from spotmpi.programs.options import TrainingOptions, described, training_parser
+from spotmpi.programs.pytorch.exchange import distribute, exchange_options, versions
+from spotmpi.programs.pytorch.processes import device, finish, join, process_options
+from spotmpi.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
+from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
+from spotmpi.programs.ssd_data import ssd_data
+from spotmpi.programs.ssd_options import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_options
+from spotmpi.programs.voc import CLASSES
+from spotmpi.programs.weights import Weights, read_weights
+from spotmpi.programs.world import World
+
+PIXELS = "pixel_deviation"
+
+
+def main() -> None:
+    """Run the program with the options of the command line."""
+    options = parse()
+    world = join(options)
+    training, test = ssd_data(options, world)
+    torch.manual_seed(options.seed)
+    model = Ssd300(len(CLASSES), options.width)
+    weights = load_weights(model, options, world)
+    trainee = build(model, options, world, test)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    details = described(options, "pytorch", versions()) | {"model_parameters": parameters} | weights
+    train(Job("pytorch/ssd", TrainingOptions.of(options), world, training, trainee, details))
+    finish()
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of *arguments*, by default the command line's."""
+    parser = training_parser(__doc__ or "")
+    process_options(parser)
+    exchange_options(parser)
+    precision_option(parser)
+    ssd_options(parser)
+    return parser.parse_args(arguments)
+
+
+def load_weights(model: Ssd300, options: argparse.Namespace, world: World) -> dict[str, Any]:
+    """Pretrained weights into rank 0's model (the others get them from it), and what to say about them."""
+    if not options.weights or world.rank:
+        return {}
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    weights: Weights = read_weights(options.weights, read_state, shapes, trunk_names())
+    model.load_state_dict({PIXELS: torch.tensor(1.0), **weights.arrays}, strict=False)
+    return {"weights": weights.described(len(shapes))}
+
+
+def build(model: Ssd300, options: argparse.Namespace, world: World, test: DetectionData) -> TorchTrainee:
+    """*model* on its device, inside DDP, with its optimizer."""
+    rate = learning_rate(options)
+    distributed = distribute(model.to(device(world, options)), world, options)
+    biases = [parameter for name, parameter in model.named_parameters() if name.endswith(".bias")]
+    weights = [parameter for name, parameter in model.named_parameters() if not name.endswith(".bias")]
+    groups = [{"params": weights, "weight_decay": WEIGHT_DECAY}, {"params": biases, "rate_factor": BIAS_RATE}]
+    optimizer = torch.optim.SGD(groups, lr=rate(0), momentum=MOMENTUM)
+    return TorchTrainee(
+        distributed,
+        optimizer,
+        loss(world),
+        lambda trained: evaluate(lambda pixels: predict(trained, pixels), test, world),
+        rate,
+        options.precision,
+    )
+
+
+def loss(world: World) -> Callable[[nn.Module, Any], tuple[torch.Tensor, dict[str, Any]]]:
+    """The multibox loss of a rank's share, scaled such that the mean over ranks is that of the global batch."""
+
+    def of(model: nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        pixels, targets, labels = batch
+        positives = (labels > 0).sum().float()
+        if world.size > 1:
+            dist.all_reduce(positives)
+        scale = world.size / positives.clamp(min=1)
+        offsets, confidences = model(pixels)
+        sums = multibox_sums(offsets, confidences, targets, labels)
+        location, confidence = (part * scale for part in sums)
+        return location + confidence, {"location_loss": location.detach(), "confidence_loss": confidence.detach()}
+
+    return of
+
+
+def predict(model: nn.Module, pixels: Any) -> tuple[Any, Any]:
+    """Raw output of host *pixels*, on the host."""
+    place = next(model.parameters()).device
+    offsets, confidences = model(torch.from_numpy(pixels).to(place))
+    return offsets.cpu().numpy(), confidences.cpu().numpy()
+
+
+if __name__ == "__main__":
+    ends_together(main)()

@@ -1,0 +1,138 @@
+"""A PyTorch model as the training loop sees it."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from spotmpi.programs.checkpoint import State
+from spotmpi.programs.options import Parser
+from spotmpi.programs.trainee import Clock, WallClock
+
+FP32, BF16 = "fp32", "bf16"
+_PARAMETERS, _OPTIMIZER = "parameters/", "optimizer/"
+
+Loss = Callable[[nn.Module, Any], tuple[torch.Tensor, Mapping[str, Any]]]
+
+
+def precision_option(parser: Parser) -> None:
+    """Add --precision."""
+    about = "type in which the model computes; parameters stay fp32"
+    parser.add_argument("--precision", choices=(FP32, BF16), default=FP32, help=about)
+
+
+class TorchTrainee:
+    """Trains *model* (bare; *distributed* is the same model inside DDP, or itself).
+
+    *loss* takes (model, batch as the data set makes it, on the model's device) and gives the loss of this rank's share,
+    averaged such that the mean over ranks is the loss of the global batch, and scalars to report. *evaluate* takes
+    the bare model. *rate*, where given, is the learning rate as a function of the iteration; a parameter group with a
+    ``rate_factor`` has that many times this rate. With *precision* bf16 the model's forward pass, and with it the
+    backward one, computes in bfloat16 where autocast says that this is safe; parameters stay fp32.
+    """
+
+    def __init__(
+        self,
+        distributed: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        evaluate: Callable[[Any], Mapping[str, float]],
+        rate: Callable[[int], float] | None = None,
+        precision: str = FP32,
+    ) -> None:
+        self._distributed = distributed
+        self._model: nn.Module = getattr(distributed, "module", distributed)
+        self._optimizer = optimizer
+        self._loss = loss
+        self._evaluate = evaluate
+        self._rate = rate
+        self._lower = precision == BF16
+        self._device = next(self._model.parameters()).device
+        self.clock: Clock = CudaClock() if self._device.type == "cuda" else WallClock()
+
+    def seed(self, seed: int) -> None:
+        """Seed Python's, NumPy's and PyTorch's generators, those of GPUs included."""
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+
+    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
+        """One update from *batch*: arrays, or lists and dicts of them."""
+        if self._rate:
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._rate(iteration) * group.get("rate_factor", 1.0)
+        self._distributed.train()
+        self._optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._lower):
+            loss, scalars = self._loss(self._distributed, on_device(batch, self._device))
+        loss.backward()
+        self._optimizer.step()
+        return {"loss": loss.detach(), **scalars}
+
+    def state(self) -> State:
+        """Parameters, buffers and the optimizer's state."""
+        state = {f"{_PARAMETERS}{name}": _on_host(value) for name, value in self._model.state_dict().items()}
+        for number, values in self._optimizer.state_dict()["state"].items():
+            for key, value in values.items():
+                if value is not None:
+                    state[f"{_OPTIMIZER}{number}/{key}"] = _on_host(torch.as_tensor(value))
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Take over parameters, buffers and the optimizer's state."""
+        model = {name.removeprefix(_PARAMETERS): _tensor(value) for name, value in _below(state, _PARAMETERS)}
+        self._model.load_state_dict(model)
+        held: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in _below(state, _OPTIMIZER):
+            number, key = name.removeprefix(_OPTIMIZER).split("/", 1)
+            held.setdefault(int(number), {})[key] = _tensor(value)
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": held})
+
+    def evaluate(self) -> Mapping[str, float]:
+        """The scalars of the evaluation, in test mode."""
+        self._model.eval()
+        with torch.no_grad():
+            return self._evaluate(self._model)
+
+
+class CudaClock:
+    """Marks on the GPU's own stream: a rank hands out work ahead of time, so the host's clock would mislead."""
+
+    def mark(self) -> torch.cuda.Event:
+        """An event on the current stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """Seconds between two events; waits for the later one."""
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000
+
+
+def on_device(batch: Any, device: torch.device) -> Any:
+    """*batch* with every NumPy array in its lists, tuples and dicts as a tensor on *device*."""
+    if isinstance(batch, np.ndarray):
+        return torch.from_numpy(batch).to(device)
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {name: on_device(value, device) for name, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(on_device(value, device) for value in batch)
+    return batch
+
+
+def _below(state: State, prefix: str) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in state.items() if name.startswith(prefix)]
+
+
+def _on_host(value: torch.Tensor) -> Any:
+    return value.detach().cpu().numpy().copy()
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(value))

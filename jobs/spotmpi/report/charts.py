@@ -1,0 +1,161 @@
+"""What the charts of a report hold, whatever draws them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spotmpi.metrics.rates import Point
+from spotmpi.report.chart import IDEAL, MEASURED, TRACE, XY, Chart, Curve
+from spotmpi.report.figures import counted
+from spotmpi.report.report import Report, batch, label
+from spotmpi.report.rows import Line, Row
+from spotmpi.report.trial_results import STRONG, WEAK
+
+_POINTS = 160  # as many as a trace shows; each is the mean of a stretch
+_TRACES = 4  # rows up to which each has its trace
+_LINES = 6  # lines up to which each has a trace
+_ASIDE = 0.022  # of the width, from one line's intervals to the next one's
+_LOG_FROM = 20  # highest over lowest value from which a linear axis would hide the end
+
+
+def charts(report: Report) -> list[Chart]:
+    """The charts that *report* has data for; strong and weak scaling never share one."""
+    found = []
+    for kind in (STRONG, WEAK, None):
+        rows = [row for row in report.rows if row.line.scaling == kind and row.iterations_per_second is not None]
+        if len({_x(row, rows) for row in rows}) > 1:
+            found.append(_rates(report, rows))
+            if any(row.efficiency is not None for row in rows):
+                found.append(_efficiencies(report, rows))
+    loss = _losses(report)
+    return [*found, loss] if loss else found
+
+
+def _by_nodes(rows: Sequence[Row]) -> bool:
+    return len({row.slots for row in rows}) == 1
+
+
+def _x(row: Row, rows: Sequence[Row]) -> int:
+    return row.nodes if _by_nodes(rows) else row.ranks
+
+
+def _x_label(rows: Sequence[Row]) -> str:
+    if not _by_nodes(rows):
+        return "ranks"
+    slots = rows[0].slots
+    return "nodes" if slots == 1 else f"nodes of {slots} slots"
+
+
+def _rates(report: Report, rows: Sequence[Row]) -> Chart:
+    curves: list[Curve] = []
+    for line in _lines(rows):
+        own = [row for row in rows if row.line == line]
+        name, tone = label(line, report.lines), report.lines.index(line)
+        ideal = _ideal(own, rows)
+        if ideal:
+            curves.append(Curve("ideal", IDEAL, tone, ideal))
+        curves.append(
+            Curve(
+                label=name or "measured",
+                kind=MEASURED,
+                tone=tone,
+                points=tuple((_x(row, rows), row.iterations_per_second or 0.0) for row in own),
+                bars=tuple((_x(row, rows), row.low, row.high) for row in own if row.low and row.high),
+                trials=tuple((_x(row, rows), rate) for row in own for rate in _trials(row)),
+                aside=_aside(rows, line),
+            )
+        )
+    subtitle = ", ".join([_kind(rows), *sorted({row.bounds for row in rows if row.low and row.high})])
+    return Chart("Iterations per second", subtitle, _x_label(rows), "iterations/s", tuple(curves), _ticks(rows))
+
+
+def _aside(rows: Sequence[Row], line: Line) -> float:
+    """By how much the intervals of *line* are drawn beside their place, so that those of others stay apart."""
+    lines, ticks = _lines(rows), _ticks(rows)
+    return (lines.index(line) - (len(lines) - 1) / 2) * _ASIDE * (ticks[-1] - ticks[0])
+
+
+def _ideal(own: Sequence[Row], rows: Sequence[Row]) -> tuple[XY, ...]:
+    """The base's rate times the ranks under strong scaling, the base's rate itself under weak scaling."""
+    base = own[0]
+    if base.line.scaling is None or len(own) < 2 or base.iterations_per_second is None:
+        return ()
+    grows = base.line.scaling == STRONG
+    return tuple(
+        (_x(row, rows), base.iterations_per_second * (row.ranks / base.ranks if grows else 1.0)) for row in own
+    )
+
+
+def _efficiencies(report: Report, rows: Sequence[Row]) -> Chart:
+    ticks, tones = _ticks(rows), report.lines
+    curves = [Curve("ideal", IDEAL, tones.index(rows[0].line), ((ticks[0], 1.0), (ticks[-1], 1.0)))]
+    for line in _lines(rows):
+        own = [row for row in rows if row.line == line and row.efficiency is not None]
+        points = tuple((float(_x(row, rows)), row.efficiency or 0.0) for row in own)
+        bars = tuple((float(_x(row, rows)), b.low, b.high) for row in own if (b := row.efficiency_bounds))
+        name, tone = label(line, tones) or "measured", tones.index(line)
+        curves += [Curve(name, MEASURED, tone, points, bars, aside=_aside(rows, line))] if points else []
+    bases = {row.base for row in rows if row.base}
+    subtitle = f"samples/s per rank against {bases.pop()}" if len(bases) == 1 else "samples/s per rank"
+    return Chart("Scaling efficiency", subtitle, _x_label(rows), "efficiency", tuple(curves), ticks, percent=True)
+
+
+def _losses(report: Report) -> Chart | None:
+    rows, subtitle = _traced(report)
+    traces = [(row, (row.typical or row.runs[0]).training.series.get("loss", [])) for row in rows]
+    traces = [(row, points) for row, points in traces if len(points) > 1]
+    if not traces:
+        return None
+    longest = max(points[-1].time for _, points in traces)
+    unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
+    curves = []
+    for tone, (row, points) in enumerate(traces):
+        name = counted(label(row.line, report.lines), row.ranks, "rank")
+        curves.append(Curve(name, TRACE, tone, tuple((x / size, y) for x, y in thinned(points))))
+    values = [y for curve in curves for _, y in curve.points]
+    log = min(values) > 0 and max(values) / min(values) > _LOG_FROM
+    return Chart("Loss over time", subtitle, f"{unit} since the first report", "loss", tuple(curves), log=log)
+
+
+def _traced(report: Report) -> tuple[list[Row], str]:
+    """The rows whose loss is drawn, as many as an eye can follow, and which those are."""
+    several = any(len(row.runs) > 1 for row in report.rows)
+    of_each = ", the run nearest to the median rate" if several else ""
+    if len(report.rows) <= _TRACES:
+        return report.rows, f"training loss{of_each}"
+    widest = [max((row for row in report.rows if row.line == line), key=lambda row: row.ranks) for line in report.lines]
+    if len(widest) == 1:
+        middle = report.rows[:: math.ceil(len(report.rows) / _TRACES)]
+        return list(dict.fromkeys([*middle, widest[0]])), f"training loss of some rows{of_each}"
+    return widest[:_LINES], f"training loss at the most ranks{of_each}"
+
+
+def thinned(points: Sequence[Point], most: int = _POINTS) -> list[XY]:
+    """*points* as (seconds, value), at most *most* of them: means of stretches of equal length."""
+    size = math.ceil(len(points) / most)
+    stretches = [points[at : at + size] for at in range(0, len(points), size)]
+    return [
+        (sum(p.time for p in stretch) / len(stretch), sum(p.value for p in stretch) / len(stretch))
+        for stretch in stretches
+    ]
+
+
+def _lines(rows: Sequence[Row]) -> list[Line]:
+    return list(dict.fromkeys(row.line for row in rows))
+
+
+def _ticks(rows: Sequence[Row]) -> tuple[float, ...]:
+    return tuple(sorted({float(_x(row, rows)) for row in rows}))
+
+
+def _trials(row: Row) -> list[float]:
+    rates = [rate for run in row.runs if (rate := run.iterations_per_second) is not None]
+    return rates if len(rates) > 1 else []
+
+
+def _kind(rows: Sequence[Row]) -> str:
+    lines = _lines(rows)
+    kind = {STRONG: "strong scaling", WEAK: "weak scaling", None: "samples per iteration not told"}[lines[0].scaling]
+    batches = {batch(line) for line in lines}
+    return f"{kind}, {batches.pop()}" if len(batches) == 1 and lines[0].scaling else kind

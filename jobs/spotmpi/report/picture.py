@@ -1,0 +1,175 @@
+"""The charts of a report as one picture, for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.printable import printable
+from spotmpi.report.axes import strips_axis, x_axis, y_axis
+from spotmpi.report.chart import IDEAL, MEASURED, NAMED_FROM, TRACE, Chart, Curve, Drawing, Strip, Strips
+from spotmpi.report.charts import charts
+from spotmpi.report.figures import share, tick
+from spotmpi.report.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Chosen to differ in lightness as well, so that they stay apart for any eye and in print.
+_TONES = ("#0067a6", "#c44e00", "#00805c", "#a8437e", "#6b5b00", "#4c4fa8")
+_MARKS = ("o", "s", "D", "^")
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 2)), (0, (5, 2, 1, 2)))
+_TEXT, _SOFT, _RULE = "#16202c", "#556273", "#dfe4ea"
+_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "labelcolor": _TEXT}
+_TIGHT: dict[str, Any] = {"handlelength": 1.0, "columnspacing": 1.0, "handletextpad": 0.5}
+_BACKING: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+_INCH, _HIGH = 4.9, 3.5  # width and height of one chart: two in a row are readable at the width of a README
+_STRIP, _LINE = 0.42, 0.17  # heights of a strip and of a line of its name
+_ACROSS = 2
+_NAME = 80  # letters of a name in a legend
+_LOSS_UNTIL = 3  # charts; with more the loss is left to the page
+
+
+def pictured(report: Report) -> list[Drawing]:
+    """What the picture shows: rates, efficiencies, what a study's sections tell, and where there is room, the loss."""
+    main = charts(report)
+    told: list[Drawing] = [chart for section in report.sections if section.pictured for chart in section.charts]
+    traces = [chart for chart in main if chart.is_trace]
+    rates: list[Drawing] = [chart for chart in main if not chart.is_trace]
+    return [*rates, *told, *(traces if len(rates) + len(told) < _LOSS_UNTIL else [])]
+
+
+def draw(report: Report, path: Path) -> None:
+    """Write the charts, two in a row, as a PNG; SpotmpiError where there is nothing to draw."""
+    drawn = pictured(report)
+    if not drawn:
+        raise SpotmpiError("no picture: too few iterations were measured for a chart, and no loss was reported")
+    from matplotlib import rc_context
+
+    across = min(len(drawn), _ACROSS)
+    rows = [drawn[at : at + across] for at in range(0, len(drawn), across)]
+    with rc_context({"text.parse_math": False}):  # two dollars in a name are no formula
+        _figure(rows, across).savefig(path, format="png")
+
+
+def _figure(rows: Sequence[Sequence[Drawing]], across: int) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    spacing = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.04, hspace=0.05)
+    heights = [max(map(_height, row)) for row in rows]
+    figure = Figure(figsize=(_INCH * across, sum(heights)), dpi=160, layout=spacing, facecolor="white")
+    grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
+    for down, row in enumerate(rows):
+        for at, chart in enumerate(row):
+            # The last one of an odd number has the row for itself.
+            axes = figure.add_subplot(grid[down, at] if len(row) == across else grid[down, :])
+            _strips(axes, chart) if isinstance(chart, Strips) else _draw(axes, chart)
+    return figure
+
+
+def _height(chart: Drawing) -> float:
+    return (
+        max(_HIGH, 1.2 + (_STRIP + _LINE * chart.deepest) * len(chart.strips)) if isinstance(chart, Strips) else _HIGH
+    )
+
+
+def _draw(axes: Axes, chart: Chart) -> None:
+    x, y = x_axis(chart), y_axis(chart)
+    for curve in chart.curves:
+        _curve(axes, curve.placed)
+    if chart.log:
+        axes.set_yscale("log")
+    axes.set_xlim(x.low, x.high)
+    axes.set_ylim(y.low, y.high)
+    axes.set_xticks(x.ticks, [tick(at) for at in x.ticks])
+    axes.set_yticks(y.ticks, [tick(at, chart.percent) for at in y.ticks])
+    axes.minorticks_off()
+    axes.set_xlabel(chart.x_label, color=_SOFT)
+    axes.set_ylabel(chart.y_label + (" (log)" if chart.log else ""), color=_SOFT)
+    axes.grid(axis="y", color=_RULE, linewidth=0.8)
+    _frame(axes, chart)
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    axes.legend(handles.values(), handles.keys(), **_LEGEND)
+
+
+def _frame(axes: Axes, chart: Drawing) -> None:
+    """Title and subtitle, and no more lines than an eye needs."""
+    axes.set_title(chart.title, loc="left", fontsize=12, fontweight="bold", color=_TEXT, pad=22)
+    axes.annotate(chart.subtitle, (0, 1), (0, 7), "axes fraction", "offset points", fontsize=8.5, color=_SOFT)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=_SOFT, labelsize=9, length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_SOFT)
+
+
+def _strips(axes: Axes, chart: Strips) -> None:
+    x = strips_axis(chart)
+    for at, (strip, lines) in enumerate(zip(chart.strips, chart.names, strict=True)):
+        axes.text(x.low, at - 0.22, "\n".join(lines), fontsize=9, color=_TEXT, va="bottom", bbox=_BACKING)
+        _interval(axes, strip, at + 0.12) if strip.value is not None else _parts(axes, strip, at + 0.05)
+    if chart.mark is not None:
+        axes.axvline(chart.mark, color=_SOFT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_xlim(x.low, x.high)
+    axes.set_ylim(len(chart.strips) - 0.5, -0.7)
+    axes.set_xticks(x.ticks, [tick(at, chart.percent) for at in x.ticks])
+    axes.set_yticks([])
+    axes.set_xlabel(chart.x_label, color=_SOFT)
+    axes.grid(axis="x", color=_RULE, linewidth=0.8)
+    _frame(axes, chart)
+    for tone, name in chart.legend:
+        axes.barh([0], [0], color=_tone(tone), label=name)
+    if chart.legend:
+        axes.legend(loc="lower right", bbox_to_anchor=(1.02, 0.98), ncols=len(chart.legend), **_TIGHT, **_LEGEND)
+
+
+def _parts(axes: Axes, strip: Strip, at: float) -> None:
+    until = 0.0
+    for tone, size in strip.parts:
+        axes.barh([at], [size], left=until, height=0.4, color=_tone(tone))
+        if size >= NAMED_FROM:
+            axes.text(until + size / 2, at, share(size, 0), fontsize=8.5, color="white", ha="center", va="center")
+        until += size
+
+
+def _interval(axes: Axes, strip: Strip, at: float) -> None:
+    assert strip.value is not None
+    colour, seen = _tone(strip.tone), 0.5 if strip.faint else 1.0
+    axes.plot([strip.value], [at], color=colour, marker="o", markersize=7, alpha=seen, zorder=3)
+    if strip.bounds:
+        axes.hlines(at, *strip.bounds, color=colour, linewidth=1.7, alpha=seen)
+        axes.vlines(strip.bounds, at - 0.09, at + 0.09, color=colour, linewidth=1.7, alpha=seen)
+
+
+def _tone(tone: int) -> str:
+    return _TONES[tone % len(_TONES)]
+
+
+def _curve(axes: Axes, curve: Curve) -> None:
+    colour, name = _tone(curve.tone), printable(curve.label, _NAME)
+    xs, ys = [x for x, _ in curve.points], [y for _, y in curve.points]
+    if curve.kind == IDEAL:
+        axes.plot(xs, ys, color=colour, linestyle=(0, (4, 3)), linewidth=1.1, alpha=0.7, label=name)
+        return
+    if curve.kind == TRACE:
+        dash = _DASHES[curve.tone % len(_DASHES)]
+        axes.plot(xs, ys, color=colour, linestyle=dash, linewidth=1.5, label=name)
+        return
+    assert curve.kind == MEASURED
+    mark = _MARKS[curve.tone % len(_MARKS)]
+    axes.plot(xs, ys, color=colour, marker=mark, markersize=6, linewidth=1.7, label=name, zorder=3)
+    if curve.bars:
+        low = [y - bar[1] for y, bar in zip(_at(curve), curve.bars, strict=True)]
+        high = [bar[2] - y for y, bar in zip(_at(curve), curve.bars, strict=True)]
+        axes.errorbar([bar[0] for bar in curve.bars], _at(curve), (low, high), fmt="none", ecolor=colour, capsize=3)
+    axes.scatter([x for x, _ in curve.trials], [y for _, y in curve.trials], color=colour, s=9, alpha=0.5, zorder=2)
+
+
+def _at(curve: Curve) -> list[float]:
+    """The curve's value at each of its bars."""
+    values = dict(curve.points)
+    return [values[x] for x, _, _ in curve.bars]

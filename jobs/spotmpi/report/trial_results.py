@@ -1,0 +1,151 @@
+"""One recorded run as a report needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spotmpi.core.errors import wrong
+from spotmpi.core.names import RunPaths
+from spotmpi.metrics import rates as metrics
+from spotmpi.metrics.rates import Training
+from spotmpi.report import machines
+from spotmpi.report.machines import Machine
+from spotmpi.runs import fingerprint as work
+from spotmpi.runs import reader as runs
+from spotmpi.spec import job as specs
+
+STRONG = "strong"
+WEAK = "weak"
+SYNTHETIC = "synthetic"  # how the fingerprint of drawn data begins
+
+# What programs call the number that tells how good the model is, the likeliest first.
+_QUALITIES = ("accuracy", "test_accuracy", "val_accuracy", "map", "mean_average_precision")
+
+# DistributedDataParallel exchanges during the backward pass, which is about two thirds of the computation.
+_FORWARD = 1 / 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run with what was measured in it; ``variant`` is the name that it goes by beside others."""
+
+    run: str
+    variant: str
+    state: str
+    spec: dict[str, Any]
+    work: dict[str, Any]
+    training: Training
+    interruptions: int
+    failures: int
+    oversubscribed: bool
+    started: float | None
+    machines: Sequence[Machine] = ()  # of all attempts, where agents told
+    container: str | None = None  # the image that its pods ran, by digest where known
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the run."""
+        return int(self.spec["nodes"])
+
+    @property
+    def slots(self) -> int:
+        """Processes per node."""
+        return int(self.spec["slots"])
+
+    @property
+    def ranks(self) -> int:
+        """Processes in all."""
+        return self.nodes * self.slots
+
+    @property
+    def iterations_per_second(self) -> float | None:
+        """The rate of the iterations that count, or None where too few do."""
+        return self.training.rates.per_second if self.training.rates else None
+
+    @property
+    def samples_per_iteration(self) -> int | None:
+        """The global batch, as the program told it or else as the spec does."""
+        told: int | None = self.training.context.get("samples_per_iteration")
+        return told or self.spec["metrics"]["samples_per_iteration"]
+
+    @property
+    def scaling(self) -> str | None:
+        """``strong`` (fixed global batch) or ``weak`` (fixed batch per worker) where the program says which."""
+        told = self.training.context.get("scaling")
+        return told if isinstance(told, str) and told in (STRONG, WEAK) else None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether its data was drawn rather than read."""
+        return str(self.training.context.get("data_fingerprint", "")).startswith(SYNTHETIC)
+
+    @property
+    def serial(self) -> float:
+        """The share of the computation that the exchange of gradients cannot overlap; see `spotmpi.forecast.model`."""
+        if "--double-buffering" in self.spec["args"]:
+            return 0.0
+        return _FORWARD if self.spec["program"] and self.spec["image"] == "pytorch" else 1.0
+
+    @property
+    def loss(self) -> float | None:
+        """The training loss at the end."""
+        return self._last("loss")
+
+    @property
+    def quality(self) -> tuple[str, float] | None:
+        """The name and value of what tells how good the model is at the end, where something does."""
+        for name in _QUALITIES:
+            value = self._last(name)
+            if value is not None:
+                return name, value
+        return None
+
+    def _last(self, name: str) -> float | None:
+        value = self.training.result.get(name)
+        if metrics.is_number(value):
+            return float(value)
+        points = self.training.evaluations.get(name) or self.training.series.get(name)
+        return points[-1].value if points else None
+
+
+def read(paths: RunPaths, variant: str) -> Measured:
+    """The run recorded there.
+
+    Raises:
+        InputError: the record lacks what a report needs.
+    """
+    plan, summary = runs.plan(paths), runs.summary(paths) or {}
+    # A run on a cluster tells what identifies its work when it ends.
+    identity = summary.get("work") or plan.get("work")
+    if not identity:
+        raise wrong("run", paths.id, f"its {paths.summary.name} is not there yet: report it once it has ended")
+    state = runs.state(paths)
+    return Measured(
+        run=paths.id,
+        variant=variant,
+        state=state.state,
+        spec=specs.load(paths.spec).canonical(),
+        work=identity,
+        training=metrics.read(runs.lines(paths.metrics)),
+        interruptions=state.interruptions,
+        failures=state.failures,
+        oversubscribed=bool(summary.get("oversubscribed", plan.get("oversubscribed"))),
+        started=state.submitted,
+        machines=machines.read(paths, summary.get("hardware") or ()),
+        container=state.container or identity.get("container"),
+    )
+
+
+def differences(one: Measured, other: Measured, declared: Iterable[str] = ()) -> list[str]:
+    """What makes the two runs different work, in what was recorded before the start and in what the programs told."""
+    declared = tuple(declared)
+    found = work.differences(one.work, other.work, declared)
+    told = (("data_fingerprint", "data"), ("seed", "args"), ("versions", "image"))
+    for key, part in told:
+        values = [run.training.context.get(key) for run in (one, other)]
+        # A run that ended before its context line says nothing about itself.
+        if None not in values and values[0] != values[1] and part not in declared:
+            found.append(f"{key}: {values[0]}, {values[1]}")
+    return found

@@ -1,0 +1,137 @@
+"""What a data folder holds, in a few numbers and hashes: different data is different work."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spotmpi.core import names
+from spotmpi.core.errors import wrong
+
+# Hashing this much takes less than the time that a start may wait for it.
+HASHED_AT_ONCE = 8 << 20
+
+
+class _File(NamedTuple):
+    name: str  # below the folder
+    size: int
+    changed: int  # ns
+
+
+def identify(folder: Path) -> dict[str, Any]:
+    """Number of ``files``, ``bytes``, and three hashes of a data folder, without reading much of it.
+
+    ``listing`` is over names and sizes, ``state`` over modification times too, ``content`` over every byte; the last
+    is None for a big folder whose content was never hashed (see `settle`).
+
+    Raises:
+        InputError: the folder, or something in it, cannot be read.
+    """
+    files = _scan(folder)
+    total = sum(file.size for file in files)
+    state = _digest(files)
+    content = _remembered(folder, state)
+    if content is None and total <= HASHED_AT_ONCE:
+        content = _content(folder, files)
+        _remember(folder, state, content)
+    return {
+        "path": str(folder),
+        "files": len(files),
+        "bytes": total,
+        "listing": _digest((file.name, file.size) for file in files),
+        "state": state,
+        "content": content,
+    }
+
+
+def elsewhere(path: str) -> dict[str, Any]:
+    """What `identify` gives for a folder that this machine cannot see."""
+    return {"path": path, "files": None, "bytes": None, "listing": None, "state": None, "content": None}
+
+
+def settle(data: dict[str, Any]) -> dict[str, Any]:
+    """*data* with its ``content`` hash, read now where the folder is still in that state; else unchanged."""
+    if data["content"] is not None or data["state"] is None:
+        return data
+    folder = Path(data["path"])
+    content = _remembered(folder, data["state"])
+    if content is None:
+        try:
+            files = _scan(folder)
+            if _digest(files) != data["state"]:
+                return data
+            content = _content(folder, files)
+        except (OSError, ValueError):
+            return data
+        _remember(folder, data["state"], content)
+    return {**data, "content": content}
+
+
+def same(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    """Whether two identities are of the same files; where a folder is or when it was copied does not matter."""
+    if one is None or other is None:
+        return one is other
+    if one["listing"] != other["listing"]:
+        return False
+    if one["path"] == other["path"] and one["state"] == other["state"]:
+        return True
+    contents = settle(one)["content"], settle(other)["content"]
+    return None not in contents and contents[0] == contents[1]
+
+
+def _scan(folder: Path) -> list[_File]:
+    try:
+        return sorted(_walk(str(folder), ""))
+    except OSError as error:
+        raise wrong("data", str(folder), f"cannot be read: {error}") from error
+
+
+def _walk(folder: str, prefix: str) -> Iterator[_File]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _walk(entry.path, f"{prefix}{entry.name}/")
+            else:
+                stat = entry.stat()
+                yield _File(prefix + entry.name, stat.st_size, stat.st_mtime_ns)
+
+
+def _digest(rows: Iterable[tuple[object, ...]]) -> str:
+    text = "\n".join("\0".join(map(str, row)) for row in rows)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _content(folder: Path, files: list[_File]) -> str:
+    whole = hashlib.sha256()
+    for file in files:
+        with (folder / file.name).open("rb") as stream:
+            one = hashlib.file_digest(stream, "sha256").hexdigest()
+        whole.update(f"{file.name}\0{one}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def _aside(folder: Path, state: str) -> Path:
+    key = hashlib.sha256(f"{folder}\0{state}".encode("utf-8", "surrogateescape")).hexdigest()
+    return names.cache_folder() / "contents" / f"{key[:32]}.json"
+
+
+def _remembered(folder: Path, state: str) -> str | None:
+    try:
+        return str(json.loads(_aside(folder, state).read_text())["content"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _remember(folder: Path, state: str, content: str) -> None:
+    path = _aside(folder, state)
+    # A cache that cannot be written costs only time.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        part.write_text(json.dumps({"content": content}))
+        part.replace(path)

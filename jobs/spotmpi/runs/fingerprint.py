@@ -1,0 +1,212 @@
+"""What identifies the work of a run: runs may stand side by side only where this is the same."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spotmpi.core import code_folder
+from spotmpi.runs import data_fingerprint as data_files
+from spotmpi.runs import machine
+from spotmpi.core import names
+from spotmpi.spec.job import JobSpec
+
+# Compared part by part; nodes and slots are what a comparison varies.
+_COMPARED = ("program", "args", "env", "launcher", "resources", "image", "container", "machine", "versions")
+_NOTED_ONLY = ("system",)  # a newer kernel alone does not make runs incomparable
+_NAMED_FILE_LIMIT = 32 << 20  # bytes: what is bigger on a command line is data, not code
+
+
+def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
+    """Everything that makes the work of *spec* what it is, as JSON values.
+
+    ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``container`` (what pods pull),
+    ``code``, ``data``, ``machine``, ``versions``. Big data is identified by its listing, so a start never waits for it
+    to be read. For a run that is not to happen *here*, only the path of its data is known and nothing of the machine.
+
+    Raises:
+        InputError: the data folder cannot be read.
+    """
+    return {
+        "program": spec.program or " ".join(map(shlex.quote, spec.command or [])),
+        "args": list(spec.args),
+        "seed": seed_of(spec.args),
+        "env": dict(spec.env),
+        "launcher": spec.launcher,
+        "resources": spec.resources.model_dump(),
+        "image": _image(spec),
+        "container": None,
+        "code": _code(spec),
+        "data": _data_of(spec, here),
+        "machine": machine.describe() if here else None,
+        "versions": _versions(spec),
+    }
+
+
+def _data_of(spec: JobSpec, here: bool) -> dict[str, Any] | None:
+    if spec.data is None:
+        return None
+    return data_files.identify(Path(spec.data.path)) if here else data_files.elsewhere(spec.data.path)
+
+
+def seed_of(args: Sequence[str]) -> int | None:
+    """The number that ``--seed`` gives in *args*, or None where it stays at the program's default."""
+    for index, argument in enumerate(args):
+        option, equals, value = argument.partition("=")
+        if option == "--seed":
+            text = value if equals else " ".join(args[index + 1 : index + 2])
+            return int(text) if re.fullmatch(r"-?\d+", text) else None
+    return None
+
+
+def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[str] = ()) -> list[str]:
+    """What makes *other* different work than *one*, each as ``what: this, that``; empty for the same work.
+
+    *declared* are the parts (``args``, ``env``, ...) that differ on purpose, as variants do. Commits are not compared:
+    a commit that leaves the program's files alone does not change the work.
+    """
+    skipped = {*declared, *(("versions",) if "image" in declared else ())}
+    found = []
+    for part in _COMPARED:
+        if part not in skipped:
+            found += _unequal(part, one.get(part), other.get(part))
+    files = [work.get("code", {}).get("files") for work in (one, other)]
+    if not skipped.intersection(("program", "image")):
+        found += _unequal("code", *files)
+    if "data" not in skipped and not data_files.same(one.get("data"), other.get("data")):
+        found.append(f"data: {_data(one.get('data'))}, {_data(other.get('data'))}")
+    return found
+
+
+def _unequal(part: str, one: Any, other: Any) -> list[str]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted({key for key in (*one, *other) if one.get(key) != other.get(key)} - {*_NOTED_ONLY})
+        return [f"{part}.{key}: {_shown(one.get(key))}, {_shown(other.get(key))}" for key in keys]
+    return [] if one == other else [f"{part}: {_shown(one)}, {_shown(other)}"]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    text = "none" if value is None else str(value) or "none"
+    return text[:12] if re.fullmatch(r"[0-9a-f]{40,64}", text) else text
+
+
+def _data(data: dict[str, Any] | None) -> str:
+    if data is None:
+        return "none"
+    if data["state"] is None:
+        return str(data["path"])
+    return f"{data['path']} ({data['files']} files, {data['bytes']} bytes, {(data['content'] or data['state'])[:12]})"
+
+
+def _image(spec: JobSpec) -> dict[str, str] | None:
+    if spec.image is None:
+        return None
+    lock = names.IMAGES / spec.image / "requirements.lock"
+    return {"name": spec.image, "lock": hash_files([lock])}
+
+
+def _code(spec: JobSpec) -> dict[str, Any]:
+    """The files that are run, by hash, and the state of the checkout that they are in."""
+    if spec.program:
+        files = {"programs": hash_files(sorted(_program_files(spec)))}
+        return {"files": files, **checkout(names.PROJECT)}
+    if spec.code is not None:
+        folder = Path(spec.code)
+        content = hash_tree(folder, code_folder.names(folder))
+        return {"files": {"code": content}, **checkout(folder)}
+    named = [Path(part) for part in (*(spec.command or []), *spec.args) if _is_code(Path(part))]
+    files = {str(path): hash_files([path]) for path in named}
+    return {"files": files, **(checkout(named[0].resolve().parent) if named else {"commit": None, "diff": None})}
+
+
+def _program_files(spec: JobSpec) -> Iterable[Path]:
+    yield names.SOURCE / "spotmpi" / "agent" / "protocol.py"
+    yield from names.PROGRAMS.glob("*.py")
+    yield from (names.PROGRAMS / str(spec.image)).glob("*.py")
+
+
+def _is_code(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= _NAMED_FILE_LIMIT
+    except (OSError, ValueError):
+        return False
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """One SHA-256 over the names and contents of *paths*; a file that cannot be read counts as missing."""
+    whole = hashlib.sha256()
+    for path in paths:
+        try:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError:
+            content = "missing"
+        whole.update(f"{path.name}\0{content}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def hash_tree(folder: Path, files: Iterable[str]) -> str:
+    """One SHA-256 over the paths below *folder* and the contents of *files*."""
+    whole = hashlib.sha256()
+    for name in files:
+        whole.update(f"{name}\0{hash_files([folder / name])}\n".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def checkout(folder: Path) -> dict[str, str | None]:
+    """``commit`` of the git checkout that holds *folder* and ``diff``, a hash of what differs from it.
+
+    ``diff`` covers changes to tracked files and the names and contents of untracked ones; it is None without changes.
+    Both are None outside a checkout.
+    """
+    top = _git(folder, "rev-parse", "--show-toplevel", "HEAD")
+    if top is None:
+        return {"commit": None, "diff": None}
+    root, commit = top.split("\n")[:2]
+    changes = _git(Path(root), "diff", "--no-ext-diff", "--binary", "HEAD") or ""
+    others = _git(Path(root), "ls-files", "-z", "--others", "--exclude-standard") or ""
+    untracked = [Path(root) / name for name in others.split("\0") if name]
+    if not changes and not untracked:
+        return {"commit": commit, "diff": None}
+    text = f"{changes}\0{others}\0{hash_files(path for path in untracked if _is_code(path))}"
+    return {"commit": commit, "diff": hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, env=environment)
+    except OSError:
+        return None
+    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
+
+
+def _versions(spec: JobSpec) -> dict[str, str]:
+    """What is known before the start; the program's context tells the rest."""
+    if spec.launcher != "mpirun":
+        return {}
+    if spec.image is None:
+        found = _installed_open_mpi(shutil.which("mpirun"))
+    else:
+        lock = names.IMAGES / spec.image / "requirements.lock"
+        match = re.search(r"^openmpi==([^\s;\\]+)", lock.read_text() if lock.is_file() else "", re.MULTILINE)
+        found = match[1] if match else None
+    return {"open_mpi": found} if found else {}
+
+
+@functools.cache
+def _installed_open_mpi(mpirun: str | None) -> str | None:
+    if mpirun is None:
+        return None
+    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
+    match = re.search(r"\(Open MPI\) (\S+)", said)
+    return match[1] if match else None

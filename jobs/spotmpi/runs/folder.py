@@ -1,0 +1,205 @@
+"""The events of a run, read from its folder while it is being written."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from spotmpi.runs import reader as runs
+from spotmpi.runs import pod_output
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.agent import record
+
+_CHUNK = 1 << 17  # bytes read from one file before the events found are handed on
+_QUICK, _CALM = 0.02, 0.2  # seconds between looks: just after something happened, and later
+
+Sleep = Callable[[float], None]
+Read = Callable[[int, str], Event | None]  # the event of a line, from its number and text
+
+
+def folder_events(
+    paths: RunPaths, follow: bool, alive: Callable[[], bool], sleep: Sleep = time.sleep
+) -> Iterator[Event]:
+    """All events of the run in order of time; with *follow*, those to come too, until it ends.
+
+    A run whose supervisor is gone without an end gives a last ``failed`` event that says so. Memory does not grow
+    with the length of the logs. Lines that are no record of ours, as a crash can leave them, are passed over.
+    """
+    merged = _Merged(paths, follow)
+    end: Event | None = None
+    quiet = 0
+    while True:
+        was_alive = alive()
+        count = 0
+        for event in merged.read():
+            count += 1
+            if end and (event.terminal or event.kind == record.SUBMITTED):
+                yield end
+                end = None
+            if event.terminal:
+                end = event  # held back: it is told when nothing more can come before it
+            else:
+                yield event
+        if merged.pending():
+            continue
+        if end:
+            yield end
+            return
+        if not follow:
+            return
+        if not was_alive and not count:
+            yield _lost(paths)
+            return
+        quiet = 0 if count else quiet + 1
+        sleep(_QUICK if quiet < 50 else _CALM)
+
+
+def folder_records(paths: RunPaths) -> Iterator[Event]:
+    """The events and metrics that the folder holds now, without output, each kind in the order of its record."""
+    for path, read in ((paths.events, _event), (paths.metrics, _metric)):
+        tail = _Tail(path, read, grows=False)
+        while tail.fill():
+            yield from tail.entries
+            tail.entries.clear()
+
+
+def _lost(paths: RunPaths) -> Event:
+    reason = f"its supervisor is gone without an end; continue with `spotmpi run --resume {paths.id}`"
+    if not paths.events.exists():
+        reason = f"its folder {paths.folder} was deleted"
+    return Event(time.time(), record.FAILED, values={"reason": reason})
+
+
+class _Merged:
+    """All growing files of a run folder as one stream.
+
+    The writer of a folder writes one entry after the other, so once an entry of some time has been seen, whatever is
+    older is found by looking into every file again: only entries up to the newest one of the look before are told.
+    Without *follow* it is the folder as it was when the files were first seen.
+    """
+
+    def __init__(self, paths: RunPaths, follow: bool) -> None:
+        self._paths = paths
+        self._follow = follow
+        self._tails = [_Tail(paths.events, _event, follow), _Tail(paths.metrics, _metric, follow)]
+        self._known: set[Path] = set()
+        self._newest = 0  # attempt that has logs
+
+    def pending(self) -> bool:
+        """Whether something has been read that is not told yet."""
+        return any(tail.entries for tail in self._tails)
+
+    def read(self) -> Iterator[Event]:
+        """What can be told now, in order of time."""
+        horizon = max((tail.entries[-1].time for tail in self._tails if tail.entries), default=float("-inf"))
+        newest = self._newest
+        self._find_logs()
+        self._tails = [tail for tail in self._tails if tail.fill() or tail.attempt is None or tail.attempt >= newest]
+        tails = self._tails
+        heap = [(tail.entries[0].time, index) for index, tail in enumerate(tails) if tail.entries]
+        heapq.heapify(heap)
+        while heap and (heap[0][0] <= horizon or not self._follow):
+            _, index = heapq.heappop(heap)
+            yield tails[index].entries.popleft()
+            if tails[index].entries or tails[index].fill():
+                heapq.heappush(heap, (tails[index].entries[0].time, index))
+
+    def _find_logs(self) -> None:
+        """Take up log files that are new; those of attempts before the newest one are complete."""
+        try:
+            attempts = sorted(int(path.name) for path in self._paths.logs.iterdir() if path.name.isdecimal())
+        except OSError:
+            return
+        for attempt in attempts:
+            if attempt < self._newest:
+                continue
+            for path in sorted((self._paths.logs / str(attempt)).glob("node-*.log")):
+                if path not in self._known and path.stem.removeprefix("node-").isdecimal():
+                    self._known.add(path)
+                    self._tails.append(_log_tail(path, attempt, self._follow))
+        self._newest = max(attempts, default=0)
+
+
+class _Tail:
+    """The entries of one growing file, read a chunk at a time; without *grows* it ends where it ended at first."""
+
+    def __init__(self, path: Path, read: Read, grows: bool, attempt: int | None = None) -> None:
+        self.entries: deque[Event] = deque()
+        self.attempt = attempt  # whose output it holds
+        self._path = path
+        self._read = read
+        self._offset = 0
+        self._number = 0
+        self._limit = None if grows else _size(path)
+
+    def fill(self) -> bool:
+        """Read on until there are entries or nothing more is there; whether there are any."""
+        while not self.entries:
+            lines = self._lines()
+            if not lines:
+                return False
+            for line in lines:
+                self._number += 1
+                entry = self._read(self._number, line.decode("utf-8", "replace"))
+                if entry:
+                    self.entries.append(entry)
+        return True
+
+    def _lines(self) -> list[bytes]:
+        """The next whole lines, about a chunk of them."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(self._chunk())
+                while data and b"\n" not in data:
+                    rest = file.read(_CHUNK)
+                    if not rest:
+                        return []
+                    data += rest
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.split(b"\n")[:-1]
+
+    def _chunk(self) -> int:
+        return _CHUNK if self._limit is None else max(min(_CHUNK, self._limit - self._offset), 0)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
+    node = int(path.stem.removeprefix("node-"))
+    last = 0.0  # a torn line has no time of its own
+
+    def read(number: int, text: str) -> Event:
+        nonlocal last
+        event = _line(attempt, node, number, text, last)
+        last = event.time
+        return event
+
+    return _Tail(path, read, grows, attempt)
+
+
+def _event(number: int, text: str) -> Event | None:
+    values = runs.entry(text)
+    return None if values is None else pod_output.event(values)
+
+
+def _metric(number: int, text: str) -> Event | None:
+    values = runs.entry(text)
+    return None if values is None else pod_output.metric({"attempt": 0, "node": 0, **values})
+
+
+def _line(attempt: int, node: int, number: int, text: str, last: float) -> Event:
+    moment, rank, stream, said = record.read_log_line(text, last)
+    return Event(moment, record.LINE, attempt, node, number, {"rank": rank, "stream": stream, "text": said})

@@ -1,0 +1,188 @@
+"""What agents print, read back: from a line of a pod's log to an entry of the run. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, TypeGuard
+
+from spotmpi.runs import reader as runs
+from spotmpi.core.events import Event, Lines
+from spotmpi.agent import pod_record
+from spotmpi.agent import protocol
+from spotmpi.agent import record
+
+_START = '{"n":'
+
+
+class Entry(NamedTuple):
+    """One numbered thing that an agent printed: an event, or a record for the run folder.
+
+    Lines that follow each other may be one entry; ``number`` is that of the first, and the others have the next ones.
+    """
+
+    number: int
+    event: Event | None = None
+    attempt: tuple[int, int, dict[str, Any]] | None = None
+    summary: dict[str, Any] | None = None
+    lines: Lines | None = None
+
+    @property
+    def last(self) -> int:
+        """The number of the last line, or just the number."""
+        return self.number if self.lines is None else self.number + self.lines.last - self.lines.number
+
+    @property
+    def time(self) -> float | None:
+        """When it was printed, the last of it, Unix seconds, where it tells."""
+        if self.event is not None:
+            return self.event.time
+        if self.lines is not None:
+            return max(self.lines.times)
+        values = self.attempt[2] if self.attempt is not None else self.summary
+        return None if values is None else values.get("ended")
+
+    def apart(self) -> Iterator[Entry]:
+        """The entry itself; of lines one for each."""
+        if self.lines is None:
+            yield self
+            return
+        for number, event in enumerate(self.lines.events(), self.number):
+            yield Entry(number, event=event)
+
+
+def parse_all(text: str) -> list[Entry | str]:
+    """The entries in *text*, which is whole lines; what an agent did not print comes as it is."""
+    count = text.count("\n") + 1
+    if text.startswith(_START) and text.count("\n" + _START) == count - 1:
+        try:
+            found = json.loads("[" + text.replace("\n", ",") + "]")  # three times as fast as one by one
+        except (ValueError, RecursionError):
+            found = []
+        entries = _entries(found) if len(found) == count and {*map(type, found)} == {dict} else []
+        if entries:
+            return entries
+    return [parse(line) or line for line in text.split("\n")]
+
+
+def _entries(found: list[dict[str, Any]]) -> list[Entry | str]:
+    """The entries of all that was *found*, lines that follow each other as one; none where something is no entry."""
+    whole = _block(found)
+    if whole:
+        return [whole]
+    entries: list[Entry | str] = []
+    for are_lines, group in groupby(found, lambda each: pod_record.LINE in each):
+        some = list(group)
+        block = _block(some) if are_lines else None
+        for entry in [block] if block else map(_entry, some):
+            if entry is None:
+                return []
+            entries.append(entry)
+    return entries
+
+
+def _block(found: list[dict[str, Any]]) -> Entry | None:
+    """Several lines as one entry, where they are of one place and follow each other."""
+    try:
+        columns = zip(*[each[pod_record.LINE] for each in found], strict=True)
+        attempts, nodes, numbers, times, ranks, streams, texts = columns
+        entries = [each[pod_record.NUMBER] for each in found]
+        if len({*attempts}) > 1 or len({*nodes}) > 1 or not _successive(numbers) or not _successive(entries):
+            return None
+        lines = Lines(attempts[0], nodes[0], numbers[0], times, ranks, streams, texts)
+        return Entry(entries[0], lines=lines) if _is_count(entries[0]) and _are_lines(lines) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _are_lines(lines: Lines) -> bool:
+    """Whether all values are of their types."""
+    return (
+        all(map(_is_count, (lines.attempt, lines.node, lines.number)))
+        and {*map(type, lines.times)} <= {float, int}
+        and min(lines.times) >= 0
+        and max(lines.times) < runs.LATEST
+        and {*map(type, lines.ranks)} <= {int, type(None)}
+        and {*map(type, lines.streams), *map(type, lines.texts)} == {str}
+    )
+
+
+def _successive(numbers: Sequence[int]) -> bool:
+    return [*numbers] == [*range(numbers[0], numbers[0] + len(numbers))]
+
+
+def parse(line: str) -> Entry | None:
+    """The entry in a line, or None where an agent did not print it."""
+    if not line.startswith(_START):
+        return None
+    try:
+        return _entry(protocol.read_json(line))
+    except ValueError:
+        return None
+
+
+def _entry(values: Any) -> Entry | None:
+    if not isinstance(values, dict) or not _is_count(values.get(pod_record.NUMBER)):
+        return None
+    number = values[pod_record.NUMBER]
+    if pod_record.LINE in values:
+        block = _block([values])
+        return None if block is None else next(block.apart())
+    if pod_record.METRIC in values:
+        found = metric(values[pod_record.METRIC])
+        return None if found is None else Entry(number, event=found)
+    if pod_record.EVENT in values:
+        found = event(values[pod_record.EVENT])
+        return None if found is None else Entry(number, event=found)
+    if pod_record.ATTEMPT in values:
+        return _attempt(number, values[pod_record.ATTEMPT])
+    summary = values.get(pod_record.SUMMARY)
+    return Entry(number, summary=summary) if isinstance(summary, dict) and _has_end(summary) else None
+
+
+def _attempt(number: int, values: Any) -> Entry | None:
+    if not isinstance(values, list) or len(values) != 3:
+        return None
+    attempt, node, said = values
+    fits = _is_count(attempt) and _is_count(node) and isinstance(said, dict) and _has_end(said)
+    return Entry(number, attempt=(attempt, node, said)) if fits else None
+
+
+def metric(values: Any) -> Event | None:
+    """The event that an entry of metrics is; None for values that no agent has written."""
+    if not isinstance(values, dict) or not protocol.sound(values.get("kind", ""), values):
+        return None
+    time, attempt, node = values.get("t"), values.get("attempt"), values.get("node")
+    if not _is_time(time) or not _is_count(attempt) or not _is_count(node):
+        return None
+    said = {key: value for key, value in values.items() if key not in ("t", "attempt", "node")}
+    return Event(float(time), record.METRIC, attempt, node, values=said)
+
+
+def event(values: Any) -> Event | None:
+    """The event in an entry of events; None for values that no agent has written."""
+    if not isinstance(values, dict):
+        return None
+    time, kind, attempt = values.get("t"), values.get("event"), values.get("attempt", 0)
+    if (
+        not _is_time(time)
+        or not isinstance(kind, str)
+        or kind in (record.LINE, record.METRIC)
+        or not _is_count(attempt)
+    ):
+        return None
+    said = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
+    return Event(float(time), kind, attempt, values=said)
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and 0 <= value < runs.LATEST
+
+
+def _has_end(values: dict[str, Any]) -> bool:
+    return values.get("ended") is None or _is_time(values["ended"])
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 1 << 63

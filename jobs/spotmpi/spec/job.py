@@ -1,0 +1,277 @@
+"""The job spec: what the user asks for. Every default lives here and in `spotmpi.spec.kubernetes`, and only there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import tomli_w
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+
+from spotmpi.core.errors import InputError, Problem, wrong
+from spotmpi.spec.kubernetes import CONFIG_MAP, Kubernetes, Part
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(value: object) -> object:
+    """Seconds from ``"90s"``, ``"10m"``, ``"2h"`` or ``"1d"``; what is no string is returned for pydantic to judge."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*", value)
+        if match is None:
+            raise ValueError('write a duration such as "90s", "10m", "2h" or "1d"')
+        return float(match[1]) * _UNITS[match[2]]
+    return value
+
+
+def duration(value: float) -> str:
+    """The shortest spelling of a duration in seconds, as specs write it."""
+    for unit in ("d", "h", "m"):
+        if value and value % _UNITS[unit] == 0:
+            return f"{int(value // _UNITS[unit])}{unit}"
+    return f"{int(value) if value == int(value) else value!r}s"
+
+
+def read_duration(field: str, text: str) -> float:
+    """Seconds from *text*; InputError that names *field* where it is no duration."""
+    try:
+        return float(str(seconds(text)))
+    except ValueError:
+        raise wrong(field, text, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
+
+
+Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(seconds), PlainSerializer(duration)]
+Count = Annotated[int, Field(ge=1)]
+Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Data(Part):
+    """The data set, and where ranks read it."""
+
+    path: str = Field(description="folder of the data set")
+    stage: Literal["node", "memory"] | None = Field(
+        None, description="on a cluster: copied to each node's own disk, or to memory, before its ranks start"
+    )
+
+
+def _data(value: object) -> object:
+    """A path alone stands for data that is read where it is."""
+    return {"path": value} if isinstance(value, str) else value
+
+
+def _short_data(data: Data | None) -> object:
+    """A path alone, where that says all."""
+    return data.path if data and data.stage is None else data and data.model_dump()
+
+
+class Resources(Part):
+    """What one slot gets."""
+
+    cpu: Count = Field(1, description="threads per slot")
+    memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory per slot, such as "4Gi"')
+    gpu: int = Field(0, ge=0, description="GPUs per slot")
+
+
+class Checkpoint(Part):
+    """When and where a program that can writes its checkpoints."""
+
+    every: Duration = Field(600.0, description="time between checkpoints")
+    keep: Count = Field(3, description="how many whole checkpoints stay")
+    path: str | None = Field(None, description="folder, from the run folder if relative (default: checkpoints)")
+    grace: Duration = Field(60.0, description="how long a stop waits for a checkpoint to become whole")
+
+
+class Limits(Part):
+    """When a run gives up."""
+
+    start: Duration = Field(600.0, description="from submission to the first sign of life of the program")
+    run: Duration | None = Field(None, description="from submission to the end, less time that this machine sleeps")
+    no_progress: Duration = Field(600.0, description="without a new iteration (or line, until one is reported)")
+    failures: int = Field(2, ge=0, description="failed attempts that are followed by another one")
+    interruptions: int = Field(100, ge=0, description="interrupted attempts that are followed by another one")
+    cost: Money | None = Field(None, description="US dollars for nodes since submission; ends with a checkpoint before")
+
+
+class Metrics(Part):
+    """How iterations are read from a program that does not report in our lines."""
+
+    pattern: str | None = Field(
+        None, description="regular expression with the named group iteration; further named groups are scalars"
+    )
+    samples_per_iteration: Count | None = Field(None, description="global batch of a program read by pattern")
+
+
+class Mpi(Part):
+    """What mpirun gets besides the defaults; on a cluster only."""
+
+    args: list[str] = Field([], description="arguments put after the defaults, so that they win")
+
+
+class JobSpec(Part):
+    """What the user asks for, whole and frozen; `load` makes one from TOML."""
+
+    name: str = Field("", description="a name for people; by default the program's or the command's")
+    image: str | None = Field(None, description="a folder under images/; without one, this machine's own software")
+    program: str | None = Field(None, description="one of our training programs")
+    command: list[str] | None = Field(None, description="or any command of yours, as a list")
+    args: list[str] = Field([], description="arguments after the program or command")
+    code: str | None = Field(None, description="folder of your code, where the command starts; shipped to a cluster")
+    nodes: Count = 1
+    slots: Count = Field(1, description="processes per node")
+    launcher: Literal["mpirun", "torchrun", "none"] = Field(
+        "mpirun", description="what starts the ranks: mpirun, torchrun or none"
+    )
+    where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
+    data: Annotated[Data | None, BeforeValidator(_data), PlainSerializer(_short_data)] = Field(
+        None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
+    )
+    price: Money | None = Field(None, description="US dollars per node and hour; by default the environment's, now")
+    env: dict[str, str] = {}
+    forward: list[str] = Field([], description="variables of this terminal that ranks get; on a cluster by Secret")
+    resources: Resources = Resources()
+    checkpoint: Checkpoint = Checkpoint()
+    limits: Limits = Limits()
+    metrics: Metrics = Metrics()
+    mpi: Mpi = Mpi()
+    nccl: dict[str, str] = Field({}, description="NCCL variables without their prefix, such as DEBUG")
+    kubernetes: Kubernetes = Kubernetes()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole run: nodes x slots."""
+        return self.nodes * self.slots
+
+    @property
+    def title(self) -> str:
+        """The name, or what stands for it."""
+        if self.name:
+            return self.name
+        parts = self.command or ["run"]
+        script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), parts[0])
+        return self.program or Path(script).stem
+
+    def to_toml(self) -> str:
+        """The spec as TOML, without what was left at its default."""
+        return tomli_w.dumps(self.model_dump(exclude_defaults=True, exclude_none=True))
+
+    def canonical(self) -> dict[str, Any]:
+        """Every field as plain JSON values."""
+        return self.model_dump(mode="json")
+
+
+def load(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
+    """The spec in the TOML file *path* with ``key.path=value`` *overrides* applied; relative data paths are the file's.
+
+    Raises:
+        InputError: no such file, malformed TOML, or any number of wrong or unknown keys, all at once.
+    """
+    return from_values(resolved(read_toml(path), path.parent), overrides)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file; InputError tells where it is malformed."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise wrong("spec", str(path), "no such file; `spotmpi init` writes one to start from") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise wrong("spec", str(path), f"cannot be read as a text file: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise wrong("spec", str(path), f"is not TOML: {error}") from error
+
+
+def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> JobSpec:
+    """The spec that *values* and ``key.path=value`` *overrides* describe; InputError with every problem."""
+    merged: dict[str, Any] = dict(values)
+    for text in overrides:
+        merged = _overridden(merged, text)
+    try:
+        return JobSpec.model_validate(resolved(merged, Path.cwd()))
+    except ValidationError as error:
+        raise InputError([problem(dict(detail), JobSpec) for detail in error.errors()]) from None
+
+
+def _overridden(values: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """*values* with one ``a.b=value`` applied, or ``a.b+=value`` added to a list; TOML, or else a plain string."""
+    path, equals, raw = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise wrong("--set", text, 'write it as key=value, such as limits.failures=3 or image="pytorch"')
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    if keys[0] == "env" and not isinstance(value, str):
+        value = raw.strip()  # a variable is text, be it written like a number
+    return _with(values, keys, value, text)
+
+
+def _with(values: Mapping[str, Any], keys: list[str], value: object, text: str) -> dict[str, Any]:
+    first, rest = keys[0], keys[1:]
+    if not rest:
+        return _added(values, first[:-1], value, text) if first.endswith("+") else {**values, first: value}
+    inner = values.get(first, {})
+    if first == "data":
+        inner = _data(inner)
+    if not isinstance(inner, Mapping):
+        raise wrong("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
+    return {**values, first: _with(inner, rest, value, text)}
+
+
+def _added(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
+    there = values.get(key, [])
+    if not isinstance(there, list):
+        raise wrong("--set", text, f"{key} is no list that could be added to")
+    return {**values, key: [*there, *(value if isinstance(value, list) else [value])]}
+
+
+def resolved(values: dict[str, Any], base: Path) -> dict[str, Any]:
+    """Paths in a spec file are meant from where the file is, others from the current folder.
+
+    A relative data path that leads nowhere here stays as it is: on a cluster it is meant from the run volume. So does
+    a relative checkpoint path, which is meant from the run folder everywhere.
+    """
+    data = _data(values.get("data"))
+    if isinstance(data, dict) and isinstance(data.get("path"), str):
+        path = (base / Path(data["path"]).expanduser()).resolve()
+        values = {**values, "data": {**data, "path": str(path) if path.exists() else data["path"]}}
+    if isinstance(values.get("code"), str):
+        values = {**values, "code": str((base / Path(values["code"]).expanduser()).resolve())}
+    checkpoint = values.get("checkpoint")
+    if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
+        values = {**values, "checkpoint": {**checkpoint, "path": str(Path(checkpoint["path"]).expanduser())}}
+    kubernetes = values.get("kubernetes")
+    if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
+        templates = [_resolved_template(name, base) for name in kubernetes["templates"]]
+        values = {**values, "kubernetes": {**kubernetes, "templates": templates}}
+    return values
+
+
+def _resolved_template(name: object, base: Path) -> object:
+    if not isinstance(name, str) or name.startswith(CONFIG_MAP):
+        return name
+    return str((base / Path(name).expanduser()).resolve())
+
+
+def problem(detail: dict[str, Any], model: type[Part]) -> Problem:
+    """What pydantic found wrong with values of *model*, in our words."""
+    field = ".".join(str(part) for part in detail["loc"]) or "spec"
+    if detail["type"] == "extra_forbidden":
+        return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
+    message = detail["msg"].removeprefix("Value error, ")
+    return Problem(field, detail["input"], message[0].lower() + message[1:])
+
+
+def _near(loc: tuple[Any, ...], model: Any) -> str:
+    """The known keys beside an unknown one, the likeliest first."""
+    import difflib
+
+    for part in loc[:-1]:
+        model = model if isinstance(part, int) else model.model_fields[part].annotation
+        model = next(iter(get_args(model)), model)  # of a list or an Optional
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"

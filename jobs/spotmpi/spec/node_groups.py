@@ -1,0 +1,119 @@
+"""Which node groups of an environment a spec fits, and why not the others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spotmpi.core import names
+from spotmpi.core.environment import NodeGroup
+from spotmpi.core.errors import Problem
+from spotmpi.spec.job import JobSpec
+
+_ACCELERATOR = "k8s.amazonaws.com/accelerator"  # the autoscaler's own label; its value is the GPU's model
+# NVIDIA's list of CUDA GPUs.
+_CAPABILITIES = {"k80": "3.7", "p100": "6.0", "v100": "7.0", "t4": "7.5", "a100": "8.0", "a10g": "8.6", "l4": "8.9"}
+_CAPABILITIES |= {"l40s": "8.9", "h100": "9.0", "h200": "9.0", "b200": "10.0"}
+_MIB = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The groups whose nodes a run may use, and the spec with what a node's share makes of it."""
+
+    groups: tuple[NodeGroup, ...]
+    spec: JobSpec
+    others: tuple[str, ...]  # groups that fit as well
+
+    @property
+    def capability(self) -> str | None:
+        """The compute capability of the groups' GPUs, where all have the same known one."""
+        found = {capability(group) for group in self.groups}
+        return found.pop() if len(found) == 1 else None
+
+
+def capability(group: NodeGroup) -> str | None:
+    """The compute capability of a group's GPUs, such as "7.0", where its labels name a model that is known."""
+    return _CAPABILITIES.get(group.labels.get(_ACCELERATOR, ""))
+
+
+def fills_nodes(spec: JobSpec) -> bool:
+    """Whether in an environment each pod of the run has a node for itself."""
+    return spec.kubernetes.spread != "any"
+
+
+def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
+    """The groups that the spec names or else the first that it fits; what is wrong where there is none.
+
+    Without a word on GPUs, groups without any come first; where pods fill nodes with GPUs, each slot gets its share.
+    """
+    named = spec.kubernetes.node_groups
+    unknown = [name for name in named if name not in {group.name for group in groups}]
+    if unknown:
+        known = ", ".join(group.name for group in groups)
+        return [Problem("kubernetes.node_groups", name, f"the environment has: {known}") for name in unknown]
+    wanted = [group for group in groups if not named or group.name in named]
+    together = sum(group.max for group in wanted)
+    misfits = {group.name: why for group in wanted if (why := _misfit(spec, group, together if named else group.max))}
+    fitting = [group for group in wanted if group.name not in misfits]
+    if misfits and (named or not fitting):
+        return [_refusal(spec, wanted, misfits)]
+    if not spec.resources.gpu:
+        fitting.sort(key=lambda group: group.gpus > 0)
+    chosen = tuple(fitting if named else fitting[:1])
+    others = tuple(group.name for group in fitting if group not in chosen)
+    if named and len({group.gpus for group in chosen}) > 1:
+        return [Problem("kubernetes.node_groups", named, "have different numbers of GPUs: name groups of one kind")]
+    return Choice(chosen, _shared(spec, chosen[0]), others)
+
+
+def _shared(spec: JobSpec, group: NodeGroup) -> JobSpec:
+    """The spec with its share of the GPUs of a node that it fills."""
+    if spec.resources.gpu or not group.gpus or not fills_nodes(spec):
+        return spec
+    resources = spec.resources.model_copy(update={"gpu": group.gpus // spec.slots})
+    return spec.model_copy(update={"resources": resources})
+
+
+def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
+    """Why the spec does not fit a group, with what would, or None; there are at *most* so many nodes."""
+    wanted, other = spec.resources.gpu * spec.slots, _other_kind(spec, group)
+    if other:
+        return other
+    if fills_nodes(spec) and spec.nodes > most:
+        return f"there are at most {most} nodes"
+    if wanted > group.gpus:
+        return f"GPUs per node: {group.gpus}, asked for: {wanted}"
+    if fills_nodes(spec) and group.gpus and group.gpus != (wanted or spec.slots):
+        return f'GPUs per node: {group.gpus}, none of which may stay idle: use slots = {group.gpus}, or spread = "any"'
+    if spec.resources.cpu * spec.slots > group.vcpus:
+        return f"CPUs per node: {group.vcpus}, asked for: {spec.resources.cpu * spec.slots}"
+    if _memory_mib(spec) > (room := group.allocatable_mib or group.memory_mib):
+        kept = f" of {group.memory_mib}, the rest is the node's own" if room < group.memory_mib else ""
+        return f"MiB for pods per node: {room}{kept}; asked for: {_memory_mib(spec):g}"
+    return None
+
+
+def _other_kind(spec: JobSpec, group: NodeGroup) -> str | None:
+    """Why the nodes of a group are none of those that the spec asks for, or None."""
+    asked = spec.kubernetes
+    if asked.instance_type not in (None, group.type):
+        return f"asked for: {asked.instance_type}"
+    if asked.placement_group not in (None, group.placement_group):
+        return f"it has {'a' if group.placement_group else 'no'} placement group"
+    labels = {**group.labels, names.LABEL_TYPE: group.type}
+    unlike = [f"{key}={value}" for key, value in asked.node_selector.items() if labels.get(key, value) != value]
+    return f"asked for: {', '.join(unlike)}" if unlike else None
+
+
+def _refusal(spec: JobSpec, groups: Sequence[NodeGroup], misfits: dict[str, str]) -> Problem:
+    said = [f"{group.name} ({group.type}): {misfits[group.name]}" for group in groups if group.name in misfits]
+    asked = f"{spec.nodes} nodes x {spec.slots} slots"
+    field = "kubernetes.node_groups" if spec.kubernetes.node_groups else "nodes"
+    value = spec.kubernetes.node_groups or spec.nodes
+    return Problem(field, value, f"{asked} fit no node group; {'; '.join(said)}")
+
+
+def _memory_mib(spec: JobSpec) -> float:
+    memory = spec.resources.memory
+    return float(memory[:-2]) * _MIB[memory[-2:]] * spec.slots if memory else 0

@@ -1,0 +1,21 @@
+"""What functions take for a spec: one that is read already, a TOML file, or its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from spotmpi.spec import job as specs
+from spotmpi.spec.job import JobSpec
+
+Source = JobSpec | Path | str | dict[str, Any]  # a spec, a TOML file's path, or the values of one
+
+
+def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
+    """The spec in *source* with ``key.path=value`` *overrides* applied; InputError with every problem."""
+    if isinstance(source, JobSpec):
+        source = source.canonical()
+    if isinstance(source, dict):
+        return specs.from_values(source, overrides)
+    return specs.load(Path(source), overrides)

@@ -1,0 +1,110 @@
+"""What can be wrong with those parts of a spec that only a cluster reads, told everywhere. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from spotmpi.agent import pod_context as place
+from spotmpi.core import names
+from spotmpi.core.environment import NodeGroup
+from spotmpi.core.errors import Problem
+from spotmpi.images import build as images
+from spotmpi.spec import node_groups
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.node_groups import Choice
+
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_OURS = ("/spotmpi", "/dev/shm", "/etc/passwd", "/etc/group")
+# What says how many ranks there are and where: mpirun's spellings of both families, with one dash or two.
+_WORLD = {"n": "nodes and slots", "np": "nodes and slots", "c": "nodes and slots", "N": "slots", "npernode": "slots"}
+_WORLD |= dict.fromkeys(("H", "host", "hostfile", "machinefile", "default-hostfile", "rankfile"), "nodes")
+
+
+def problems(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:
+    """All of them; *lasting* are the folders on volumes that outlive a pod, None where everything lasts."""
+    yield from _labels(spec)
+    yield from _mounts(spec)
+    yield from _secret_variables(spec)
+    yield from _mpi(spec)
+    yield from _checkpoint(spec, lasting)
+
+
+def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
+    """What keeps the run off the node groups of its environment, if that has any."""
+    if not groups:
+        if spec.kubernetes.node_groups:
+            remedy = "no environment is named that has groups: use --on STACK, or node_selector"
+            yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
+        if spec.kubernetes.placement_group is not None:
+            remedy = "only node groups of an environment tell whether they have one: use --on STACK, or node_selector"
+            yield Problem("kubernetes.placement_group", spec.kubernetes.placement_group, remedy)
+        return
+    choice = node_groups.choose(spec, groups)
+    if isinstance(choice, list):
+        yield from choice
+    elif spec.image and not spec.kubernetes.image and choice.spec.resources.gpu:
+        yield from _kernels(spec.image, choice)
+
+
+def _kernels(image: str, choice: Choice) -> Iterable[Problem]:
+    if choice.capability and images.build_with_kernels(image, choice.capability) is None:
+        group, kind = choice.groups[0], "sm_" + choice.capability.replace(".", "")
+        remedy = f"no build has kernels for the GPUs of {group.name} ({group.type}, {kind}): "
+        yield Problem("image", image, remedy + "choose another node group, or an image by kubernetes.image")
+
+
+def within(path: str, folders: Iterable[str]) -> bool:
+    """Whether an absolute *path* is one of *folders* or inside one."""
+    return any(os.path.commonpath([path, folder]) == folder for folder in folders)
+
+
+def _labels(spec: JobSpec) -> Iterable[Problem]:
+    for key, value in spec.kubernetes.labels.items():
+        if names.is_reserved(key):
+            yield Problem(f"kubernetes.labels.{key}", value, "spotmpi finds its runs by this label: choose another key")
+
+
+def _mounts(spec: JobSpec) -> Iterable[Problem]:
+    seen: set[str] = set()
+    for index, mount in enumerate(spec.kubernetes.mounts):
+        field, path = f"kubernetes.mounts.{index}.path", mount.path
+        if not path.startswith("/") or os.path.normpath(path) != path or path == "/":
+            yield Problem(field, path, "write an absolute path below /, without .. and a slash at its end")
+        elif within(path, _OURS) or path == "/dev":
+            yield Problem(field, path, f"is spotmpi's own; use another than {', '.join(_OURS)}")
+        elif path in seen:
+            yield Problem(field, path, "is mounted twice; give one of them another path")
+        seen.add(path)
+
+
+def _secret_variables(spec: JobSpec) -> Iterable[Problem]:
+    for name, source in spec.kubernetes.secret_env.items():
+        field = f"kubernetes.secret_env.{name}"
+        if not re.fullmatch(VARIABLE, name) or name.startswith("SPOTMPI_"):
+            yield Problem(field, source, "a variable's name has letters, digits and _ only, and no SPOTMPI_ in front")
+        elif name in spec.env:
+            yield Problem(field, source, f"env.{name} gives it already; take one of them away")
+        if not re.fullmatch(r"[^/\s]+/[^/\s]+", source):
+            yield Problem(field, source, 'write it as SECRET/KEY, such as "wandb/api-key"')
+
+
+def _mpi(spec: JobSpec) -> Iterable[Problem]:
+    for argument in spec.mpi.args:
+        instead = _WORLD.get(argument.partition("=")[0].lstrip("-")) if argument.startswith("-") else None
+        if instead:
+            yield Problem(
+                "mpi.args", argument, f"the run itself says how many ranks there are and where: use {instead}"
+            )
+
+
+def _checkpoint(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:
+    path = spec.checkpoint.path
+    if path is None or lasting is None:
+        return
+    if not within(names.checkpoints(f"{place.RUNS}/run", path), lasting):
+        remedy = (
+            "use a relative path, or one in " + ", ".join(lasting) if lasting else "set kubernetes.volume to a claim"
+        )
+        yield Problem("checkpoint.path", path, f"is on no volume that outlives the pods: {remedy}")

@@ -1,0 +1,132 @@
+"""Variants of a job spec, as ``name:key=value,...`` describes them. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spotmpi.core.errors import InputError, Problem, wrong
+from spotmpi.spec import job as specs
+from spotmpi.spec.job import JobSpec
+
+BASE = "base"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
+_FIELD = "--variant"
+_SHAPE = 'write it as name:key=value,..., such as "wide:slots=2" or "fp16:args+=--allreduce-dtype fp16"'
+_SELECTS = tuple(f"kubernetes.{key}" for key in ("node_selector", "node_groups", "instance_type", "placement_group"))
+_NOT_MEASURED = ("name", "limits")  # what may differ without changing what is measured
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A spec under a name; ``settings`` are the texts that made it from the base, ``keys`` what they change.
+
+    ``levels`` are the (factor, level in words) of a study that it stands for.
+    """
+
+    name: str
+    settings: tuple[str, ...]
+    spec: JobSpec
+    levels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What the variant changes on purpose: the spec's top-level keys, and ``machine`` where it selects nodes."""
+        changed = {re.split(r"[.+=]", setting.strip())[0] for setting in self.settings}
+        selects = any(setting.strip().startswith(_SELECTS) for setting in self.settings)
+        return tuple(sorted({*changed, "machine"} if selects else changed))
+
+    @property
+    def text(self) -> str:
+        """What ``--variant`` was given."""
+        return f"{self.name}:{','.join(self.settings)}"
+
+
+def read(texts: Iterable[str], base: JobSpec) -> tuple[Variant, ...]:
+    """The base itself and then the variants that *texts* describe.
+
+    Raises:
+        InputError: with every problem: an unreadable text, an unknown key, a name used twice, nothing changed.
+    """
+    found = [Variant(BASE, (), base)]
+    problems: list[Problem] = []
+    for text in texts:
+        try:
+            variant = _read(text, base)
+        except InputError as error:
+            problems += error.problems
+            continue
+        problem = _clash(variant, text, found)
+        problems += [problem] if problem else []
+        found.append(variant)
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
+
+
+def _read(text: str, base: JobSpec) -> Variant:
+    name, colon, rest = text.partition(":")
+    settings = tuple(_split(rest))
+    if not colon or not settings:
+        raise wrong(_FIELD, text, _SHAPE)
+    if not _NAME.fullmatch(name):
+        raise wrong(_FIELD, text, f"its name {name!r} may hold letters, digits and . _ + - only, at most 40 of them")
+    spec = base
+    for setting in settings:
+        spec = changed(spec, setting, text)
+    return Variant(name, settings, spec)
+
+
+def changed(spec: JobSpec, setting: str, text: str) -> JobSpec:
+    """*spec* with ``key=value`` or ``args+=text`` applied; InputError names *text* where that is not possible."""
+    key, equals, value = (part.strip() for part in setting.partition("="))
+    if key == "nodes":
+        raise wrong(_FIELD, text, "node counts are varied with --nodes")
+    if not equals or not key.strip("+"):
+        raise wrong(_FIELD, text, f"{setting!r} sets nothing: {_SHAPE}")
+    try:
+        if not key.endswith("+"):
+            return specs.from_values(spec.canonical(), [setting])
+        if key != "args+":
+            raise wrong(_FIELD, text, f"only args can be added to, not {key[:-1]}")
+        return specs.from_values({**spec.canonical(), "args": [*spec.args, *shlex.split(value)]})
+    except ValueError as error:
+        raise wrong(_FIELD, text, f"{setting!r}: {error}") from None
+    except InputError as error:
+        raise InputError([Problem(f"{_FIELD} {text}", None, str(problem)) for problem in error.problems]) from None
+
+
+def _clash(variant: Variant, text: str, others: Sequence[Variant]) -> Problem | None:
+    for other in others:
+        if variant.name == other.name:
+            why = "the spec itself goes by that name" if other.name == BASE else "two variants have this name"
+            return Problem(_FIELD, text, f"{why}; give it another")
+        if _measured(variant.spec) == _measured(other.spec):
+            same = "changes nothing that is measured" if other.name == BASE else f"is the same as {other.name}"
+            return Problem(_FIELD, text, f"{same}; leave it out or change another key")
+    return None
+
+
+def _measured(spec: JobSpec) -> dict[str, object]:
+    return {key: value for key, value in spec.canonical().items() if key not in _NOT_MEASURED}
+
+
+def _split(text: str) -> list[str]:
+    """*text* cut at the commas outside of quotes and brackets."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "[{":
+            depth += 1
+        elif letter in "]}":
+            depth -= 1
+        if letter == "," and not quote and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]

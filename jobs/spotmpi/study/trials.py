@@ -1,0 +1,68 @@
+"""Trials of a sweep on a backend: the runner that `spotmpi.study.execution` asks for."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from spotmpi.backends.base import Backend, Say
+from spotmpi.backends.follow import follow, interrupts
+from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.events import Event
+from spotmpi.runs.reader import RunState
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.validate import require_valid
+from spotmpi.study.placement import Whereabouts
+
+
+class BackendRunner:
+    """Runs trials on *backend*; *watch* sees their events, *say* hears the rest. Ctrl-C stops the trial under way.
+
+    *runs_folder* is where the backend keeps their records.
+    """
+
+    def __init__(self, backend: Backend, runs_folder: Path, watch: Callable[[Event], None], say: Say) -> None:
+        self._backend = backend
+        self._runs_folder = runs_folder
+        self._whereabouts = Whereabouts(say)
+        self._watch = watch
+        self._say = say
+        self._said: set[str] = set()
+
+    def require_valid(self, spec: JobSpec) -> None:
+        """Raise InputError with everything that keeps *spec* from running here."""
+        require_valid(spec, self._backend.survey(spec))
+
+    def new_id(self, spec: JobSpec) -> str:
+        """An id that no run has yet."""
+        return names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
+
+    def run(self, spec: JobSpec, run: str) -> RunState:
+        """Run *spec* under that id, to its end."""
+        plan = self._backend.plan(spec, run)
+        for note in plan["notes"]:
+            # The same for every trial of a kind: once is enough.
+            if note not in self._said:
+                self._said.add(note)
+                self._say(note)
+        self._backend.submit(spec, plan, self._say)
+        return self.follow(run)
+
+    def follow(self, run: str) -> RunState:
+        """Wait for the end of a run; UnknownRun where there is none."""
+
+        def on_interrupt(now: bool) -> None:
+            self._say("killing the trial" if now else "stopping the trial and the sweep; Ctrl-C again kills")
+            self._backend.stop(run, "Ctrl-C", now)
+
+        events = self._backend.events(run, True)
+        with interrupts(on_interrupt):
+            end = follow(events, self._watch)
+        if end is None:
+            raise SpotmpiError(f"lost sight of run {run}; the same bench command takes it up again")
+        state = self._backend.state(run)
+        self._whereabouts.note(names.RunPaths(self._runs_folder / run))
+        return state

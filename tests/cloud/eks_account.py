@@ -1,0 +1,109 @@
+"""EKS and its AMI parameters as an account answers for them.
+
+Shapes and statuses are those of botocore's EKS and SSM models; the names of the parameters are in the EKS user guide,
+retrieve-ami-id. Whoever asks in the engine gets its versions from the stand-in cloud.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.cloud.scripted_account import Refusal, ScriptedAccount
+
+STANDARD, EXTENDED = "STANDARD_SUPPORT", "EXTENDED_SUPPORT"
+GPU, PLAIN = "AL2023_x86_64_NVIDIA", "AL2023_x86_64_STANDARD"
+
+
+def node_group(group: str, release: str, ami_type: str = GPU, status: str = "ACTIVE") -> dict[str, Any]:
+    """A node group as DescribeNodegroup tells of it; `system` is that of the system nodes."""
+    labels = {"spotmpi.dev/role": "system"} if group == "system" else {"spotmpi.dev/group": group}
+    version = ".".join(release.split(".")[:2])
+    return {"labels": labels, "version": version, "releaseVersion": release, "amiType": ami_type, "status": status}
+
+
+@dataclass
+class Eks:
+    """One cluster (none without a version), its add-ons and node groups, and what EKS offers; `look` comes first."""
+
+    version: str = "1.35"
+    status: str = "ACTIVE"
+    addons: dict[str, str] = field(default_factory=dict)
+    foreign: set[str] = field(default_factory=set)  # add-ons that the environment did not make
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    offered: dict[str, tuple[str, datetime]] = field(
+        default_factory=lambda: {
+            "1.36": (STANDARD, datetime(2027, 8, 2, tzinfo=UTC)),
+            "1.35": (STANDARD, datetime(2027, 3, 27, tzinfo=UTC)),
+            "1.34": (STANDARD, datetime(2026, 12, 2, tzinfo=UTC)),
+            "1.33": (EXTENDED, datetime(2026, 7, 29, tzinfo=UTC)),
+        }
+    )
+    # Of each add-on by Kubernetes version, newest first, and which of them is EKS's default.
+    addon_versions: dict[str, list[tuple[str, bool]]] = field(
+        default_factory=lambda: {
+            "1.36": [("v1.36.9-eksbuild.1", False), ("v1.36.1-eksbuild.2", True), ("v1.35.1-eksbuild.2", False)],
+            "1.35": [("v1.35.1-eksbuild.2", True), ("v1.34.1-eksbuild.2", False)],
+        }
+    )
+    releases: dict[str, str] = field(
+        default_factory=lambda: {"1.35": "1.35.4-20261110", "1.36": "1.36.1-20261110", "1.37": "1.37.0-20261120"}
+    )
+    look: Callable[[], None] = lambda: None
+
+    def script(self, account: ScriptedAccount) -> None:
+        """Let *account* answer for it."""
+        account.answers |= {
+            "DescribeCluster": self._answer(self._cluster),
+            "ListAddons": self._answer(lambda asked: {"addons": sorted(self.addons)}),
+            "DescribeAddon": self._answer(self._addon),
+            "DescribeAddonVersions": self._answer(self._addon_versions),
+            "ListNodegroups": self._answer(lambda asked: {"nodegroups": sorted(self.groups)}),
+            "DescribeNodegroup": self._answer(lambda asked: {"nodegroup": self.groups[asked["nodegroupName"]]}),
+            "DescribeClusterVersions": self._answer(self._versions),
+            "GetParameter": self._answer(self._parameter),
+        }
+
+    def _answer(self, answer: Callable[[Mapping[str, Any]], Any]) -> Callable[[str, Mapping[str, Any]], Any]:
+        def answered(region: str, asked: Mapping[str, Any]) -> Any:
+            self.look()
+            return answer(asked)
+
+        return answered
+
+    def _cluster(self, asked: Mapping[str, Any]) -> Any:
+        if not self.version:
+            raise Refusal("ResourceNotFoundException", f"No cluster found for name: {asked['name']}.")
+        return {"cluster": {"name": asked["name"], "version": self.version, "status": self.status}}
+
+    def _addon(self, asked: Mapping[str, Any]) -> Any:
+        name = asked["addonName"]
+        tags = {} if name in self.foreign else {"spotmpi:environment": asked["clusterName"]}
+        return {"addon": {"addonName": name, "addonVersion": self.addons[name], "status": "ACTIVE", "tags": tags}}
+
+    def _addon_versions(self, asked: Mapping[str, Any]) -> Any:
+        kubernetes = asked["kubernetesVersion"]
+        versions = [
+            {"addonVersion": name, "compatibilities": [{"clusterVersion": kubernetes, "defaultVersion": default}]}
+            for name, default in self.addon_versions.get(kubernetes, [])
+        ]
+        return {"addons": [{"addonName": asked["addonName"], "addonVersions": versions}] if versions else []}
+
+    def _versions(self, asked: Mapping[str, Any]) -> Any:
+        wanted = asked.get("clusterVersions", list(self.offered))
+        found = [
+            {"clusterVersion": version, "versionStatus": status, "endOfStandardSupportDate": ends}
+            for version, (status, ends) in self.offered.items()
+            if version in wanted
+        ]
+        return {"clusterVersions": found}
+
+    def _parameter(self, asked: Mapping[str, Any]) -> Any:
+        for version, release in self.releases.items():
+            for kind in ("standard", "nvidia"):
+                stem = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/{kind}"
+                if asked["Name"] == f"{stem}/recommended/release_version":
+                    return {"Parameter": {"Name": asked["Name"], "Value": release}}
+        raise Refusal("ParameterNotFound", asked["Name"])

@@ -1,0 +1,108 @@
+"""The agents of one run as real processes on this machine, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent import pod_context as place
+from spotmpi.core.events import Event
+from spotmpi.plan.agent_plan import Shipped, pod_plan
+from spotmpi.runs import pod_output
+from spotmpi.spec.job import from_values
+from tests import transient_errors
+
+RUN = "plain-1"
+LIMIT = 90.0  # seconds for anything, on a busy machine
+
+
+class Gang:
+    """The agents of one run, each with its own mounts and all with the same run folder."""
+
+    def __init__(self, folder: Path, values: dict[str, Any]) -> None:
+        self.folder = folder
+        spec = from_values({"launcher": "none", "nodes": 2, **values})
+        shipped = Shipped({}, {"spec.toml": spec.to_toml()}, machine={"zone": "zone-a", "type": "big"})
+        self.plan = {**pod_plan(spec, RUN, shipped), "submitted": time.time()}
+        self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
+        self.plan["folder"] = str(folder)
+        self.plan["environment"] = {**self.plan["environment"], "HOME": str(folder)}
+        self.plan["environment"]["PYTHONPATH"] = spec.env.get("PYTHONPATH", "")
+        if self.plan["staging"]:
+            self.plan["staging"]["to"] = str(folder / "staged")
+        self.agents: dict[int, subprocess.Popen[str]] = {}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+
+    def start(
+        self, node: int, generation: int = 0, errors: Sequence[Sequence[Any]] = (), pod: str = ""
+    ) -> subprocess.Popen[str]:
+        """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`).
+
+        Agents of different pods share the run folder and nothing else.
+        """
+        mounts = self.folder / f"node-{node}{pod}"
+        port = self.port
+        if pod:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = int(probe.getsockname()[1])
+        for name in ("config", "secret", "pod", "work"):
+            (mounts / name).mkdir(parents=True, exist_ok=True)
+        if not (mounts / "runs").exists():
+            (self.folder / "runs").mkdir(exist_ok=True)
+            (mounts / "runs").symlink_to(self.folder / "runs")
+        (mounts / "config" / "plan.json").write_text(json.dumps(self.plan))
+        (mounts / "secret" / "id").write_text("key")
+        environment = {**os.environ, place.ENV_NODE: str(node), place.ENV_GENERATION: str(generation)}
+        environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+        environment[transient_errors.VARIABLE] = json.dumps(list(errors))
+        command = [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
+        log = (self.folder / f"said-{node}-{generation}").open("w")
+        self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
+        return self.agents[node]
+
+    def codes(self) -> list[int]:
+        """The exit code of every agent, by node, once all have ended."""
+        return [self.agents[node].wait(LIMIT) for node in sorted(self.agents)]
+
+    def said(self, node: int = 0, generation: int = 0) -> list[Event]:
+        """The events that an agent has printed."""
+        log = self.folder / f"said-{node}-{generation}"
+        text = log.read_text() if log.exists() else ""
+        found = [pod_output.parse(line) for line in text.splitlines()]
+        return [entry.event for entry in found if entry and entry.event]
+
+    def until(self, what: str, found: Callable[[], object]) -> None:
+        """Wait for something."""
+        deadline = time.monotonic() + LIMIT
+        while not found():
+            said = [(event.kind, event.values) for event in self.said()]
+            assert time.monotonic() < deadline, f"{what}: {said}"
+            time.sleep(0.02)
+
+    def printed(self, text: str, node: int = 0) -> None:
+        """Wait until a program on a node has printed *text*."""
+        self.until(text, lambda: any(event.values.get("text") == text for event in self.said(node)))
+
+    def attempt(self, number: int = 1) -> dict[str, Any]:
+        """The record of an attempt."""
+        path = self.folder / "runs" / RUN / "attempts" / str(number) / "node-0.json"
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+
+def kinds(events: list[Event]) -> list[str]:
+    return [event.kind for event in events if event.kind not in ("line", "metric", "waiting")]
+
+
+def has_printed(run: Gang, node: int, generation: int = 0) -> bool:
+    return any(event.kind == "line" for event in run.said(node, generation))

@@ -1,0 +1,70 @@
+"""The pod side has to work in any image with Python 3.8: it needs nothing else."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core import names
+
+POD = sorted((names.SOURCE / "spotmpi" / "agent").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", POD, ids=lambda path: path.name)
+def test_the_pod_side_imports_the_standard_library_and_itself_only(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 8))):
+        imported: list[str] = []
+        if isinstance(node, ast.Import):
+            imported = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            imported = [node.module or ""]
+        for name in imported:
+            top = name.partition(".")[0]
+            assert top in sys.stdlib_module_names or top == "__future__", f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", POD, ids=lambda path: path.name)
+def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    modules = {name: module for node in ast.walk(tree) for name, module in imported_names(node)}
+    for node in evaluated(tree):
+        if isinstance(node, ast.Subscript):
+            written = ast.unparse(node.value)
+            first, _, rest = written.partition(".")
+            meant = f"{modules.get(first, first)}.{rest}".rstrip(".")
+            # dict[str, int] or collections.abc.Iterator[str]: only annotations may say that.
+            generic = isinstance(named(meant), type) and hasattr(named(meant), "__class_getitem__")
+            assert not generic, f"line {node.lineno}: write {ast.unparse(node)} with the names of typing"
+
+
+def imported_names(node: ast.AST) -> list[tuple[str, str]]:
+    """The names that an import of the standard library binds, each with what it stands for."""
+    if isinstance(node, ast.Import):
+        return [(alias.asname or alias.name, alias.name) for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        return [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
+    return []
+
+
+def evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below *node* that are evaluated when the file runs: annotations are not."""
+    for field, value in ast.iter_fields(node):
+        if field not in ("annotation", "returns"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield child
+                    yield from evaluated(child)
+
+
+def named(meant: str) -> object:
+    """The built-in type, or the thing of the standard library's modules, of that name; None where there is none."""
+    module, _, name = meant.rpartition(".")
+    with contextlib.suppress(ImportError):
+        return getattr(importlib.import_module(module or "builtins"), name, None)
+    return None

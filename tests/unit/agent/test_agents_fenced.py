@@ -1,0 +1,135 @@
+"""An agent that lives on beside its successor: it ends its ranks at once, and writes nothing more.
+
+A pod that is deleted with `--force --grace-period=0` is gone from the API at once while its processes may go on
+(https://kubernetes.io/docs/tasks/run-application/force-delete-stateful-set-pod/), as they may on a node that does not
+answer: its pods' objects are taken away after a while, and others take their places.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import fencing as fence
+from spotmpi.agent import protocol
+from spotmpi.agent.pod_record import PodRecord
+from tests.contract.living import wait_until
+from tests.unit.agent.gang import LIMIT, RUN, Gang, kinds
+
+# Beats until the test says that it is enough; no request to end is heard.
+BEATS = """
+trap '' TERM
+while [ ! -e enough ]; do echo "$SPOTMPI_ATTEMPT" >> beats; echo beat; sleep 0.02; done
+"""
+
+
+def beats(folder: Path, attempt: int) -> int:
+    """How often the program of an attempt has beaten."""
+    path = folder / "beats"
+    return path.read_text().split().count(str(attempt)) if path.exists() else 0
+
+
+def events(run: Gang) -> list[str]:
+    lines = (run.folder / "runs" / RUN / "events.jsonl").read_text().splitlines()
+    return [json.loads(line)["event"] for line in lines]
+
+
+def test_an_agent_with_a_successor_ends_its_ranks_at_once_and_writes_nothing(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = gang("sh", "-c", BEATS, nodes=1, started=0)
+    old = run.start(0)
+    wait_until(lambda: beats(tmp_path, 1))
+
+    new = run.start(0, generation=1, pod="-again")
+    assert old.wait(LIMIT) == protocol.INTERRUPTED
+    last = beats(tmp_path, 1)
+    wait_until(lambda: beats(tmp_path, 2) > 10)
+    (tmp_path / "enough").touch()
+
+    assert new.wait(LIMIT) == 0
+    assert beats(tmp_path, 1) == last, "its rank is dead when the agent ends"
+    # The successor takes the attempt that left no record for an interrupted one.
+    assert events(run) == ["started", "interrupted", "started", "succeeded"]
+    assert not (run.folder / "runs" / RUN / "attempts" / "1" / "node-0.json").exists()
+    assert "attempt 2 has begun: attempt 1 ends here and writes nothing" in (tmp_path / "said-0-0").read_text()
+    assert kinds(run.said(0, 0)) == ["started"]
+
+
+def test_an_agent_that_wakes_up_after_its_successor_has_ended_the_run_writes_nothing(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = gang("sh", "-c", BEATS, nodes=1, started=0)
+    old = run.start(0)
+    wait_until(lambda: beats(tmp_path, 1))
+    log = run.folder / "runs" / RUN / "logs" / "1" / "node-0.log"
+    wait_until(log.exists)
+    old.send_signal(signal.SIGSTOP)
+    frozen = time.monotonic()
+    new = run.start(0, generation=1, pod="-again")
+    wait_until(lambda: beats(tmp_path, 2))
+    (tmp_path / "enough").touch()
+    assert new.wait(LIMIT) == 0
+    wait_until(lambda: time.monotonic() > frozen + fence.FRESH)
+    before = (log.read_text(), events(run), (run.folder / "runs" / RUN / "summary.json").read_text())
+
+    old.send_signal(signal.SIGCONT)
+
+    assert old.wait(LIMIT) == protocol.INTERRUPTED
+    assert (log.read_text(), events(run), (run.folder / "runs" / RUN / "summary.json").read_text()) == before
+
+
+def test_the_end_of_an_attempt_is_not_written_beside_a_newer_one(tmp_path: Path) -> None:
+    old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
+    assert (old.take_attempt(), new.take_attempt()) == (1, 2)
+    files = sorted(path for path in tmp_path.rglob("*"))
+
+    with pytest.raises(fence.Fenced, match="attempt 2 has begun"):
+        old.attempt(1, 0, {"cause": "succeeded"})
+    with pytest.raises(fence.Fenced, match="attempt 2 has begun"):
+        old.summary({"state": "succeeded"})
+    with pytest.raises(fence.Fenced, match="attempt 2 has begun"):
+        old.event("succeeded")
+    old.close()
+
+    assert sorted(path for path in tmp_path.rglob("*")) == files, "not even the reserve of its successor is taken away"
+    new.event("succeeded")
+    new.close()
+
+
+def test_a_newer_attempt_is_seen_where_a_listing_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux keeps what it knows of a folder on NFS for 30 to 60 s (acdirmin and acdirmax, nfs(5))."""
+    old = PodRecord(str(tmp_path))
+    old.take_attempt()
+    listdir = os.listdir
+    PodRecord(str(tmp_path)).take_attempt()
+    monkeypatch.setattr(os, "listdir", lambda path: ["1"] if str(path).endswith("attempts") else listdir(path))
+
+    with pytest.raises(fence.Fenced):
+        old.event("succeeded")
+
+
+def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) -> None:
+    old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
+    old.take_attempt()
+    new.take_attempt()
+    fence.leave_number(str(tmp_path), 1)  # written last
+
+    with pytest.raises(fence.Fenced):
+        old.event("succeeded")
+    new.event("started")
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("")])
+def test_a_number_that_cannot_be_read_fences_nobody_off(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    ours = PodRecord(str(tmp_path))
+    ours.take_attempt()
+    damage(tmp_path / fence.NEWEST)
+
+    ours.event("started")

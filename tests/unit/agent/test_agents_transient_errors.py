@@ -1,0 +1,168 @@
+"""Agents whose disk, name service or descriptors fail for a moment: the attempt is repeated, the run goes on."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import socket
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import node, protocol, system_errors
+from spotmpi.agent.staging import Staging
+from tests.transient_errors import TransientErrors
+from tests.unit.agent.gang import LIMIT, RUN, Gang, kinds
+from tests.unit.agent.test_staging import finished
+
+STALE, FAILED_READ = errno.ESTALE, errno.EIO
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EROFS, "Read-only file system"), True),
+        (FileNotFoundError("the image has no mpirun on PATH"), True),
+        (PermissionError(errno.EACCES, "Permission denied"), True),
+        (OSError("the code in user.tgz cannot be unpacked"), True),
+        (OSError(errno.ESTALE, "Stale file handle"), False),
+        (OSError(errno.EIO, "Input/output error"), False),
+        (OSError(errno.EMFILE, "Too many open files"), False),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), False),
+        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), False),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+    ],
+    ids=str,
+)
+def test_only_what_another_attempt_meets_again_ends_the_run(error: OSError, permanent: bool) -> None:
+    code = protocol.NOT_RETRYABLE if permanent else protocol.INTERRUPTED
+    assert system_errors.outcome(error).exit_code == code
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [["resolve", "127.0.0.1:9", socket.EAI_AGAIN]],
+        [["open", "*/environment.json", errno.EMFILE]],
+        [["list", "*/shared", STALE]],
+        [["read", "*/shared/labels", FAILED_READ, 2]],  # shutil falls back to another call once
+    ],
+    ids=["a second without DNS", "no descriptor left", "a stale folder of data", "data that cannot be read"],
+)
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_error_that_passes_interrupts_the_attempt_before_its_launch(
+    gang: Callable[..., Gang], tmp_path: Path, at: int, errors: list[list[Any]]
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "labels").write_text("cat dog")
+    data = {"path": str(tmp_path / "shared"), "stage": "node"}
+    run = gang("true", started=0, data=data, limits={"failures": 0, "interruptions": 1})
+    for each in (0, 1):
+        run.start(each, errors=errors if each == at else [])
+
+    assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
+    run.agents[1].kill()  # as JobSet does, for node 0 may have ended before this one came
+    assert kinds(run.said()) == ["interrupted", "restarted"]
+    first = run.attempt()
+    assert first["cause"] == "interruption" and first["first_iteration"] is None
+    assert first["reason"].startswith("node 1: ") or at == 0
+
+    for each in (0, 1):
+        run.start(each, generation=1)
+    assert run.codes() == [0, 0]
+    assert kinds(run.said(0, 1)) == ["started", "succeeded"], "the interruption is counted once"
+    summary = json.loads((run.folder / "runs" / RUN / "summary.json").read_text())
+    assert [each["cause"] for each in summary["attempts"]] == ["interruption", "succeeded"]
+
+
+@pytest.mark.parametrize("file", ["*/.reserve", "*/spec.toml.part", "*/events.jsonl"])
+def test_a_record_that_cannot_be_opened_for_a_moment_is_opened_by_the_next_attempt(
+    gang: Callable[..., Gang], tmp_path: Path, file: str
+) -> None:
+    run = gang("true", nodes=1, started=0)
+    assert run.start(0, errors=[["open", file, STALE]]).wait(LIMIT) == protocol.INTERRUPTED
+    assert "Stale file handle" in (tmp_path / "said-0-0").read_text()
+
+    assert run.start(0, generation=1).wait(LIMIT) == 0
+
+
+def test_a_record_that_cannot_be_opened_at_all_ends_the_run_by_the_count_of_restarts(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = gang("true", nodes=1, started=0, limits={"failures": 1, "interruptions": 2})
+    errors = [["open", "*/.reserve", STALE]]
+    assert run.start(0, generation=3, errors=errors).wait(LIMIT) == protocol.INTERRUPTED
+    assert run.start(0, generation=4, errors=errors).wait(LIMIT) == protocol.NOT_RETRYABLE
+
+
+def test_a_full_disk_before_the_record_is_open_ends_the_run(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    run = gang("true", nodes=1, started=0)
+    assert run.start(0, errors=[["open", "*/.reserve", errno.ENOSPC]]).wait(LIMIT) == protocol.NOT_RETRYABLE
+    assert "No space left on device" in (tmp_path / "said-0-0").read_text()
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_record_that_cannot_be_written_during_the_attempt_interrupts_it(gang: Callable[..., Gang], at: int) -> None:
+    run = gang("sh", "-c", "echo $RANK; sleep 1", started=0, limits={"failures": 0})
+    for each in (0, 1):
+        run.start(each, errors=[["write", f"*/logs/1/node-{at}.log", STALE]] if each == at else [])
+
+    assert run.codes()[0] == protocol.INTERRUPTED
+    assert kinds(run.said()) == ["started", "interrupted", "restarted"]
+    assert "Stale file handle" in run.attempt()["reason"]
+
+
+def test_exit_code_75_on_any_node_is_an_interruption(gang: Callable[..., Gang]) -> None:
+    run = gang("sh", "-c", "test $RANK != 1 || exit 75; sleep 60", limits={"failures": 0})
+    assert run.codes() == [protocol.INTERRUPTED, 0]
+    assert run.attempt()["cause"] == "interruption" and run.attempt()["reason"].startswith("node 1: ")
+
+
+def test_staged_data_that_cannot_be_read_for_a_moment_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "labels").write_text("cat dog")
+    TransientErrors(monkeypatch.setattr).add("read", "*/labels", errno.EIO, 2)
+    plan = {"from": str(tmp_path / "shared"), "to": str(tmp_path / "node"), "stage": "node"}
+
+    broken, again = finished(Staging(plan)), finished(Staging(plan))
+
+    assert broken.failure is not None and broken.failure.exit_code == protocol.INTERRUPTED
+    assert again.failure is None
+
+
+@pytest.mark.parametrize(("error", "permanent"), [(errno.ESTALE, False), (None, True)])
+def test_an_archive_of_code_is_broken_only_where_it_could_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None, permanent: bool
+) -> None:
+    archive = tmp_path / "user.tgz"
+    whole = packed()
+    archive.write_bytes(whole[: None if error else 60])
+    code = {"archive": str(archive), "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
+    here: Any = SimpleNamespace(plan={"code": code, "folder": str(tmp_path)})
+    errors = TransientErrors(monkeypatch.setattr)
+    if error:
+        errors.add("read", "*/user.tgz", error)
+
+    with pytest.raises(OSError) as refused:
+        node.unpack_code(here)
+
+    assert system_errors.is_permanent(refused.value) is permanent
+
+
+def packed() -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+        info = tarfile.TarInfo("train.py")
+        info.size = 5
+        archive.addfile(info, io.BytesIO(b"pass\n"))
+    return target.getvalue()

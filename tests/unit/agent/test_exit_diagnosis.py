@@ -1,0 +1,173 @@
+"""The reason of an end, told from exit code and last lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotmpi.agent import exit_diagnosis as diagnosis
+from spotmpi.agent.lines import Line
+
+PRTERUN = """\
+--------------------------------------------------------------------------
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-host-123@1,1]
+   Exit code:    {code}
+--------------------------------------------------------------------------"""
+OPEN_MPI_4 = """\
+--------------------------------------------------------------------------
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[46239,1],2]
+  Exit code:    3
+--------------------------------------------------------------------------"""
+KILLED = """\
+--------------------------------------------------------------------------
+prterun noticed that process rank 1 with PID 4711 on node host exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------"""
+KILLED_4 = """\
+--------------------------------------------------------------------------
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+--------------------------------------------------------------------------
+mpirun noticed that process rank 0 with PID 0 on node digits-1-node-0-0 exited on signal 11 (Segmentation fault).
+--------------------------------------------------------------------------"""
+ABORTED = """\
+--------------------------------------------------------------------------
+prterun has exited due to process rank 1 with PID 0 on node host calling
+"abort". This may have caused other processes in the application to be
+terminated by signals sent by prterun (as reported here).
+--------------------------------------------------------------------------"""
+ABORTED_4 = """\
+--------------------------------------------------------------------------
+MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+with errorcode 3.
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+You may or may not see output from other processes, depending on
+exactly when Open MPI kills them.
+--------------------------------------------------------------------------"""
+ABORTED_BESIDE_MPIRUN_4 = "[host:15437] [[20659,0],0] ORTE_ERROR_LOG: Out of resource in file show_help.c at line 501"
+WRONG_USE_4 = """\
+[host:15619] *** An error occurred in MPI_Send
+[host:15619] *** on communicator MPI_COMM_WORLD
+[host:15619] *** MPI_ERR_RANK: invalid rank
+[host:15619] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+[host:15619] ***    and potentially your MPI job)"""
+LEFT = """\
+--------------------------------------------------------------------------
+prterun has exited due to process rank 1 with PID 16991 on node host exiting
+improperly. There are three reasons this could occur:
+
+You can avoid this message by specifying -quiet on the prterun command
+line.
+--------------------------------------------------------------------------"""
+LEFT_4 = """\
+--------------------------------------------------------------------------
+mpirun has exited due to process rank 1 with PID 17639 on
+node host exiting improperly. There are three reasons this could occur:
+
+You can avoid this message by specifying -quiet on the mpirun command line.
+--------------------------------------------------------------------------"""
+TORCHRUN = """\
+E1121 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 1) of binary: x
+Traceback (most recent call last):
+  File "/x/torch/distributed/run.py", line 900, in run
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-21_08:00:00
+  host      : host
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 4710)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 4710
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_08:00:00
+  host      : host
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 4711)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================"""
+
+LOST = """\
+--------------------------------------------------------------------------
+{family} has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-digits-1-node-0-0-14@0,0] on node digits-1-node-0-0
+  Remote daemon: [prterun-digits-1-node-0-0-14@0,1] on node digits-1-node-0-1
+
+This is usually due to either a failure of the TCP network
+connection to the node, or possibly an internal failure of
+the daemon itself. We cannot recover from this failure, and
+therefore will terminate the job.
+--------------------------------------------------------------------------"""
+
+
+def said(text: str, rank: int | None = None) -> list[Line]:
+    return [Line(rank, "e", line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "reason", "meant"),
+    [
+        (137, said(KILLED), "rank 1 was killed by SIGKILL", 137),
+        (139, said(KILLED_4), "rank 0 was killed by SIGSEGV", 139),
+        (3, said(PRTERUN.format(code=3)), "rank 1 ended with exit code 3", 3),
+        (3, said(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),
+        (
+            1,
+            [*said("ValueError: other", 0), *said("KeyError: 'conv1'", 1), *said(PRTERUN.format(code=1))],
+            "rank 1 ended with exit code 1: KeyError: 'conv1'",
+            1,
+        ),
+        (3, said(ABORTED), "rank 1 called MPI_Abort with 3", 3),
+        (78, [*said("ValueError: bad", 1), *said(ABORTED_4)], "rank 1 called MPI_Abort with 78: ValueError: bad", 78),
+        (
+            1,
+            [*said("ValueError: bad", 0), *said(ABORTED_BESIDE_MPIRUN_4)],
+            "the launcher on node 2 ended with exit code 1: ValueError: bad",
+            1,
+        ),
+        (6, [*said(WRONG_USE_4, 1), *said(ABORTED)], "rank 1 called MPI_Abort with 6: MPI_ERR_RANK: invalid rank", 6),
+        (6, said(WRONG_USE_4), "the launcher on node 2 ended with exit code 6: MPI_ERR_RANK: invalid rank", 6),
+        (75, said(f"{ABORTED_4}\n{LOST}"), "lost digits-1-node-0-1", 75),
+        (1, said(LEFT), "rank 1 ended without MPI_Finalize", 1),
+        (1, said(LEFT_4), "rank 1 ended without MPI_Finalize", 1),
+        (1, said(TORCHRUN.format(code=-9)), "rank 1 was killed by SIGKILL", -9),
+        (
+            1,
+            [*said("ValueError: mine", 1), *said("KeyError: 'other'", 0), *said(TORCHRUN.format(code=78))],
+            "rank 1 ended with exit code 78: ValueError: mine",
+            78,
+        ),
+        (0, said(LOST.format(family="PRTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
+        (205, said(LOST.format(family="ORTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
+        (137, said(f"{KILLED}\n{LOST}"), "rank 1 was killed by SIGKILL", 137),
+        (-9, [], "the launcher on node 2 was killed by SIGKILL", -9),
+        (137, [], "the launcher on node 2 ended with exit code 137 (SIGKILL)", 137),
+        (200, [], "the launcher on node 2 ended with exit code 200", 200),
+        (127, said("x: no such command on PATH"), "the launcher on node 2 ended with exit code 127: x: no such", 127),
+        (1, said("a.b.MyError: why\n---"), "the launcher on node 2 ended with exit code 1: a.b.MyError: why", 1),
+        (4, [Line(None, "o", "stdout is no reason")], "the launcher on node 2 ended with exit code 4", 4),
+    ],
+)
+def test_the_reason_of_an_end_is_told_from_code_and_last_lines(
+    code: int, lines: list[Line], reason: str, meant: int
+) -> None:
+    assert diagnosis.describe(2, code, lines).startswith(reason)
+    assert diagnosis.exit_code(code, lines) == meant
+
+
+def test_a_launcher_that_succeeded_meant_it_whatever_it_printed() -> None:
+    assert diagnosis.exit_code(0, said(TORCHRUN.format(code=3))) == 0

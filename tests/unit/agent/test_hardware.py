@@ -1,0 +1,126 @@
+"""What machine a run or an agent is on, and whether it can run what an image holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import gpus, hardware
+from spotmpi.runs import machine as here
+
+V100 = {"name": "Tesla V100-SXM2-16GB", "memory": "16384 MiB", "driver": "550.54.15", "capability": "7.0"}
+T4 = {"name": "Tesla T4", "memory": "15360 MiB", "driver": "550.54.15", "capability": "7.5"}
+IMAGE = {"cuda_of_framework": "12.6", "architectures": ["sm_75", "sm_80", "sm_86", "sm_90"]}
+
+
+def facts(*found: dict[str, str], cuda: str | None = "12.4") -> dict[str, Any]:
+    return {"gpus": list(found), "driver_cuda": cuda}
+
+
+def test_the_machine_is_described_by_what_decides_its_speed() -> None:
+    found = here.describe()
+    assert found["cores"] >= 1
+    assert found["memory_gib"] >= 1
+    assert found["cpu"]
+
+
+def test_gpus_are_read_from_nvidia_smi_which_is_asked_once_per_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, fake = tmp_path / "calls", tmp_path / "nvidia-smi"
+    line = ", ".join(V100.values())
+    fake.write_text(f'#!/bin/sh\necho x >> "{calls}"\necho "{line}"\necho "{line}"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for _ in range(2):
+        here.installed_gpus.cache_clear()
+        assert here.describe()["gpus"] == [V100, V100]
+    here.installed_gpus.cache_clear()
+    assert calls.read_text() == "x\n"
+
+
+@pytest.mark.parametrize("answer", ["", "No devices were found\n", "Tesla T4, 15360 MiB\n"])
+def test_an_answer_that_names_no_gpu_names_none(answer: str) -> None:
+    assert gpus.parse(answer) == []
+
+
+def test_the_cpu_model_is_read_with_single_spaces() -> None:
+    assert hardware.cpu_model("processor\t: 0\nmodel name\t: Some  CPU @ 2.30GHz\n") == "Some CPU @ 2.30GHz"
+    assert hardware.cpu_model("processor\t: 0\n") is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "runs"),
+    [("7.5", True), ("8.0", True), ("8.6", True), ("8.9", True), ("9.0", True), ("7.0", False), ("10.0", False)],
+)
+def test_compiled_code_runs_on_its_own_generation_from_its_own_number_on(capability: str, runs: bool) -> None:
+    assert gpus.have_kernels(IMAGE["architectures"], capability) is runs
+    assert not gpus.have_kernels(["compute_90", "sm_", ""], capability)
+    assert gpus.have_kernels(["sm_100"], "10.3") and not gpus.have_kernels(["sm_100"], "1.0")
+
+
+@pytest.mark.parametrize(
+    ("found", "image", "wanted"),
+    [
+        (facts(T4), IMAGE, 1),
+        (facts(T4, cuda="13.0"), IMAGE, 1),
+        (facts(T4, cuda=None), IMAGE, 1),
+        (facts(cuda=None), IMAGE, 1),
+        (facts(V100), {}, 1),
+        (facts(V100, cuda="11.0"), IMAGE, 0),
+        (facts(), {"cuda_of_framework": None, "architectures": []}, 0),
+    ],
+)
+def test_what_fits_or_cannot_be_known_is_let_through(found: dict[str, Any], image: dict[str, Any], wanted: int) -> None:
+    hardware.require_fit(found, image, wanted)
+
+
+@pytest.mark.parametrize(
+    ("found", "image", "told"),
+    [
+        (
+            facts(T4, cuda="12.4"),
+            {**IMAGE, "cuda_of_framework": "13.2"},
+            "driver 550.54.15 runs CUDA up to 12.4, the image has CUDA 13.2: update the nodes' driver, or use an image "
+            "for CUDA 12",
+        ),
+        (
+            facts(T4, V100),
+            IMAGE,
+            "the image has kernels for sm_75, sm_80, sm_86, sm_90, none for the Tesla V100-SXM2-16GB (sm_70): use an "
+            "image that is built for it",
+        ),
+        (
+            facts(T4),
+            {"cuda_of_framework": None, "architectures": []},
+            "the image has no CUDA but GPUs are asked for: build it on a CUDA base, see its Dockerfile",
+        ),
+    ],
+)
+def test_what_cannot_run_is_told_in_one_line_that_names_both(
+    found: dict[str, Any], image: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(hardware.Unfit) as refused:
+        hardware.require_fit(found, image, 1)
+    assert str(refused.value) == told
+
+
+def test_a_pod_tells_its_zone_and_the_rest_as_planned(tmp_path: Path) -> None:
+    (tmp_path / "labels").write_text('a="b"\ntopology.kubernetes.io/zone="zone-b"\n')
+
+    found = hardware.of_pod(str(tmp_path), {"zone": "zone-a", "market": "spot"})
+
+    assert (found["zone"], found["market"]) == ("zone-b", "spot")
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert hardware.of_pod(str(tmp_path / "none"), {"zone": "zone-a"})["zone"] == "zone-a"
+
+
+def test_like_machines_are_told_once() -> None:
+    small, big = {"cores": 4, "gpus": [T4]}, {"cores": 8, "gpus": [T4]}
+
+    assert hardware.grouped({0: small, 2: dict(small), 1: big}) == [{**small, "nodes": [0, 2]}, {**big, "nodes": [1]}]
+    assert hardware.grouped({}) == []

@@ -1,0 +1,42 @@
+"""The check of a run's SSH keys in its pods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import ssh
+from spotmpi.backends.kubernetes.submit.keys import make_keys
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    folder = tmp_path / "secret"
+    folder.mkdir()
+    for name, text in make_keys().items():
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+def test_a_check_that_takes_too_long_keeps_no_run_from_starting(
+    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It works: a line, and the keys are laid out. It fails: a traceback of `subprocess`, and the attempt is over."""
+    slow = tmp_path / "bin" / "ssh-keygen"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(slow.parent))
+    monkeypatch.setattr(ssh, "CHECKING", 0.05)
+
+    ssh.lay_out(secret, str(tmp_path / "ssh"))
+
+    assert (tmp_path / "ssh" / "ssh_config").is_file()
+    assert capsys.readouterr().err.startswith("ssh-keygen did not answer within 0.05 s: ")
+
+
+def test_what_is_no_key_is_told(secret: str, tmp_path: Path) -> None:
+    Path(secret, "id").write_text("not a key\n")
+    with pytest.raises(ssh.KeysWrong, match="the SSH Secret's id is no usable private key"):
+        ssh.lay_out(secret, str(tmp_path / "ssh"))

@@ -1,0 +1,18 @@
+from pathlib import Path
+
+import pytest
+
+from spotmpi.api import runs as api
+from spotmpi.spec.job import JobSpec, Limits
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed")])
+def test_a_program_that_closes_its_output_before_it_ends_is_judged_by_its_exit_code(
+    tmp_path: Path, code: int, state: str
+) -> None:
+    """The end of the pipes is not the end of the program: what it still does then is neither killed nor overlooked."""
+    late = tmp_path / "late"
+    command = ["sh", "-c", f'echo on; exec >&- 2>&-; sleep 0.3; echo x > "{late}"; exit {code}']
+    spec = JobSpec(command=command, launcher="none", limits=Limits(failures=0))
+    assert api.run(spec, where=tmp_path / "runs").state == state
+    assert late.exists()

@@ -1,0 +1,138 @@
+"""The command lines that start ranks on other hosts, and what ranks get to know of the network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import launchers, node
+from spotmpi.agent import pod_context as place
+from spotmpi.agent.launchers import Remote
+from spotmpi.images import environment as image_environment
+from spotmpi.plan.agent_plan import Shipped, pod_plan
+from spotmpi.spec.job import from_values
+
+REMOTE = Remote("/work/hosts", "/work/ssh_config", "eth0")
+
+
+def arguments(family: int, *own: str) -> str:
+    return " ".join(launchers.mpirun_over_ssh("mpirun", family, 4, REMOTE, own))
+
+
+def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
+    shared = "--bind-to none --map-by slot --mca pml ob1 --mca btl ^openib --mca btl_tcp_if_include eth0"
+    assert arguments(5) == (
+        f"mpirun --hostfile /work/hosts -np 4 {shared} --prtemca plm_ssh_no_tree_spawn 1 "
+        "--prtemca prte_if_include eth0 --prtemca plm_ssh_args -F /work/ssh_config --output tag"
+    )
+    assert arguments(4) == (
+        f"mpirun --hostfile /work/hosts -np 4 {shared} --mca plm_rsh_no_tree_spawn 1 "
+        "--mca btl_vader_single_copy_mechanism none --mca oob_tcp_if_include eth0 "
+        "--mca plm_rsh_args -F /work/ssh_config --tag-output"
+    )
+
+
+@pytest.mark.parametrize("family", [4, 5])
+@pytest.mark.parametrize(
+    ("own", "gone"),
+    [
+        (["--bind-to", "core"], "--bind-to none"),
+        (["-bind-to", "core"], "--bind-to none"),
+        (["--map-by=node"], "--map-by slot"),
+        (["-mca", "pml", "ucx"], "--mca pml ob1"),
+        (["--mca", "btl", "tcp,self"], "--mca btl ^openib"),
+        (["--mca", "btl_tcp_if_exclude", "lo,docker0"], "--mca btl_tcp_if_include eth0"),
+    ],
+)
+def test_arguments_of_the_users_take_the_place_of_the_default_that_they_set(
+    own: Sequence[str], gone: str, family: int
+) -> None:
+    plain, found = arguments(family), arguments(family, *own)
+    assert gone in plain
+    assert found == plain.replace(f" {gone}", "") + f" {' '.join(own)}"
+
+
+def test_arguments_that_set_something_else_come_after_the_defaults() -> None:
+    assert arguments(5, "-x", "A", "--mca", "coll", "^hcoll") == f"{arguments(5)} -x A --mca coll ^hcoll"
+
+
+@pytest.fixture
+def mpirun() -> str:
+    """The real mpirun of an image's environment, where it is installed."""
+    found = image_environment.location("chainermn") / "bin" / "mpirun"
+    if not found.is_file():
+        pytest.skip("the chainermn image's environment is not installed yet: tests of programs install it")
+    return str(found)
+
+
+@pytest.mark.parametrize(
+    "own", [["--bind-to", "core"], ["--map-by", "node:OVERSUBSCRIBE"], ["--mca", "btl", "self,sm"]]
+)
+def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
+    mpirun: str, own: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
+    remote = Remote(str(tmp_path / "hosts"), "/dev/null", "lo")
+    command = launchers.mpirun_over_ssh(mpirun, 5, 2, remote, own)
+    rank = ["sh", "-c", 'echo "$OMPI_COMM_WORLD_SIZE ranks"']
+
+    done = subprocess.run([*command, *rank], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[1,0]<stdout>: 2 ranks", "[1,1]<stdout>: 2 ranks"]
+
+
+def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
+    alone = launchers.mpirun_over_ssh("mpirun", 5, 4, REMOTE._replace(interface="lo"))
+    assert "prte_if_include" not in alone and "btl_tcp_if_include" in alone
+
+
+def place_of(tmp_path: Path, **values: Any) -> place.Place:
+    spec = from_values({"command": ["train"], "nodes": 2, **values})
+    plan = pod_plan(spec, "run-1", Shipped({}, {}))
+    plan["hosts"] = ["127.0.0.1", "127.0.0.1"]
+    return place.Place(plan, 1, 0, "token", str(tmp_path))
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pod's own folder."""
+    monkeypatch.setattr(place, "WORK", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "none", "mpirun"])
+def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(
+    work: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true")
+    here = place_of(work, launcher=launcher)
+
+    environment = node.write_environment(here, 1)
+    plan = node.attempt_plan(here, environment, "23456")
+
+    written = json.loads((work / "environment.json").read_text())
+    for found in (written, plan["environment"]):
+        assert (found["NCCL_SOCKET_IFNAME"], found["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
+    assert str(work / "environment.json") in plan["commands"][0]["arguments"]
+    assert ("--tag" in plan["commands"][0]["arguments"]) is (launcher == "torchrun")
+
+
+def test_an_interface_that_the_user_names_for_nccl_is_nccls_alone(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true")
+    here = place_of(work, launcher="mpirun", nccl={"SOCKET_IFNAME": "^docker0"})
+
+    environment = node.write_environment(here, 1)
+
+    assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("^docker0", "lo")
+    command = " ".join(node.attempt_plan(here, environment, "1")["commands"][0]["arguments"])
+    assert "--mca btl_tcp_if_include lo" in command

@@ -1,0 +1,182 @@
+"""What an agent printed can be had again from the run folder."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import record, replay
+from spotmpi.agent.lines import Line
+from spotmpi.agent.pod_record import PodRecord
+from spotmpi.runs import pod_output
+from spotmpi.runs.pod_output import Entry
+
+HOSTILE = [
+    "",
+    " ",
+    "a  b ",
+    "\t",
+    "\u00e9 \u2028 \U0001f600",
+    '{"n":1,"e":{}}',
+    "x" * 5000,
+    "ends in \\",
+    "\x1b[31mred",
+]
+
+
+def parsed(text: str) -> list[Entry]:
+    return [entry for line in text.splitlines() if (entry := pod_output.parse(line))]
+
+
+def recorded(folder: Path) -> None:
+    """Write one of everything, a second apart."""
+    ticks = itertools.count(1000)
+    written = PodRecord(str(folder), clock=lambda: next(ticks) + 0.123456789)
+    assert written.take_attempt() == 1
+    written.event(record.STARTED, attempt=1, failures=0, interruptions=0)
+    for text in HOSTILE:
+        written.line(1, 0, Line(None, "o", text))
+    written.line(1, 0, Line(3, "e", "oh"))
+    written.metric(1, 0, "metric", {"iteration": 20, "loss": 0.1 + 0.2})
+    written.attempt(1, 0, {"attempt": 1, "ended": next(ticks) + 0.5})
+    written.summary({"state": "succeeded", "ended": next(ticks) + 0.5})
+    written.event(record.SUCCEEDED)
+    written.close()
+
+
+def test_every_printed_entry_is_in_the_folder_with_the_same_values_and_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path)
+    printed = parsed(capsys.readouterr().out)
+    assert [entry.number for entry in printed] == list(range(1, len(HOSTILE) + 7))
+
+    replay.main([str(tmp_path), "0", "0", "1e12"])
+
+    found = parsed(capsys.readouterr().out)
+    assert len(found) == len(printed)
+    for was, now in zip(printed, found, strict=True):
+        assert (was.attempt, was.summary) == (now.attempt, now.summary)
+        if was.event and now.event:
+            assert was.event.time == pytest.approx(now.event.time, abs=1e-6)
+            assert was.event.to_json() | {"time": 0} == now.event.to_json() | {"time": 0}
+
+
+def test_a_span_leaves_out_what_is_older_and_what_is_newer(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    texts = [entry["l"][6] for entry in replay.entries(str(tmp_path), 0, 1001.5, 1004.5) if "l" in entry]
+    assert texts == HOSTILE[1:4] or texts == HOSTILE[0:3]
+
+
+def test_another_nodes_log_comes_without_node_0s_records(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    written = PodRecord(str(tmp_path))
+    written.line(1, 1, Line(None, "o", "from node 1"))
+    written.close()
+    found = replay.entries(str(tmp_path), 1, 0, 1e12)
+    assert [(entry["l"][1], entry["l"][2], entry["l"][6]) for entry in found] == [(1, 1, "from node 1")]
+
+
+def test_torn_and_missing_files_are_no_obstacle(tmp_path: Path) -> None:
+    assert replay.entries(str(tmp_path / "none"), 0, 0, 1e12) == []
+    (tmp_path / "events.jsonl").write_text('{"t": 1, "event": "started"}\n{"t": 2, "ev')
+    (tmp_path / "summary.json").write_text("{")
+    (tmp_path / "attempts" / "1").mkdir(parents=True)
+    assert json.dumps(replay.entries(str(tmp_path), 0, 0, 5)) == '[{"e": {"t": 1, "event": "started"}}]'
+
+
+STAMP = "2026-11-21T07:52:0{}.000000Z"
+
+
+def log_of(folder: Path, *lines: str, attempt: int = 1, node: int = 0) -> None:
+    place = folder / "logs" / str(attempt)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"node-{node}.log").write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
+
+
+def texts_of(folder: Path, node: int = 0) -> list[tuple[int, int, str]]:
+    """Attempt, number and text of every line that the folder holds of a node."""
+    found = [entry["l"] for entry in replay.entries(str(folder), node, 0, 1e12) if "l" in entry]
+    return [(line[0], line[2], line[6]) for line in found]
+
+
+def line(number: int, text: str) -> str:
+    return f"{STAMP.format(number)} - o {text}\n"
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "2026-11",
+        "2026-11-21T07:52:01.000000Z",
+        "2026-11-21T07:52:01.000000Z -",
+        "2026-11-21T07:52:01.000000Z - o",
+        "2026-13-45T99:52:01.000000Z - o x",
+        "0001-01-01T00:00:00.000000+23:59 - o x",
+        "2026-11-21T07:52:01.000000Z x o y",
+        "2026-11-21T07:52:01.000000Z " + "9" * 5000 + " o y",
+        "\0" * 50,
+        "\udcff\udcfe",
+        "",
+    ],
+)
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_torn_line_of_a_log_hides_no_other(tmp_path: Path, torn: str, at: int) -> None:
+    lines = [line(1, "a"), line(2, "b")]
+    lines.insert(at, f"{torn}\n")
+    log_of(tmp_path, *lines)
+    numbers = {text: number for _, number, text in texts_of(tmp_path)}
+    assert (numbers["a"], numbers["b"]) == ((2, 3) if at == 0 else (1, 3) if at == 1 else (1, 2))
+
+
+def test_a_torn_last_line_without_its_end_is_left_to_its_writer_and_hides_no_other_attempt(tmp_path: Path) -> None:
+    log_of(tmp_path, line(1, "a"), "2026-11-21T07:5")
+    log_of(tmp_path, line(2, "b"), line(3, "half a li").rstrip("\n"), attempt=2)
+    assert texts_of(tmp_path) == [(1, 1, "a"), (2, 1, "b")]
+
+
+def test_a_torn_line_between_others_is_text_at_the_time_of_the_line_before(tmp_path: Path) -> None:
+    log_of(tmp_path, line(1, "a"), "2026-11-21T07\n", line(3, "c"))
+    found = [entry["l"] for entry in replay.entries(str(tmp_path), 0, 0, 1e12)]
+    assert found[1][2:] == [2, found[0][3], None, "o", "2026-11-21T07"]
+
+
+@pytest.mark.parametrize("name", ["tmp", "1.part", "\u00b2", ".nfs000001"])
+def test_a_foreign_name_among_attempts_is_no_obstacle(tmp_path: Path, name: str) -> None:
+    log_of(tmp_path, line(1, "a"))
+    for folder in ("logs", "attempts"):
+        (tmp_path / folder / name).mkdir(parents=True)
+    assert texts_of(tmp_path) == [(1, 1, "a")]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        b'{"t": 2, "ev',
+        b"5",
+        b"null",
+        b'["t"]',
+        b'{"t": null}',
+        b'{"t": [1]}',
+        b'{"t": "x"}',
+        b'{"t": NaN}',
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+        b'{"t": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_a_torn_line_of_events_metrics_or_a_record_hides_no_other(tmp_path: Path, torn: bytes) -> None:
+    log_of(tmp_path, line(1, "a"))
+    for name in ("events.jsonl", "metrics.jsonl"):
+        (tmp_path / name).write_bytes(b'{"t": 1, "x": 1}\n' + torn + b'\n{"t": 3, "x": 2}\n' + torn)
+    (tmp_path / "attempts" / "1").mkdir(parents=True)
+    for record_of in ("attempts/1/node-0.json", "summary.json"):
+        (tmp_path / record_of).write_bytes(torn)
+    found = replay.entries(str(tmp_path), 0, 0, 1e12)
+    assert [entry for entry in found if "l" not in entry] == [
+        {kind: {"t": at, "x": value}} for at, value in ((1, 1), (3, 2)) for kind in ("m", "e")
+    ]
+    assert texts_of(tmp_path) == [(1, 1, "a")]

@@ -1,0 +1,110 @@
+"""A laptop that sleeps longer than a run's limits finds the run going on when it wakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent.attempt import Attempt
+from spotmpi.agent.clock import Clock
+from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, Ending, Outcome
+from spotmpi.agent.record import Record
+from spotmpi.agent.supervisor import Supervisor
+
+HOURS = 3600.0
+LIMITS = {"start": 60.0, "run": 600.0, "no_progress": 300.0, "cost": None, "failures": 0, "interruptions": 0}
+
+
+class JumpingClock(Clock):
+    """The clocks of a machine that tests put to sleep: Unix time goes on, as by the battery's clock, nothing else does.
+
+    Linux: clock_getres(2), CLOCK_MONOTONIC and CLOCK_REALTIME. macOS: mach_absolute_time(3).
+    """
+
+    def __init__(self) -> None:
+        self.slept = self.worked = 0.0
+
+    def __call__(self) -> float:
+        return 1_795_000_000.0 + self.slept + self.worked
+
+    def awake(self) -> float:
+        return 5000.0 + self.worked
+
+
+class Watching:
+    """Asked at each look of an attempt: lets *happens* happen once the program has said a word, then ends it."""
+
+    def __init__(self, folder: Path, clock: JumpingClock, slept: float, worked: float) -> None:
+        self.attempt: Attempt | None = None
+        self._folder, self._clock = folder, clock
+        self._slept, self._worked = slept, worked
+        self._looks = 0
+
+    def wanted(self) -> Ending | None:
+        if self.attempt and self.attempt.progress.alive:
+            self._looks += 1
+            if self._looks == 1:
+                self._clock.slept += self._slept
+                self._clock.worked += self._worked
+            if self._looks == 3:
+                (self._folder / "go").touch()
+        return None
+
+    def urgent(self) -> bool:
+        return False
+
+
+def outcome_of(
+    folder: Path, deadlines: dict[str, float | None], slept: float = 0.0, worked: float = 0.0, **limits: Any
+) -> Outcome:
+    """Run a program through what happens to its machine."""
+    clock = JumpingClock()
+    waits = ["sh", "-c", "echo up; until [ -e go ]; do sleep 0.01; done"]
+    plan = {
+        "commands": [{"node": 0, "arguments": waits, "environment": {}}],
+        "environment": {},
+        "folder": str(folder),
+        "metrics_pattern": None,
+        "limits": {**LIMITS, **limits},
+        "grace": 1.0,
+        "rate": 1.0,
+    }
+    watching = Watching(folder, clock, slept, worked)
+    until = {name: None if left is None else clock() + left for name, left in deadlines.items()}
+    record = Record(str(folder), clock)
+    attempt = Attempt(1, plan, record, watching, until, clock)
+    watching.attempt = attempt
+    outcome = attempt.run()
+    record.close()
+    return outcome
+
+
+def test_a_night_asleep_is_no_lack_of_progress_and_no_use_of_its_time(tmp_path: Path) -> None:
+    """It works: the program goes on to its end. It fails: "no progress", or limits.run is over, on waking."""
+    assert outcome_of(tmp_path, {"start": 60.0, "run": 600.0}, slept=8 * HOURS).cause == SUCCEEDED
+
+
+def test_time_at_work_counts(tmp_path: Path) -> None:
+    hung = outcome_of(tmp_path, {"start": 60.0, "run": None}, worked=301.0)
+    assert (hung.cause, hung.reason) == (FAILURE, "no progress for limits.no_progress (300s), last iteration none")
+
+
+def test_the_time_of_a_run_counts_while_its_machine_is_awake(tmp_path: Path) -> None:
+    over = outcome_of(tmp_path, {"start": 60.0, "run": 600.0}, worked=601.0, no_progress=None)
+    assert over.cause == NOT_RETRYABLE and str(over.reason).startswith("limits.run (600s) is over")
+
+
+def test_money_counts_as_the_bill_does_also_asleep(tmp_path: Path) -> None:
+    spent = outcome_of(tmp_path, {"start": 60.0, "run": None, "cost": HOURS}, slept=8 * HOURS, cost=1.0)
+    assert spent.cause == NOT_RETRYABLE and str(spent.reason).startswith("limits.cost ($1) is nearly spent")
+
+
+def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_path: Path) -> None:
+    """It works: 600 s less 100 s at work. It fails: the next attempt ends as it begins."""
+    clock = JumpingClock()
+    plan = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
+    supervisor = Supervisor(str(tmp_path), plan, clock)
+    clock.slept, clock.worked = 8 * HOURS, 100.0
+    until = supervisor._deadlines()["run"]
+    supervisor.record.close()
+    assert until == clock() + 500.0

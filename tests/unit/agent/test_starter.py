@@ -1,0 +1,100 @@
+"""What starts one rank: it becomes the command, or tags the command's lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.core import names
+from tests.contract.living import wait_until
+
+
+def starter(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
+    return subprocess.run(
+        [sys.executable, "-I", "-S", str(path), *arguments], capture_output=True, text=True, timeout=20, **more
+    )
+
+
+def test_the_starter_becomes_the_command(tmp_path: Path) -> None:
+    variables = tmp_path / "environment.json"
+    variables.write_text(json.dumps({"MINE": "é \n", "PATH": os.environ["PATH"]}))
+
+    done = starter(
+        "--env", str(variables), "python3", "-c", "import os, sys; print(os.environ['MINE'], sys.argv)", "a b"
+    )
+
+    assert done.returncode == 0 and done.stdout == "é \n ['-c', 'a b']\n"
+
+
+def test_the_starter_tells_what_cannot_be_started(tmp_path: Path) -> None:
+    assert starter("no-such-command").returncode == 127
+    assert "no-such-command: no such command on PATH" in starter("no-such-command").stderr
+    (tmp_path / "plain").touch()
+    refused = starter(str(tmp_path / "plain"))
+    assert refused.returncode == 126 and "cannot be run: Permission denied" in refused.stderr
+
+
+@pytest.mark.parametrize(("code", "ended"), [("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("true", 0)])
+def test_a_tagged_rank_ends_as_its_command_does(code: str, ended: int) -> None:
+    assert starter("--tag", "sh", "-c", code).returncode == ended
+
+
+def test_a_tagged_rank_hands_signals_on_and_does_not_wait_for_what_its_command_leaves_behind() -> None:
+    path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
+    code = "trap 'echo taken; exit 3' TERM; sleep 300 & echo up; wait"
+    rank = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(path), "--tag", "sh", "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == "[0,0]<stdout>: up\n"
+
+    rank.send_signal(signal.SIGTERM)
+
+    assert rank.wait(timeout=10) == 3 and rank.stdout.read() == "[0,0]<stdout>: taken\n"
+    os.killpg(rank.pid, signal.SIGKILL)
+
+
+def test_a_bar_without_line_end_passes_through_a_tagged_rank() -> None:
+    path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
+    rank = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(path), "--tag", "sh", "-c", "printf '10%%'; sleep 60"], stdout=subprocess.PIPE
+    )
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == b"[0,0]<stdout>+: 10%\n"
+    rank.kill()
+    rank.wait()
+
+
+def test_a_rank_dies_with_its_launcher() -> None:
+    path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
+    launcher = subprocess.Popen(
+        ["sh", "-c", f"{sys.executable} -I -S {path} sh -c 'echo $$; exec sleep 300' & wait"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stdout is not None
+    rank = int(launcher.stdout.readline())
+
+    launcher.send_signal(signal.SIGKILL)
+
+    assert launcher.stdout.read() == ""  # the pipe closes when its last holder has gone
+    launcher.wait()
+    wait_until(lambda: _gone(rank))
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True

@@ -1,0 +1,103 @@
+"""Each command as a function, tried from the cells of a notebook in a real kernel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+CELLS = {
+    "init": """
+from pathlib import Path
+from spotmpi.api import runs as api
+from spotmpi.spec.template import write
+write(Path("job.toml"))
+print(api.read_spec("job.toml").program)
+""",
+    "plan": """
+job = {
+    "name": "cell", "command": ["python3", "-c", CODE], "launcher": "none",
+    "metrics": {"pattern": r"step (?P<iteration>\\d+) loss (?P<loss>\\S+)", "samples_per_iteration": 4},
+    "limits": {"failures": 0},
+}
+print(api.plan(job)["name"], len(api.list_runs()))
+""",
+    "run": """
+seen = []
+state = api.run(job, watch=seen.append, say=print)
+print(state.state, state.iteration, [event.kind for event in seen if event.kind != "metric"][:3])
+""",
+    "status": "print(api.status(state.id).state, api.status(state.id[:12]).iteration)",
+    "logs": "print(*[event.values['text'] for event in api.logs(state.id) if event.kind == 'line'][-2:], sep='; ')",
+    "list": "print([each.state for each in api.list_runs()])",
+    "detach and stop": """
+going = api.run(job, ["command=['sleep', '60']"], detach=True)
+print(going.over, api.stop(going.id).state)
+""",
+    "resume": """
+print(api.plan_resume(going.id)["run"] == going.id)
+again = api.resume(going.id, ["command=['true']"])
+print(again.state, again.attempt)
+""",
+    "wrong input": """
+from spotmpi.core.errors import InputError
+try:
+    api.run({"nodes": 0, "x": 1})
+except InputError as error:
+    print([problem.field for problem in error.problems])
+""",
+    "bench": """
+from spotmpi.study.design import Factors
+sweep = api.bench(job, Factors(nodes=(1,), repeats=2), say=lambda text: None)
+print(type(sweep).__name__, len(sweep.trials), sweep.over)
+""",
+    "report": "print(type(api.report()).__name__)",
+    "clean": """
+print(len(api.clean(3600)), len(api.clean(0)) >= 4)
+api.clean(0, delete=True)
+print(len(api.list_runs()))
+""",
+}
+SAID = {
+    "init": "digits",
+    "plan": "cell 0",
+    "run": "succeeded 40 ['submitted', 'started', 'line']",
+    "status": "succeeded 40",
+    "logs": "step 39 loss 0.026; step 40 loss 0.025",
+    "list": "['succeeded']",
+    "detach and stop": "False stopped",
+    "resume": "True\nsucceeded 2",
+    "wrong input": "['nodes', 'x']",
+    "bench": "Sweep 2 True",
+    "report": "Report",
+    "clean": "0 True\n0",
+}
+CODE = "[print(f'step {i} loss {1 / i:.3f}', flush=True) for i in range(1, 41)]"
+
+
+def test_each_command_is_a_function_that_works_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.delenv("SPOTMPI_RUNS", raising=False)
+    kernel = tmp_path / "jupyter" / "kernels" / "this"
+    kernel.mkdir(parents=True)
+    start = f'["{sys.executable}", "-m", "ipykernel_launcher", "-f", "{{connection_file}}"]'
+    (kernel / "kernel.json").write_text(f'{{"argv": {start}, "display_name": "this", "language": "python"}}')
+    folder = tmp_path / "work"
+    folder.mkdir()
+    blank: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    cells = [{**blank, "source": f"CODE = {CODE!r}\n{text}"} for text in CELLS.values()]
+    written = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    notebook = nbformat.from_dict(written)  # type: ignore[no-untyped-call]
+
+    NotebookClient(notebook, kernel_name="this", timeout=60, resources={"metadata": {"path": str(folder)}}).execute()
+
+    said = {
+        name: "".join(output.text for output in cell.outputs if output.output_type == "stream").strip()
+        for name, cell in zip(CELLS, notebook.cells, strict=True)
+    }
+    assert said == SAID

@@ -1,0 +1,77 @@
+"""The calls themselves: against moto's EC2, and against an endpoint that throttles."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from botocore.awsrequest import AWSResponse
+from moto import mock_aws
+
+from spotmpi.aws import machine_types as machines
+from spotmpi.aws.errors import CallFailed
+from spotmpi.environments.zones.comparison import zone_plan
+from tests.cloud.scripted_account import ScriptedAccount, World
+
+THROTTLED = (
+    b"<Response><Errors><Error><Code>RequestLimitExceeded</Code><Message>slow</Message></Error></Errors></Response>"
+)
+REGIONS = (
+    b"<DescribeRegionsResponse><regionInfo><item><regionName>us-east-1</regionName></item></regionInfo>"
+    b"</DescribeRegionsResponse>"
+)
+
+
+def test_a_plan_reads_what_motos_ec2_says() -> None:
+    with mock_aws():
+        account, world = ScriptedAccount(), World()
+        world.script(account)
+        for operation in list(account.answers):
+            if operation.startswith("Describe") and operation != "DescribeInstances":
+                del account.answers[operation]  # moto has these, and lacks the rest (and a filter for instances)
+
+        plan = zone_plan(["g5.xlarge", "p4d.24xlarge"], 2, ["us-east-1"], account.aws, datetime.now(UTC))
+
+    there = [row for row in plan.rows if row.type == "g5.xlarge" and row.offered]
+    assert plan.unknown == () and len(there) >= 3
+    assert {(row.gpus, row.placement_group, row.efa, row.needed) for row in there} == {(1, True, False, 8)}
+    assert all(row.spot and row.spot > 0 for row in there)
+    big = next(row for row in plan.rows if row.type == "p4d.24xlarge" and row.offered)
+    assert (big.gpus, big.efa, big.needed, big.quota_code) == (8, True, 192, "L-7212CCBC")
+    names = {row.zone: row.zone_id for row in plan.rows}
+    assert set(names) == {f"us-east-1{letter}" for letter in "abcdef"} and len(set(names.values())) == 6
+
+
+@pytest.mark.parametrize(("refusals", "works"), [(2, True), (50, False)])
+def test_throttled_calls_are_repeated_with_growing_pauses(
+    refusals: int, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("botocore.endpoint.time.sleep", pauses.append)
+    account, tries = ScriptedAccount(), 0
+
+    def wire(request: Any, **_: Any) -> AWSResponse:
+        nonlocal tries
+        tries += 1
+        body, status = (THROTTLED, 503) if tries <= refusals else (REGIONS, 200)
+        return AWSResponse(request.url, status, {"content-type": "text/xml"}, _Raw(body))
+
+    account.aws.client("ec2", "us-east-1").meta.events.register("before-send", wire)
+
+    if works:
+        assert machines.regions(account.aws) == {"us-east-1": True}
+        # Each pause is drawn at random from a range that doubles.
+        assert tries == 3 and all(pause <= most for pause, most in zip(pauses, (1.0, 2.0), strict=True))
+    else:
+        with pytest.raises(CallFailed, match="AWS throttles it; repeat the command in a minute"):
+            machines.regions(account.aws)
+        assert tries == 6 and len(pauses) == 5
+
+
+class _Raw:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, **_: Any) -> Any:
+        yield self._body

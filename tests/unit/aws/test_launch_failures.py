@@ -1,0 +1,69 @@
+"""Why a run in an environment gets no nodes, in AWS's own words made readable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from spotmpi.aws.launch_failures import why_no_machine
+from spotmpi.aws.scaling import GROUP_TAG
+from spotmpi.core import environment
+from tests.cloud.scripted_account import ScriptedAccount
+from tests.unit.core.test_environment import OUTPUTS
+
+SUBMITTED = 1795240000.0
+FULL = (
+    "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity due to your request "
+    "configuration. Launching EC2 instance failed."
+)
+
+
+def launch(status: str, age: float = 60) -> dict[str, Any]:
+    """A launch that many seconds after the submission, or before where negative."""
+    began = datetime.fromtimestamp(SUBMITTED + age, UTC)
+    said = {"StatusMessage": FULL} if status == "Failed" else {}
+    return {"Description": "Launching a new EC2 instance", "StatusCode": status, "StartTime": began, **said}
+
+
+def told(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> str | None:
+    there = environment.parse({**OUTPUTS, "region": "us-east-1"})
+    account = ScriptedAccount()
+    sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
+    tags = [{"Key": GROUP_TAG, "Value": "gpus"}]
+
+    def done(region: str, asked: Mapping[str, Any]) -> Any:
+        assert asked["AutoScalingGroupName"] == "eks-gpus" and asked["MaxRecords"] <= 10
+        return {"Activities": list(activities)}
+
+    account.answers = {
+        "DescribeAutoScalingGroups": lambda region, asked: {
+            "AutoScalingGroups": [{"AutoScalingGroupName": "eks-gpus", "Tags": tags, **sizes}]
+        },
+        "DescribeScalingActivities": done,
+    }
+    return why_no_machine(account.aws, there, groups, SUBMITTED)
+
+
+def test_a_zone_without_capacity_is_told_with_its_group_and_a_way_out() -> None:
+    ended = {**launch("Successful"), "Description": "Terminating EC2 instance: i-0123"}
+    said = told(ended, launch("Failed"), launch("Successful", 5))
+    assert said is not None
+    assert said.startswith("scaling group gpus: AWS has no spot machine of this type left in the zone (`spotmpi plan`")
+
+
+@pytest.mark.parametrize(
+    ("activities", "groups"),
+    [
+        ([], ("gpus",)),
+        ([launch("InProgress"), launch("Failed", 5)], ("gpus",)),
+        ([launch("Failed", -60)], ("gpus",)),
+        ([launch("Failed")], ("other",)),
+    ],
+)
+def test_what_goes_well_is_over_or_concerns_others_is_not_told(
+    activities: list[dict[str, Any]], groups: tuple[str, ...]
+) -> None:
+    assert told(*activities, groups=groups) is None

@@ -1,0 +1,171 @@
+"""The bucket of Pulumi's state: made by `up` after a yes, looked at by the doctor, allowed by `doctor --iam`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from spotmpi.aws import state_bucket
+from spotmpi.aws.account import Aws
+from spotmpi.aws.state_bucket import Bucket, Condition, condition, make, named_in
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.dependencies import Hands
+from spotmpi.environments.iam import policy
+from spotmpi.environments.up import NotAgreed, Wishes, up
+from tests.cloud.environment_life import FIRST, Life
+from tests.cloud.scripted_account import KEY_ID, SECRET, ScriptedAccount, World
+from tests.cloud.stocked_account import Stock
+from tests.unit.environments.doctor.unbuilt import found, nothing_built
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    """An account whose S3 is moto's."""
+    with mock_aws():
+        yield Aws(boto3.Session(KEY_ID, SECRET), "us-east-1")
+
+
+@pytest.mark.parametrize(
+    ("address", "named"),
+    [
+        ("s3://my-state", Bucket("my-state", None)),
+        ("s3://my-state/some/folder?region=eu-west-1&awssdk=v2", Bucket("my-state", "eu-west-1")),
+        ("file:///tmp/state", None),
+        ("https://api.pulumi.com", None),
+        ("", None),
+    ],
+)
+def test_the_bucket_is_the_one_that_pulumi_is_told(address: str, named: Bucket | None) -> None:
+    assert named_in({state_bucket.VARIABLE: address}) == named
+
+
+@pytest.mark.parametrize(
+    ("region", "bucket"), [("us-east-1", Bucket("my-state", None)), ("us-east-1", Bucket("my-state", "eu-west-1"))]
+)
+def test_a_bucket_that_is_made_is_private_encrypted_and_versioned(aws: Aws, region: str, bucket: Bucket) -> None:
+    assert condition(aws, region, bucket) is None
+
+    make(aws, region, bucket)
+
+    assert condition(aws, region, bucket) == Condition(versioned=True, private=True)
+    s3 = boto3.client("s3", region_name=region)
+    (rule,) = s3.get_bucket_encryption(Bucket="my-state")["ServerSideEncryptionConfiguration"]["Rules"]
+    assert rule["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+    assert s3.get_bucket_location(Bucket="my-state")["LocationConstraint"] == bucket.region
+    make(aws, region, bucket)
+
+
+def test_a_bucket_as_s3_makes_it_by_itself_is_neither(aws: Aws) -> None:
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="my-state")
+    assert condition(aws, "us-east-1", Bucket("my-state", None)) == Condition(versioned=False, private=False)
+
+
+def test_a_name_that_another_account_has_is_told() -> None:
+    account = Stock().account()
+    account.refuse("CreateBucket", "BucketAlreadyExists")
+    with pytest.raises(SpotmpiError, match="another AWS account has a bucket my-state: names are worldwide"):
+        make(account.aws, "us-east-1", Bucket("my-state", None))
+
+
+def with_state(life: Life, address: str = "s3://my-state") -> Hands:
+    pulumi = life.hands.pulumi
+    return replace(life.hands, pulumi=replace(pulumi, variables={**pulumi.variables, "PULUMI_BACKEND_URL": address}))
+
+
+def test_up_makes_the_bucket_after_a_yes_and_asks_once(life: Life) -> None:
+    up("lab", with_state(life), Wishes(images=False))
+
+    question = "Make bucket my-state in us-east-1 for Pulumi's state, private, encrypted and versioned?"
+    assert life.did[:2] == [question, "Build lab as shown?"]
+    assert condition(life.account.aws, "us-east-1", Bucket("my-state", None)) == Condition(True, True)
+    life.did.clear()
+    up("lab", with_state(life), Wishes(images=False))
+    assert life.did == []
+
+
+def test_a_no_to_the_bucket_asks_pulumi_nothing(life: Life) -> None:
+    life.answers = [False]
+    with pytest.raises(NotAgreed, match="make it, or set PULUMI_BACKEND_URL to a state that exists"):
+        up("lab", with_state(life))
+    assert life.asked() == [] and life.stock.buckets == {}
+
+
+def test_a_state_elsewhere_needs_no_bucket(life: Life) -> None:
+    up("lab", with_state(life, "file:///tmp/state"), Wishes(images=False))
+    assert life.asked() == FIRST and life.stock.buckets == {}
+
+
+def test_a_bucket_whose_settings_may_not_be_read_is_used_as_it_is(life: Life) -> None:
+    life.account.refuse("GetBucketVersioning", "AccessDenied")
+
+    up("lab", with_state(life), Wishes(images=False))
+
+    assert life.asked() == FIRST and life.stock.buckets == {}
+    assert any("can't be looked at: s3:GetBucketVersioning in us-east-1 is not permitted" in line for line in life.said)
+
+
+BLOCKED = {"PublicAccessBlockConfiguration": state_bucket.PRIVATE}
+VERSIONED = {"VersioningConfiguration": {"Status": "Enabled"}}
+
+
+@pytest.mark.parametrize(
+    ("buckets", "level", "told"),
+    [
+        ({}, "warning", "there is no bucket my-state for Pulumi's state"),
+        ({"my-state": BLOCKED}, "warning", "my-state keeps no versions"),
+        ({"my-state": VERSIONED}, "warning", "my-state may be made public"),
+        ({"my-state": {**BLOCKED, **VERSIONED}}, "ok", "my-state is private and keeps versions"),
+    ],
+)
+def test_the_doctor_looks_at_the_bucket(
+    one_account: ScriptedAccount,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    buckets: Mapping[str, Any],
+    level: str,
+    told: str,
+) -> None:
+    nothing_built(one_account, World(), tmp_path, monkeypatch)
+    answers = Stock(buckets=dict(buckets)).account().answers
+    one_account.answers |= {name: answers[name] for name in ("GetBucketVersioning", "GetPublicAccessBlock")}
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
+
+    finding = found(one_account, "state bucket")
+
+    assert (finding.level, finding.message) == (level, told) and bool(finding.remedy) == (level != "ok")
+
+
+def test_the_policies_allow_what_is_done_to_the_state_and_no_more() -> None:
+    up_to, run = policy("up", "my-state"), policy("run", "my-state")
+    allowed = {each["Sid"]: each for each in up_to["Statement"]}
+    assert {"s3:GetObject", "s3:ListBucket"} == set(allowed["State"]["Action"])
+    assert {"s3:DeleteObject", "s3:PutObject"} == set(allowed["ChangeState"]["Action"])
+    assert {"s3:CreateBucket", "s3:PutBucketVersioning"} <= set(allowed["StateBucket"]["Action"])
+    assert all("my-state" in str(allowed[name]["Resource"]) for name in ("State", "ChangeState", "StateBucket"))
+    assert {"ecr:PutImage", "ecr:UploadLayerPart"} <= set(allowed["Push"]["Action"])
+    assert allowed["Push"]["Resource"] == "arn:aws:ecr:*:*:repository/spotmpi-*/*"
+    assert "s3:PutObject" not in json.dumps(run) and "s3:GetObject" in json.dumps(run)
+    assert len(json.dumps(up_to, separators=(",", ":"))) <= 6144
+    assert "arn:aws:s3" not in json.dumps(policy("up"))
+
+
+def test_the_calls_that_make_a_bucket_are_all_allowed() -> None:
+    account = Stock().account()
+    account.rights.clear()
+    make(account.aws, "us-east-1", Bucket("my-state", None))
+    condition(account.aws, "us-east-1", Bucket("my-state", None))
+
+    # IAM's names of these calls (service authorization reference, Amazon S3).
+    names = {
+        "s3:GetPublicAccessBlock": "s3:GetBucketPublicAccessBlock",
+        "s3:PutBucketEncryption": "s3:PutEncryptionConfiguration",
+        "s3:PutPublicAccessBlock": "s3:PutBucketPublicAccessBlock",
+    }
+    (allowed,) = [each["Action"] for each in policy("up", "my-state")["Statement"] if each["Sid"] == "StateBucket"]
+    assert {names.get(each, each) for each in account.rights} == set(allowed)

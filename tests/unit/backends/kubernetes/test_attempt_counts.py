@@ -1,0 +1,87 @@
+"""How many attempts a run on a cluster has had, also while no pod of it can tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.backends.kubernetes import backend as kubernetes
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.follow.attempt_counts import with_counters
+from spotmpi.core.names import RunPaths
+from spotmpi.plan import manifests
+from spotmpi.runs import cache as run_cache
+from spotmpi.runs import reader as run_records
+from spotmpi.runs.reader import RunState
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod
+
+
+def copy(runs_folder: Path, *events: dict[str, Any]) -> RunPaths:
+    """Lay down the copy of a terminal that submitted the run, and has seen *events* of it since."""
+    paths, spec = RunPaths(runs_folder / RUN), manifests.spec_of(jobset())
+    run_cache.create(paths, spec.to_toml(), manifests.copied_plan(spec, RUN, "this", "here"), 1000.0)
+    with paths.events.open("a") as file:
+        file.writelines(json.dumps({"t": 1000.0 + at, **event}) + "\n" for at, event in enumerate(events, 1))
+    return paths
+
+
+def counts(state: RunState) -> tuple[int, int, int]:
+    return state.attempt, state.failures, state.interruptions
+
+
+@pytest.mark.parametrize("seen", [0, 1, 3])
+def test_a_terminal_that_looks_while_the_gang_restarts_knows_all_attempts(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, seen: int
+) -> None:
+    """It works: JobSet's counters. It fails: "attempts 0 (0 failures, 0 interruptions)" after fifteen."""
+    counters = {"restarts": 15, "restartsCountTowardsMax": 2}
+    there = FakeCluster([], [jobset(status=counters)])
+    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    started = [{"event": "started", "attempt": each + 1, "failures": 0, "interruptions": each} for each in range(seen)]
+    copy(runs, *started)
+
+    state = KubernetesBackend(runs).state(RUN)
+
+    assert (state.state, *counts(state)) == ("waiting", 15, 2, 13)
+
+
+def test_the_agents_counts_win_where_they_cover_every_restart() -> None:
+    """JobSet counts a deleted pod as a failure, the agents as an interruption: each restart is counted once."""
+    status = {"restarts": 3, "restartsCountTowardsMax": 3}
+    known = RunState(RUN, "", "", "running", attempt=4, failures=0, interruptions=3)
+    assert with_counters(known, jobset(status=status), 0, waiting=False) == known
+
+
+def test_a_running_attempt_counts_and_so_do_those_of_earlier_submissions() -> None:
+    status = {"restarts": 2}
+    state = with_counters(RunState(RUN, "", "", "running", attempt=5), jobset(status=status), 5, waiting=False)
+    assert counts(state) == (8, 0, 2)
+    assert counts(with_counters(RunState(RUN, "", "", "submitted"), jobset(), 0, waiting=False)) == (0, 0, 0)
+
+
+def test_a_copy_does_not_go_back_where_an_agent_has_lost_its_record(runs: Path) -> None:
+    """Without a run volume each attempt is an agent's first: it counts from the beginning."""
+    first = {"event": "started", "attempt": 3, "failures": 1, "interruptions": 1}
+    again = {"event": "started", "attempt": 1, "failures": 0, "interruptions": 0}
+    assert counts(run_records.state(copy(runs, first, again))) == (3, 1, 1)
+
+
+def test_a_continued_run_counts_failures_anew(runs: Path) -> None:
+    failed = {"event": "failed", "failures": 3, "interruptions": 1}
+    paths = copy(runs, {"event": "started", "attempt": 4, "failures": 2, "interruptions": 1}, failed)
+    copy(runs, {"event": "started", "attempt": 5, "failures": 0, "interruptions": 0})
+    assert counts(run_records.state(paths)) == (5, 0, 0)
+    assert run_records.earlier_attempts(paths) == 4
+
+
+def test_the_attempt_of_a_running_pod_is_not_waiting(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset(status={"restarts": 15})])
+    name = there.pods[0]["metadata"]["name"]
+    started = {"t": 4e9, "event": "started", "attempt": 1, "failures": 0, "interruptions": 0}
+    there.logs[name] = [json.dumps({"n": 1, "e": started}, separators=(",", ":"))]
+    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    copy(runs)
+    assert counts(KubernetesBackend(runs).state(RUN)) == (16, 0, 15)

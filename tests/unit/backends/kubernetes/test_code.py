@@ -1,0 +1,242 @@
+"""The user's code: what of a folder is taken along, and which way it goes to a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import protocol
+from spotmpi.agent.node import unpack_code
+from spotmpi.agent.pod_context import Place
+from spotmpi.backends.kubernetes import volume_access
+from spotmpi.backends.kubernetes.submit import code as code_shipping
+from spotmpi.backends.kubernetes.submit.code import shipment
+from spotmpi.core import code_folder
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.plan.cluster_target import Site
+from spotmpi.plan.volume_pod import store_command
+from spotmpi.runs import fingerprint as work
+from spotmpi.spec.job import JobSpec, from_values
+from tests.unit.agent.gang import LIMIT, Gang
+from tests.unit.backends.kubernetes.volume_cluster import VOLUME, VolumeCluster
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "train.py").write_text("print('one')\n")
+    (folder / "run.sh").write_text("exec python train.py\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "lib" / "data.py").write_text("")
+    (folder / "notes.log").write_text("ignored")
+    (folder / ".gitignore").write_text("*.log\n")
+    return folder
+
+
+KEPT = [".gitignore", "lib/data.py", "run.sh", "train.py"]
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True)
+
+
+def spec(code: Path, **values: Any) -> JobSpec:
+    return from_values({"command": ["./run.sh"], "launcher": "none", "code": str(code), **values})
+
+
+def site(volume: str | None) -> Site:
+    return Site(namespace="here", image="image", volume=volume, node_selector={}, tolerations=(), spread="any")
+
+
+def test_what_git_ignores_stays_behind_in_a_checkout_and_out_of_one(code: Path) -> None:
+    assert code_folder.names(code) == KEPT
+    git(code, "init", "--quiet")
+    git(code, "add", "train.py")
+    assert code_folder.names(code) == KEPT
+    (code / "train.py").unlink()
+    assert code_folder.names(code) == KEPT[:-1]
+    assert code_folder.names(code / "lib") == ["data.py"]
+
+
+def test_the_same_files_give_the_same_archive_and_keep_their_right_to_be_started(code: Path) -> None:
+    packed = code_folder.pack(code)
+    with tarfile.open(fileobj=io.BytesIO(packed.archive)) as archive:
+        assert {member.name: oct(member.mode) for member in archive} == {
+            **dict.fromkeys(KEPT, "0o644"),
+            "run.sh": "0o755",
+        }
+    assert (packed.files, packed.size) == (4, 40)
+    (code / "notes.log").write_text("more")
+    assert code_folder.pack(code) == packed
+    (code / "train.py").write_text("print('two')\n")
+    assert code_folder.pack(code).digest != packed.digest
+
+
+def test_what_cannot_be_taken_along_is_named_with_a_remedy(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / "gone").symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"code = 'gone': is a link that leads to no file"):
+        code_folder.pack(code)
+    (code / "gone").unlink()
+    monkeypatch.setattr(code_folder, "LARGEST", 20)
+    with pytest.raises(InputError, match=r"is more than 0 MiB; put data elsewhere"):
+        code_folder.pack(code)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="has no file that git does not ignore"):
+        code_folder.pack(tmp_path / "empty")
+
+
+def test_little_code_goes_in_the_config_map(code: Path) -> None:
+    found = shipment(spec(code), site(None))
+    assert found is not None and not found.by_volume
+    assert found.carried == {"user.tgz": found.packed.archive} and found.archive == "/spotmpi/config/user.tgz"
+    assert found.facts == {
+        "archive": found.archive,
+        "bytes": len(found.packed.archive),
+        "sha256": hashlib.sha256(found.packed.archive).hexdigest(),
+    }
+    assert found.note == f"code: 4 files, 0 kB ({found.packed.digest}), by ConfigMap"
+    assert shipment(from_values({"command": ["true"]}), site(None)) is None
+
+
+def test_much_code_goes_by_the_run_volume_or_not_at_all(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotmpi.core.archives.LARGEST", 100)
+    found = shipment(spec(code), site("claim"))
+    assert found is not None and found.carried == {}
+    assert found.archive == f"/spotmpi/volume/code/{found.packed.digest}.tgz" and "by the run volume" in found.note
+    with pytest.raises(InputError, match=r"0 kB go without a run volume; set kubernetes\.volume"):
+        shipment(spec(code), site(None))
+
+
+class Store(VolumeCluster):
+    """A cluster whose volume's store of code is a folder here."""
+
+    @property
+    def folder(self) -> Path:
+        """That folder."""
+        return self.root / "code"
+
+    def _run(self, name: str, command: Any, given: bytes) -> subprocess.CompletedProcess[bytes]:
+        self.commands.append((name, command))
+        here = {"/spotmpi/volume/code": str(self.folder), "python3": sys.executable}
+        return subprocess.run([here.get(part, part) for part in command], input=given, capture_output=True)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(volume_access, "_LOOK", 0.01)
+    return Store(tmp_path / "volume")
+
+
+def upload(cluster: Store, code: Path, digest: str | None = None) -> None:
+    plan = {"code": {"digest": digest or code_folder.pack(code).digest, "by_volume": True}}
+    asyncio.run(code_shipping.store(cluster, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
+
+
+def stored(cluster: Store) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in cluster.folder.iterdir()}
+
+
+def test_code_is_stored_once_under_its_digest(code: Path, cluster: Store) -> None:
+    packed = code_folder.pack(code)
+    upload(cluster, code)
+    (kept,) = cluster.folder.iterdir()
+    assert kept.name == f"{packed.digest}.tgz" and kept.read_bytes() == packed.archive
+    written, asked = kept.stat().st_mtime_ns, len(cluster.commands)
+    upload(cluster, code)
+    assert kept.stat().st_mtime_ns == written
+    assert len(cluster.commands) == asked + 1  # what is there already does not travel
+
+    (code / "train.py").write_text("print('two')\n")
+    with pytest.raises(SpotmpiError, match="has changed since the run was planned; start it again"):
+        upload(cluster, code, packed.digest)
+
+
+def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, cluster: Store) -> None:
+    packed = code_folder.pack(code)
+    cluster.cut_off = len(packed.archive) // 2
+    with pytest.raises(SpotmpiError, match="the connection into the pod broke off"):
+        upload(cluster, code)
+    assert stored(cluster) == {}
+    upload(cluster, code)
+    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:50], lambda whole: whole[:-1] + b"?"], ids=["half", "other"])
+def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_anew(
+    code: Path, cluster: Store, damage: Callable[[bytes], bytes]
+) -> None:
+    packed = code_folder.pack(code)
+    upload(cluster, code)
+    (cluster.folder / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
+    upload(cluster, code)
+    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+
+
+def test_content_that_changes_on_its_way_is_never_stored(code: Path, cluster: Store) -> None:
+    packed = code_folder.pack(code)
+    sent = packed.archive[:-1] + b"?"
+    command = store_command("put", "/spotmpi/volume/code", "x.tgz", str(len(sent)), packed.sha256)
+    done = cluster._run("pod", command, sent)
+    assert done.returncode == 1 and b"its SHA-256 is" in done.stderr
+    assert stored(cluster) == {}
+
+
+def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path) -> None:
+    packed = code_folder.pack(code)
+    archive, folder = tmp_path / "user.tgz", tmp_path / "user"
+    facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
+    here = Place({"code": facts, "folder": str(folder)}, 0, 0, "", "")
+    for damaged, said in ((packed.archive[:50], "it has 50 of"), (code_folder.pack(code / "lib").archive, "it has")):
+        archive.write_bytes(damaged)
+        with pytest.raises(OSError, match=f"is damaged: {said} .*; start the run again, which uploads it anew"):
+            unpack_code(here)
+    archive.write_bytes(packed.archive[:-1] + b"?")
+    with pytest.raises(OSError, match="is damaged: its SHA-256 is"):
+        unpack_code(here)
+    assert not folder.exists()
+    archive.write_bytes(packed.archive)
+    unpack_code(here)
+    assert (folder / "train.py").read_text() == "print('one')\n" and os.access(folder / "run.sh", os.X_OK)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_starts_with_its_code_or_ends_with_what_is_wrong_with_it(
+    gang: Callable[..., Gang], code: Path, tmp_path: Path, damaged: bool
+) -> None:
+    packed = code_folder.pack(code)
+    archive = tmp_path / "user.tgz"
+    archive.write_bytes(packed.archive[:-50] if damaged else packed.archive)
+    run = gang("cat", "train.py", started=0)
+    run.plan["code"] = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
+    run.plan["folder"] = str(tmp_path / "user")
+    for node in (0, 1):
+        run.start(node)
+
+    if damaged:
+        assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
+        assert "is damaged: it has" in str(run.said()[-1].reason)
+    else:
+        assert run.codes() == [0, 0]
+        run.printed("print('one')", node=1)
+
+
+def test_code_makes_runs_different_work_and_what_is_ignored_does_not(code: Path) -> None:
+    before = work.identify(spec(code), here=False)
+    (code / "notes.log").write_text("more")
+    assert not work.differences(before, work.identify(spec(code), here=False))
+    (code / "lib" / "data.py").write_text("x = 1\n")
+    (difference,) = work.differences(before, work.identify(spec(code), here=False))
+    assert difference.startswith("code.code: ")

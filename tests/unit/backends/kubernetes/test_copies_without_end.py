@@ -1,0 +1,163 @@
+"""A terminal's copy of a run whose end it has not seen: only the run's cluster can say how the run is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotmpi.api import cleanup as cleaning
+from spotmpi.api import runs as api
+from spotmpi.backends import targets as choose
+from spotmpi.backends.base import Say
+from spotmpi.backends.kubernetes import backend as kubernetes
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.submit import objects as submitting
+from spotmpi.core.errors import InputError
+from spotmpi.core.names import RunPaths
+from spotmpi.plan import manifests
+from spotmpi.plan.local import Plan
+from spotmpi.runs import cache as run_cache
+from spotmpi.runs import reader as run_records
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
+
+
+def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> RunPaths:
+    """Lay down the copy of a run that was submitted in 1970."""
+    paths = RunPaths(runs_folder / run)
+    spec = manifests.spec_of(jobset())
+    run_cache.create(paths, spec.to_toml(), manifests.copied_plan(spec, run, context, "here"), 1000.0)
+    return paths
+
+
+def ended(paths: RunPaths) -> None:
+    with paths.events.open("a") as file:
+        file.write('{"t": 1001, "event": "stopped"}\n')
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """The cluster of every context: it has the run, whose node 0 trains."""
+    there = FakeCluster([pod(0, "Running")], [jobset()])
+    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    return there
+
+
+def clean(folder: Path, said: list[str] | None = None) -> list[str]:
+    """Give the ids of the runs that were deleted."""
+    return [state.id for state in api.clean(-60, True, folder, (said if said is not None else []).append)]
+
+
+def test_a_run_that_goes_on_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -> None:
+    """It works: elsewhere, and who can tell. It fails: lost, as if nobody were left to end it."""
+    copy(runs)
+    (state,) = api.list_runs(choose.Where(choose.LOCAL, runs))
+    assert (state.state, state.over) == ("elsewhere", False)
+    assert state.reason == f"it is in namespace here of context this; `spotmpi status {RUN}` asks there"
+
+
+def test_clean_keeps_a_run_that_goes_on_in_its_cluster(runs: Path, cluster: FakeCluster) -> None:
+    paths = copy(runs)
+    assert clean(runs) == []
+    assert paths.events.is_file()
+
+
+def test_clean_keeps_what_no_cluster_answers_for_and_says_so_once(runs: Path, cluster: FakeCluster) -> None:
+    copy(runs), copy(runs, run="digits-2")
+    cluster.refuses["JobSet"] = refused(403)
+    said: list[str] = []
+    assert clean(runs, said) == []
+    (line,) = said
+    assert line.startswith("runs without a recorded end in namespace here of context this are kept, since it cannot be")
+
+
+def test_clean_deletes_a_copy_whose_run_is_gone_from_its_cluster(runs: Path, cluster: FakeCluster) -> None:
+    paths = copy(runs)
+    cluster.jobsets.clear()
+    assert clean(runs) == [RUN]
+    assert not paths.folder.exists()
+
+
+def test_a_copy_that_names_no_context_is_never_deleted_for_want_of_its_run(runs: Path, cluster: FakeCluster) -> None:
+    """The current context may be another cluster by now, in which there never was such a run."""
+    paths, said = copy(runs, context=None), list[str]()
+    cluster.jobsets.clear()
+    assert clean(runs, said) == []
+    assert paths.events.is_file() and "does not say in which cluster" in said[0]
+
+
+def test_a_run_of_another_cluster_is_not_lost_where_this_one_lacks_it(runs: Path, cluster: FakeCluster) -> None:
+    copy(runs, context="other")
+    cluster.jobsets.clear()
+    backend = KubernetesBackend(runs)
+    assert backend.state(RUN).state == "elsewhere"
+    assert backend.list() == []
+
+
+def test_a_run_that_its_own_cluster_lacks_is_lost_and_can_be_resumed(runs: Path, cluster: FakeCluster) -> None:
+    copy(runs)
+    cluster.jobsets.clear()
+    (state,) = KubernetesBackend(runs).list()
+    assert (state.state, state.reason, state.over) == ("lost", "its JobSet is gone from namespace here", True)
+
+
+def test_a_copy_names_the_cluster_also_where_that_was_the_current_one(runs: Path, cluster: FakeCluster) -> None:
+    """It works: the context's name. It fails: none, and another cluster is asked once the user has changed to that."""
+    KubernetesBackend(runs).list()
+    assert runs_of(runs) == [("this", "here")]
+
+
+def runs_of(folder: Path) -> list[run_records.Target | None]:
+    return [run_records.cluster_of(paths) for paths in run_records.every(folder)]
+
+
+@pytest.mark.parametrize("verb", ["events", "stop"])
+def test_the_backend_of_this_machine_leaves_a_run_of_a_cluster_alone(runs: Path, verb: str) -> None:
+    """It works: one line. It fails: `stop` waits for ever, `logs` tells that its supervisor is gone."""
+    copy(runs)
+    here = choose.Where(choose.LOCAL, runs)
+    calls: dict[str, Callable[[], object]] = {
+        "events": lambda: api.logs(RUN, True, here),
+        "stop": lambda: api.stop(RUN, where=here),
+    }
+    with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: leave --on out"):
+        calls[verb]()
+
+
+def test_a_record_that_somebody_writes_is_not_deleted(runs: Path) -> None:
+    """It works: kept, with a line. It fails: `--resume` finds its folder gone while it submits."""
+    paths, said = copy(runs), list[str]()
+    ended(paths)
+    with run_records.lock(paths):
+        assert clean(runs, said) == []
+    assert said == [f"{RUN} is kept: another process writes the record of run {RUN}; try again later"]
+    assert clean(runs) == [RUN]
+
+
+def test_a_record_is_not_deleted_while_its_run_is_being_continued(
+    runs: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works: kept, whichever comes first. It fails: the run goes on, and its record with all its logs is gone."""
+    paths = copy(runs)
+    ended(paths)
+    deleted: list[list[str]] = []
+
+    async def create(api: FakeCluster, plan: Plan, say: Say) -> submitting.Created:
+        deleted.append(clean(runs))
+        return submitting.Created([], 2000.0)
+
+    monkeypatch.setattr(submitting, "create", create)
+    plan = {"run": RUN, "name": "digits", "objects": [jobset()]}
+    KubernetesBackend(runs).submit(manifests.spec_of(jobset()), plan, print)
+    assert deleted == [[]]
+    assert [event["event"] for event in run_records.lines(paths.events)] == ["submitted", "stopped", "submitted"]
+
+
+def test_a_record_that_was_continued_after_it_was_found_old_is_kept(runs: Path) -> None:
+    paths, said = copy(runs), list[str]()
+    ended(paths)
+    found = cleaning.old_runs(runs, 1e12, said.append)
+    copy(runs)
+    assert cleaning.delete_records(found, said.append) == []
+    assert said == [f"{RUN} is kept: it has been resumed"]

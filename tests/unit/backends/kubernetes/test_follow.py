@@ -1,0 +1,310 @@
+"""Following a run, against a cluster whose every answer is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from lightkube import ApiError
+
+from spotmpi.agent import record
+from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.follow import run as cluster_follow
+from spotmpi.backends.kubernetes.follow.run import ClusterFollower
+from spotmpi.core.events import Event
+from spotmpi.plan import manifests
+from tests.unit.backends.kubernetes.watched_cluster import (
+    RUN,
+    FakeCluster,
+    Object,
+    jobset,
+    pod,
+    refused,
+    stamp,
+    unscheduled,
+)
+
+
+def follow(
+    cluster: FakeCluster, of: Object, script: Callable[[list[Event]], None] = lambda events: None, enough: int = 99
+) -> list[Event]:
+    """Give the events of a followed run; *script* is called after each, and *enough* events end the following."""
+
+    async def gathered() -> list[Event]:
+        events: list[Event] = []
+        async for entries in ClusterFollower(cluster, of).follow():  # type: ignore[arg-type]
+            for event in (entry.event for entry in entries if entry.event):
+                events.append(event)
+                script(events)
+            if len(events) >= enough:
+                break
+        return events
+
+    return asyncio.run(asyncio.wait_for(gathered(), 20))
+
+
+def look(cluster: FakeCluster, of: Object) -> list[Event]:
+    """Give the events of a run as they are now."""
+
+    async def gathered() -> list[Event]:
+        found = ClusterFollower(cluster, of).so_far()  # type: ignore[arg-type]
+        return [entry.event async for entries in found for entry in entries if entry.event]
+
+    return asyncio.run(asyncio.wait_for(gathered(), 20))
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_follow, "TALK", 0.02)
+    monkeypatch.setattr(cluster_follow, "LAST_WORDS", 1.0)
+
+
+def printed(number: int, kind: str, **values: Any) -> str:
+    return json.dumps({"n": number, "e": {"t": time.time(), "event": kind, **values}}, separators=(",", ":"))
+
+
+def failed(reason: str, kind: str = "Failed") -> Object:
+    return {"conditions": [{"type": kind, "status": "True", "message": reason}]}
+
+
+def test_the_reason_of_a_wait_is_told_once_and_again_when_it_changes() -> None:
+    cluster = FakeCluster([unscheduled(0, "0/2 nodes: insufficient cpu")])
+
+    def script(events: list[Event]) -> None:
+        if len(events) == 1:
+            cluster.put(cluster_api.POD, "MODIFIED", unscheduled(0, "0/3 nodes: insufficient memory"))
+
+    events = follow(cluster, jobset(), script, enough=2)
+    assert [event.kind for event in events] == [record.WAITING, record.WAITING]
+    assert "insufficient cpu (gives up in 10 min)" in str(events[0].reason)
+    assert "insufficient memory (gives up in 10 min)" in str(events[1].reason)
+
+
+def test_what_the_cloud_says_stands_in_the_wait_line() -> None:
+    waiting = FakeCluster([unscheduled(0, "0/2 nodes: insufficient nvidia.com/gpu")])
+
+    async def gathered() -> list[Event | None]:
+        found = ClusterFollower(waiting, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")  # type: ignore[arg-type]
+        return [entry.event async for entries in found.so_far() for entry in entries]
+
+    (told,) = asyncio.run(asyncio.wait_for(gathered(), 20))
+    assert told and str(told.reason).startswith(
+        "1/2 nodes: 0/2 nodes: insufficient nvidia.com/gpu; scaling group gpu-a: no capacity in the zone (gives up in"
+    )
+
+
+def test_the_start_limit_counts_down_and_ends_a_run_whose_first_node_never_comes() -> None:
+    whole = -(time.time() % 1)  # the cluster's clock stands at a whole second, which is all that objects tell
+    cluster = FakeCluster([pod(0, "Pending", 5), pod(1, "Running", 5)], ahead=whole)
+    events = follow(cluster, jobset(age=1, start="4s"))
+
+    assert [event.kind for event in events[-2:]] == [record.WAITING, record.FAILED]
+    steps = [str(event.reason).rpartition("(")[2] for event in events[:-1]]
+    assert steps == ["gives up in 3 s)", "gives up in 2 s)", "gives up in 1 s)"]
+    assert "limits.start (4s) is over: 1/2 nodes: containers are being created" in str(events[-1].reason)
+    assert cluster.deleted == [RUN]
+    assert cluster.patched[0]["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] == events[-1].reason
+
+
+def test_a_single_look_ends_a_run_that_has_waited_too_long() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
+    (end,) = look(cluster, jobset(age=700))
+    assert (
+        end.kind == record.FAILED and "limits.start (600s) is over" in str(end.reason) and "no GPU" in str(end.reason)
+    )
+    assert cluster.deleted == [RUN]
+
+
+@pytest.mark.parametrize(
+    ("of", "pods"),
+    [
+        (jobset(age=700, suspend=True), []),  # a queue holds it
+        (jobset(age=700), [pod(0, "Running", 650), pod(1, "Pending", 650)]),  # node 0's agent keeps the limit itself
+        (jobset(age=700), [pod(0, "Pending", 30)]),  # started again a moment ago
+        (jobset(age=700, status={"restarts": 1}), []),  # nobody knows since when
+        (
+            jobset(
+                age=700,
+                status={"conditions": [{"type": "Suspended", "status": "False", "lastTransitionTime": stamp(5)}]},
+            ),
+            [],
+        ),
+    ],
+    ids=["queued", "led", "restarted", "restarting", "admitted"],
+)
+def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(of: Object, pods: list[Object]) -> None:
+    cluster = FakeCluster(pods)
+    events = look(cluster, of)
+    assert not any(event.terminal for event in events)
+    assert not cluster.deleted
+
+
+def test_a_run_that_its_queue_has_just_let_go_has_all_its_time_before_it() -> None:
+    held = {"conditions": [{"type": "Suspended", "status": "True", "lastTransitionTime": stamp(690)}]}
+    queued = jobset(age=700, status=held)
+    queued["metadata"]["labels"] = {manifests.LABEL_QUEUE: "team"}
+    cluster = FakeCluster([])
+    assert not any(event.terminal for event in look(cluster, queued))
+    assert not cluster.deleted
+
+
+def test_the_end_comes_last_also_where_a_nodes_clock_is_ahead() -> None:
+    cluster = FakeCluster([pod(0, "Running")])
+    name = pod(0, "Running")["metadata"]["name"]
+    late = {"t": time.time() + 60, "event": record.RESTARTED, "attempt": 1}
+    cluster.logs[name] = [json.dumps({"n": 1, "e": late}, separators=(",", ":"))]
+    going = jobset()
+    going["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
+    events = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, "DELETED", going))
+    assert [event.kind for event in events] == [record.RESTARTED, record.STOPPED]
+    assert events[1].time > events[0].time
+
+
+def test_whoever_may_not_delete_a_run_goes_on_waiting_for_it() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
+    cluster.refuses["patch"] = refused(403)
+    (event,) = follow(cluster, jobset(age=700), enough=1)
+    assert event.kind == record.WAITING and "limits.start (600s) is over" in str(event.reason)
+
+
+def test_another_terminals_end_is_told_with_its_reason() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU")])
+
+    def script(events: list[Event]) -> None:
+        given_up = jobset()
+        given_up["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] = "limits.start (600s) is over"
+        cluster.put(cluster_api.JOBSET, "MODIFIED", given_up)
+        cluster.put(cluster_api.JOBSET, "DELETED", given_up)
+
+    end = follow(cluster, jobset(), script)[-1]
+    assert (end.kind, end.reason) == (record.FAILED, "limits.start (600s) is over")
+
+
+def test_a_deleted_jobset_is_a_stopped_run() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    end = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, "DELETED", jobset()))[-1]
+    assert (end.kind, end.reason) == (record.STOPPED, "its JobSet was deleted")
+
+
+def test_a_stop_elsewhere_is_told_with_its_reason_before_the_last_pod_has_gone() -> None:
+    cluster = FakeCluster([pod(0, "Running"), pod(1, "Pending")])
+
+    def script(events: list[Event]) -> None:
+        going = jobset()
+        going["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
+        cluster.put(cluster_api.JOBSET, "MODIFIED", going)
+        cluster.put(
+            cluster_api.JOBSET, "MODIFIED", going | {"metadata": {**going["metadata"], "deletionTimestamp": "x"}}
+        )
+
+    end = follow(cluster, jobset(), script)[-1]
+    assert (end.kind, end.reason) == (record.STOPPED, "enough")
+
+
+def test_a_jobset_that_went_while_the_api_was_away_is_a_stopped_run() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    gone: Object = {"items": []}
+    end = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, cluster_api.AGAIN, gone))[-1]
+    assert end.kind == record.STOPPED
+
+
+def test_the_agents_own_words_on_the_end_come_before_the_jobsets() -> None:
+    leader = pod(0, "Running")
+    cluster = FakeCluster([leader, pod(1, "Running")])
+    cluster.logs[leader["metadata"]["name"]] = [printed(1, "started", attempt=1), printed(2, "failed", reason="why")]
+
+    def script(events: list[Event]) -> None:
+        cluster.put(cluster_api.JOBSET, "MODIFIED", jobset(status=failed("jobset failed due to exit code 78")))
+        cluster.put(cluster_api.POD, "MODIFIED", pod(0, "Failed"))
+
+    events = follow(cluster, jobset(), script)
+    assert [(event.kind, event.reason) for event in events] == [(record.STARTED, None), (record.FAILED, "why")]
+
+
+def test_an_agent_that_dies_of_a_traceback_has_its_last_line_in_the_reason() -> None:
+    leader = pod(0, "Failed")
+    cluster = FakeCluster([leader])
+    cluster.logs[leader["metadata"]["name"]] = ["Traceback", "ImportError: no such module"]
+    of = jobset(status=failed("job failed"))
+    of["status"]["conditions"][0]["lastTransitionTime"] = stamp(3600)
+    (end,) = look(cluster, of)
+    assert end.kind == record.FAILED and end.time < time.time() - 3000, "it did not end when somebody looked"
+    assert end.reason == "job failed; ImportError: no such module"
+
+
+def out_of_retries() -> Object:
+    condition = {"type": "Failed", "status": "True", "message": "jobset failed", "reason": "ReachedMaxRestarts"}
+    return jobset(status={"conditions": [condition]})
+
+
+def died(code: int, reason: str) -> Object:
+    end = {"exitCode": code, "reason": reason}
+    return pod(0, "Failed", 60, containerStatuses=[{"name": "node", "state": {"terminated": end}}])
+
+
+def test_an_agent_that_cannot_know_of_earlier_attempts_has_told_why_the_last_one_failed() -> None:
+    """It works: the failure, and that it was the last. It fails: only that JobSet starts nothing any more."""
+    leader = died(1, "Error")
+    cluster = FakeCluster([leader, pod(1, "Succeeded", 60)])
+    cluster.logs[leader["metadata"]["name"]] = [printed(1, "started", attempt=1)]
+    cluster.logs[leader["metadata"]["name"]] += [printed(2, "restarted", reason="no progress"), "an old stray"]
+    assert look(cluster, out_of_retries())[-1].reason == "no progress; limits.failures = 2 is used up"
+
+
+def test_the_failure_of_an_earlier_attempt_is_not_told_of_the_last_one() -> None:
+    """It works: what the last pod said. It fails: an earlier attempt's reason."""
+    leader = pod(0, "Failed", -60)  # made since
+    cluster = FakeCluster([leader])
+    cluster.logs[leader["metadata"]["name"]] = [printed(1, "restarted", reason="no progress"), "ImportError: no module"]
+    assert look(cluster, out_of_retries())[-1].reason == "limits.failures = 2 is used up; ImportError: no module"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (137, "OOMKilled", "node 0 used more memory than its pod may (/dev/shm counts): raise resources.memory"),
+        (137, "Error", "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up"),
+    ],
+)
+def test_an_agent_that_was_killed_is_told_with_what_killed_it(code: int, reason: str, words: str) -> None:
+    """It works: memory, or the exit code. It fails: only that JobSet starts nothing any more."""
+    assert words in str(look(FakeCluster([died(code, reason)]), out_of_retries())[-1].reason)
+
+
+def test_a_worker_that_was_killed_for_memory_is_told_before_the_next_attempt() -> None:
+    """It works: the node and what to do, once. It fails: "lost" alone, attempt after attempt."""
+    end = {"exitCode": 137, "reason": "OOMKilled"}
+    dead = pod(1, "Failed", containerStatuses=[{"name": "node", "state": {"terminated": end}}])
+    (said,) = follow(FakeCluster([pod(0, "Running"), dead, dead]), jobset(), enough=1)
+    assert said.kind == record.WAITING and str(said.reason).startswith("node 1 used more memory than its pod may")
+
+
+def test_a_refused_watch_ends_the_stream_with_the_refusal() -> None:
+    cluster = FakeCluster([])
+    cluster.refuses[cluster_api.POD] = refused(403)
+    with pytest.raises(ApiError):
+        follow(cluster, jobset())
+
+
+def test_events_that_may_not_be_read_are_done_without() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    cluster.refuses[cluster_api.EVENT] = refused(403)
+    (event,) = follow(cluster, jobset(), enough=1)
+    assert "no GPU" in str(event.reason)
+    assert "no GPU" in str(look(cluster, jobset())[0].reason)
+
+
+def test_pods_that_went_while_the_api_was_away_are_forgotten() -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU"), unscheduled(1, "no GPU")])
+
+    def script(events: list[Event]) -> None:
+        if len(events) == 1:
+            cluster.put(cluster_api.POD, cluster_api.AGAIN, {"items": [unscheduled(1, "no memory")]})
+
+    events = follow(cluster, jobset(), script, enough=2)
+    assert "2/2 nodes: no GPU" in str(events[0].reason)
+    assert "1/2 nodes: no memory" in str(events[1].reason)

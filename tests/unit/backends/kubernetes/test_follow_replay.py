@@ -1,0 +1,77 @@
+"""What a follower reads back from the run folder by way of pods, which may end while they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.follow import replay as replaying
+from spotmpi.backends.kubernetes.follow.replay import Replayer
+from spotmpi.core.errors import NotPermitted, SpotmpiError
+from spotmpi.plan import manifests
+
+LINE = '{"n":0,"l":[1,0,1,1000.5,null,"o","hello"]}\n'
+
+
+class Pods:
+    """Answers each question with the next of *answers*."""
+
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def execute(self, pod: str, command: Sequence[str]) -> str:
+        self.asked.append(pod)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def jobset(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(replaying, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(manifests, "mounted", lambda jobset: None)
+    return {"metadata": {"name": "digits-1"}}
+
+
+def texts(pods: Pods, jobset: dict[str, Any], *living: list[str]) -> list[str]:
+    """The lines that a follower reads back, while the pods that live change as told."""
+    left = list(living)
+    replayer = Replayer(cast("ClusterApi", pods), jobset, lambda text: None)
+    entries = asyncio.run(replayer.entries(lambda: left.pop(0), 0, 0.0, 2000.0))
+    return [str(entry.event.values["text"]) for entry in entries if entry.event]
+
+
+def test_a_pod_that_ends_while_it_is_asked_is_asked_again_or_its_successor(jobset: dict[str, Any]) -> None:
+    pods = Pods(SpotmpiError("gone"), LINE, LINE + "that is all\n")
+
+    assert texts(pods, jobset, ["a"], ["a"], ["b"]) == ["hello"]
+    assert pods.asked == ["a", "a", "b"], "an answer that broke off is no answer"
+
+
+def test_where_no_pod_lives_and_no_volume_is_there_that_is_said(jobset: dict[str, Any]) -> None:
+    with pytest.raises(SpotmpiError, match="no run volume, and no pod that holds its output lives"):
+        texts(Pods(SpotmpiError("gone")), jobset, ["a"], [])
+
+
+def test_where_a_pod_lives_that_cannot_be_read_that_is_said_with_its_reason(jobset: dict[str, Any]) -> None:
+    # It lives at every look; what is wrong with it is told, and not that it is gone.
+    pods = Pods(SpotmpiError("gone"), LINE, SpotmpiError("could not read the run folder: the cluster answered 500"))
+
+    with pytest.raises(SpotmpiError) as told:
+        texts(pods, jobset, ["a"], ["a"], ["b"])
+    assert str(told.value) == (
+        "the run has no run volume, and its pod b did not tell: could not read the run folder: the cluster answered 500"
+    )
+
+
+def test_what_is_not_permitted_is_asked_once(jobset: dict[str, Any]) -> None:
+    pods = Pods(NotPermitted("not permitted"))
+    with pytest.raises(NotPermitted):
+        texts(pods, jobset, ["a"])
+    assert pods.asked == ["a"]

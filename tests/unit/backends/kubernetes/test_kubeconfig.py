@@ -1,0 +1,99 @@
+"""This machine's kubeconfig, read as kubectl reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spotmpi.backends.kubernetes.client import kubeconfig
+from spotmpi.backends.kubernetes.client.api import POD, ClusterApi, told
+from spotmpi.backends.kubernetes.client.view import context_of
+from spotmpi.core.errors import InputError, SpotmpiError
+
+
+def written(path: Path, name: str, *, current: bool = True, authority: str = "ca") -> Path:
+    content = {
+        "clusters": [{"name": name, "cluster": {"server": f"https://{name}", "certificate-authority": authority}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}}],
+        "users": [{"name": "me", "user": {"token": f"token of {name}"}}],
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump({**content, **({"current-context": name} if current else {})}))
+    return path
+
+
+def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: both contexts are there, a missing file is no harm. It fails: a file named "a:none:b" is not found."""
+    first, second = written(tmp_path / "a", "first", current=False), written(tmp_path / "b", "second")
+    monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'none'}:{second}")
+    assert kubeconfig.configuration(None).cluster.server == "https://second"  # the only current context
+    chosen = kubeconfig.configuration("first")
+    assert chosen.cluster.server == "https://first"
+    assert chosen.user.token == "token of first"  # of two users of that name, the first file's
+    assert context_of("second") == "second"
+
+
+def test_a_relative_path_is_meant_from_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: the certificate beside the second file. It fails: one beside the first, or in this folder."""
+    second = written(tmp_path / "two" / "b", "second", authority="ca.crt")
+    monkeypatch.setenv("KUBECONFIG", f"{written(tmp_path / 'a', 'first')}:{second}")
+    found = kubeconfig.configuration("second")
+    assert found.abs_file(found.cluster.certificate_auth) == str(tmp_path / "two" / "ca.crt")
+
+
+@pytest.mark.parametrize("text", ["a: [", "clusters: [{}]", "just words", "- 1", "\x00", "users: [{name: a, user: 3}]"])
+def test_a_file_that_is_no_kubeconfig_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: one line with the file and what is wrong. It fails: a parser's own exception, told as our fault."""
+    (tmp_path / "broken").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "broken"))
+    with pytest.raises(InputError, match=r"broken.*is no kubeconfig") as refused:
+        kubeconfig.configuration(None)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_empty_file_has_no_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").touch()
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "empty"))
+    with pytest.raises(InputError, match=r"No current context.*kubectl config get-contexts"):
+        kubeconfig.configuration(None)
+
+
+def logged_in_by(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """A kubeconfig whose user is what *command* says, in the version of Kubernetes that is no beta."""
+    path = written(folder / "config", "first")
+    content = yaml.safe_load(path.read_text())
+    program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", command]}
+    content["users"][0]["user"] = {"exec": program}
+    content["clusters"][0]["cluster"] = {"server": "http://127.0.0.1:1"}
+    path.write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+
+def test_a_program_that_logs_in_is_asked_as_kubectl_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: asked for version v1, and the cluster is tried. It fails: "version v1 not implemented"."""
+    said = f'echo "$KUBERNETES_EXEC_INFO" > {tmp_path}/asked; echo \'{{"status": {{"token": "t"}}}}\''
+    logged_in_by(tmp_path, monkeypatch, said)
+    with pytest.raises(SpotmpiError, match="could not list: the cluster cannot be reached"), told("list"):
+        asyncio.run(ClusterApi(None, "n").find(POD, "a"))
+    assert json.loads((tmp_path / "asked").read_text())["apiVersion"] == "client.authentication.k8s.io/v1"
+
+
+def test_a_login_that_fails_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: what the program said, and what to do. It fails: a ConfigError, told as our fault."""
+    logged_in_by(tmp_path, monkeypatch, "echo the SSO session has expired >&2; exit 255")
+    words = "could not list: Exec sh returned 255: the SSO session has expired; log in anew"
+    with pytest.raises(SpotmpiError, match=words), told("list"):
+        asyncio.run(ClusterApi(None, "n").find(POD, "a"))
+
+
+def test_a_context_of_a_cluster_that_is_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: the missing name. It fails: a bare KeyError, told as our fault."""
+    path = written(tmp_path / "config", "first")
+    path.write_text(path.read_text().replace("cluster: first", "cluster: other"))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(InputError, match="'other', which the kubeconfig does not have"):
+        kubeconfig.configuration(None)

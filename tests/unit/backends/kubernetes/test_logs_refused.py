@@ -1,0 +1,95 @@
+"""Whoever may not read pods/log follows a run by what else there is, and is told which right is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import record
+from spotmpi.api import runs as api
+from spotmpi.backends.kubernetes import backend as kubernetes
+from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.follow import folder_reading
+from spotmpi.backends.kubernetes.follow.run import ClusterFollower
+from spotmpi.backends.targets import Where
+from spotmpi.core.errors import NotPermitted, SpotmpiError
+from spotmpi.core.events import Event
+from spotmpi.runs.pod_output import Entry
+from tests.unit.backends.kubernetes.test_follow import follow, impatient, look  # noqa: F401
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
+
+RIGHT = "you may not read logs of pods in namespace here: ask for `get` on `pods/log`"
+DONE = {"conditions": [{"type": "Completed", "status": "True"}]}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """The cluster of every context, which lets nobody read logs, as RBAC without `pods/log` does."""
+    there = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset()])
+    there.refuses["log"] = refused(403)
+    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    return there
+
+
+def holding(monkeypatch: pytest.MonkeyPatch, *held: Entry | SpotmpiError) -> list[float]:
+    """Let the run folder hold *held*, one more at each look; gives since when it was asked."""
+    asked: list[float] = []
+
+    async def replayed(self: ClusterFollower, pod: str, node: int, since: float, until: float) -> list[Entry]:
+        asked.append(since)
+        found = held[min(len(asked), len(held)) - 1]
+        if isinstance(found, SpotmpiError):
+            raise found
+        return [found]
+
+    monkeypatch.setattr(ClusterFollower, "_replayed", replayed)
+    monkeypatch.setattr(folder_reading, "LOOK", 0.01)
+    return asked
+
+
+def reasons(events: list[Event]) -> list[str]:
+    return [str(event.reason) for event in events if event.kind == record.GAP]
+
+
+def test_the_end_of_a_run_is_told_without_its_output(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: the right that is missing, once, and the end. It fails: silence, and a request a second for ever."""
+    holding(monkeypatch, NotPermitted("could not read the run folder: not permitted"))
+
+    def script(events: list[Event]) -> None:
+        if len(events) == 2:
+            cluster.put(cluster_api.JOBSET, "MODIFIED", jobset(status=DONE))
+
+    events = follow(cluster, jobset(), script)
+    assert reasons(events) == [
+        f"{RIGHT}; until then output comes from the run folder alone",
+        "the run folder cannot be read either: could not read the run folder: not permitted",
+    ]
+    assert events[-1].kind == record.SUCCEEDED
+
+
+def test_output_comes_from_the_run_folder_as_it_grows(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Entry(0, event=Event(5e9, record.STARTED, 1))
+    ended = Entry(0, event=Event(5e9 + 1, record.SUCCEEDED))
+    asked = holding(monkeypatch, started, started, ended)
+    events = follow(cluster, jobset())
+    assert {event.kind for event in events} == {record.GAP, record.STARTED, record.SUCCEEDED}
+    assert events[-1].kind == record.SUCCEEDED and asked[1:3] == [5e9, 5e9], "from the newest entry on"
+    assert len(reasons(events)) == 1
+
+
+def test_logs_that_cannot_show_anything_fail_and_status_does_not(
+    runs: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding(monkeypatch, NotPermitted("not permitted"))
+    where = Where("kubernetes", runs)
+    with pytest.raises(NotPermitted, match=r"ask for `get` on `pods/log` \(not permitted\)"):
+        list(api.logs(RUN, False, where))
+    assert api.status(RUN, where).state == "running"
+
+
+def test_a_look_says_it_once_for_all_pods(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.pods.append(pod(0, "Failed", 60))
+    cluster.pods[-1]["metadata"]["name"] += "-old"
+    holding(monkeypatch, NotPermitted("not permitted"))
+    assert len(reasons(look(cluster, jobset()))) == 2

@@ -1,0 +1,230 @@
+"""What the cloud, the autoscaler and the nodes' own events add to the line that says why a run waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from spotmpi.backends.kubernetes.follow import autoscaler
+from spotmpi.backends.kubernetes.follow import pending_diagnostics as beyond
+from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask, Beyond
+from spotmpi.backends.kubernetes.follow.waiting import Seen, why_waiting
+from spotmpi.core.errors import SpotmpiError
+from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, refused, stamp
+
+MAP = f"{autoscaler.NAMESPACE}/{autoscaler.NAME}"
+NOW = datetime(2026, 11, 20, 10, 52, 30, tzinfo=UTC).timestamp()
+EKS = "eks-gpu-a-8ec4bd5a-0d6f-1b7c-9f0e-3a1c5e7d9b20"
+CAPACITY = "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity"
+
+
+def group(name: str = EKS, scale_up: str = "", health: str = "Healthy", counts: str = "total: 0") -> str:
+    """A node group as autoscalers from 1.30 on write it."""
+    return f"""
+- name: {name}
+  health:
+    status: {health}
+    nodeCounts:
+      registered:
+        {counts}
+      longUnregistered: 0
+      unregistered: 0
+    cloudProviderTarget: 2
+    minSize: 0
+    maxSize: 8
+    lastProbeTime: "2026-11-20T10:52:04.558615784Z"
+  scaleUp:
+    {scale_up or "status: NoActivity"}
+    lastProbeTime: "2026-11-20T10:52:04.558615784Z"
+  scaleDown:
+    status: NoCandidates
+    lastProbeTime: "2026-11-20T10:52:04.558615784Z"
+"""
+
+
+def backoff(message: str = CAPACITY) -> str:
+    why = f"errorCode: placeholder-cannot-be-fulfilled, errorMessage: '{message}'"
+    return f"status: Backoff\n    backoffInfo: {{{why}}}"
+
+
+def config_map(*groups: str, moment: str = "2026-11-20 10:52:04.558615784 +0000 UTC", state: str = "Running") -> Object:
+    """The autoscaler's ConfigMap."""
+    wide = "clusterWide:\n  health:\n    status: Healthy\n    nodeCounts:\n      registered:\n        total: 7\n"
+    status = f"time: {moment}\nautoscalerStatus: {state}\n{wide}nodeGroups:{''.join(groups)}\n"
+    return {"metadata": {"name": autoscaler.NAME}, "data": {"status": status}}
+
+
+PROSE = """Cluster-autoscaler status at 2019-09-02 14:57:47.683724023 +0000 UTC:
+Cluster-wide:
+  Health:      Healthy (ready=2 unready=0 notStarted=0 longNotStarted=0 registered=2 longUnregistered=0)
+               LastProbeTime:      2019-09-02 14:57:47.467422992 +0000 UTC m=+238.237952298
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        (config_map(group()), None),
+        (config_map(group(), group("idle")), None),
+        (config_map(group(scale_up=backoff())), f"group gpu-a: {CAPACITY}"),
+        (config_map(group(scale_up=backoff(""))), "group gpu-a: placeholder-cannot-be-fulfilled"),
+        (config_map(group(scale_up="status: Backoff")), "group gpu-a: its last start of a machine failed"),
+        (
+            config_map(group(scale_up="status: InProgress", counts="ready: 1")),
+            "group gpu-a: 1 of 2 machines are ready nodes",
+        ),
+        (
+            config_map(group(health="Unhealthy", counts="ready: 1")),
+            "group gpu-a: the autoscaler calls it unhealthy, 1 of 2 machines are ready nodes",
+        ),
+        (
+            config_map(group().replace("longUnregistered: 0", "longUnregistered: 2")),
+            "group gpu-a: 2 machines have started long ago and have not become nodes",
+        ),
+        (
+            config_map(group("https://googleapis.example/zones/z/instanceGroups/pool-1-grp", backoff("full"))),
+            "group pool-1-grp: full",
+        ),
+        (
+            config_map(*[group(f"g{number}", backoff("full")) for number in range(5)]),
+            "group g0: full; group g1: full; 3 more groups",
+        ),
+        (
+            config_map(group(scale_up=backoff()), moment="2026-11-20 10:40:04.558615784 +0000 UTC"),
+            "the cluster autoscaler has said nothing for 12 min",
+        ),
+        (config_map(state="Initializing"), "the cluster autoscaler is not at work yet (Initializing)"),
+        ({"data": {"status": PROSE}}, None),
+        ({"data": {"status": "[torn"}}, None),
+        ({"data": {}}, None),
+        ({}, None),
+    ],
+)
+def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_wanted(told: Object, word: str | None) -> None:
+    assert autoscaler.word_of(told, NOW) == word
+
+
+def unscheduled() -> Object:
+    return {
+        "metadata": {"name": "a"},
+        "spec": {},
+        "status": {
+            "phase": "Pending",
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/4 nodes: insufficient gpu"}],
+        },
+    }
+
+
+def bound(phase: str = "Pending", ready: str = "False") -> Object:
+    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready}]
+    return {
+        "metadata": {"name": "a"},
+        "spec": {"nodeName": "n-1"},
+        "status": {"phase": phase, "conditions": conditions},
+    }
+
+
+def node_event(reason: str, message: str, age: float = 10, node: str = "n-1") -> Object:
+    about = {"kind": "Node", "name": node}
+    return {"involvedObject": about, "reason": reason, "message": message, "lastTimestamp": stamp(age), "metadata": {}}
+
+
+def said(cluster: FakeCluster, pod: Object, ask: Ask | None = None, looks: int = 1) -> str | None:
+    """The wait line of a run of one pod, submitted a minute ago, after some looks."""
+    seen = Seen({"a": pod})
+    it = Beyond(cluster, ask)  # type: ignore[arg-type]
+    for _ in range(looks):
+        asyncio.run(it.look(seen, time.time() - 60))
+    return why_waiting(seen, "run-1", 1)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster([])
+    moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.000000000 +0000 UTC")
+    cluster.found[MAP] = config_map(group(scale_up=backoff("full")), moment=moment)
+    cluster.about_nodes = [node_event("SpotInterruption", "Spot Instance will be reclaimed")]
+    return cluster
+
+
+def test_the_autoscalers_word_stands_in_the_line_of_a_pod_without_a_node(cluster: FakeCluster) -> None:
+    assert said(cluster, unscheduled()) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
+    assert cluster.asked == [MAP]
+
+
+def test_what_the_cloud_itself_says_is_more_exact_than_the_autoscalers_word(cluster: FakeCluster) -> None:
+    assert said(cluster, unscheduled(), lambda: "no capacity") == "1/1 nodes: 0/4 nodes: insufficient gpu; no capacity"
+    assert said(cluster, unscheduled(), lambda: None) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
+
+
+def test_an_event_of_its_node_stands_in_the_line_of_a_pod_that_does_not_start(cluster: FakeCluster) -> None:
+    line = "1/1 nodes: containers are being created; node n-1: SpotInterruption: Spot Instance will be reclaimed"
+    assert said(cluster, bound()) == line
+    assert cluster.asked == ["events of nodes"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [node_event("SpotInterruption", "another's", node="n-2")],
+        [node_event("Rebooted", "before the run", age=3600)],
+        [node_event("NodeNotReady", "gone", age=20), node_event("NodeReady", "back", age=10)],
+        [node_event("NodeReady", "back", age=10), node_event("NodeNotReady", "gone", age=20)],
+        [node_event("RegisteredNode", "of no interest")],
+    ],
+    ids=["another node", "old", "over", "over, out of order", "no trouble"],
+)
+def test_events_of_other_nodes_and_times_and_what_is_over_are_passed_over(
+    cluster: FakeCluster, events: list[Object]
+) -> None:
+    cluster.about_nodes = events
+    assert said(cluster, bound()) == "1/1 nodes: containers are being created"
+
+
+def test_a_node_that_does_not_answer_is_told_with_what_its_events_say(cluster: FakeCluster) -> None:
+    seen = Seen({"a": bound("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
+    asyncio.run(Beyond(cluster, None).look(seen, time.time() - 60))  # type: ignore[arg-type]
+    line = why_waiting(seen, "run-1", 1)
+    assert line and line.startswith("1/1 nodes: n-1 does not answer")
+    assert line.endswith("; node n-1: SpotInterruption: Spot Instance will be reclaimed")
+
+
+def test_what_may_not_be_asked_leaves_the_pods_own_words(cluster: FakeCluster) -> None:
+    def not_permitted() -> str | None:
+        raise SpotmpiError("not permitted")
+
+    cluster.refuses |= {MAP: refused(403), "events of nodes": refused(403)}
+    assert said(cluster, unscheduled(), not_permitted) == "1/1 nodes: 0/4 nodes: insufficient gpu"
+    assert said(cluster, bound()) == "1/1 nodes: containers are being created"
+
+
+@pytest.mark.parametrize("pod", [unscheduled(), bound()], ids=["no node", "on a node"])
+def test_everybody_is_asked_now_and_then_whatever_the_number_of_looks(
+    cluster: FakeCluster, pod: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    line = said(cluster, pod, lambda: asked.append(1), looks=5)
+    assert len(cluster.asked) == 1 and len(asked) == (pod["spec"] == {})
+    assert line and ("full" in line or "SpotInterruption" in line)
+    monkeypatch.setattr(beyond, "LOOK", 0.0)
+    cluster.asked.clear()
+    said(cluster, pod, looks=3)
+    assert len(cluster.asked) == 3
+
+
+def test_nobody_is_asked_about_pods_that_run(cluster: FakeCluster) -> None:
+    assert said(cluster, bound("Running", ready="True"), pytest.fail, looks=2) is None
+    assert not cluster.asked
+
+
+def test_a_pod_that_got_its_node_needs_no_machine_any_more(cluster: FakeCluster) -> None:
+    seen = Seen({"a": unscheduled()})
+    it = Beyond(cluster, None)  # type: ignore[arg-type]
+    asyncio.run(it.look(seen, time.time() - 60))
+    assert seen.beyond
+    seen.pods = {"a": bound()}
+    asyncio.run(it.look(seen, time.time() - 60))
+    assert seen.beyond is None

@@ -1,0 +1,247 @@
+"""Creating the objects of a run, also where the user may not create Secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import ApiError
+
+from spotmpi.agent import ssh
+from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.submit import objects as submitting
+from spotmpi.backends.kubernetes.submit.keys import make_keys
+from spotmpi.core.errors import NotPermitted, RunInUse
+from spotmpi.plan.cluster_target import Site
+from spotmpi.plan.manifests import Submission, kubernetes_plan
+from spotmpi.spec.job import from_values
+
+Object = dict[str, Any]
+SITE = Site("here", "any:1", None, {}, (), "any")
+
+
+MADE = "2026-11-20T11:00:00Z"
+
+
+class Namespace:
+    """Takes objects, but for kinds that the user may not create; `policies` are there, None if nobody may list them.
+
+    The API server says when it made an object (``metadata.creationTimestamp``: RFC 3339, whole seconds, by its own
+    clock, read-only for clients; https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/).
+    """
+
+    namespace = "here"
+
+    def __init__(self, *forbidden: str) -> None:
+        self.forbidden = forbidden
+        self.policies: Sequence[Object] | None = []
+        self.made: list[Object] = []
+        self.going = False
+
+    async def create(self, values: Object) -> Object:
+        if values["kind"] in self.forbidden:
+            raise refused(403, f'secrets is forbidden: User "ann" cannot create {values["kind"]}')
+        if values["kind"] == "JobSet" and self.made:
+            raise refused(409, "already exists")
+        self.made.append(values)
+        return {"metadata": {"uid": "u", "creationTimestamp": MADE}}
+
+    async def find(self, kind: str, name: str) -> Object | None:
+        if self.going:  # it is visible until all it owned is gone
+            self.going, self.made = False, []
+            return {"metadata": {"deletionTimestamp": "now"}}
+        return next((each for each in self.made if each["kind"] == kind), None)
+
+    async def list(self, kind: str) -> Sequence[Object]:
+        assert kind == cluster_api.NETWORK_POLICY
+        if self.policies is None:
+            raise refused(403, "networkpolicies is forbidden")
+        return self.policies
+
+    async def delete(self, kind: str, name: str, wait: bool = False) -> None:
+        self.going = wait
+        self.made = self.made if wait else []
+
+    async def patch(self, kind: str, name: str, values: Object) -> None:
+        self.made[0] = {**self.made[0], "spec": {**self.made[0]["spec"], **values["spec"]}}
+
+    def kinds(self) -> Sequence[str]:
+        return [each["kind"] for each in self.made]
+
+
+def refused(code: int, message: str) -> ApiError:
+    request = httpx2.Request("POST", "https://cluster/secrets")
+    body = {"kind": "Status", "code": code, "message": message}
+    return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
+
+
+def plan(ssh_secret: str | None, *forward: str, nodes: int = 2) -> Object:
+    spec = from_values({"command": ["x"], "nodes": nodes, "launcher": "mpirun", "forward": list(forward)})
+    keys = dict.fromkeys([*make_keys(), *(f"env.{name}" for name in forward)], "later")
+    objects = kubernetes_plan(spec, SITE, Submission("x-1", "ann", keys, {}, {}))
+    return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
+
+
+def submit(there: Namespace, planned: Object) -> tuple[list[Object], list[str]]:
+    said: list[str] = []
+    created = asyncio.run(submitting.create(there, planned, said.append))  # type: ignore[arg-type]
+    assert created.submitted == datetime.fromisoformat(MADE).timestamp()
+    return list(created.objects), said
+
+
+def keys_volume(there: Namespace) -> Object:
+    pod = there.made[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    found: Object = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "secret")
+    return found
+
+
+def test_a_run_is_let_go_with_a_secret_of_its_own() -> None:
+    there = Namespace()
+    objects, said = submit(there, plan("mpi-ssh"))
+    assert there.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy"] and not said
+    assert there.made[0]["spec"]["suspend"] is False and keys_volume(there)["secretName"] == "x-1-parts"
+    assert "PRIVATE KEY" in there.made[1]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
+
+
+def test_agents_count_limits_from_when_the_api_server_made_the_run() -> None:
+    """It works: whatever the terminal's clock says. It fails: one that is behind cuts limits.run short."""
+    there = Namespace()
+    submit(there, plan("mpi-ssh"))
+    assert json.loads(there.made[2]["data"]["plan.json"])["submitted"] == datetime.fromisoformat(MADE).timestamp()
+
+
+def test_who_may_not_create_secrets_runs_with_the_environments_key_pair_and_is_told_so() -> None:
+    there = Namespace("Secret")
+    objects, said = submit(there, plan("mpi-ssh"))
+    assert there.kinds() == ["JobSet", "ConfigMap", "NetworkPolicy"]
+    assert [each["kind"] for each in objects] == there.kinds()
+    assert there.made[0]["spec"]["suspend"] is False
+    volume = keys_volume(there)
+    assert volume["secretName"] == "mpi-ssh" and volume["defaultMode"] == 0o440
+    assert [item["key"] for item in volume["items"]] == ["id", "id.pub", "authorized_keys"]
+    assert said == ["you may not create Secrets: the run shares the SSH keys of mpi-ssh"]
+
+
+@pytest.mark.parametrize(
+    ("planned", "words"),
+    [
+        (plan(None), r"right to create Secrets in here, or name a Secret .* \(kubernetes.ssh_secret\)"),
+        (plan("mpi-ssh", "HF_TOKEN"), r"or keep HF_TOKEN in a Secret \(kubernetes.secret_env\) instead of forwarding"),
+    ],
+)
+def test_without_such_a_key_pair_nothing_stays_and_one_line_tells_the_way_out(planned: Object, words: str) -> None:
+    there = Namespace("Secret")
+    with pytest.raises(NotPermitted, match=rf'not permitted \(.*User "ann" cannot create Secret\); ask for .*{words}'):
+        submit(there, planned)
+    assert there.made == []
+
+
+PEERS = {"podSelector": {"matchLabels": {"spotmpi.dev/run": "x-1"}}}
+
+
+def policy(selector: Object | None = None, **spec: Any) -> Object:
+    return {"metadata": {"name": "p"}, "spec": {"podSelector": selector or {}, **spec}}
+
+
+def made_policy(there: Namespace) -> Object:
+    found: Object = next(each["spec"] for each in there.made if each["kind"] == "NetworkPolicy")
+    return found
+
+
+@pytest.mark.parametrize(
+    "denying",
+    [
+        policy(policyTypes=["Ingress", "Egress"]),
+        policy(egress=[{"to": []}]),  # rules for egress make it a policy of egress
+        policy({"matchLabels": {"app.kubernetes.io/managed-by": "spotmpi"}}, policyTypes=["Egress"]),
+        policy({"matchExpressions": [{"key": "spotmpi.dev/run", "operator": "Exists"}]}, policyTypes=["Egress"]),
+        policy({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}, policyTypes=["Egress"]),
+        policy({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, policyTypes=["Egress"]),
+    ],
+)
+def test_where_a_namespace_denies_egress_pods_of_a_run_may_still_reach_each_other(denying: Object) -> None:
+    there = Namespace()
+    there.policies = [denying]
+    objects, _ = submit(there, plan(None))
+    assert made_policy(there)["policyTypes"] == ["Ingress", "Egress"]
+    assert made_policy(there)["egress"] == [{"to": [PEERS]}]
+    assert [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"] == [made_policy(there)]
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        [],
+        None,
+        [policy(policyTypes=["Ingress"], egress=[{}])],
+        [policy({"matchLabels": {"app": "web"}}, policyTypes=["Egress"])],
+        [policy({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}, policyTypes=["Egress"])],
+    ],
+)
+def test_where_egress_is_open_a_run_does_not_close_it(policies: list[Object] | None) -> None:
+    there = Namespace()
+    there.policies = policies
+    _, said = submit(there, plan(None))
+    assert made_policy(there)["policyTypes"] == ["Ingress"] and "egress" not in made_policy(there)
+    told = "you may not list the NetworkPolicies of namespace here: if they deny egress, nodes of the run "
+    assert said == ([] if policies is not None else [told + "will not reach each other"])
+
+
+def test_a_run_of_one_node_needs_no_way_out() -> None:
+    there = Namespace()
+    there.policies = [policy(policyTypes=["Egress"])]
+    submit(there, plan(None, nodes=1))
+    assert made_policy(there)["policyTypes"] == ["Ingress"]
+
+
+def test_another_refusal_is_told_as_it_is() -> None:
+    there = Namespace("NetworkPolicy")
+    with pytest.raises(NotPermitted, match=r"could not submit the run: not permitted .*NetworkPolicy"):
+        submit(there, plan("mpi-ssh"))
+    assert there.made == []
+
+
+def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Garbage collection comes after the owner has gone (Kubernetes docs: background cascading deletion)."""
+    monkeypatch.setattr(submitting, "_INTERVAL", 0.001)
+    there, left = Namespace("Secret"), ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
+    usual = there.create
+
+    async def create(values: Object) -> Object:
+        if values["kind"] in left:
+            left.remove(values["kind"])
+            raise refused(409, "already exists")
+        return await usual(values)
+
+    there.create = create  # type: ignore[method-assign]
+    submit(there, plan("mpi-ssh"))
+    assert there.kinds()[0] == "JobSet" and set(there.kinds()) == {"JobSet", "ConfigMap", "NetworkPolicy"} and not left
+
+
+def test_a_name_that_is_taken_is_told() -> None:
+    there = Namespace()
+    there.made.append({"kind": cluster_api.JOBSET, "metadata": {}})
+    with pytest.raises(RunInUse, match="run x-1 exists in here already"):
+        submit(there, plan(None))
+
+
+def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:
+    own = make_keys()
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "id").write_text(own["id"])
+    (secret / "id.pub").write_text(own["authorized_keys"])
+    (secret / "authorized_keys").write_text(own["authorized_keys"])
+    ssh.lay_out(str(secret), str(tmp_path / "ssh"))
+    laid = {path.name: path.read_text() for path in (tmp_path / "ssh").iterdir()}
+    assert laid["host_key"] == laid["id"] == own["id"]
+    assert laid["known_hosts"] == "* " + own["authorized_keys"]
+    assert (tmp_path / "ssh" / "host_key").stat().st_mode & 0o777 == 0o600

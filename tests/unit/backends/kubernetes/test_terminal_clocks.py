@@ -1,0 +1,131 @@
+"""A terminal whose clock differs from the cluster's by minutes sees the same run as any other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import record
+from spotmpi.api import runs as api
+from spotmpi.backends.kubernetes import backend as kubernetes
+from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.client.clock import ClusterClock
+from spotmpi.backends.targets import Where
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.runs import reader as run_records
+from spotmpi.spec.job import from_values
+from tests.unit.backends.kubernetes.served_api import Server
+from tests.unit.backends.kubernetes.test_client import api_at
+from tests.unit.backends.kubernetes.test_follow import follow, impatient, look  # noqa: F401
+from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, jobset, pod, stamp, unscheduled
+
+SPEC = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "kubernetes": {"image": "any"}})
+CLOCKS = pytest.mark.parametrize("ahead", [-600.0, 600.0], ids=["terminal ahead", "terminal behind"])
+
+
+class Training(FakeCluster):
+    """Runs what is submitted: node 0 says by the cluster's clock that it started and succeeded, and so does JobSet."""
+
+    async def patch(self, kind: str, name: str, values: Object) -> None:
+        leader = pod(0, "Succeeded", -self.ahead)
+        self.pods.append(leader)
+        story = [("started", {"attempt": 1, "failures": 0, "interruptions": 0}), ("succeeded", {})]
+        self.logs[leader["metadata"]["name"]] = [
+            json.dumps({"n": n, "e": {"t": self.now() + n, "event": kind, **more}}, separators=(",", ":"))
+            for n, (kind, more) in enumerate(story, 1)
+        ]
+        completed = [{"type": "Completed", "status": "True", "lastTransitionTime": stamp(-self.ahead)}]
+        self.jobsets[0]["status"] = {"conditions": completed}
+        self.put(cluster_api.JOBSET, "MODIFIED", self.jobsets[0])
+
+
+def training(ahead: float, monkeypatch: pytest.MonkeyPatch) -> Training:
+    there = Training([], ahead=ahead)
+    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    return there
+
+
+@CLOCKS
+def test_a_run_is_followed_to_its_end(ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works: all events, and the state. It fails: none of them, and the terminal "lost sight" of the run."""
+    there = training(ahead, monkeypatch)
+    shown: list[Event] = []
+
+    state = api.run(SPEC, where=Where("kubernetes", runs), watch=shown.append)
+
+    assert [event.kind for event in shown] == ["submitted", "started", "succeeded"]
+    assert (state.state, state.attempt) == ("succeeded", 1)
+    assert state.submitted is not None and abs(state.submitted - there.now()) < 60
+    kinds = [event["event"] for event in run_records.lines(RunPaths(Path(state.folder)).events)]
+    assert kinds == ["submitted", "started", "succeeded"], "the copy is as whole as what was shown"
+
+
+@CLOCKS
+def test_agents_count_the_limits_from_the_clusters_moment(
+    ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = training(ahead, monkeypatch)
+    api.run(SPEC, where=Where("kubernetes", runs), detach=True)
+    (parts,) = [each for each in there.created if each["kind"] == "ConfigMap"]
+    assert abs(json.loads(parts["data"]["plan.json"])["submitted"] - there.now()) < 60
+
+
+@CLOCKS
+def test_a_continued_run_is_shown_from_its_continuation_on(
+    ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training(ahead, monkeypatch)
+    paths = RunPaths(Path(api.run(SPEC, where=Where("kubernetes", runs), detach=True).folder))
+    paths.events.write_text(
+        '{"t": 1.0, "event": "submitted"}\n{"t": 2.0, "event": "started"}\n{"t": 3.0, "event": "failed"}\n'
+    )
+    shown: list[Event] = []
+    again = training(ahead, monkeypatch)
+    again.namespace = "default"
+    api.resume(paths.id, where=Where("kubernetes", runs), watch=shown.append)
+    assert [event.kind for event in shown] == ["submitted", "started", "succeeded"]
+
+
+@CLOCKS
+def test_no_terminal_gives_up_a_run_before_its_time(ahead: float) -> None:
+    """It works: 10 minutes by the cluster's clock. It fails: at once, by the terminal's, which deletes the run."""
+    cluster = FakeCluster([unscheduled(0, "no GPU", 60 - ahead)], ahead=ahead)
+    (event,) = look(cluster, jobset(age=60 - ahead))
+    assert event.kind == record.WAITING and "(gives up in 9 min)" in str(event.reason)
+    assert not cluster.deleted and abs(event.time - cluster.now()) < 60
+
+
+@CLOCKS
+def test_a_deleted_run_has_ended_by_the_clusters_clock(ahead: float) -> None:
+    cluster = FakeCluster([unscheduled(0, "no GPU", -ahead)], ahead=ahead)
+    gone: Callable[[list[Event]], None] = lambda events: cluster.put(cluster_api.JOBSET, "DELETED", jobset())  # noqa: E731
+    assert abs(follow(cluster, jobset(age=-ahead), gone)[-1].time - cluster.now()) < 60
+
+
+@pytest.mark.parametrize(("ahead", "counts"), [(600.0, 600.0), (-600.0, -600.0), (1.0, 0.0)])
+def test_the_date_of_an_answer_sets_the_clock_unless_it_is_as_near_as_the_header_tells(
+    ahead: float, counts: float
+) -> None:
+    clock = ClusterClock(lambda: 1_795_000_000.0)
+    for date in ("yesterday", None, formatdate(1_795_000_000.0 + ahead, usegmt=True)):
+        clock.take(date)
+    assert abs(clock.now() - (1_795_000_000.0 + counts)) <= 0.5
+
+
+def test_the_api_servers_date_comes_with_its_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(ahead=-600.0)
+    server.answers["list"] = [(200, json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []}))]
+    there: ClusterApi = api_at(server.port, tmp_path, monkeypatch)
+    try:
+        asyncio.run(there.list(cluster_api.POD))
+    finally:
+        server.close()
+    assert abs(there.now() - (time.time() - 600)) < 60

@@ -1,0 +1,136 @@
+"""Why a run waits, in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotmpi.backends.kubernetes.follow.start_limit import counted_down, gist
+from spotmpi.backends.kubernetes.follow.waiting import Seen, why_waiting
+
+
+def pod(name: str, phase: str = "Pending", **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"phase": phase, **status}}
+
+
+def unscheduled(name: str, message: str) -> dict[str, Any]:
+    return pod(name, conditions=[{"type": "PodScheduled", "status": "False", "message": message}])
+
+
+def container(name: str, reason: str, message: str | None = None) -> dict[str, Any]:
+    waiting = {"reason": reason} | ({"message": message} if message else {})
+    return pod(name, containerStatuses=[{"state": {"waiting": waiting}}])
+
+
+def event(name: str, reason: str, note: str, key: str = "involvedObject") -> dict[str, Any]:
+    return {key: {"name": name}, "reason": reason, "note" if key == "regarding" else "message": note}
+
+
+def why(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: int = 4) -> str | None:
+    seen = Seen({item["metadata"]["name"]: item for item in pods})
+    for each in events:
+        seen.take_event(each)
+    return why_waiting(seen, "run-1", nodes)
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_pods_that_have_started_do_not_wait(phase: str) -> None:
+    assert why(pod("a", phase), pod("b", phase)) is None
+
+
+def test_the_reason_that_most_pods_share_is_told_with_how_many_wait() -> None:
+    pods = [unscheduled("a", "no GPU"), unscheduled("b", "no GPU"), unscheduled("c", "taint"), pod("d", "Running")]
+    assert why(*pods) == "3/4 nodes: no GPU"
+
+
+def test_the_autoscalers_word_and_the_clouds_stand_beside_the_schedulers() -> None:
+    seen = Seen({"a": unscheduled("a", "0/4 nodes: insufficient nvidia.com/gpu")})
+    seen.take_event(event("a", "TriggeredScaleUp", "pod triggered scale-up: [{g5 0->2 (max: 8)}]"))
+    seen.take_event(event("a", "FailedScheduling", "0/4 nodes: insufficient nvidia.com/gpu"))
+    told = "1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; pod triggered scale-up: [{g5 0->2 (max: 8)}]"
+    assert why_waiting(seen, "run-1", 2) == told
+    seen.beyond = "scaling group g5: no capacity"
+    assert why_waiting(seen, "run-1", 2) == f"{told}; scaling group g5: no capacity"
+
+
+def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[str, Any]:
+    return {**pod(name, phase, conditions=[{"type": "Ready", "status": ready}]), "spec": {"nodeName": node}}
+
+
+def test_a_dead_node_that_holds_the_next_attempt_up_is_named_with_the_ways_out() -> None:
+    dead = event("b", "NodeNotReady", "Node is not ready")
+    said = why(on_node("a", "n-1", "False", "Failed"), on_node("b", "n-2", "False"), events=(dead,), nodes=2)
+    assert said is not None and said.startswith("1/2 nodes: n-2 does not answer, and the run waits")
+    assert "`kubectl delete node n-2`" in said and "out-of-service=nodeshutdown:NoExecute" in said
+
+
+@pytest.mark.parametrize(("other", "ready"), [("Running", "False"), ("Failed", "True")])
+def test_a_node_that_is_away_while_the_attempt_goes_on_or_that_came_back_holds_nothing_up(
+    other: str, ready: str
+) -> None:
+    dead = event("b", "NodeNotReady", "Node is not ready")
+    assert why(on_node("a", "n-1", "True", other), on_node("b", "n-2", ready), events=(dead,), nodes=2) is None
+
+
+def test_a_pod_that_has_got_its_node_no_longer_waits_for_one() -> None:
+    """It works: containers are being created. It fails: the scheduler's old word stays until the containers run."""
+    placed = pod("a", conditions=[{"type": "PodScheduled", "status": "True"}])
+    refused = event("a", "FailedScheduling", "0/4 nodes: insufficient cpu")
+    assert why(placed, events=(refused,)) == "1/4 nodes: containers are being created"
+
+
+def test_a_container_tells_its_own_reason() -> None:
+    assert why(container("a", "ErrImagePull", 'not found: "x"')) == '1/4 nodes: ErrImagePull: not found: "x"'
+    assert why(container("a", "CreateContainerConfigError")) == "1/4 nodes: CreateContainerConfigError:"
+
+
+def test_a_refused_pod_is_told_in_the_same_words_at_each_try_under_whatever_name() -> None:
+    words = 'Error creating: pods "run-1-node-0-{}" is forbidden: exceeded quota: small'
+    told = {why(events=(event("run-1-node-0", "FailedCreate", words.format(name)),)) for name in ("0-x7k2p", "3-9vb4z")}
+    expected = f"FailedCreate: {words.format('*')}"
+    assert told == {expected}
+
+
+def test_while_a_container_is_created_the_newest_telling_event_of_its_pod_counts() -> None:
+    events = (
+        event("a", "Scheduled", "fine"),
+        event("a", "FailedMount", "volume x: not found"),
+        event("a", "Pulling", "fine too"),
+        event("b", "FailedMount", "another pod's"),
+    )
+    assert why(container("a", "ContainerCreating"), events=events) == "1/4 nodes: FailedMount: volume x: not found"
+    assert why(container("a", "ContainerCreating")) == "1/4 nodes: containers are being created"
+
+
+@pytest.mark.parametrize("key", ["involvedObject", "regarding"])
+def test_without_pods_what_is_said_about_the_run_itself_counts(key: str) -> None:
+    quota = event("run-1-node-0", "FailedCreate", "exceeded quota", key)
+    assert why(events=(quota,)) == "FailedCreate: exceeded quota"
+    assert why(events=(event("run-2", "FailedCreate", "another run"),)) == "no pods yet"
+
+
+def test_who_may_not_read_events_is_told_that_more_might_be_known() -> None:
+    seen = Seen({"a": unscheduled("a", "no GPU")}, blind=True)
+    assert why_waiting(seen, "run-1", 1) == "1/1 nodes: no GPU (you may not read events, which might tell more)"
+    assert why_waiting(Seen(blind=True), "run-1", 1) == "no pods yet (you may not read events, which might tell more)"
+
+
+def test_long_reasons_are_cut_to_one_line() -> None:
+    said = why(unscheduled("a", "very\n long " * 100))
+    assert said is not None and len(said) < 260 and "\n" not in said and said.endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [(600, "10 min"), (599.9, "10 min"), (121, "3 min"), (120, "120 s"), (95, "100 s"), (10, "10 s"), (3.2, "4 s")],
+)
+def test_the_time_that_is_left_is_told_in_steps_that_become_finer(left: float, words: str) -> None:
+    assert counted_down("no GPU", left) == f"no GPU (gives up in {words})"
+
+
+def test_numbers_that_change_every_second_are_no_news_but_words_and_the_time_left_are() -> None:
+    said = gist("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
+    assert gist("2/9 nodes: 3 node(s) had untolerated taint(s), 5 Insufficient cpu (gives up in 10 min)") == said
+    assert gist("1/9 nodes: 7 Insufficient memory, 2 node(s) had untolerated taint(s) (gives up in 10 min)") != said
+    assert gist("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 9 min)") != said

@@ -1,0 +1,118 @@
+"""A cluster whose pods run their commands here, on folders in place of the run volume."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx2
+
+from spotmpi.backends.kubernetes import pull as pulling
+from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.volume_access import Volume
+from spotmpi.core.names import RunPaths
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster
+
+Object = dict[str, Any]
+VOLUME = Volume("claim", "registry/image:1", ("key",))
+
+
+class VolumeCluster(FakeCluster):
+    """A cluster whose pods run commands here, on *root* in place of the mounted volume's runs.
+
+    Where the connection is cut off, a command gets the end of its input after `cut_off` bytes and goes on by itself,
+    and its caller an error: containerd closes the input of a command when the connection ends, whatever the reason
+    (pkg/cri/io/exec_io.go, StdinOnce), and nobody ends the command (github.com/kubernetes/kubernetes/issues/89031).
+
+    A run that goes on changes its folder while it is read: `meanwhile` happens once a command has begun to answer. It
+    has then come no further than pipes hold (64 KiB, pipe(7)), so a file of some MiB is being read.
+    """
+
+    namespace = "here"
+
+    def __init__(self, root: Path, pods: Sequence[Object] = (), phases: Sequence[str] = ("Pending", "Running")) -> None:
+        super().__init__(list(pods))
+        self.root = root
+        self.phases = list(phases)
+        self.created: list[Object] = []
+        self.events: list[Object] = []
+        self.commands: list[tuple[str, Sequence[str]]] = []
+        self.claim: Object | None = {"metadata": {"name": "claim", "uid": "7"}}
+        self.cut_off: int | None = None  # bytes of input after which the next connection with so many breaks
+        self.meanwhile: Callable[[], None] | None = None
+        self.torn_before: bytes | None = None  # where answers end too early
+
+    async def create(self, values: Object) -> Object:
+        self.created.append(values)
+        return values
+
+    async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        if kind == cluster_api.CLAIM:
+            return self.claim
+        phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
+        return {"metadata": {"name": name}, "status": {"phase": phase}} if phase else None
+
+    async def list(self, kind: str, labels: Any = None, about: str | None = None) -> list[Object]:
+        if kind != cluster_api.EVENT:
+            return await super().list(kind, labels)
+        return [event for event in self.events if event["involvedObject"]["name"] == about]
+
+    async def delete(self, kind: str, name: str, wait: bool = False, now: bool = False) -> None:
+        self.deleted.append(name)
+
+    async def stream(
+        self, name: str, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None
+    ) -> tuple[int, str]:
+        sent = given.read() if given else b""
+        if self.cut_off is not None and len(sent) > self.cut_off:
+            self._run(name, command, sent[: self.cut_off])
+            self.cut_off = None
+            raise httpx2.ReadError("the connection into the pod broke off")
+        done = self._run(name, command, sent)
+        if into:
+            into.write(done.stdout if self.torn_before is None else done.stdout.partition(self.torn_before)[0])
+        return done.returncode, done.stderr.decode()
+
+    async def execute(self, name: str, command: Sequence[str]) -> str:
+        return self._run(name, command, b"").stdout.decode()
+
+    def _run(self, name: str, command: Sequence[str], given: bytes) -> subprocess.CompletedProcess[bytes]:
+        self.commands.append((name, command))
+        places = {"/spotmpi/volume/runs": str(self.root), "/tmp/spotmpi": str(self.root.parent / "code")}
+        here = [sys.executable if part == "python3" else part for part in command]
+        for there, path in places.items():
+            here = [part.replace(there, path) for part in here]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(here, bufsize=0, **pipes) as process:  # type: ignore[call-overload]
+            first = process.stdout.read(1) if self.meanwhile else b""
+            if self.meanwhile:
+                self.meanwhile()
+            out, said = process.communicate(given)
+        return subprocess.CompletedProcess(here, process.returncode, first + out, said)
+
+
+def recorded_run(volume: Path) -> RunPaths:
+    """A run folder as agents leave it on a volume."""
+    paths = RunPaths(volume / RUN)
+    written = [
+        (paths.events, json.dumps({"t": time.time(), "event": "succeeded"}) + "\n"),
+        (paths.spec, 'command = ["x"]\n'),
+        (paths.checkpoints / "7" / "model.npz", "weights"),
+    ]
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}.000000Z 0 o hello\n"
+    for path, text in [*written, (paths.logs / "1" / "node-0.log", line)]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return paths
+
+
+def pull(cluster: VolumeCluster, paths: RunPaths) -> list[str]:
+    said: list[str] = []
+    asyncio.run(pulling.pull(cluster, paths, VOLUME, said.append))  # type: ignore[arg-type]
+    return said

@@ -1,0 +1,190 @@
+"""What happens to runs on this machine when something is killed, hangs or has to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import supervisor
+from spotmpi.runs import reader as runs
+from tests.contract import living
+from tests.contract.conftest import Somewhere
+from tests.contract.fake_program import fake_job
+from tests.contract.living import wait_until
+from tests.unit.backends.local_runs import events_of, paths_of, python, rank_of, shell, texts
+
+
+def test_a_killed_rank_ends_the_attempt_and_the_next_goes_on_above_zero(here: Somewhere) -> None:
+    run = here.submit(fake_job(iterations=40, pause=0.02, every=2))
+    here.iteration_once(run, 5)
+
+    os.kill(rank_of(run), signal.SIGKILL)
+
+    state = here.state_once(run, "succeeded")
+    assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
+    first, second = runs.attempts(paths_of(here, run))
+    assert "SIGKILL" in first["reason"] and first["last_iteration"] >= 5
+    assert second["resumed_iteration"] > 0
+    assert second["lost_iterations"] == first["last_iteration"] - second["resumed_iteration"] <= 2
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["the guard", "the one that it guards"])
+def test_a_killed_supervisor_leaves_no_process_and_a_run_that_can_be_continued(here: Somewhere, which: int) -> None:
+    job = fake_job(iterations=200, pause=0.02)
+    run = here.submit(job)
+    here.iteration_once(run, 3)
+    folder = paths_of(here, run).folder
+    both = living.supervisors(folder)
+    assert len(both) == 2
+
+    os.kill(both[which], signal.SIGKILL)
+    if which == 0:  # without its guard it goes on until it is killed as well, and the ranks die with it
+        os.kill(both[1], signal.SIGKILL)
+
+    wait_until(lambda: not living.of_run(run) and not living.supervisors(folder))
+    assert (here.state_once(run, "lost").iteration or 0) >= 3
+    here.resume(run, {**job, "env": {**job["env"], "FAKE_PAUSE": "0.001"}})
+    state = here.state_once(run, "succeeded")
+    assert (state.attempt, state.iteration) == (2, 200)
+    first, second = runs.summary(paths_of(here, run))["attempts"]  # type: ignore[index]
+    assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
+
+
+def test_a_killed_supervisor_takes_along_what_its_ranks_started_even_in_sessions_of_their_own(here: Somewhere) -> None:
+    run = here.submit(shell("setsid sleep 300 & (sleep 301 & exec sleep 302) & echo up; exec sleep 303"))
+    wait_until(lambda: len([said for said in living.of_run(run).values() if said.startswith("sleep 30")]) == 4)
+
+    os.kill(living.supervisors(paths_of(here, run).folder)[1], signal.SIGKILL)
+
+    wait_until(lambda: not living.of_run(run))
+
+
+def test_a_follower_tells_that_the_supervisor_is_gone(here: Somewhere) -> None:
+    run = here.submit(fake_job(iterations=1000, pause=0.02))
+    here.iteration_once(run, 2)
+    events = here.backend.events(run, follow=True)
+    next(events)
+    os.kill(living.supervisors(paths_of(here, run).folder)[1], signal.SIGKILL)
+
+    last = list(events)[-1]
+
+    assert last.kind == "failed" and f"--resume {run}" in (last.reason or "")
+
+
+def test_sigterm_to_the_supervisor_is_notice_checkpoint_and_an_end_that_can_be_continued(here: Somewhere) -> None:
+    run = here.submit(fake_job(iterations=1000, pause=0.02, every=100_000))
+    here.iteration_once(run, 2)
+
+    os.kill(living.supervisors(paths_of(here, run).folder)[0], signal.SIGTERM)
+
+    stopped = here.state_once(run, "stopped")
+    assert stopped.interruptions == 1 and "SIGTERM" in (stopped.reason or "")
+    assert [event.values["reason"] for event in events_of(here, run) if event.values.get("kind") == "checkpoint"] == [
+        "notice"
+    ]
+
+
+def test_a_child_that_ignores_sigterm_is_killed_soon_after(here: Somewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
+    run = here.submit(python(code, checkpoint={"grace": "1s"}))
+    wait_until(lambda: "deaf" in texts(list(here.backend.events(run, follow=False))))
+    began = time.monotonic()
+
+    here.backend.stop(run, "enough", now=False)
+
+    here.state_once(run, "stopped")
+    assert time.monotonic() - began < 60
+    wait_until(lambda: not living.of_run(run))
+
+
+def test_a_child_that_holds_the_pipe_open_does_not_keep_the_run_from_ending(here: Somewhere) -> None:
+    run = here.submit(shell("sleep 300 & echo done"))
+
+    assert here.state_once(run, "succeeded").state == "succeeded"
+    wait_until(lambda: not living.of_run(run))
+
+
+def test_a_checkpoint_that_never_becomes_whole_is_waited_for_as_long_as_grace_says(here: Somewhere) -> None:
+    code = (
+        "import os, signal, time; signal.signal(10, signal.SIG_IGN)\n"
+        "open(os.environ['SPOTMPI_PID_FILE'], 'w').write(str(os.getpid())); print('up', flush=True); time.sleep(300)"
+    )
+    run = here.submit(python(code, checkpoint={"grace": "0.5s"}))
+    wait_until(lambda: "up" in texts(list(here.backend.events(run, follow=False))))
+    began = time.monotonic()
+
+    here.backend.stop(run, "enough", now=False)
+
+    here.state_once(run, "stopped")
+    assert 0.5 < time.monotonic() - began < 60
+
+
+def test_a_second_request_need_not_wait_for_the_first_ones_checkpoint(here: Somewhere) -> None:
+    code = (
+        "import os, signal, time; signal.signal(10, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN)\n"
+        "open(os.environ['SPOTMPI_PID_FILE'], 'w').write(str(os.getpid())); print('up', flush=True); time.sleep(300)"
+    )
+    run = here.submit(python(code, checkpoint={"grace": "60s"}))
+    wait_until(lambda: "up" in texts(list(here.backend.events(run, follow=False))))
+    here.backend.stop(run, "please", now=False)
+    time.sleep(0.3)
+    began = time.monotonic()
+
+    here.backend.stop(run, "now", now=True)
+
+    here.state_once(run, "stopped")
+    assert time.monotonic() - began < 30
+
+
+def test_two_terminals_may_stop_at_once(here: Somewhere) -> None:
+    run = here.submit(fake_job(iterations=1000, pause=0.02))
+    here.iteration_once(run, 2)
+    command = [str(Path(sys.executable).with_name("spotmpi")), "stop", run, "--json"]
+    command += ["--runs", str(here.backend.runs_folder)]  # type: ignore[attr-defined]
+
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+
+    said = [process.communicate(timeout=30)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert [json.loads(text)["state"] for text in said] == ["stopped", "stopped"]
+
+
+def test_a_command_that_disappears_is_told_by_name(here: Somewhere, tmp_path: Path) -> None:
+    program = tmp_path / "mine"
+    program.write_text("#!/nowhere/python\n")
+    program.chmod(0o755)
+
+    events = here.all_events({"command": [str(program)], "launcher": "none", "limits": {"failures": 0}})
+
+    assert str(program) in (events[-1].reason or "") and "no such command" in (events[-1].reason or "")
+
+
+def test_the_supervisors_own_fault_ends_the_run_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: Any) -> int:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(supervisor.Supervisor, "run", broken)
+    assert supervisor._supervise(str(tmp_path), {}) == 1
+
+    last = list(runs.lines(tmp_path / "events.jsonl"))[-1]
+    assert last["event"] == "failed" and "RuntimeError('a bug')" in last["reason"]
+    assert "a bug" in capfd.readouterr().err
+
+
+def test_the_failure_that_ends_a_run_is_counted_in_its_state_as_in_its_summary(here: Somewhere) -> None:
+    run = here.submit(shell("exit 3", limits={"failures": 1}))
+
+    state = here.state_once(run, "failed")
+
+    summary = runs.summary(paths_of(here, run)) or {}
+    assert (state.attempt, state.failures, summary["failures"]) == (2, 2, 2)

@@ -1,0 +1,156 @@
+"""Faults under real launchers and both frameworks, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.backends.local.backend import LocalBackend
+from spotmpi.core import names
+from spotmpi.runs import reader as runs
+from tests.contract.conftest import Somewhere
+from tests.contract.living import wait_until
+from tests.unit.backends.real_ranks import SLOW, local_place, paths_of, rank
+
+pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Somewhere]:
+    yield from local_place(tmp_path / "runs", SLOW)
+
+
+# Long enough for a kill in the middle of two checkpoints.
+TOTAL = 250
+DIGITS = ["--global-batch", "32", "--iterations", str(TOTAL), "--report-every", "1"]
+EVERY = 0.4  # seconds between checkpoints
+WAYS = {
+    "chainermn-mpirun": {"image": "chainermn", "launcher": "mpirun", "slots": 2},
+    "pytorch-mpirun": {"image": "pytorch", "launcher": "mpirun", "slots": 2},
+    "pytorch-torchrun": {"image": "pytorch", "launcher": "torchrun", "nodes": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The checksum of the parameters that an uninterrupted run comes to, by the way its ranks were started."""
+    known: dict[str, str] = {}
+
+    def checksum(way: str) -> str:
+        if way not in known:
+            place = Somewhere(LocalBackend(tmp_path_factory.mktemp(way)), patience=SLOW)
+            run = place.submit({"program": "digits", "args": DIGITS, **WAYS[way]})
+            place.state_once(run, "succeeded")
+            known[way] = _result(paths_of(place, run))
+        return known[way]
+
+    return checksum
+
+
+def _result(paths: names.RunPaths) -> str:
+    summary = runs.summary(paths)
+    assert summary is not None
+    return str(summary["result"]["parameters"])
+
+
+AT_NIGHT = pytest.mark.nightly("a whole training of ten seconds or more, by another way to the same code")
+
+
+def ways(*every_day: str) -> list[Any]:
+    """All ways to start ranks, those that are not *every_day* for the night."""
+    return [pytest.param(way, marks=[] if way in every_day else AT_NIGHT) for way in WAYS]
+
+
+@pytest.mark.parametrize("loaders", [pytest.param(0, marks=AT_NIGHT), 2], ids=lambda count: f"{count} loader processes")
+@pytest.mark.parametrize("way", ways("chainermn-mpirun"))
+def test_a_killed_rank_costs_at_most_a_checkpoint_interval_and_changes_no_bit_of_the_result(
+    here: Somewhere, way: str, loaders: int, undisturbed: Callable[[str], str]
+) -> None:
+    args = [*DIGITS, "--loader-processes", str(loaders)]
+    run = here.submit({"program": "digits", "args": args, "checkpoint": {"every": f"{EVERY}s"}, **WAYS[way]})
+    paths = paths_of(here, run)
+    wait_until(lambda: any(line["kind"] == "checkpoint" for line in runs.lines(paths.metrics)), 120)
+    time.sleep(EVERY / 4)
+
+    os.kill(rank(run, 1), signal.SIGKILL)
+
+    here.state_once(run, "succeeded")
+    first, second = runs.attempts(paths)
+    assert first["cause"] == "failure" and 0 < first["last_iteration"] < TOTAL, "the kill was to fall in mid-run"
+    assert second["resumed_iteration"] == first["checkpoint_iteration"] > 0
+    assert second["first_iteration"] == second["resumed_iteration"] + 1
+    repeated, longest = _repeated_seconds(paths, second["resumed_iteration"])
+    assert repeated <= EVERY + longest, "more than a checkpoint interval was repeated"
+    assert _result(paths) == undisturbed(way)
+
+
+def _repeated_seconds(paths: names.RunPaths, resumed: int) -> tuple[float, float]:
+    """How long the first attempt had taken for the iterations that the second repeats, and for its longest one."""
+    lines = [line for line in runs.lines(paths.metrics) if line["kind"] == "metric" and line["attempt"] == 1]
+    took = {line["iteration"]: sum(line["seconds"]) for line in lines}
+    return sum(seconds for iteration, seconds in took.items() if iteration > resumed), max(took.values())
+
+
+@pytest.mark.parametrize("way", ways("chainermn-mpirun"))
+def test_a_stopped_run_goes_on_with_other_limits_and_ends_bit_for_bit_the_same(
+    here: Somewhere, way: str, undisturbed: Callable[[str], str]
+) -> None:
+    job = {"program": "digits", "args": DIGITS, **WAYS[way]}
+    run = here.submit(job)
+    here.iteration_once(run, 20)
+
+    here.backend.stop(run, "for the night", now=False)
+
+    stopped = here.state_once(run, "stopped")
+    assert 20 <= (stopped.iteration or 0) < TOTAL
+    here.resume(run, {**job, "limits": {"failures": 0}})
+    here.state_once(run, "succeeded")
+    assert runs.attempts(paths_of(here, run))[1]["resumed_iteration"] >= 20
+    assert _result(paths_of(here, run)) == undisturbed(way)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("foreign", marks=AT_NIGHT), pytest.param("foreign-torchrun", marks=AT_NIGHT), "foreign-plain"]
+)
+def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
+    here: Somewhere, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spotmpi.spec.job import load
+
+    monkeypatch.chdir(names.PROJECT)
+    values = load(names.EXAMPLES / f"{name}.toml").model_dump(exclude_unset=True)
+    run = here.submit({**values, "args": ["--steps", "50"]})
+
+    here.state_once(run, "succeeded")
+
+    metrics = [line for line in runs.lines(paths_of(here, run).metrics) if line["kind"] == "metric"]
+    assert [line["iteration"] for line in metrics] == [10, 20, 30, 40, 50]
+    losses = [line["loss"] for line in metrics]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("digits", marks=pytest.mark.smoke),
+        pytest.param("digits-pytorch", marks=pytest.mark.smoke),
+        pytest.param("digits-torchrun", marks=AT_NIGHT),
+        "allreduce",
+    ],
+)
+def test_the_light_examples_run(here: Somewhere, name: str) -> None:
+    from spotmpi.spec.job import load
+
+    light = {"allreduce": ["--max-bytes", "4096"]}.get(name, ["--global-batch", "64", "--epochs", "1"])
+    spec = load(names.EXAMPLES / f"{name}.toml", [f"args={json.dumps(light)}"])
+
+    run = here.submit(spec.model_dump(exclude_unset=True))
+
+    assert here.state_once(run, "succeeded").attempt == 1

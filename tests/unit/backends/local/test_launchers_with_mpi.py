@@ -1,0 +1,204 @@
+"""Every way in which ranks are started, with a small program: this machine's own mpirun too, where it has one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import launchers, record
+from spotmpi.core.events import Event
+from spotmpi.runs import reader as runs
+from tests.contract import living
+from tests.contract.conftest import Somewhere
+from tests.contract.fake_program import SOURCE, fake_job
+from tests.contract.living import wait_until
+from tests.unit.backends.real_ranks import SLOW, local_place, paths_of, rank
+
+pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
+
+
+def own_open_mpi() -> int:
+    """The major version of the Open MPI on PATH, 0 without one."""
+    if not shutil.which("mpirun"):
+        return 0
+    said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
+    return launchers.family(said)
+
+
+# Image, launcher and more of each way. Our images have Open MPI 5, Debian has Open MPI 4.
+MPIRUN = {"image": "chainermn", "launcher": "mpirun", "slots": 2}
+OWN_MPIRUN = {"launcher": "mpirun", "slots": 2}
+TORCHRUN = {"image": "pytorch", "launcher": "torchrun", "nodes": 2, "slots": 1}
+WITH_OPEN_MPI_4 = pytest.param(
+    OWN_MPIRUN,
+    marks=pytest.mark.skipif(own_open_mpi() != 4, reason="needs Open MPI 4: scripts/images-packages"),
+    id="mpirun-4",
+)
+BY_MPIRUN = pytest.mark.parametrize("start", [pytest.param(MPIRUN, id="mpirun"), WITH_OPEN_MPI_4])
+LAUNCHERS = pytest.mark.parametrize(
+    "start", [pytest.param(MPIRUN, id="mpirun"), WITH_OPEN_MPI_4, pytest.param(TORCHRUN, id="torchrun")]
+)
+
+
+AT_NIGHT = pytest.mark.nightly("starts PyTorch twice, 5 s; mpirun and the test that kills a rank take the same way")
+SELDOM_TORCHRUN = pytest.mark.parametrize(
+    "start",
+    [pytest.param(MPIRUN, id="mpirun"), WITH_OPEN_MPI_4, pytest.param(TORCHRUN, id="torchrun", marks=AT_NIGHT)],
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Somewhere]:
+    yield from local_place(tmp_path / "runs", SLOW)
+
+
+def fake(start: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The fake program under a launcher; both images bring their own python."""
+    return {**fake_job(**more), "command": ["python", "-c", SOURCE], **start}
+
+
+def launcher(run: str) -> list[int]:
+    """The process ids of the run's launchers."""
+    words = re.compile(r"prterun|torch\.distributed\.run|\bmpirun ")
+    return wait_until(lambda: [pid for pid, said in living.of_run(run).items() if words.search(said.split(" -c ")[0])])
+
+
+def texts(events: list[Event]) -> list[str]:
+    return [event.values["text"] for event in events if event.kind == record.LINE]
+
+
+@LAUNCHERS
+def test_a_killed_rank_is_named_and_the_next_attempt_goes_on_above_zero(here: Somewhere, start: dict[str, Any]) -> None:
+    run = here.submit(fake(start, iterations=100, pause=0.05))
+    here.iteration_once(run, 5)
+
+    os.kill(rank(run, 1), signal.SIGKILL)
+
+    state = here.state_once(run, "succeeded")
+    first, second = runs.attempts(paths_of(here, run))
+    assert first["reason"] == "rank 1 was killed by SIGKILL" and first["cause"] == "failure"
+    assert second["resumed_iteration"] > 0 and second["lost_iterations"] <= 1
+    assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
+
+
+@SELDOM_TORCHRUN
+def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(here: Somewhere, start: dict[str, Any]) -> None:
+    run = here.submit(fake(start, iterations=100, pause=0.05))
+    here.iteration_once(run, 5)
+    before = set(living.of_run(run))
+
+    os.kill(launcher(run)[-1], signal.SIGKILL)
+
+    here.state_once(run, "succeeded")
+    first, second = runs.attempts(paths_of(here, run))
+    assert "the launcher on node" in first["reason"] and "killed by SIGKILL" in first["reason"]
+    assert first["cause"] == "failure" and second["resumed_iteration"] > 0
+    assert not before & set(living.of_run(run))
+
+
+@SELDOM_TORCHRUN
+def test_a_killed_supervisor_leaves_no_rank(here: Somewhere, start: dict[str, Any]) -> None:
+    run = here.submit(fake(start, iterations=10_000, pause=0.05))
+    here.iteration_once(run, 2)
+
+    os.kill(living.supervisors(paths_of(here, run).folder)[1], signal.SIGKILL)
+
+    wait_until(lambda: not living.of_run(run))
+    here.state_once(run, "lost")
+
+
+@pytest.mark.nightly("waits 20 s for no progress; the contract ends a hang on both backends")
+@LAUNCHERS
+def test_a_hang_is_ended_and_tried_again(here: Somewhere, start: dict[str, Any]) -> None:
+    job = fake(start, iterations=6, fault={1: [3, "hang"]}, limits={"no_progress": "20s"})
+
+    events = here.all_events(job)
+
+    told = next(event.reason or "" for event in events if event.kind == "restarted")
+    assert "no progress for limits.no_progress (20s), last iteration 3" in told
+    assert events[-1].kind == "succeeded"
+
+
+@LAUNCHERS
+def test_a_stop_gets_its_checkpoint_before_the_launcher_hears_of_it(here: Somewhere, start: dict[str, Any]) -> None:
+    run = here.submit(fake(start, iterations=10_000, pause=0.05, every=100_000))
+    here.iteration_once(run, 3)
+
+    here.backend.stop(run, "enough", now=False)
+
+    here.state_once(run, "stopped")
+    reasons = [line["reason"] for line in runs.lines(paths_of(here, run).metrics) if line["kind"] == "checkpoint"]
+    assert reasons == ["notice"]
+    if start is not TORCHRUN:  # torchrun itself prints one when it is told to end
+        assert not [text for text in texts(list(here.backend.events(run, follow=True))) if "Traceback" in text]
+
+
+@SELDOM_TORCHRUN
+@pytest.mark.parametrize(("code", "cause"), [(75, "interruption"), (78, "not retryable"), (3, "failure")])
+def test_the_exit_code_of_a_rank_is_what_counts(here: Somewhere, start: dict[str, Any], code: int, cause: str) -> None:
+    limits = {"failures": 0, "interruptions": 0}
+    run = here.submit(fake(start, iterations=4, fault={1: [2, f"exit {code}"]}, limits=limits))
+    here.state_once(run, "failed")
+
+    (attempt,) = runs.attempts(paths_of(here, run))
+    assert attempt["cause"] == cause and f"rank 0 ended with exit code {code}" in attempt["reason"]
+
+
+@SELDOM_TORCHRUN
+def test_an_exception_in_a_rank_is_the_reason(here: Somewhere, start: dict[str, Any]) -> None:
+    code = "import os, time\nif os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('RANK')) == '1':\n"
+    code += "    raise ValueError('no such weights')\ntime.sleep(30)"
+    run = here.submit({"command": ["python", "-c", code], "limits": {"failures": 0}, **start})
+
+    state = here.state_once(run, "failed")
+
+    assert "rank 1 ended with exit code 1: ValueError: no such weights" in (state.reason or "")
+
+
+@LAUNCHERS
+def test_every_rank_sees_the_same_variables_but_those_that_tell_it_apart(
+    here: Somewhere, start: dict[str, Any]
+) -> None:
+    code = "import json, os; print('VARIABLES ' + json.dumps({k: os.environ.get(k) for k in {}}))"
+    asked = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "1"}
+    wanted = [*asked, "SPOTMPI_RUN", "SPOTMPI_WORLD_SIZE", "SPOTMPI_ATTEMPT", "SPOTMPI_CHECKPOINT_PATH", "PATH", "HOME"]
+    command = ["python", "-c", code.replace("{}", repr(wanted), 1)]
+
+    told = [
+        json.loads(text.partition(" ")[2])
+        for text in texts(here.all_events({"command": command, "env": asked, **start}))
+        if text.startswith("VARIABLES")
+    ]
+
+    assert len(told) == 2 and told[0] == told[1]
+    assert {name: told[0][name] for name in asked} == asked and told[0]["SPOTMPI_WORLD_SIZE"] == "2"
+
+
+@BY_MPIRUN
+def test_lines_under_mpirun_know_their_rank_and_long_ones_stay_whole(here: Somewhere, start: dict[str, Any]) -> None:
+    code = "import os; r = os.environ['OMPI_COMM_WORLD_RANK']; print('rank', r, 'x' * 50_000)"
+    events = here.all_events({"command": ["python", "-c", code], **start})
+
+    lines = [event.values for event in events if event.kind == record.LINE]
+    assert sorted(line["rank"] for line in lines) == [0, 1]
+    assert all(line["text"] == f"rank {line['rank']} " + "x" * 50_000 for line in lines)
+
+
+@BY_MPIRUN
+def test_ten_thousand_quick_lines_of_each_rank_arrive_in_order(here: Somewhere, start: dict[str, Any]) -> None:
+    code = "for i in range(10_000): print(i, 'y' * 60)"
+    events = here.all_events({"command": ["python", "-c", code], **start})
+
+    for number in (0, 1):
+        lines = [event.values for event in events if event.kind == record.LINE]
+        said = [line["text"] for line in lines if line["rank"] == number]
+        assert said == [f"{i} {'y' * 60}" for i in range(10_000)]

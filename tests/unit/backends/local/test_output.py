@@ -1,0 +1,117 @@
+"""Output of any kind and amount, and what a program on this machine gets to see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import record
+from tests.contract.conftest import Somewhere
+from tests.unit.backends.local_runs import events_of, python, shell, texts
+from tests.unit.runs import hostile
+
+
+def test_a_hundred_thousand_quick_lines_all_arrive_in_order(here: Somewhere) -> None:
+    events = here.all_events(python("for i in range(100_000): print(i, 'x' * 40)"))
+
+    lines = [event for event in events if event.kind == record.LINE]
+    assert [line.values["text"].split()[0] for line in lines] == [str(i) for i in range(100_000)]
+    assert [line.number for line in lines] == list(range(1, 100_001))
+    assert events[-1].kind == "succeeded"
+
+
+def test_output_of_any_kind_becomes_lines(here: Somewhere) -> None:
+    code = r"""
+import sys
+out = sys.stdout.buffer
+out.write(b"long " + b"x" * 3_000_000 + b"\n")
+out.write(b"not utf-8: \xff\xfe\n")
+out.write(b"10%\r 50%\r100%\r\n")
+out.write(b"windows\r\n")
+out.write(b"\n")
+out.write("separators \x0b \x0c \x85 \u2028 stay\n".encode())
+out.write(b"zero \0 byte\n")
+out.write(b'{"spotmpi": "metric", "iteration": "three"}\n')
+out.write(b'{"spotmpi": "metric", "iterat\n')
+out.write(b'{"spotmpi": ["metric"]}\n')
+out.write(b"no end of line")
+"""
+    said = texts(here.all_events(python(code)))
+
+    longest = [text for text in said if text.startswith(("long", "xxx"))]
+    assert "".join(longest) == "long " + "x" * 3_000_000
+    assert said[len(longest) :] == [
+        "not utf-8: \ufffd\ufffd",
+        "100%",
+        "windows",
+        "",
+        "separators \x0b \x0c \x85 \u2028 stay",
+        "zero  byte",
+        '{"spotmpi": "metric", "iteration": "three"}',
+        '{"spotmpi": "metric", "iterat',
+        '{"spotmpi": ["metric"]}',
+        "no end of line",
+    ]
+
+
+@pytest.mark.parametrize(("ending", "state"), [(0, "succeeded"), (3, "failed")])
+def test_a_run_ends_as_its_program_does_whatever_that_has_written(
+    here: Somewhere, tmp_path: Path, ending: int, state: str
+) -> None:
+    (tmp_path / "all").write_bytes(b"\n".join([*hostile.LINES.values(), b"that is all\n"]))
+    said = f"cat {tmp_path}/all; cat {tmp_path}/all >&2; exit {ending}"
+    pattern = {"pattern": r"(?P<iteration>\d+) (?P<loss>\S+)"}
+    events = here.all_events(shell(said, limits={"failures": 0}, metrics=pattern))
+
+    assert events[-1].kind == state
+    assert texts(events).count("that is all") == 2
+    assert here.backend.list()[0].state == state
+
+
+def test_a_progress_bar_without_line_ends_is_a_sign_of_life_and_of_progress(here: Somewhere) -> None:
+    code = "import time\nfor i in range(40): print(f'\\r{i}', end='', flush=True); time.sleep(0.1)"
+    state = here.state_once(here.submit(python(code, limits={"start": "20s", "no_progress": "3s"})), "succeeded")
+
+    assert state.attempt == 1
+
+
+def test_a_program_may_name_its_scalars_as_it_likes(here: Somewhere) -> None:
+    code = """print('{"spotmpi":"metric","iteration":1,"t":5,"node":7,"kind":"x","attempt":9,"event":"failed"}')"""
+    events = here.all_events(python(code))
+
+    metric = next(event for event in events if event.kind == record.METRIC)
+    assert (metric.attempt, metric.node, metric.values["kind"], metric.values["iteration"]) == (1, 0, "metric", 1)
+    assert events[-1].kind == "succeeded"
+
+
+def test_the_program_gets_the_users_environment_and_nothing_of_a_launcher_around_it(
+    here: Somewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    monkeypatch.setenv("PMIX_RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setenv("OMPI_MCA_pml", "ob1")
+    code = "import json, os; print(json.dumps(dict(os.environ)))"
+
+    told = json.loads(texts(here.all_events(python(code)))[0])
+
+    assert told["PYTHONPATH"] == "/mine" and told["OMPI_MCA_pml"] == "ob1"
+    assert not {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "LOCAL_RANK"} & set(told)
+
+
+def test_a_continued_run_starts_in_the_folder_where_it_started_first(
+    here: Somewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = shell("pwd; test -e go-on", limits={"failures": 0})
+    run = here.submit(job)
+    here.state_once(run, "failed")
+    (tmp_path / "go-on").touch()
+    monkeypatch.chdir("/")
+
+    here.resume(run, job)
+
+    here.state_once(run, "succeeded")
+    assert texts(events_of(here, run)) == [str(tmp_path)] * 2

@@ -1,0 +1,38 @@
+"""Runs on this machine, for tests: their specs, folders and events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotmpi.agent import record
+from spotmpi.core import names
+from spotmpi.core.events import Event
+from spotmpi.runs import reader as runs
+from tests.contract import living
+from tests.contract.conftest import Somewhere
+from tests.contract.living import wait_until
+
+
+def paths_of(here: Somewhere, run: str) -> names.RunPaths:
+    return runs.find(run, here.backend.runs_folder)  # type: ignore[attr-defined]
+
+
+def shell(text: str, **more: Any) -> dict[str, Any]:
+    return {"command": ["sh", "-c", text], "launcher": "none", **more}
+
+
+def python(code: str, **more: Any) -> dict[str, Any]:
+    return {"command": ["python3", "-c", code], "launcher": "none", **more}
+
+
+def texts(events: list[Event]) -> list[str]:
+    return [event.values["text"] for event in events if event.kind == record.LINE]
+
+
+def events_of(here: Somewhere, run: str) -> list[Event]:
+    return list(here.backend.events(run, follow=True))
+
+
+def rank_of(run: str) -> int:
+    """The process of the fake program."""
+    return wait_until(lambda: next((pid for pid, said in living.of_run(run).items() if "FAKE_" in said), 0))

@@ -1,0 +1,52 @@
+"""Runs on this machine whose ranks real launchers start, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotmpi.backends.local.backend import LocalBackend
+from spotmpi.core import names
+from tests.contract import living
+from tests.contract.conftest import Somewhere
+from tests.contract.living import wait_until
+
+SLOW = 300.0  # seconds of patience where frameworks are imported by several ranks at once
+
+
+def local_place(folder: Path, patience: float = Somewhere.patience) -> Iterator[Somewhere]:
+    """The local backend with its runs in *folder*; nothing may be left of them."""
+    backend = LocalBackend(folder)
+    yield Somewhere(backend, patience=patience)
+    for state in backend.list():
+        backend.stop(state.id, "the test is over", now=True)
+        wait_until(lambda run=state.id: backend.state(run).over)  # type: ignore[misc]
+        wait_until(lambda run=state.id: not living.of_run(run))  # type: ignore[misc]
+
+
+def paths_of(here: Somewhere, run: str) -> names.RunPaths:
+    return names.RunPaths(Path(here.backend.state(run).folder))
+
+
+def rank(run: str, number: int) -> int:
+    """The process id of a rank, once it is there."""
+
+    def find() -> int:
+        for pid in living.of_run(run):
+            variables = _variables(pid)
+            told = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
+            command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
+            others = (b"loading_process", b"distributed.run", b"starter.py")
+            if told == str(number) and not any(other in command for other in others):
+                return pid
+        return 0
+
+    return wait_until(find)
+
+
+def _variables(pid: int) -> dict[str, str]:
+    try:
+        items = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return {}
+    return dict(item.split("=", 1) for item in items if "=" in item)

@@ -1,0 +1,39 @@
+"""Which cluster and namespace a run is looked for in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spotmpi.backends import targets as choose
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.core.names import RunPaths
+from spotmpi.plan import manifests
+from spotmpi.runs import cache as run_cache
+from spotmpi.spec.job import from_values
+
+
+@pytest.fixture
+def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs with the run ``a-run``, which is in the namespace ``team`` of the context ``there``."""
+    spec = from_values({"image": "chainermn", "program": "digits"})
+    plan = manifests.copied_plan(spec, "a-run", "there", "team")
+    run_cache.create(RunPaths(tmp_path / "runs" / "a-run"), spec.to_toml(), {**plan, "owner": "me"}, 1.0)
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    contexts = [{"name": name, "context": {"cluster": "c"}} for name in ("here", "there")]
+    content = {"clusters": [cluster], "contexts": contexts, "current-context": "here"}
+    (tmp_path / "config").write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(("on", "namespace"), [(None, "team"), ("kubernetes", "team"), ("kubernetes/other", "other")])
+def test_a_run_is_looked_for_where_its_record_says_unless_a_namespace_is_named(
+    on: str | None, namespace: str, runs_folder: Path
+) -> None:
+    """It works: `status ID --on kubernetes` finds it. It fails: looked for in "default", a run that goes on is lost."""
+    backend = choose.backend_of("a-run", choose.Where(on, runs_folder))
+    assert isinstance(backend, KubernetesBackend)
+    assert backend._api().namespace == namespace

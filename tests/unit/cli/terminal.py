@@ -1,0 +1,70 @@
+"""The command line in a process of its own, as a user meets it, for tests."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from spotmpi.core import names
+from spotmpi.runs import reader as runs
+from tests.contract.living import wait_until
+
+SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
+
+
+def spotmpi(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([SPOTMPI, *arguments], capture_output=True, text=True, timeout=60, **more)
+
+
+def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([SPOTMPI, *arguments], stdout=pipe, stderr=pipe, text=True, **more)
+
+
+def written(values: dict[str, Any], name: str = "job.toml") -> str:
+    """The path of a spec file with *values*."""
+    Path(name).write_text(tomli_w.dumps(values))
+    return name
+
+
+def job(text: str, **more: Any) -> str:
+    return written({"name": "job", "command": ["sh", "-c", text], "launcher": "none", **more})
+
+
+def only_run() -> names.RunPaths:
+    return wait_until(lambda: runs.every(Path("runs")))[0]
+
+
+def iteration_of(paths: names.RunPaths) -> int:
+    return runs.state(paths).iteration or 0
+
+
+def on_a_terminal(command: list[str], press: Callable[[Callable[[bytes], int]], bool] | None = None) -> str:
+    """What a terminal shows of a command; *press* is asked until it has pressed its key."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
+    shown, pressed, deadline = b"", press is None, time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if not pressed and press:
+            pressed = press(lambda data: os.write(terminal, data))
+        if select.select([terminal], [], [], 0.05)[0]:
+            try:
+                data = os.read(terminal, 1 << 16)
+            except OSError:
+                break
+            if not data:
+                break
+            shown += data
+    os.waitpid(child, 0)
+    os.close(terminal)
+    return shown.decode("utf-8", "replace")

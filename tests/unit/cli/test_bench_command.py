@@ -1,0 +1,221 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent import record
+from spotmpi.api import runs as api
+from spotmpi.cli.main import main
+from spotmpi.core.errors import InputError
+from spotmpi.study import sweep
+from spotmpi.study.design import Factors
+
+SCRIPT = """
+import sys, time
+seconds, fails = float(sys.argv[1]), "--fail" in sys.argv
+for iteration in range(1, 41):
+    time.sleep(seconds)
+    print("step %d, loss is %.3f" % (iteration, 1 / iteration), flush=True)
+    if fails and iteration == 5:
+        sys.exit("a bad batch")
+"""
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A foreign program that prints its own way, in a folder with a hostile name."""
+    folder = tmp_path / "it's a folder"
+    folder.mkdir()
+    (folder / "train me.py").write_text(SCRIPT)
+    values = f"""
+name = "foreign"
+command = [{json.dumps(sys.executable)}, {json.dumps(str(folder / "train me.py"))}]
+args = ["0.005"]
+launcher = "none"
+where = "first"
+[metrics]
+pattern = 'step (?P<iteration>\\d+), loss is (?P<loss>[\\d.]+)'
+samples_per_iteration = 8
+[limits]
+failures = 0
+"""
+    (folder / "spec.toml").write_text(values)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPOTMPI_RUNS", raising=False)
+    return folder / "spec.toml"
+
+
+def arguments(*given: str) -> list[str]:
+    return [sys.executable, "-c", "from spotmpi.cli.main import main; main()", *given]
+
+
+@pytest.fixture
+def spotmpi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process, which has paid for the drawing library once."""
+
+    def run(*given: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["spotmpi", *given])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(given, int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page(spec: Path, spotmpi: Command) -> None:
+    done = spotmpi("bench", str(spec), "--nodes", "1,2", "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    head = next(line for line in done.stdout.splitlines() if "Iterations/s" in line)
+    assert "Efficiency" in head
+    assert "timed by arrival of lines" in done.stdout
+    page = Path(done.stdout.splitlines()[-1].removeprefix("report: "))
+    assert page.is_file()
+    assert "Loss over time" in page.read_text()
+    assert "trial 2 of 2" in done.stderr
+
+    told = json.loads(spotmpi("report", "--json").stdout)
+    assert [row["nodes"] for row in told["rows"]] == [1, 2]
+    assert all(20 < row["iterations_per_second"] < 200 for row in told["rows"])
+    assert told["rows"][0]["loss"] == 0.025
+
+
+def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path, spotmpi: Command) -> None:
+    shown = spotmpi("bench", str(spec), "--nodes", "1,2", "--variant", 'slow:args=["0.01"]', "--dry-run", "--json")
+    data = json.loads(shown.stdout)
+    assert len(data["trials"]) == 12
+    assert [trial["number"] for trial in data["trials"]] == list(range(1, 13))
+    assert len(spotmpi("bench", str(spec), "--nodes", "1,2", "--dry-run").stdout.splitlines()) == 6
+    assert not (spec.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--nodes", "1,x"], "--nodes"),
+        (["--nodes", "0"], "give different counts from 1"),
+        (["--repeats", "0"], "--repeats = 0"),
+        (["--variant", "same:slots=1"], "changes nothing"),
+        (["--variant", "a:slot=2"], "did you mean slots?"),
+        (["--variant", "a:slots=2"], 'launcher "none" starts one process per node'),
+    ],
+)
+def test_wrong_input_ends_with_2_and_one_line_before_anything_starts(
+    spec: Path, spotmpi: Command, options: list[str], told: str
+) -> None:
+    done = spotmpi("bench", str(spec), *options)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (spec.parent / "runs").exists()
+
+
+def test_a_trial_that_keeps_failing_is_missing_from_the_report_and_the_exit_code_says_so(
+    spec: Path, spotmpi: Command
+) -> None:
+    options = ["--repeats", "1", "--retries", "1", "--variant", "bad:args+=--fail"]
+    done = spotmpi("bench", str(spec), *options)
+    assert done.returncode == 1
+    assert "failed (try 2 of 2)" in done.stderr
+    assert "a bad batch" in done.stderr
+    (folder,) = sweep.every(spec.parent / "runs")
+    states = {trial.variant: (trial.state, len(trial.runs)) for trial in sweep.load(folder).trials}
+    assert states == {"base": ("succeeded", 1), "bad": ("failed", 2)}
+    assert "failed 2 times and is missing" in (folder / "report" / "report.md").read_text()
+
+
+def test_code_that_changes_during_a_sweep_is_marked_in_its_report_and_refused_afterwards(
+    spec: Path, spotmpi: Command
+) -> None:
+    def edit(text: str) -> None:
+        if "trial 2" in text:
+            (spec.parent / "train me.py").write_text(SCRIPT + "# edited\n")
+
+    it = api.bench(spec, Factors([1], repeats=2), say=edit)
+    refused = spotmpi("report", it.id)
+    assert refused.returncode == 2
+    assert "different work" in refused.stderr
+    forced = spotmpi("report", it.id, "--force")
+    assert forced.returncode == 0
+    assert "different work" in forced.stdout
+
+
+def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, spotmpi: Command) -> None:
+    given = ["bench", str(spec), "--repeats", "2", "--set", 'args=["0.02"]']
+    running = subprocess.Popen(arguments(*given), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "the same command goes on where it was" in told
+
+    done = spotmpi(*given)
+    assert done.returncode == 0, done.stderr
+    assert "continuing sweep" in done.stderr
+    (folder,) = sweep.every(spec.parent / "runs")
+    trials = sweep.load(folder).trials
+    assert [(trial.state, len(trial.runs)) for trial in trials] == [("succeeded", 2), ("succeeded", 1)]
+
+
+def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec: Path, spotmpi: Command) -> None:
+    given = ["bench", str(spec), "--repeats", "1", "--set", 'args=["0.03"]']
+    running = subprocess.Popen(arguments(*given), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    done = spotmpi(*given)
+    assert done.returncode == 0, done.stderr
+    assert "taking up run" in done.stderr
+    (folder,) = sweep.every(spec.parent / "runs")
+    assert [len(trial.runs) for trial in sweep.load(folder).trials] == [1]
+
+
+def test_bench_and_report_are_functions_with_the_same_result(spec: Path) -> None:
+    said: list[str] = []
+    it = api.bench(spec, Factors([1], repeats=2), say=said.append)
+    assert [trial.state for trial in it.trials] == ["succeeded"] * 2
+    report = api.report([it.id])
+    assert len(report.rows) == 1
+    assert report.rows[0].iterations_per_second is not None
+    with pytest.raises(InputError, match="changes nothing"):
+        api.plan_bench(spec, Factors([1], ["x:slots=1"]))
+
+
+def test_a_report_goes_where_it_is_told_and_a_read_only_place_names_the_way_out(
+    spec: Path, tmp_path: Path, spotmpi: Command
+) -> None:
+    state = api.run(spec)
+    assert state.state == record.SUCCEEDED
+    assert spotmpi("report", state.id[:-2], "--out", str(tmp_path / "out")).returncode == 0
+    assert (tmp_path / "out" / "report.png").is_file()
+    (tmp_path / "file").write_text("")
+    refused = spotmpi("report", state.id, "--out", str(tmp_path / "file"))
+    assert refused.returncode == 1
+    assert "--out" in refused.stderr
+
+
+def test_runs_of_different_work_end_with_2_unless_forced(spec: Path, spotmpi: Command) -> None:
+    first, other = api.run(spec).id, api.run(spec, ['args=["0.01"]']).id
+    refused = spotmpi("report", first, other)
+    assert refused.returncode == 2
+    assert "args: 0.005, 0.01" in refused.stderr
+    forced = spotmpi("report", first, other, "--force")
+    assert forced.returncode == 0
+    assert "warning:" in forced.stdout

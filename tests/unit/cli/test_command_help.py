@@ -1,0 +1,161 @@
+"""What the command line says of itself, and of input that it cannot use."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from spotmpi.cli.app import app
+from spotmpi.core import names
+from tests.unit.cli.terminal import job, spotmpi
+from tests.unit.conftest import InProcess
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+README = (names.PROJECT / "README.md").read_text() if (names.PROJECT / "README.md").exists() else ""
+
+
+def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['spotmpi', '--help']\n"
+        "from spotmpi.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(' '.join(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=names.PROJECT)
+
+    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    heavy = {"pulumi", "boto3", "pydantic", "lightkube", "httpx", "rich", "torch", "chainer", "matplotlib", "numpy"}
+    assert not heavy & loaded and not {"scipy", "jinja2", "asyncio", "tomlkit"} & loaded
+    assert "Usage" in done.stdout
+
+
+def test_help_lists_every_command_with_a_sentence() -> None:
+    done = spotmpi("--help")
+
+    assert done.returncode == 0
+    for name, command in COMMANDS.items():
+        assert command.help and command.help.endswith("."), name
+        assert re.search(rf"^  {name}\s+\S", done.stdout, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_and_each_of_its_options_has_help(name: str, in_process: InProcess) -> None:
+    code, said, complaint = in_process(name, "--help")
+
+    assert (code, complaint) == (0, "") and name in said
+    for parameter in COMMANDS[name].params:
+        if parameter.name != "help":
+            assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+
+
+@pytest.mark.skipif(not README, reason="there is no README yet")
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_is_in_the_documentation(name: str) -> None:
+    pages = [README, *(path.read_text() for path in (names.PROJECT / "docs").glob("*.md"))]
+    assert any(f"spotmpi {name}" in page for page in pages)
+
+
+def test_without_arguments_it_shows_its_help() -> None:
+    done = spotmpi()
+
+    assert "Usage" in done.stdout + done.stderr and done.returncode in (0, 2)
+
+
+def test_completion_works() -> None:
+    done = spotmpi(
+        env={**os.environ, "_SPOTMPI_COMPLETE": "complete_bash", "COMP_WORDS": "spotmpi st", "COMP_CWORD": "1"}
+    )
+
+    assert {"status", "stop"} <= set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["nonsense"], 2, "nonsense"),
+        (["run"], 2, "name a spec file; `spotmpi init` writes one"),
+        (["run", "missing.toml"], 2, "no such file; `spotmpi init` writes one"),
+        (["run", "."], 2, "cannot be read as a text file"),
+        (["run", "bad.toml"], 2, "is not TOML"),
+        (["run", "job.toml", "--set", "nodes"], 2, "write it as key=value"),
+        (["run", "job.toml", "--nodes", "0"], 2, "nodes = 0"),
+        (["run", "job.toml", "--nodes", "-3"], 2, "nodes = -3"),
+        (["run", "job.toml", "--nodes", "many"], 2, "'--nodes' / '-n'"),
+        (["run", "job.toml", "--set", "image=caffe"], 2, "image = 'caffe': use one of: chainermn, pytorch"),
+        (["run", "job.toml", "--set", 'command=["no-such-command"]'], 2, "is no command that can be started here"),
+        (["run", "job.toml", "--set", "launcher=mpirun"], 2, "no mpirun on PATH"),
+        (["run", "job.toml", "--set", "data=nowhere"], 2, "is not a folder that can be read"),
+        (["run", "job.toml", "--runs", "job.toml"], 1, "cannot record the run"),
+        (["run", "job.toml", "--resume", "x"], 2, "--resume"),
+        (["run", "--resume", "x"], 2, "no such run"),
+        (["run", "--what"], 2, "--what"),
+        (["status", "x"], 2, "no such run"),
+        (["status"], 2, "ID"),
+        (["logs", "x", "-f"], 2, "no such run"),
+        (["stop", ""], 2, "no such run"),
+        (["clean", "--older", "soon"], 2, "write a duration"),
+        (["clean"], 2, "--older"),
+        (["init", "job.toml"], 2, "exists already; name another file"),
+        (["init", "no/such/folder.toml"], 1, "cannot write"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
+    arguments: list[str], code: int, told: str, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job("true")
+    Path("bad.toml").write_text("nodes = [")
+    programs = Path("programs")  # all that is on PATH: the machine may have an mpirun
+    programs.mkdir()
+    for name in ("sh", "python3"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    monkeypatch.setenv("PATH", str(programs.absolute()))
+
+    ended, said, complaint = in_process(*arguments)
+
+    assert (ended, said) == (code, "")
+    (line,) = complaint.splitlines()
+    assert line.startswith("spotmpi: ") and told in line
+    assert not Path("runs").exists()
+
+
+def test_several_problems_are_a_line_each() -> None:
+    done = spotmpi("run", job("true"), "--nodes", "0", "--slots", "0", "--set", "x=1")
+
+    assert done.returncode == 2
+    assert [line.split(" = ")[0] for line in done.stderr.splitlines()] == [
+        "spotmpi: nodes",
+        "spotmpi: slots",
+        "spotmpi: x",
+    ]
+
+
+def test_a_traceback_is_shown_only_when_it_is_asked_for() -> None:
+    assert "Traceback" not in spotmpi("status", "x").stderr
+    assert "Traceback" in spotmpi("--debug", "status", "x").stderr
+
+
+def test_the_page_of_commands_is_what_they_say_of_themselves(
+    in_process: InProcess, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    parts = ["# Commands\n\nWritten by `pytest tests/unit/cli/test_command_help.py --update-golden` from `--help`.\n"]
+    for name in ("", *COMMANDS):
+        shown = f"spotmpi {name}".strip()
+        said = in_process(*([name] if name else []), "--help")[1]
+        parts.append(f"\n## {shown}\n\n```\n{said.strip()}\n```\n")
+    page = names.PROJECT / "docs" / "commands.md"
+    if request.config.getoption("--update-golden"):
+        page.write_text("".join(parts))
+
+    assert page.read_text() == "".join(parts), "run pytest with --update-golden"

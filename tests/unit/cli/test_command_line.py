@@ -1,0 +1,152 @@
+"""The command line as a user meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from spotmpi.runs import reader as runs
+from tests.contract.fake_program import fake_job
+from tests.contract.living import wait_until
+from tests.unit.cli.terminal import job, only_run, spotmpi, written
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+def test_init_writes_a_spec_that_runs() -> None:
+    done = spotmpi("init")
+
+    assert done.stdout == "job.toml\n" and done.returncode == 0
+    plan = json.loads(spotmpi("run", "job.toml", "--dry-run").stdout)
+    assert plan["spec"]["program"] == "digits"
+
+
+def test_a_run_prints_its_lines_on_stdout_and_its_talk_on_stderr() -> None:
+    done = spotmpi("run", job("echo one; echo two >&2; echo ünïcode"))
+
+    run = only_run().id
+    lines = done.stdout.splitlines()
+    # Between a job's two streams there is no order; within one there is.
+    assert sorted(lines[:3]) == ["one", "two", "ünïcode"] and lines.index("one") < lines.index("ünïcode")
+    assert lines[3:] == [f"{run} succeeded"]
+    assert done.stderr.splitlines() == ["spotmpi: attempt 1 started"]
+    assert done.returncode == 0
+
+
+def test_a_failed_run_exits_with_1_and_says_how_to_go_on() -> None:
+    done = spotmpi("run", job("echo broken >&2; exit 9", limits={"failures": 0}))
+
+    run = only_run().id
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith(f"{run} failed: ") and "exit code 9: broken" in done.stdout
+    assert done.stderr.splitlines()[-1] == f"spotmpi: continue with: spotmpi run --resume {run}"
+
+
+def test_resume_with_changed_limits_shows_only_what_is_new() -> None:
+    job("echo attempt $SPOTMPI_ATTEMPT; test $SPOTMPI_ATTEMPT = 3", limits={"failures": 0})
+    spotmpi("run", "job.toml")
+    run = only_run().id
+
+    done = spotmpi("run", "--resume", run, "--set", "limits.failures=1")
+
+    assert done.stdout.splitlines() == ["attempt 2", "attempt 3", f"{run} succeeded"]
+    assert done.returncode == 0
+    again = spotmpi("run", "--resume", run)
+    assert again.returncode == 2 and "has succeeded; there is nothing left to continue" in again.stderr
+
+
+def test_dry_run_prints_the_plan_and_leaves_nothing_behind() -> None:
+    done = spotmpi("run", job("true", nodes=2), "--dry-run")
+
+    plan = json.loads(done.stdout)
+    assert [command["arguments"][-3:] for command in plan["commands"]] == [["sh", "-c", "true"]] * 2
+    assert not Path("runs").exists()
+
+
+def test_dry_run_of_a_resume_keeps_the_runs_id() -> None:
+    spotmpi("run", job("false", limits={"failures": 0}))
+    run = only_run().id
+
+    plan = json.loads(spotmpi("run", "--resume", run, "--dry-run", "--set", "limits.failures=7").stdout)
+
+    assert plan["run"] == run and plan["limits"]["failures"] == 7
+    assert "failures = 7" not in only_run().spec.read_text()
+
+
+def test_every_json_output_parses() -> None:
+    said = spotmpi("run", job("echo hi"), "--json")
+    run = json.loads(said.stdout)["id"]
+
+    assert json.loads(spotmpi("status", run, "--json").stdout)["state"] == "succeeded"
+    assert [each["id"] for each in json.loads(spotmpi("list", "--json").stdout)] == [run]
+    events = [json.loads(line) for line in spotmpi("logs", run, "--json").stdout.splitlines()]
+    assert [event["event"] for event in events] == ["submitted", "started", "line", "succeeded"]
+    assert json.loads(spotmpi("stop", run, "--json").stdout)["state"] == "succeeded"
+    assert [each["id"] for each in json.loads(spotmpi("clean", "--older", "0s", "--json").stdout)] == [run]
+
+
+def test_json_has_no_number_that_json_lacks() -> None:
+    pattern = r"step (?P<iteration>\d+) loss (?P<loss>\S+)"
+    spotmpi("run", job("echo step 1 loss nan; echo step 2 loss -inf", metrics={"pattern": pattern}))
+
+    said = spotmpi("logs", only_run().id, "--json").stdout + spotmpi("status", only_run().id, "--json").stdout
+
+    assert "NaN" not in said and "Infinity" not in said
+
+
+def test_status_and_list_are_read_by_people() -> None:
+    run = spotmpi("run", written(fake_job(iterations=4)), "--detach").stdout.strip()
+    wait_until(lambda: runs.state(only_run()).over)
+
+    status, listed = spotmpi("status", run[:-2]), spotmpi("list")
+
+    assert re.search(r"^iteration +4/4$", status.stdout, re.MULTILINE) and "state      succeeded" in status.stdout
+    assert listed.stdout.splitlines()[0].split()[:2] == ["ID", "STATE"] and run in listed.stdout
+
+
+def test_list_without_runs_says_so_and_succeeds() -> None:
+    assert spotmpi("list").returncode == 0
+    assert json.loads(spotmpi("list", "--json").stdout) == []
+
+
+def test_an_id_may_be_shortened_as_long_as_it_is_clear() -> None:
+    for _ in range(2):
+        spotmpi("run", job("true"))
+    first, second = (paths.id for paths in runs.every(Path("runs")))
+
+    both = spotmpi("status", "job-")
+
+    assert both.returncode == 2 and first in both.stderr and second in both.stderr
+
+
+def test_clean_shows_first_and_deletes_when_told() -> None:
+    spotmpi("run", job("true"))
+    run = only_run().id
+
+    shown = spotmpi("clean", "--older", "0s")
+    assert run in shown.stdout and "--yes deletes them" in shown.stderr and only_run().id == run
+    assert run not in spotmpi("clean", "--older", "1d").stdout
+
+    spotmpi("clean", "--older", "0s", "--yes")
+    assert runs.every(Path("runs")) == []
+
+
+def test_clean_leaves_a_run_that_goes_on() -> None:
+    run = spotmpi("run", job("sleep 60"), "--detach").stdout.strip()
+
+    spotmpi("clean", "--older", "0s", "--yes")
+
+    assert only_run().id == run
+    assert spotmpi("stop", run, "--now").returncode == 0
+
+
+def test_logs_can_be_narrowed_to_a_node_or_to_what_matches() -> None:
+    spotmpi("run", job("echo node $RANK; echo other", nodes=2))
+    run = only_run().id
+
+    assert spotmpi("logs", run, "--node", "1").stdout.splitlines() == ["node 1", "other"]
+    assert sorted(spotmpi("logs", run, "--grep", r"node \d").stdout.splitlines()) == ["node 0", "node 1"]
+    assert "is not a regular expression" in spotmpi("logs", run, "--grep", "(").stderr

@@ -1,0 +1,64 @@
+"""`spotmpi tensorboard`: the program is started on the run's events, which follow a run that is elsewhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.api import runs as api
+from spotmpi.cli import tensorboard
+from spotmpi.runs.reader import RunState
+from tests.unit.conftest import InProcess
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tensorboard that tells its arguments, lives for a moment and ends with 3."""
+    said = tmp_path / "said"
+    script = tmp_path / "bin" / "tensorboard"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\necho "$@" > {said}\nsleep 1\nexit 3\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    return said
+
+
+def test_it_is_started_on_the_runs_events_and_its_exit_status_is_ours(
+    program: Path, tmp_path: Path, in_process: InProcess
+) -> None:
+    state = api.run({"command": ["true"], "launcher": "none"}, where=tmp_path / "runs")
+    code, _, said = in_process("tensorboard", state.id, "--port", "6007", "--runs", str(tmp_path / "runs"))
+    assert code == 3
+    assert program.read_text() == f"--logdir {state.folder}/tensorboard --port 6007\n"
+    assert "http://localhost:6007" in said
+
+
+def test_what_is_new_is_brought_until_the_run_is_over(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: InProcess
+) -> None:
+    state = RunState("digits-1", str(tmp_path), "digits", "running")
+    states = [state, state, replace(state, state="succeeded")]
+    pulled: list[str | None] = []
+
+    def pull(run: str, where: Any, say: Any, part: str | None) -> Path:
+        pulled.append(part)
+        return tmp_path
+
+    monkeypatch.setattr(tensorboard, "REFRESH", 0.05)
+    monkeypatch.setattr(api, "pull", pull)
+    monkeypatch.setattr(api, "status", lambda run, where: states.pop(0))
+    code, _, _ = in_process("tensorboard", "digits-1")
+    assert code == 3
+    assert pulled == ["tensorboard"] * 4 and not states  # at the start, twice while it ran, and once at its end
+
+
+def test_where_there_is_no_tensorboard_one_line_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_process: InProcess
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, said = in_process("tensorboard", "digits-1")
+    assert code == 1 and "no tensorboard on PATH; install it" in said

@@ -1,0 +1,91 @@
+"""What tests of jobs share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spotmpi.cli.main import main
+from tests.contract.conftest import Somewhere
+from tests.unit.agent.gang import Gang
+from tests.unit.backends.real_ranks import local_place
+
+if TYPE_CHECKING:
+    from tests.cloud.environment_life import Life
+    from tests.cloud.scripted_account import ScriptedAccount
+
+InProcess = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runs folder inside the current one, so that paths in reports are short."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> InProcess:
+    """The command line without a process of its own, which is quicker: exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said, complaint = capsys.readouterr()
+        return int(ended.value.code or 0), said, complaint
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def one_account() -> ScriptedAccount:
+    """An AWS account whose answers each test scripts anew: its clients take a while to make."""
+    from tests.cloud.scripted_account import ScriptedAccount
+
+    return ScriptedAccount()
+
+
+@pytest.fixture
+def life(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
+    """The life of one environment, whose stack is `lab`, in a folder of its own."""
+    from tests.cloud.environment_life import life_in
+
+    return life_in(tmp_path, one_account, monkeypatch)
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A current folder of its own, with runs where they are by default."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SPOTMPI_RUNS", raising=False)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Somewhere]:
+    """The local backend in a folder with spaces and quotes in its name; nothing may be left of its runs."""
+    folder = tmp_path / 'runs of "O\'Neill" ünd 50%'
+    monkeypatch.chdir(tmp_path)
+    yield from local_place(folder)
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
+    """Starts the agents of a run with a command and more values of its spec; ends them all."""
+    made: list[Gang] = []
+
+    def start(*command: str, nodes: int = 2, started: int | None = None, **values: Any) -> Gang:
+        made.append(Gang(tmp_path, {"command": list(command), "nodes": nodes, **values}))
+        for node in range(nodes if started is None else started):
+            made[-1].start(node)
+        return made[-1]
+
+    yield start
+    for each in made:
+        for agent in each.agents.values():
+            agent.kill()
+            agent.wait()

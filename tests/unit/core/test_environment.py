@@ -1,0 +1,138 @@
+"""The contract between the programs that build environments and the jobs that use them."""
+
+import copy
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.core import environment
+from spotmpi.core.errors import InputError, SpotmpiError
+
+OUTPUTS: dict[str, Any] = {
+    "contract": 1,
+    "name": "spotmpi-lab",
+    "region": "us-east-1",
+    "zone": "us-east-1a",
+    "cluster": "spotmpi-lab",
+    "namespace": "training",
+    "service_account": "runs",
+    "volume_claim": "runs",
+    "ssh_secret": "mpi-ssh",
+    "uid": 1000,
+    "gid": 1000,
+    "repositories": {"chainermn": "1.dkr.ecr.us-east-1.amazonaws.com/spotmpi-lab/chainermn"},
+    "node_groups": [
+        {
+            "name": "g4dn",
+            "type": "g4dn.xlarge",
+            "market": "spot",
+            "gpus": 1,
+            "vcpus": 4,
+            "memory_mib": 16384,
+            "allocatable_mib": 15454,
+            "min": 0,
+            "max": 2,
+            "placement_group": False,
+            "efa_interfaces": 0,
+            "labels": {"spotmpi.dev/group": "g4dn"},
+            "taint": {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
+        }
+    ],
+    "queues": {},
+    "file_system_id": "fs-1",
+    "access_point_id": "fsap-1",
+}
+
+
+class ScriptedPulumi:
+    """Answers like `pulumi stack output`, and remembers what it was asked."""
+
+    def __init__(self, stdout: str = "", stderr: str = "", status: int = 0):
+        self._answer = (stdout, stderr, status)
+        self.asked: list[str] = []
+
+    def __call__(
+        self, args: list[str], *, capture_output: bool, text: bool, check: bool
+    ) -> subprocess.CompletedProcess[str]:
+        self.asked = args
+        stdout, stderr, status = self._answer
+        return subprocess.CompletedProcess(args, status, stdout, stderr)
+
+
+def test_a_file_of_stack_outputs_becomes_an_environment(tmp_path: Path) -> None:
+    path = tmp_path / "lab.json"
+    path.write_text(json.dumps(OUTPUTS))
+    found = environment.load(path)
+    assert found.group("g4dn").taint.key == "nvidia.com/gpu"
+    assert found.model_dump(mode="json") == OUTPUTS
+
+
+def test_the_engine_is_asked_for_the_named_stack_of_the_project() -> None:
+    pulumi = ScriptedPulumi(stdout=json.dumps(OUTPUTS))
+    assert environment.of_stack("lab", Path("/project"), pulumi).cluster == "spotmpi-lab"
+    asked = "pulumi stack output --json --non-interactive --stack lab --cwd /project"
+    assert " ".join(pulumi.asked) == asked
+
+
+def test_without_a_name_the_selected_stack_is_asked_for() -> None:
+    pulumi = ScriptedPulumi(stdout=json.dumps(OUTPUTS))
+    environment.of_stack(run=pulumi)
+    assert "--stack" not in pulumi.asked
+
+
+def test_what_pulumi_says_of_an_unknown_stack_is_passed_on() -> None:
+    with pytest.raises(SpotmpiError, match=r"stack nope: error: no stack named 'nope' found"):
+        environment.of_stack("nope", run=ScriptedPulumi(stderr="error: no stack named 'nope' found\n", status=255))
+
+
+def test_a_missing_pulumi_names_the_other_way() -> None:
+    def missing(args: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        raise FileNotFoundError(args[0])
+
+    with pytest.raises(SpotmpiError, match="not on PATH: install it, or give a file"):
+        environment.of_stack("lab", run=missing)
+
+
+def test_outputs_of_a_stack_that_was_never_built_tell_to_build_it() -> None:
+    with pytest.raises(InputError, match="run `pulumi up`"):
+        environment.parse({})
+
+
+def test_a_newer_contract_is_refused_by_number() -> None:
+    with pytest.raises(InputError, match="contract = 2: this version of spotmpi reads contract 1"):
+        environment.parse(OUTPUTS | {"contract": 2})
+
+
+def test_everything_that_does_not_fit_is_named_at_once() -> None:
+    outputs = copy.deepcopy(OUTPUTS)
+    outputs["node_groups"][0]["market"] = "borrowed"
+    del outputs["zone"]
+    with pytest.raises(InputError) as caught:
+        environment.parse(outputs)
+    assert {problem.field for problem in caught.value.problems} == {"node_groups.0.market", "zone"}
+
+
+def test_outputs_that_this_version_does_not_know_are_left_alone() -> None:
+    assert "ci_roles" not in environment.parse(OUTPUTS | {"ci_roles": {"preview": "arn"}}).model_dump()
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "is no JSON"), ("[]", "holds no JSON object")])
+def test_a_file_that_holds_no_outputs_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "lab.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        environment.load(path)
+
+
+def test_a_file_that_is_not_there_is_named_however_long_its_path_is(tmp_path: Path) -> None:
+    for path in (Path("none.json"), tmp_path.joinpath("long" * 20, "none.json")):
+        with pytest.raises(InputError, match=r"none\.json.*No such file"):
+            environment.load(path)
+
+
+def test_an_unknown_node_group_lists_those_there_are() -> None:
+    with pytest.raises(InputError, match="environment spotmpi-lab has: g4dn"):
+        environment.parse(OUTPUTS).group("p3")

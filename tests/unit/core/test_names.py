@@ -1,0 +1,63 @@
+"""Ids and paths made from what people type."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import pytest
+
+from spotmpi.core import names
+
+NOW = datetime(2026, 11, 21, 8, 30, 59)
+HOSTILE = [
+    "digits",
+    "",
+    " ",
+    "two words",
+    'it\'s "quoted"',
+    "../../etc/passwd",
+    "a\nb\0c",
+    "-rf",
+    "ünïcode",
+    "日本語",
+    "🚀",
+    "9lives",
+    "UPPER_case.name",
+    "x" * 300,
+    "a" * 21 + "-b",
+    "1" * 60,
+    "$(rm -rf /)",
+    "---",
+    "ΑΒΓ",
+    "\uff46\uff55\uff4c\uff4c",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("chance", [0, 2**20 - 1])
+def test_any_name_becomes_an_id_that_is_a_dns_1035_label_of_at_most_40_characters(name: str, chance: int) -> None:
+    run = names.run_id(name, NOW, chance)
+
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", run) and len(run) <= 40
+    assert names.RUN_ID.fullmatch(run)
+    assert "--" not in run and "-261121083059-" in run
+
+
+def test_the_name_stays_readable_in_the_id() -> None:
+    assert names.run_id("SSD on VOC 2007+2012", NOW, 12345)[:-4] == "ssd-on-voc-2007-2012-261121083059-"
+
+
+def test_chance_tells_runs_of_the_same_second_apart() -> None:
+    made = {names.run_id("digits", NOW, chance) for chance in range(20_000)}
+    assert len(made) == 20_000
+
+
+def test_pod_names_made_from_the_longest_id_fit_a_label() -> None:
+    longest = names.run_id("x" * 300, NOW, 2**20 - 1)
+    assert len(f"{longest}-node-0-9999-abcde") <= 63
+
+
+@pytest.mark.parametrize("run", ["", "-a", "a-", "A", "9a", "a" * 41, "a.b", "a\n"])
+def test_what_is_no_id_is_told_from_one(run: str) -> None:
+    assert not names.RUN_ID.fullmatch(run)

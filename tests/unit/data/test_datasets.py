@@ -1,0 +1,284 @@
+"""`spotmpi data`: what is pushed, listed and pulled, by programs that run here in place of a pod's."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import pod_context as place
+from spotmpi.agent import store
+from spotmpi.cli.main import main
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.data import datasets as data
+from spotmpi.data import store as data_store
+from spotmpi.data.local_source import source_of
+from spotmpi.data.store import DataStore, Moved
+from spotmpi.plan.agent_plan import VOLUME
+from spotmpi.plan.volume_pod import store_command
+from tests.unit.backends.kubernetes.local_pod import Pod
+
+Spotmpi = Callable[..., tuple[int, str, str]]
+HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    (tmp_path / "volume").mkdir()
+    return Pod(tmp_path / "volume")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with hostile names, an empty file and one of several batches' size."""
+    folder = tmp_path / "set"
+    for number, name in enumerate(HOSTILE):
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"{name}.txt").write_text(str(number))
+    (folder / "empty").write_bytes(b"")
+    (folder / "big").write_bytes(bytes(range(256)) * 4096)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_store, "BATCH", 1000)
+
+
+def pushed(pod: Pod, source: Path | str, folder: str = "voc", said: list[str] | None = None) -> Moved:
+    lines: list[str] = [] if said is None else said
+    return asyncio.run(DataStore(pod, lines.append).push(source_of(str(source)), folder))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_arrives_whole_with_hostile_names_and_again_nothing_travels(pod: Pod, here: Path) -> None:
+    said: list[str] = []
+    count, size = len(tree(here)), sum(map(len, tree(here).values()))
+
+    assert pushed(pod, here, "team/voc", said) == Moved(count, size, count)
+    assert tree(pod.volume / "team" / "voc") == tree(here)
+    assert said[0] == f"{count} files, 1.0 MB: comparing with what is there" and said[-1] == "1.0 MB of 1.0 MB"
+    assert pushed(pod, here, "team/voc") == Moved(count, size, 0)
+
+
+def test_what_differs_travels_again_even_at_the_same_size(pod: Pod, here: Path) -> None:
+    pushed(pod, here)
+    (pod.volume / "voc" / "big").write_bytes(b"\0" * (256 * 4096))
+    (pod.volume / "voc" / "empty").unlink()
+
+    assert pushed(pod, here).moved == 2
+    assert tree(pod.volume / "voc") == tree(here)
+
+
+def test_a_push_that_broke_off_is_taken_up_and_keeps_what_had_arrived(pod: Pod, here: Path) -> None:
+    pod.failures = ["take"]
+    with pytest.raises(SpotmpiError, match="could not reach the files"):
+        pushed(pod, here)
+    kept = {name for name in tree(pod.volume / "voc") if not name.endswith(".spotmpi-part")}
+
+    again = pushed(pod, here)
+
+    assert again.moved <= again.files - len(kept)
+    assert {n: c for n, c in tree(pod.volume / "voc").items() if not n.endswith(".spotmpi-part")} == tree(here)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+def test_a_tar_file_arrives_as_what_is_in_it(pod: Pod, here: Path, tmp_path: Path, mode: str) -> None:
+    with tarfile.open(tmp_path / "set.tar", mode) as packed:  # type: ignore[call-overload]
+        packed.add(here, "VOCdevkit")
+
+    assert pushed(pod, tmp_path / "set.tar").moved == len(tree(here))
+    assert tree(pod.volume / "voc" / "VOCdevkit") == tree(here)
+
+
+def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_path: Path) -> None:
+    batch = io.BytesIO()
+    with tarfile.open(fileobj=batch, mode="w") as packed:
+        packed.addfile(tarfile.TarInfo("../../out"), io.BytesIO())
+    batch.seek(0)
+    (pod.volume / "voc").mkdir()
+
+    with pytest.raises(SpotmpiError, match="leads out of the folder"):
+        asyncio.run(pod.run(store_command("take", "/spotmpi/volume/voc"), batch))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pull_brings_what_is_not_here_and_checks_it(pod: Pod, here: Path, tmp_path: Path) -> None:
+    pushed(pod, here)
+    into, said = tmp_path / "back", list[str]()
+    store = DataStore(pod, said.append)
+
+    first = asyncio.run(store.pull("voc", into))
+    assert (first.moved, tree(into)) == (first.files, tree(here))
+    (into / "big").write_bytes(b"torn")
+    assert asyncio.run(store.pull("voc", into)).moved == 1 and tree(into) == tree(here)
+    with pytest.raises(SpotmpiError, match="there is no folder"):
+        asyncio.run(store.pull("nothing", into))
+
+
+def test_what_a_slow_reader_loses_at_the_end_of_an_answer_is_nothing_of_use(
+    pod: Pod, here: Path, tmp_path: Path
+) -> None:
+    pod.lost = 200 << 10
+    there = DataStore(pod, lambda text: None)
+
+    assert asyncio.run(there.push(source_of(str(here)), "voc")).moved == len(tree(here))
+    assert asyncio.run(there.pull("voc", tmp_path / "back")).moved == len(tree(here))
+    assert tree(tmp_path / "back") == tree(here)
+
+
+def test_a_pull_whose_connection_tears_asks_again_for_what_lacks(pod: Pod, here: Path, tmp_path: Path) -> None:
+    pushed(pod, here)
+    store = DataStore(pod, lambda text: None)
+
+    pod.torn = ["give"] * 2
+    assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == len(tree(here))
+    assert (pod.torn, tree(tmp_path / "back")) == ([], tree(here))
+    pod.torn = ["give"] * 99
+    with pytest.raises(SpotmpiError, match=r"files did not arrive whole, such as .*; pull again"):
+        asyncio.run(store.pull("voc", tmp_path / "other"))
+
+
+def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_whole(
+    pod: Pod, here: Path, tmp_path: Path
+) -> None:
+    pushed(pod, here)
+    it = DataStore(pod, lambda text: None)
+    pod.meanwhile["give"] = (pod.volume / "voc" / "big").unlink
+
+    with pytest.raises(SpotmpiError, match="1 files did not arrive whole, such as big; pull again"):
+        asyncio.run(it.pull("voc", tmp_path / "back"))
+    (here / "big").unlink()
+    assert tree(tmp_path / "back") == tree(here)
+    assert asyncio.run(it.pull("voc", tmp_path / "back")).moved == 0
+
+
+def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = store.files
+    monkeypatch.setattr(store, "files", lambda folder: [*named(folder), "removed"])
+    assert set(store.index(str(here))) == set(tree(here))
+
+
+def test_a_listing_tells_sizes_and_files(pod: Pod, here: Path) -> None:
+    pushed(pod, here)
+    (pod.volume / "notes.txt").write_text("abc")
+
+    found = asyncio.run(DataStore(pod, print).listed(""))
+
+    size = sum(map(len, tree(here).values()))
+    assert found == [
+        {"name": "notes.txt", "bytes": 3, "files": None},
+        {"name": "voc/", "bytes": size, "files": len(tree(here))},
+    ]
+
+
+@pytest.mark.parametrize("name", ["/abs", "../up", "a/../../b", "", "."])
+def test_a_folder_that_is_none_of_the_storage_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="write a folder of the storage"):
+        data.folder_name(name)
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [(place.RUNS, "runs are recorded there"), (place.CODE_STORE, "the code of runs is stored there")],
+)
+def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: str) -> None:
+    name = folder.removeprefix(f"{VOLUME}/")
+    for text in (name, f"./{name}", f"{name}/digits-1"):
+        with pytest.raises(InputError, match=f"{why}; take another folder"):
+            data.folder_name(text)
+    assert data.folder_name(f"{name}/digits-1", reading=True) == f"{name}/digits-1"
+
+
+@pytest.fixture
+def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Spotmpi]:
+    @asynccontextmanager
+    async def access(api: Any, volume: Any, say: Any) -> Any:
+        assert (volume.claim, volume.image) == ("runs", "registry/x:1")
+        yield pod
+
+    monkeypatch.setattr(data, "volume_access", access)
+    monkeypatch.setattr(data, "ClusterApi", lambda context, namespace: None)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        place = ["--on", "kubernetes", "--volume", "runs", "--image", "registry/x:1"]
+        monkeypatch.setattr(sys, "argv", ["spotmpi", "data", *arguments, *(place if "--on" not in arguments else [])])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said, complaint = capsys.readouterr()
+        return int(ended.value.code or 0), said, complaint
+
+    yield run
+
+
+def test_the_commands_push_list_and_pull(
+    spotmpi: Spotmpi, pod: Pod, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said, complaint = spotmpi("push", str(here), "voc")
+    assert (code, said) == (0, f"{here} -> voc: {len(tree(here))} files, 1.0 MB, {len(tree(here))} of them new\n")
+    assert 'a spec reads it with: data = "voc"' in complaint
+    assert spotmpi("ls")[1].split()[-3:] == ["1.0", str(len(tree(here))), "voc/"]
+    assert json.loads(spotmpi("ls", "voc", "--json")[1])[0]["files"] == 1
+    assert spotmpi("pull", "voc")[1].startswith("voc -> voc: ") and tree(tmp_path / "voc") == tree(here)
+    assert spotmpi("push", "set")[0] == 2
+    assert spotmpi("push", str(here), "x", "--on", "local")[0] == 2
+    code, _, complaint = spotmpi("ls", "--on", "kubernetes")
+    assert code == 2 and "--volume" in complaint and "--image" in complaint
+
+
+VOC_PARTS = (("VOC2012", "trainval", "45"), ("VOC2007", "trainval", "12"), ("VOC2007", "test", "3"))
+
+
+@pytest.fixture
+def voc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Three tar files such as the original ones, each with few images, and lists that ask for no more."""
+    monkeypatch.setattr(data_store, "VOC", {f"{year}/{part}": len(images) for year, part, images in VOC_PARTS})
+    made = []
+    for year, part, images in VOC_PARTS:
+        root = tmp_path / part / year / "VOCdevkit" / year
+        for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+            (root / folder).mkdir(parents=True)
+        (root / f"ImageSets/Main/{part}.txt").write_text("\n".join(images))
+        for image in images:
+            (root / f"JPEGImages/{image}.jpg").write_text(image)
+            (root / f"Annotations/{image}.xml").write_text(image)
+        made.append(str(tmp_path / f"{part}-{year}.tar"))
+        with tarfile.open(made[-1], "w") as packed:
+            packed.add(root.parent, "VOCdevkit")
+    return made
+
+
+def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
+    spotmpi: Spotmpi, pod: Pod, voc: list[str]
+) -> None:
+    code, said, complaint = spotmpi("push", "voc", *voc)
+    assert (code, said.count(" of them new\n")) == (0, 3), complaint
+    assert "PASCAL VOC is whole: VOC2012/trainval 2, VOC2007/trainval 2, VOC2007/test 1" in complaint
+    devkit = pod.volume / "voc" / "VOCdevkit"
+    assert sorted(image.stem for image in devkit.rglob("*.jpg")) == ["1", "2", "3", "4", "5"]
+    assert spotmpi("push", "voc", *voc, "team/voc")[0] == 0
+    assert (pod.volume / "team" / "voc" / "VOCdevkit" / "VOC2012").is_dir()
+
+    (devkit / "VOC2007/Annotations/2.xml").unlink()
+    (devkit / "VOC2007/ImageSets/Main/test.txt").unlink()
+    with tarfile.open(voc[1], "w"), tarfile.open(voc[2], "w"):
+        pass  # nothing in them
+    code, said, complaint = spotmpi("push", "voc", *voc)
+    assert (code, said) == (1, "")
+    assert "VOC2007/trainval has 1 of 2, VOC2007/test has 0 of 1 images; push what is missing" in complaint
+    code, _, complaint = spotmpi("push", "voc", voc[0], "team/voc")
+    assert code == 2 and "voc = '1 files': name the three original tar files" in complaint

@@ -1,0 +1,284 @@
+"""The Job that fetches data, against a cluster whose every answer is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from spotmpi.backends.kubernetes.volume_access import Volume
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.data import datasets as data
+from spotmpi.data import fetch as fetching
+from spotmpi.data import fetch_job
+from spotmpi.data.remote_source import Order
+from spotmpi.data.store import Moved
+from tests.unit.backends.kubernetes.watched_cluster import refused as refusal
+
+Object = dict[str, Any]
+VOLUME = Volume("claim", "registry/image:1", ("key",))
+ORDER = Order("https://x.org/set.tar?X-Amz-Signature=s3cret", "set.tar", None)
+NAME = fetch_job.name_of([[ORDER]], "voc", "claim")
+DONE = {"done": [[3, 300, 2]]}
+PROGRESS = '{"name": "set.tar", "got": 16000000, "of": 100000000, "whole": 0, "all": 1}'
+
+
+def job(ending: str | None = None, suspended: bool = False, age: float = 1) -> Object:
+    made = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
+    ends = [{"type": ending, "status": "True", "message": "Job has reached the specified backoff limit"}]
+    values = {"name": NAME, "namespace": "here", "uid": "7", "creationTimestamp": made}
+    return {
+        "kind": "Job",
+        "metadata": values,
+        "spec": {"suspend": suspended},
+        "status": {"conditions": ends if ending else []},
+    }
+
+
+def pod(phase: str, word: Object | None = None) -> Object:
+    ended = [{"state": {"terminated": {"message": json.dumps(word)}}}] if word else []
+    values = {"name": "fetch-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": values, "status": {"phase": phase, "containerStatuses": ended}}
+
+
+class Script:
+    """A cluster that has a Job and its pods as the next of *looks* says, each a change to it."""
+
+    namespace = "here"
+
+    def __init__(self, *looks: Callable[[Script], None], there: Object | None = None) -> None:
+        self.looks = list(looks)
+        self.there = there
+        self.pods: list[Object] = []
+        self.created: list[Object] = []
+        self.did: list[str] = []
+        self.away = False
+
+    async def find(self, kind: str, name: str) -> Object | None:
+        assert (kind, name) == ("Job", NAME)
+        if "unsuspended" in self.did or (self.there and not self.created):
+            if self.looks:
+                self.looks.pop(0)(self)
+            if self.away:
+                raise httpx2.ConnectError("no route")
+        return self.there
+
+    async def list(self, kind: str, labels: Any = None, about: str | None = None) -> list[Object]:
+        return self.pods if kind == "Pod" else []
+
+    async def create(self, values: Object) -> Object:
+        self.created.append(values)
+        if values["kind"] == "Job":
+            self.there = job(suspended=True)
+            return {**values, "metadata": {**values["metadata"], "uid": "7"}}
+        return values
+
+    async def patch(self, kind: str, name: str, values: Object) -> None:
+        assert values == {"spec": {"suspend": False}}
+        self.did.append("unsuspended")
+        self.there = job()
+
+    async def delete(self, kind: str, name: str, wait: bool = False) -> None:
+        self.did.append("deleted")
+        self.there = None
+
+    async def last_line(self, name: str) -> str:
+        return PROGRESS
+
+
+def shows(job_: Object | None, *pods: Object) -> Callable[[Script], None]:
+    """The cluster has that Job and these pods from now on."""
+
+    def look(script: Script) -> None:
+        script.there, script.pods, script.away = job_, list(pods), False
+
+    return look
+
+
+def out_of_reach(script: Script) -> None:
+    script.away = True
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "LOOK", 0.001)
+
+
+def fetched(script: Script) -> tuple[list[Moved], list[str]]:
+    said: list[str] = []
+    work = fetching.fetch(script, VOLUME, [[ORDER]], "voc", said.append, "CERTIFICATE")  # type: ignore[arg-type]
+    return asyncio.run(asyncio.wait_for(work, 10)), said
+
+
+def test_a_job_is_made_suspended_gets_its_orders_and_is_told_about_until_it_is_done() -> None:
+    script = Script(
+        shows(job()),
+        shows(job(), pod("Pending")),
+        shows(job(), pod("Running")),
+        shows(job(), pod("Failed", {"failed": "set.tar: no answer after 6 tries"})),
+        shows(job("Complete"), pod("Succeeded", DONE)),
+    )
+
+    moved, said = fetched(script)
+
+    assert moved == [Moved(3, 300, 2)]
+    assert said == [
+        f"Job {NAME} fetches it, also when this terminal is closed; the same command shows how far it is",
+        "waiting for the Job's first pod",
+        "waiting for the Job's pod: 1/1 nodes: containers are being created",
+        "set.tar: 16.0 MB of 100.0 MB",
+        "broke off (set.tar: no answer after 6 tries); Kubernetes tries again",
+    ]
+    made, policy, secret = script.created
+    assert made["spec"]["suspend"] and script.did == ["unsuspended"]
+    for part in (policy, secret):
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": NAME, "uid": "7"}
+        assert part["metadata"]["ownerReferences"] == [owner]
+    orders = json.loads(gzip.decompress(base64.b64decode(secret["data"]["orders.json.gz"])))
+    assert orders == [[ORDER.values("/spotmpi/volume/voc")]]
+    assert base64.b64decode(secret["data"]["authority.pem"]) == b"CERTIFICATE"
+    assert "s3cret" not in json.dumps(made) + str(said)
+
+
+def test_a_job_that_is_at_it_is_watched_and_no_other_is_made() -> None:
+    script = Script(
+        shows(job()), shows(job(), pod("Running")), shows(job("Complete"), pod("Succeeded", DONE)), there=job()
+    )
+    moved, said = fetched(script)
+    assert moved == [Moved(3, 300, 2)] and script.created == []
+    assert said == [f"Job {NAME} is fetching this already", "set.tar: 16.0 MB of 100.0 MB"]
+
+
+@pytest.mark.parametrize("old", [job("Complete"), job("Failed"), job(suspended=True, age=100)])
+def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object) -> None:
+    script = Script(shows(old), shows(job("Complete"), pod("Succeeded", DONE)), there=old)
+    assert fetched(script)[0] == [Moved(3, 300, 2)]
+    assert script.did == ["deleted", "unsuspended"]
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (
+            shows(job("Failed"), pod("Failed", {"failed": "set.tar: gone, X-Amz-Signature=s3cret"})),
+            r"could not fetch set.tar: gone, X-Amz-Signature=\[redacted\]; the same command goes on",
+        ),
+        (shows(job("Failed")), "could not fetch it all: Job has reached the specified backoff limit"),
+        (shows(None), f"somebody deleted the Job {NAME}"),
+        (shows(job(suspended=True, age=100)), "never got its orders; the same command"),
+    ],
+)
+def test_an_end_without_all_files_says_why(end: Callable[[Script], None], said: str) -> None:
+    with pytest.raises(SpotmpiError, match=said):
+        fetched(Script(shows(job()), end))
+
+
+def test_a_job_that_is_done_while_its_pod_is_gone_is_no_failure_and_what_is_there_is_counted() -> None:
+    counted = {"done": [[3, 300, 0]]}
+    lost, late = pod("Failed", {"failed": "taken away"}), pod("Succeeded", counted)
+    ended = shows(job("Complete"))
+    script = Script(shows(job()), ended, ended, shows(None), shows(job("Complete"), late, lost))
+
+    moved, said = fetched(script)
+
+    assert moved == [Moved(3, 300, 0)]
+    assert f"Job {NAME} is done; its pod is gone with the numbers, so what is there is counted once more" in said
+    assert script.did == ["unsuspended", "deleted", "unsuspended"]
+
+
+def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(shows(job()), out_of_reach, out_of_reach, shows(job("Complete"), pod("Succeeded", DONE)))
+    assert fetched(script)[0] == [Moved(3, 300, 2)]
+    monkeypatch.setattr(fetching, "PATIENCE", 0.01)
+    with pytest.raises(SpotmpiError, match=r"look at the Job .*, which goes on by itself: the cluster"):
+        fetched(Script(shows(job()), out_of_reach))
+
+
+def test_who_may_make_no_secret_is_told_and_no_job_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    create = script.create
+
+    async def refused(values: Object) -> Object:
+        if values["kind"] == "Secret":
+            raise refusal(403)
+        return await create(values)
+
+    monkeypatch.setattr(script, "create", refused)
+    with pytest.raises(SpotmpiError, match=rf"could not start the Job {NAME}: not permitted"):
+        fetched(script)
+    assert script.did == ["deleted"]
+
+
+def test_two_terminals_at_once_make_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+
+    async def conflict(values: Object) -> Object:
+        script.there, script.did = job(), ["unsuspended"]
+        script.looks = [shows(job("Complete"), pod("Succeeded", DONE))]
+        raise refusal(409)
+
+    monkeypatch.setattr(script, "create", conflict)
+    assert fetched(script)[0] == [Moved(3, 300, 2)]
+
+
+def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:
+    made = fetch_job.fetch_job("one", "here", "claim", "image", ("key",))["spec"]
+    template = made["template"]["spec"]
+    assert template["securityContext"]["runAsNonRoot"] and not template["automountServiceAccountToken"]
+    assert template["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert template["restartPolicy"] == "Never" and template["imagePullSecrets"] == [{"name": "key"}]
+    lost, final = made["podFailurePolicy"]["rules"]
+    assert lost == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    assert final == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [78]}}
+    assert made["backoffLimit"] == 5 and made["activeDeadlineSeconds"] == 24 * 3600
+
+
+def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: Path) -> None:
+    pod = fetch_job.fetch_job("one", "here", "claim", "image", ())["spec"]["template"]["spec"]
+    made = {"metadata": {"name": "one", "namespace": "here", "uid": "1"}}
+    data = fetch_job.orders_secret(made, [], "voc", "")["data"]
+    (items,) = (volume["secret"]["items"] for volume in pod["volumes"] if volume["name"] == "orders")
+    for item in items:
+        path = tmp_path / item["path"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(data[item["key"]]))
+
+    # Neither this environment's packages nor its copy of our code: -S and the folder.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import spotmpi.agent.fetch; print(spotmpi.agent.fetch.__file__)"],
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stderr, done.stdout.strip()) == ("", str(tmp_path / "spotmpi/agent/fetch.py"))
+
+
+def test_the_same_files_have_the_same_job_however_they_are_signed() -> None:
+    again = Order("https://x.org/set.tar?X-Amz-Signature=other", "set.tar", None)
+    assert fetch_job.name_of([[again]], "voc", "claim") == NAME
+    others = [([[ORDER]], "coco", "claim"), ([[ORDER]], "voc", "team"), ([[ORDER], [ORDER]], "voc", "claim")]
+    assert len({NAME, *(fetch_job.name_of(*each) for each in others)}) == 4
+
+
+def test_what_no_secret_could_hold_is_refused() -> None:
+    many = [Order(f"https://x.org/{os.urandom(200).hex()}", "x", None) for _ in range(6000)]
+    with pytest.raises(InputError, match=r"6000 files.*are too many for one Job"):
+        fetch_job.orders_secret({"metadata": {"name": "n", "namespace": "h", "uid": "1"}}, [many], "voc", "")
+
+
+def test_a_source_that_is_named_twice_is_refused() -> None:
+    address = f"https://x.org/set.tar#sha256={'0' * 64}"
+    with pytest.raises(InputError, match=r"SRC = .*set.tar.*is named twice"):
+        data.push([address, address], "voc", data.Storage("kubernetes"))  # type: ignore[arg-type]

@@ -1,0 +1,111 @@
+"""What a folder or tar file gives to a push: all that is in it, or an error that names what cannot be pushed."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core.errors import InputError
+from spotmpi.data.local_source import source_of
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    folder = tmp_path / "set"
+    (folder / "images").mkdir(parents=True)
+    (folder / "images" / "1").write_text("one")
+    (folder / "list").write_text("1")
+    return folder
+
+
+def content_of(source: Path) -> dict[str, bytes]:
+    return {name: file.read() for name, size, file in source_of(str(source)).files()}
+
+
+def test_linked_files_and_folders_are_what_they_lead_to(here: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "set").symlink_to(here)
+    (linked / "again").symlink_to("set/images")
+    (linked / "one").symlink_to("again/1")
+    assert content_of(linked) == {"again/1": b"one", "one": b"one", "set/images/1": b"one", "set/list": b"1"}
+
+
+def to_itself(folder: Path) -> None:
+    (folder / "x").symlink_to(".")
+
+
+def to_each_other(folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    (folder / "a" / "x").symlink_to("../b")
+    (folder / "b" / "x").symlink_to("../a")
+
+
+def to_nothing(folder: Path) -> None:
+    (folder / "x").symlink_to("nothing")
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "x")
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (to_itself, r"x': is a link to .*, in which it is; remove it"),
+        (to_each_other, r"x': is a link to .*, in which it is; remove it"),
+        (to_nothing, r"x': is a link that leads nowhere; remove it"),
+        (pipe, r"x': is neither a file nor a folder; remove it"),
+    ],
+)
+def test_a_folder_with_what_cannot_be_pushed_is_refused_by_its_name(
+    here: Path, plant: Callable[[Path], None], said: str
+) -> None:
+    plant(here)
+    with pytest.raises(InputError, match=said):
+        content_of(here)
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = Path.iterdir
+
+    def refused(path: Path) -> Iterator[Path]:
+        if path.name == "images":
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(InputError, match=r"images': cannot be read: Permission denied"):
+        content_of(here)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("../out", tarfile.REGTYPE, "leads out of its folder"),
+        ("/etc/passwd", tarfile.REGTYPE, "leads out of its folder"),
+        ("link", tarfile.SYMTYPE, "is neither a file nor a folder"),
+        ("device", tarfile.CHRTYPE, "is neither a file nor a folder"),
+    ],
+)
+def test_a_tar_with_what_does_not_belong_there_is_refused(tmp_path: Path, name: str, kind: bytes, said: str) -> None:
+    with tarfile.open(tmp_path / "bad.tar", "w") as packed:
+        facts = tarfile.TarInfo(name)
+        facts.type, facts.linkname = kind, "/etc/passwd"
+        packed.addfile(facts, io.BytesIO())
+
+    with pytest.raises(InputError, match=said):
+        content_of(tmp_path / "bad.tar")
+
+
+@pytest.mark.parametrize("path", ["missing", "broken.tar"])
+def test_a_source_that_is_none_is_named(tmp_path: Path, path: str) -> None:
+    (tmp_path / "broken.tar").write_bytes(b"no tar")
+    with pytest.raises(InputError, match=r"SRC = .*(is no folder or file here|cannot be read as a tar file)"):
+        content_of(tmp_path / path)

@@ -1,0 +1,136 @@
+"""The worked example: machines, runs and prices, with what they come to by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spotmpi.aws.billing import Curve, Life, Use
+from spotmpi.core import environment
+from tests.cloud.scripted_account import ScriptedAccount
+
+KIND = ("g5.xlarge", "us-east-1a", "spot")
+T0 = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
+HOUR = 3600.0
+ONE, TWO = "i-0000000000000000a", "i-0000000000000000b"
+
+# The example. Hours after T0; g5.xlarge costs $0.40 an hour at first and $0.60 from hour 2.5 on.
+#   machine ONE  0.0 launched, 0.1 in service; `big` from 0.5 (training from 0.6) to 2.0 and again, alone, to 3.0;
+#                idle from 3.0 to 4.0, ended
+#   machine TWO  0.0 launched, 0.1 in service; `big` from 0.5 to 2.0, shared with `small` from 1.0 on; reclaimed at 2.0
+# By hand:
+#   ONE  boot 0.1 h x 0.40 = 0.04; idle 0.4 h x 0.40 + 1.0 h x 0.60 = 0.76; used 2.0 h x 0.40 + 0.5 h x 0.60 = 1.10
+#   TWO  boot 0.04; idle 0.4 h x 0.40 = 0.16; used 1.5 h x 0.40 = 0.60
+#   big    waiting 2 x 0.1 h x 0.40 = 0.08; training ONE 1.10 - 0.04, TWO 0.4 h x 0.40 + half of 1.0 h x 0.40 = 0.36
+#   small  half of 1.0 h x 0.40 = 0.20
+CHANGES = [(-20.0, "0.40"), (2.5, "0.60")]
+BIG = [
+    Use("big", "ann", "vision", ONE, T0 + 0.5 * HOUR, T0 + 0.6 * HOUR, T0 + 2 * HOUR),
+    Use("big", "ann", "vision", TWO, T0 + 0.5 * HOUR, T0 + 0.6 * HOUR, T0 + 2 * HOUR),
+    Use("big", "ann", "vision", ONE, T0 + 2 * HOUR, T0 + 2 * HOUR, T0 + 3 * HOUR),
+]
+SMALL = [Use("small", "bob", "none", TWO, T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
+LIVES = [
+    Life(ONE, "ip-10-0-0-1.ec2.internal", "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 4 * HOUR),
+    Life(TWO, None, "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 2 * HOUR, reclaimed=True),
+]
+CURVES = {KIND: Curve(tuple((T0 + hour * HOUR, float(price)) for hour, price in CHANGES))}
+
+
+def activity(verb: str, machine: str, hour: float, ended: float, cause: str = "a user request") -> dict[str, Any]:
+    return {
+        "Description": f"{verb} EC2 instance: {machine}",
+        "Cause": f"At 2026-11-20 {cause}",
+        "StatusCode": "Successful",
+        "StartTime": datetime.fromtimestamp(T0 + hour * HOUR, UTC),
+        "EndTime": datetime.fromtimestamp(T0 + ended * HOUR, UTC),
+        "Details": json.dumps({"Subnet ID": "subnet-1", "Availability Zone": "us-east-1a"}),
+    }
+
+
+def activities() -> list[dict[str, Any]]:
+    """What the group of both machines did, newest first."""
+    return [
+        activity("Terminating", ONE, 4.0, 4.1),
+        activity("Terminating", TWO, 2.0, 2.1, "an EC2 instance rebalance recommendation"),
+        {**activity("Launching a new", "i-0fffffffffffffff0", 0, 0), "StatusCode": "Failed"},
+        activity("Launching a new", TWO, 0.0, 0.1),
+        activity("Launching a new", ONE, 0.0, 0.1),
+    ]
+
+
+def history() -> list[dict[str, Any]]:
+    """The spot price's changes as EC2 tells of them."""
+    return [
+        {
+            "InstanceType": "g5.xlarge",
+            "AvailabilityZone": "us-east-1a",
+            "Timestamp": datetime.fromtimestamp(T0 + hour * HOUR, UTC),
+            "SpotPrice": price,
+        }
+        for hour, price in CHANGES
+    ]
+
+
+def service(name: str, spent: str) -> dict[str, Any]:
+    return {"Keys": [name], "Metrics": {"UnblendedCost": {"Amount": spent, "Unit": "USD"}}}
+
+
+def recorded(folder: Path, uses: list[Use], **plan: Any) -> None:
+    """The run folder of a run that held machines as *uses* say."""
+    paths = folder / uses[0].run
+    paths.mkdir(parents=True)
+    queue = "" if uses[0].team == "none" else f'[kubernetes]\nqueue = "{uses[0].team}"\n'
+    (paths / "spec.toml").write_text(f'command = ["train"]\n{queue}')
+    (paths / "plan.yaml").write_text(json.dumps(plan))
+    events: list[dict[str, Any]] = [{"t": uses[0].began, "event": "submitted", "owner": uses[0].owner}]
+    for attempt, ended in enumerate(sorted({use.ended or 0 for use in uses}), 1):
+        own = [use for use in uses if use.ended == ended]
+        machines = [
+            {"node": k, "since": u.began, "instance": u.machine, "type": "g5.xlarge"} for k, u in enumerate(own)
+        ]
+        events += [{"t": own[0].started, "event": "started", "attempt": attempt, "machines": machines}]
+        events += [{"t": ended, "event": "interrupted" if ended < uses[-1].ended else "succeeded"}]  # type: ignore[operator]
+    (paths / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+class Colleagues:
+    """A place where a run of somebody else is; its list brings the record here."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def list(self) -> list[object]:
+        if not (self._folder / "small").exists():
+            recorded(self._folder, SMALL)
+        return []
+
+
+def script(account: ScriptedAccount, there: environment.Environment) -> None:
+    """Make it the account of the example: its groups, what they did, its prices and its bill."""
+    account.asked.clear()
+    tags = [{"Key": "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group", "Value": "gpus"}]
+    sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
+
+    def groups(region: str, asked: Mapping[str, Any]) -> Any:
+        assert asked["Filters"] == [{"Name": "tag:eks:cluster-name", "Values": [there.cluster]}]
+        system = {"AutoScalingGroupName": "eks-system", "Tags": [], **sizes}
+        return {"AutoScalingGroups": [{"AutoScalingGroupName": "eks-gpus", "Tags": tags, **sizes}, system]}
+
+    account.answers = {
+        "DescribeAutoScalingGroups": groups,
+        "DescribeScalingActivities": lambda region, asked: {"Activities": activities()},
+        "DescribeInstances": lambda region, asked: {
+            "Reservations": [{"Instances": [{"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}]}]
+        },
+        "DescribeSpotPriceHistory": lambda region, asked: {"SpotPriceHistory": history()},
+        "GetCostAndUsage": lambda region, asked: {
+            "ResultsByTime": [
+                {"Groups": [service("Amazon Elastic Compute Cloud - Compute", "3.10"), service("EC2 - Other", "0.5")]},
+                {"Groups": [service("Amazon Elastic Compute Cloud - Compute", "0.40")]},
+            ]
+        },
+    }

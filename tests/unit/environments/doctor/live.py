@@ -1,0 +1,187 @@
+"""A live environment: scripted AWS, a scripted cluster, and what the doctor says of both."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.core import environment
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.checks.finding import Finding
+from spotmpi.environments.checks.live import Live
+from spotmpi.environments.doctor import doctor
+from tests.cloud.scripted_account import ScriptedAccount, World
+from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster, node
+from tests.unit.core.test_environment import OUTPUTS
+from tests.unit.environments.doctor.unbuilt import tell
+
+STACK = """config:
+  aws:region: us-east-1
+  spotmpi:zone: us-east-1a
+  spotmpi:second_zone: us-east-1c
+  spotmpi:groups:
+    - {name: g4dn, type: g4dn.xlarge, max: 2}
+"""
+PUBLIC = f"ssh-ed25519 {'A' * 68} spotmpi"
+PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nthisIsTheKey\n-----END OPENSSH PRIVATE KEY-----\n"
+KEY = {"id": PRIVATE, "id.pub": PUBLIC, "authorized_keys": PUBLIC}
+TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
+TAGS = {
+    "eks:cluster-name": "spotmpi-mine",
+    f"{TEMPLATE}/label/spotmpi.dev/group": "g4dn",
+    f"{TEMPLATE}/taint/nvidia.com/gpu": "present:NoSchedule",
+    f"{TEMPLATE}/resources/nvidia.com/gpu": "1",
+    "k8s.io/cluster-autoscaler/enabled": "true",
+    "k8s.io/cluster-autoscaler/spotmpi-mine": "owned",
+}
+
+
+def deployment(name: str, namespace: str, running: int = 1, kind: str = "Deployment") -> Object:
+    status = {"availableReplicas": running, "desiredNumberScheduled": 1, "numberReady": running}
+    return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, "status": status}
+
+
+def secret(values: Mapping[str, str]) -> Object:
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    return {"kind": "Secret", "metadata": {"name": "mpi-ssh", "namespace": "training"}, "data": data}
+
+
+def healthy() -> ScriptedCluster:
+    """A cluster in which all is well."""
+    status = "time: 2026-11-20\nautoscalerStatus: Running\nclusterWide:\n  health:\n    status: Healthy\n"
+    return ScriptedCluster(
+        [
+            node("a"),
+            {**node("system", gpus=0), "metadata": {**node("system")["metadata"], "labels": {}}},
+            deployment("jobset-controller", "jobset-system"),
+            deployment("cluster-autoscaler", "kube-system"),
+            deployment("coredns", "kube-system", 2),
+            deployment("nvidia-device-plugin", "kube-system", 1, "DaemonSet"),
+            {
+                "kind": "ConfigMap",
+                "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
+                "data": {"status": status},
+            },
+            secret(KEY),
+            {
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "runs", "namespace": "training"},
+                "status": {"phase": "Bound"},
+            },
+        ]
+    )
+
+
+class Here:
+    """An account with a live environment, its cluster, and what the doctor says of both."""
+
+    def __init__(self, account: ScriptedAccount) -> None:
+        self.account, self.cluster = account, healthy()
+        group = {**OUTPUTS["node_groups"][0], "placement_group": True}
+        named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "node_groups": [group]}
+        self.environment = environment.parse({**OUTPUTS, **named})
+        self.trouble: SpotmpiError | None = None
+
+    def look(self, stack: str) -> Live:
+        assert stack == "mine"
+        if self.trouble:
+            raise self.trouble
+        return Live(self.environment, self.cluster)
+
+    def findings(self) -> dict[str, Finding]:
+        return {finding.check: finding for finding in doctor("mine", self.account.aws, tell, self.look)}
+
+    def answer(self, operation: str, **values: Any) -> None:
+        self.account.answers[operation] = lambda region, asked: values
+
+
+def group_of(tags: Mapping[str, str]) -> dict[str, Any]:
+    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+    sizes = {"MinSize": 0, "MaxSize": 2, "DesiredCapacity": 1, "Instances": [{"InstanceId": "i-1"}]}
+    return {"AutoScalingGroupName": "eks-g4dn", "Tags": listed, **sizes}
+
+
+NODE_GROUP = {
+    "version": "1.35",
+    "releaseVersion": "1.35.2-20260901",
+    "amiType": "AL2023_x86_64_NVIDIA",
+    "status": "ACTIVE",
+    "health": {"issues": []},
+    "scalingConfig": {"minSize": 0, "maxSize": 2},
+    "resources": {"autoScalingGroups": [{"name": "eks-g4dn"}]},
+}
+CLUSTER: dict[str, dict[str, Any]] = {
+    "GetCallerIdentity": {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"},
+    "DescribeCluster": {
+        "cluster": {
+            "version": "1.35",
+            "status": "ACTIVE",
+            "resourcesVpcConfig": {"clusterSecurityGroupId": "sg-nodes"},
+        }
+    },
+    "DescribeClusterVersions": {
+        "clusterVersions": [
+            {
+                "clusterVersion": "1.35",
+                "versionStatus": "STANDARD_SUPPORT",
+                "endOfStandardSupportDate": datetime.now(UTC) + timedelta(days=200),
+            }
+        ]
+    },
+    "ListAddons": {"addons": ["vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver"]},
+    "DescribeAddon": {"addon": {"status": "ACTIVE", "addonVersion": "v1.2", "health": {"issues": []}}},
+    "ListNodegroups": {"nodegroups": ["spotmpi-mine-g4dn-1234567"]},
+    "DescribeNodegroup": {"nodegroup": NODE_GROUP},
+    "DescribeScalingActivities": {"Activities": [{"Description": "Terminating EC2 instance: i-0"}]},
+    "DescribeAutoScalingGroups": {"AutoScalingGroups": [group_of(TAGS)]},
+    "DescribeImages": {"imageDetails": []},
+}
+RULE = {"ReferencedGroupInfo": {"GroupId": "sg-nodes"}}
+STORAGE: dict[str, dict[str, Any]] = {
+    "DescribeMountTargets": {
+        "MountTargets": [
+            {"MountTargetId": "fsmt-12345678", "AvailabilityZoneName": "us-east-1a", "LifeCycleState": "available"}
+        ]
+    },
+    "DescribeMountTargetSecurityGroups": {"SecurityGroups": ["sg-nfs"]},
+    "DescribeSecurityGroupRules": {
+        "SecurityGroupRules": [
+            {**RULE, "IsEgress": True, "IpProtocol": "-1"},
+            {**RULE, "IsEgress": False, "IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049},
+        ]
+    },
+}
+
+
+def placed(usual: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[str, Mapping[str, Any]], Any]:
+    """Answers for instances: placement is asked by instance id, and else the *usual* one for the quota's use."""
+    place = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-mine-g4dn"}
+
+    def instances(region: str, asked: Mapping[str, Any]) -> Any:
+        if asked["Filters"][0]["Name"] != "instance-id":
+            return usual(region, asked)
+        ids = asked["Filters"][0]["Values"]
+        return {"Reservations": [{"Instances": [{"InstanceId": each, "Placement": place} for each in ids]}]}
+
+    return instances
+
+
+def all_well(account: ScriptedAccount, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """A live environment in which all is well, with *folder* as the current one."""
+    World().script(account)
+    account.rights.clear()
+    made = Here(account)
+    for operation, values in {**CLUSTER, **STORAGE}.items():
+        made.answer(operation, **values)
+    account.answers["DescribeInstances"] = placed(account.answers["DescribeInstances"])
+    (folder / "stacks").mkdir()
+    (folder / "stacks" / "Pulumi.mine.yaml").write_text(STACK)
+    monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))
+    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
+    monkeypatch.chdir(folder)
+    return made

@@ -1,0 +1,131 @@
+"""The doctor on what AWS says of a live environment, each check passing and failing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from spotmpi.aws.scaling_errors import REASONS, reason_of
+from tests.unit.environments.doctor.live import TAGS, Here, group_of
+
+
+def test_add_ons_that_are_missing_or_ill_are_errors(here: Here) -> None:
+    issue = {"code": "InsufficientNumberOfReplicas", "message": "no node for it"}
+    here.answer("ListAddons", addons=["vpc-cni"])
+    here.answer("DescribeAddon", addon={"status": "DEGRADED", "health": {"issues": [issue]}})
+
+    findings = here.findings()
+
+    assert findings["add-on coredns"].message == "is not installed"
+    assert findings["add-on vpc-cni"].message == "is DEGRADED: no node for it"
+
+
+NODE_GROUP = "node group spotmpi-mine-g4dn-1234567"
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_a_sick_node_group_tells_awss_reason_in_words(here: Here, code: str) -> None:
+    issue = {"code": code, "message": "long story"}
+    here.answer("DescribeNodegroup", nodegroup={"status": "DEGRADED", "health": {"issues": [issue]}})
+
+    finding = here.findings()[NODE_GROUP]
+
+    assert (finding.level, finding.message, finding.remedy) == ("error", *REASONS[code])
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("Could not launch Spot Instances. MaxSpotInstanceCountExceeded - Max spot instance count exceeded. Launching "
+         "EC2 instance failed.", "MaxSpotInstanceCountExceeded"),
+        ("We currently do not have sufficient g5.xlarge capacity in the Availability Zone you requested (us-east-1a).",
+         "UnfulfillableCapacity"),
+        ("Could not launch Spot Instances. UnfulfillableCapacity - Unable", "UnfulfillableCapacity"),
+        ("You have requested more vCPU capacity than your current vCPU limit of 0 allows", "VcpuLimitExceeded"),
+    ],
+)  # fmt: skip
+def test_a_machine_that_could_not_be_started_is_a_warning_with_the_reason(here: Here, message: str, code: str) -> None:
+    failed = {
+        "Description": "Launching a new EC2 instance.  Status Reason: ...",
+        "StatusCode": "Failed",
+        "StatusMessage": message,
+        "StartTime": datetime(2026, 11, 20, 3, 4, tzinfo=UTC),
+    }
+    here.answer("DescribeScalingActivities", Activities=[failed])
+
+    finding = here.findings()[NODE_GROUP]
+
+    assert finding.level == "warning" and finding.remedy == REASONS[code].remedy
+    assert finding.message == f"the last start of a machine failed (2026-11-20 03:04 UTC): {REASONS[code].words}"
+
+
+def test_an_unknown_reason_stays_in_awss_own_words() -> None:
+    assert reason_of("NewCode", "never\nseen").words == "NewCode: never seen"
+
+
+@pytest.mark.parametrize("key", [key for key in TAGS if key != "eks:cluster-name"])
+def test_a_scaling_group_that_does_not_tell_the_autoscaler_enough_is_an_error(here: Here, key: str) -> None:
+    here.answer("DescribeAutoScalingGroups", AutoScalingGroups=[group_of({**TAGS, key: "other"})])
+
+    finding = here.findings()["scaling of g4dn"]
+
+    assert finding.level == "error" and finding.remedy.startswith("run `pulumi up`")
+    assert key in finding.message or "no Auto Scaling group says that it is this group's" in finding.message
+
+
+def test_nodes_that_are_kept_warm_are_told(here: Here) -> None:
+    here.answer("DescribeAutoScalingGroups", AutoScalingGroups=[{**group_of(TAGS), "MinSize": 2}])
+
+    assert here.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept ready by `spotmpi scale`"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (
+            {"AvailabilityZoneName": "us-east-1b", "LifeCycleState": "available"},
+            "none in us-east-1a (there: us-east-1b)",
+        ),
+        ({"AvailabilityZoneName": "us-east-1a", "LifeCycleState": "creating"}, "is creating"),
+    ],
+)
+def test_a_mount_target_that_is_of_no_use_is_an_error(here: Here, target: dict[str, str], said: str) -> None:
+    here.answer("DescribeMountTargets", MountTargets=[{"MountTargetId": "fsmt-12345678", **target}])
+
+    findings = here.findings()
+
+    assert findings["mount target"].message == said and "port 2049" not in findings
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"IsEgress": False, "IpProtocol": "tcp", "FromPort": 22, "ToPort": 22},
+        {"IsEgress": True, "IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049},
+        {"IsEgress": False, "IpProtocol": "udp", "FromPort": 2049, "ToPort": 2049},
+    ],
+)
+def test_a_port_that_the_nodes_do_not_reach_is_an_error(here: Here, rule: dict[str, Any]) -> None:
+    here.answer(
+        "DescribeSecurityGroupRules", SecurityGroupRules=[{**rule, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
+    )
+    assert "lets the nodes (sg-nodes) in: mounting would hang" in here.findings()["port 2049"].message
+
+    strange = {"IsEgress": False, "IpProtocol": "-1", "ReferencedGroupInfo": {"GroupId": "sg-other"}}
+    here.answer("DescribeSecurityGroupRules", SecurityGroupRules=[strange])
+    assert here.findings()["port 2049"].level == "error"
+    here.answer(
+        "DescribeSecurityGroupRules", SecurityGroupRules=[{**strange, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
+    )
+    assert here.findings()["port 2049"].level == "ok"
+
+
+@pytest.mark.parametrize("code", ["ImageNotFoundException", "RepositoryNotFoundException"])
+def test_an_image_that_is_not_in_the_registry_is_told_with_the_command(here: Here, code: str) -> None:
+    here.account.refuse("DescribeImages", code)
+
+    finding = here.findings()["image chainermn"]
+
+    assert finding.level == "warning" and finding.command == "spotmpi image push chainermn --on mine"

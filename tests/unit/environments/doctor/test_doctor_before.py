@@ -1,0 +1,217 @@
+"""`spotmpi doctor` before anything is built: each check passing and failing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.settings import Settings
+from spotmpi.aws.eks_zones import default_second
+from spotmpi.environments.doctor import doctor, version_of
+from tests.cloud.scripted_account import ScriptedAccount, World
+from tests.unit.environments.doctor.unbuilt import STACK, TOOLS, found, stack, tell
+
+
+def test_where_all_is_well_every_line_is_ok(account: ScriptedAccount) -> None:
+    findings = doctor("mine", account.aws, tell)
+
+    assert [finding for finding in findings if finding.level != "ok"] == []
+    assert [finding.check for finding in findings] == [
+        *("credentials", "region", "zone", "second zone", "pulumi", "aws", "kubectl", "group gpus", "quota of gpus"),
+        *(
+            f"leftover {what}"
+            for what in (
+                "CloudFormation stacks",
+                "file systems",
+                "mount targets",
+                "network interfaces",
+                "volumes",
+                "log groups",
+                "keys",
+                "image repositories",
+            )
+        ),
+    ]
+
+
+def test_without_a_stack_only_account_and_tools_are_examined(account: ScriptedAccount) -> None:
+    findings = doctor(None, account.aws, tell)
+
+    assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "aws", "kubectl"]
+
+
+def test_credentials_of_another_account_end_the_questions_to_it(account: ScriptedAccount) -> None:
+    stack(STACK + "  spotmpi:account: '999999999999'\n")
+
+    findings = doctor("mine", account.aws, tell)
+
+    assert findings[0].level == "error" and "belongs to 999999999999" in findings[0].message
+    assert [finding.check for finding in findings[1:]] == ["pulumi", "aws", "kubectl", "account"]
+
+
+def test_the_root_user_is_warned_of(account: ScriptedAccount) -> None:
+    account.answers["GetCallerIdentity"] = lambda region, asked: {"Account": "1", "Arn": "arn:aws:iam::1:root"}
+
+    assert found(account, "credentials").level == "warning"
+
+
+def test_expired_credentials_are_one_error_and_the_tools_are_still_examined(account: ScriptedAccount) -> None:
+    account.refuse("GetCallerIdentity", "ExpiredToken")
+
+    findings = doctor("mine", account.aws, tell)
+
+    assert [finding.level for finding in findings] == ["error", "ok", "ok", "ok", "warning"]
+    assert "have expired" in findings[0].message and "not checked without credentials" in findings[-1].message
+
+
+@pytest.mark.parametrize(
+    ("region", "told"), [("af-south-1", "is not enabled"), ("eu-nowhere-1", "there is no AWS region")]
+)
+def test_a_region_that_can_not_be_used_is_an_error(account: ScriptedAccount, region: str, told: str) -> None:
+    stack(STACK.replace("us-east-1\n", f"{region}\n"))
+
+    finding = found(account, "region")
+
+    assert finding.level == "error" and told in finding.message and finding.remedy
+
+
+def test_a_zone_of_another_region_names_those_there_are(account: ScriptedAccount) -> None:
+    stack(STACK.replace("us-east-1a", "us-west-2a"))
+
+    finding = found(account, "zone")
+
+    assert (
+        finding.level == "error" and finding.remedy == "set spotmpi:zone to one of us-east-1a, us-east-1b, us-east-1c"
+    )
+
+
+def test_a_zone_without_one_zone_storage_is_an_error_where_the_stack_wants_it(
+    account: ScriptedAccount, world: World
+) -> None:
+    world.zones["us-east-1"]["us-east-1d"] = "use1-az9"  # a zone younger than the table
+    stack(STACK.replace("us-east-1a", "us-east-1d"))
+    assert "EFS has no One Zone storage in us-east-1d (use1-az9)" in found(account, "zone").message
+
+    stack(STACK.replace("us-east-1a", "us-east-1d") + "  spotmpi:storage: {one_zone: false}\n")
+    assert found(account, "zone").level == "ok"
+
+
+def test_a_zone_that_eks_does_not_take_is_an_error_whatever_its_letter(account: ScriptedAccount, world: World) -> None:
+    stack(STACK.replace("us-east-1a", "us-east-1b") + "  spotmpi:storage: {one_zone: false}\n")
+    assert found(account, "zone").message == "EKS takes no subnets in us-east-1b (use1-az3)"
+
+    world.zones["us-east-1"]["us-east-1b"] = "use1-az2"
+    assert found(account, "zone").level == "ok"
+
+
+DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (DEFAULT, "EKS takes no subnets in us-east-1b (use1-az3), the default"),
+        (STACK.replace("us-east-1c", "us-east-1b"), "EKS takes no subnets in us-east-1b (use1-az3)"),
+        (STACK.replace("us-east-1c", "us-east-1f"), "there is no zone us-east-1f in us-east-1"),
+        (STACK.replace("us-east-1c", "us-east-1a"), "us-east-1a is the first zone, and EKS asks for two"),
+    ],
+)
+def test_a_second_zone_that_can_not_be_used_names_those_that_can(
+    account: ScriptedAccount, world: World, text: str, told: str
+) -> None:
+    world.zones["us-east-1"]["us-east-1d"] = "use1-az4"
+    stack(text)
+
+    finding = found(account, "second zone")
+
+    assert (finding.level, finding.message) == ("error", told)
+    assert finding.remedy == "set spotmpi:second_zone to one of us-east-1c, us-east-1d"
+
+
+def test_the_default_second_zone_is_that_of_infra_and_looked_up_by_its_id(
+    account: ScriptedAccount, world: World
+) -> None:
+    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az4"}
+    stack(DEFAULT)
+    assert found(account, "second zone").message == "us-east-1b is use1-az4"
+    for zone in ("us-east-1a", "us-east-1b", "us-east-1f"):
+        settings = Settings(stack="mine", region="us-east-1", zone=zone)
+        assert settings.other_zone == default_second("us-east-1", zone)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "level", "told"),
+    [
+        ("pulumi", None, "error", "is not on PATH"),
+        ("pulumi", "v3.199.0", "error", "v3.199.0 is too old"),
+        ("pulumi", "3.200.1-dev", "ok", "3.200.1"),
+        ("aws", None, "error", "is not on PATH"),
+        ("aws", "aws-cli/1.44.0 Python/3", "error", "1.44.0 is too old"),
+        ("kubectl", None, "warning", "is not on PATH"),
+        ("kubectl", "Client Version: v1.30.2", "warning", "v1.30.2 is too old"),
+        ("kubectl", "", "warning", "does not tell its version"),
+    ],
+)
+def test_each_tool_is_there_and_new_enough(
+    account: ScriptedAccount, name: str, said: str | None, level: str, told: str
+) -> None:
+    finding = found(account, name, lambda command: said if command[0] == name else TOOLS[command[0]])
+
+    assert (finding.level, told in finding.message) == (level, True)
+    assert (finding.level == "ok") or finding.command.startswith("https://")
+
+
+def test_versions_are_asked_of_real_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "pulumi"
+    program.write_text('#!/bin/sh\necho "v3.$#.7"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    assert version_of(("pulumi", "version")) == "v3.1.7\n"
+    assert version_of(("no-such-program",)) is None
+
+
+def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_way_out(
+    account: ScriptedAccount, world: World
+) -> None:
+    world.not_offered.add(("g5.xlarge", "us-east-1a"))
+
+    finding = found(account, "group gpus")
+
+    assert (finding.level, finding.message) == ("error", "g5.xlarge is not offered in us-east-1a")
+    assert finding.command == "spotmpi plan --types g5.xlarge --nodes 8 --write mine"
+
+
+def test_a_type_that_does_not_exist_is_an_error(account: ScriptedAccount) -> None:
+    stack(STACK.replace("g5.xlarge", "g99.xlarge"))
+
+    assert "there is no type g99.xlarge" in found(account, "group gpus").message
+
+
+def test_a_group_that_wants_a_placement_group_its_type_lacks_is_an_error(account: ScriptedAccount) -> None:
+    stack(STACK.replace("g5.xlarge", "t3.xlarge"))
+    assert "takes no cluster placement group" in found(account, "group gpus").message
+
+    stack(STACK.replace("g5.xlarge, max: 8", "t3.xlarge, max: 8, placement_group: false"))
+    assert found(account, "group gpus").level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("quota", "running", "level", "told"),
+    [
+        (32.0, [], "ok", "leaves 32 vCPUs: 8 of 8"),
+        (32.0, ["g4dn.xlarge"], "warning", "leaves 28 vCPUs: 7 of 8"),
+        (3.0, [], "error", "leaves 3 vCPUs: 0 of 8"),
+        (0.0, ["g4dn.xlarge"], "error", "leaves 0 vCPUs: 0 of 8"),
+    ],
+)
+def test_the_quota_is_held_against_the_groups_max(
+    account: ScriptedAccount, world: World, quota: float, running: list[str], level: str, told: str
+) -> None:
+    world.quota["L-3819A6DF"], world.running["us-east-1"] = quota, running
+
+    finding = found(account, "quota of gpus")
+
+    assert finding.level == level and told in finding.message
+    assert ("--request-quota" in finding.command) == (level != "ok")

@@ -1,0 +1,140 @@
+"""A doctor that never falls ill itself, and its command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.cli.main import main
+from spotmpi.core.errors import InputError
+from spotmpi.environments.checks.finding import Check, Finding, Subject
+from spotmpi.environments.doctor import CHECKS, doctor, examined
+from spotmpi.environments.zones.comparison import request_quota, zone_plan
+from tests.cloud.scripted_account import NOW, SECRET, ScriptedAccount, World
+from tests.unit.environments.doctor.unbuilt import FILE_SYSTEM, found, tell
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["DescribeRegions", "DescribeAvailabilityZones", "DescribeInstanceTypes", "GetServiceQuota", "DescribeVolumes"],
+)
+def test_a_check_that_is_not_permitted_is_a_warning_and_the_rest_works(
+    account: ScriptedAccount, operation: str
+) -> None:
+    account.refuse(operation, "AccessDenied")
+
+    findings = doctor("mine", account.aws, tell)
+
+    warned = [finding for finding in findings if finding.level != "ok"]
+    assert warned and all(f"{operation} in us-east-1 is not permitted" in finding.message for finding in warned)
+    assert len(warned) <= 2 and len(findings) >= 12
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"Volumes": [{}]}, {"Volumes": 3}])
+def test_an_answer_that_makes_no_sense_is_a_line_and_not_a_crash(account: ScriptedAccount, answer: Any) -> None:
+    account.answers["DescribeVolumes"] = lambda region, asked: answer
+
+    assert found(account, "leftover volumes").level in ("ok", "warning")
+
+
+def test_a_check_that_breaks_is_a_finding_without_secrets(account: ScriptedAccount) -> None:
+    def find(subject: Subject) -> list[Finding]:
+        raise RuntimeError(f"oh\nsecret_access_key={SECRET}")
+
+    (finding,) = examined(Check("mine", find), Subject(account.aws, "us-east-1", None, tell))
+
+    assert (finding.check, finding.level) == ("mine", "warning") and SECRET not in finding.message
+    assert finding.message.startswith("could not be checked: RuntimeError: oh") and "\n" not in finding.message
+
+
+def test_everything_broken_at_once_is_still_a_list_of_findings(
+    account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
+    account.answers["GetBucketVersioning"] = lambda region, asked: {}
+
+    def broken(*_: Any) -> Any:
+        raise ValueError("broken")
+
+    for operation in set(account.answers) - {"GetCallerIdentity"}:
+        account.answers[operation] = broken
+
+    findings = doctor("mine", account.aws, broken)
+
+    assert len(findings) == 1 + len(CHECKS) + 1 and findings[-1].check == "environment"
+    assert {finding.level for finding in findings[1:]} == {"warning"}
+
+
+def test_a_stack_without_a_file_is_wrong_input(account: ScriptedAccount) -> None:
+    with pytest.raises(InputError, match="there are: mine"):
+        doctor("ghost", account.aws, tell)
+
+
+@pytest.mark.parametrize(("quota", "code"), [(64.0, 0), (4.0, 0), (0.0, 1)])
+def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
+    account: ScriptedAccount,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    quota: float,
+    code: int,
+) -> None:
+    world.quota["L-3819A6DF"] = quota
+    monkeypatch.setattr("spotmpi.environments.doctor.open_account", lambda region: account.aws)
+    monkeypatch.setattr("spotmpi.environments.doctor.version_of", tell)
+
+    outputs = []
+    for more in ([], ["--json"]):
+        monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "mine", *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert (ended.value.code or 0) == code
+        outputs.append(capsys.readouterr())
+
+    lines, listed = outputs[0].out.splitlines(), json.loads(outputs[1].out)
+    assert lines[0].split() == ["ok", "credentials", "account", "123456789012", "as", "arn:aws:sts::123456789012:x/me"]
+    assert len(listed) == 17 and len([line for line in lines if not line.startswith(" ")]) == 17
+    assert (any("-> spotmpi plan --types g5.xlarge" in line for line in lines)) == (quota < 32)
+
+
+def test_the_policy_to_look_allows_what_is_asked(
+    account: ScriptedAccount, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.quota["L-3819A6DF"] = 0.0
+    account.answers["DescribeFileSystems"] = lambda region, asked: {"FileSystems": [FILE_SYSTEM]}
+    account.rights.clear()
+
+    request_quota(zone_plan(["g5.xlarge"], 8, (), account.aws, NOW).rows[0], account.aws)
+    doctor("mine", account.aws, tell)
+    account.refuse("GetServiceQuota", "NoSuchResourceException")
+    account.answers["GetAWSDefaultServiceQuota"] = lambda region, asked: {"Quota": {"Value": 5.0}}
+    doctor("mine", account.aws, tell)
+
+    monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "look"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    (statement,) = json.loads(capsys.readouterr().out)["Statement"]
+    unasked = {"sts:GetCallerIdentity"}  # AWS allows it to everybody
+    assert account.rights - unasked <= set(statement["Action"])
+    monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "all"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+
+
+def test_no_credentials_are_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    findings = doctor(None, None, tell)
+
+    assert findings[0].level == "error" and "no usable AWS credentials" in findings[0].message
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert "nobody" in doctor(None, None, tell)[0].message

@@ -1,0 +1,119 @@
+"""The doctor on what a live environment's cluster says, each check passing and failing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.backends.kubernetes.scripted_cluster import Object, node
+from tests.unit.environments.doctor.live import KEY, PRIVATE, PUBLIC, Here, secret
+
+
+def changed(key: str, value: Any, name: str = "a") -> Object:
+    """The node with one thing different, by a path with slashes where labels have none."""
+    made = node(name)
+    where = made
+    *path, last = key.split("|")
+    for part in path:
+        where = where[part]
+    where[last] = value
+    return made
+
+
+NODES = [
+    (changed("status|conditions", [{"type": "Ready", "status": "Unknown"}]), "is not ready"),
+    (changed("metadata|labels|node.kubernetes.io/instance-type", "g5.xlarge"), "is a g5.xlarge, group g4dn has g4dn"),
+    (changed("status|allocatable", {"cpu": "4", "memory": "15Gi"}), "offers 0 of 1 GPUs"),
+]
+
+
+@pytest.mark.parametrize(("made", "said"), NODES)
+def test_a_node_that_is_not_what_its_group_says_is_named(here: Here, made: Object, said: str) -> None:
+    here.cluster.objects[0] = made
+
+    finding = here.findings()["node a"]
+
+    assert finding.level == "error" and said in finding.message and finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"AvailabilityZone": "us-east-1b", "GroupName": "x"}, "is in us-east-1b, the environment in us-east-1a"),
+        ({"AvailabilityZone": "us-east-1a", "GroupName": ""}, "is in no placement group, its group asks for one"),
+    ],
+)
+def test_a_machine_in_the_wrong_place_is_named(here: Here, place: dict[str, str], said: str) -> None:
+    machine = {"InstanceId": f"i-{'a':0>17}", "Placement": place}
+    here.answer("DescribeInstances", Reservations=[{"Instances": [machine]}])
+
+    assert here.findings()["node a"].message == said
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "said"),
+    [
+        ("jobset-controller", "JobSet", "and carries every run"),
+        ("cluster-autoscaler", "autoscaler", "and brings and takes nodes"),
+        ("coredns", "DNS", "and lets pods find each other"),
+        ("nvidia-device-plugin", "device plugin", "on 0 of 1 GPU nodes"),
+    ],
+)
+def test_a_controller_that_does_not_run_is_an_error_and_so_is_one_that_is_gone(
+    here: Here, name: str, check: str, said: str
+) -> None:
+    for each in here.cluster.objects:
+        if each["metadata"]["name"] == name:
+            each["status"] = {"desiredNumberScheduled": 1}
+    finding = here.findings()[check]
+    assert finding.level == "error" and said in finding.message
+
+    here.cluster.objects = [each for each in here.cluster.objects if each["metadata"]["name"] != name]
+    assert "is not installed" in here.findings()[check].message
+
+
+def test_what_the_autoscaler_says_of_itself_is_heard(here: Here) -> None:
+    (told,) = [each for each in here.cluster.objects if each["kind"] == "ConfigMap"]
+    told["data"]["status"] = "clusterWide:\n  health:\n    status: Unhealthy\n"
+    assert here.findings()["scaling"].message == "the autoscaler calls the cluster Unhealthy"
+    here.cluster.objects.remove(told)
+    assert here.findings()["scaling"].level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({**KEY, "id": ""}, "lacks id"),
+        ({**KEY, "id": PRIVATE.rstrip()}, "has an `id` that is no OpenSSH private key"),
+        ({**KEY, "id": "thisIsTheKey\n"}, "has an `id` that is no OpenSSH private key"),
+        ({**KEY, "id.pub": "ssh-rsa AAAA"}, "has an `id.pub` that is no ED25519 public key"),
+        ({**KEY, "authorized_keys": PUBLIC.replace("A", "B")}, "has `authorized_keys` without its own public key"),
+    ],
+)
+def test_a_key_that_is_not_whole_is_an_error_and_is_never_shown(here: Here, values: dict[str, str], said: str) -> None:
+    here.cluster.objects = [each for each in here.cluster.objects if each["kind"] != "Secret"] + [secret(values)]
+
+    finding = here.findings()["SSH key"]
+
+    assert finding.level == "error" and finding.message.startswith(f"Secret mpi-ssh {said}")
+    assert "thisIsTheKey" not in str(finding)
+
+
+def test_whoever_may_not_read_secrets_is_told_that_the_key_was_not_checked(here: Here) -> None:
+    here.cluster.forbidden.add("Secret")
+
+    finding = here.findings()["SSH key"]
+
+    assert finding.level == "ok"
+    assert finding.message == "not checked: only administrators of the cluster may read Secret mpi-ssh"
+
+
+def test_a_key_that_is_gone_and_a_claim_that_is_not_bound_are_errors(here: Here) -> None:
+    here.cluster.objects = [each for each in here.cluster.objects if each["kind"] != "Secret"]
+    here.cluster.objects[-1]["status"] = {"phase": "Pending"}
+
+    findings = here.findings()
+
+    assert findings["SSH key"].message == "Secret mpi-ssh is not there"
+    assert findings["volume"].message == "claim runs is Pending" and "describe pvc runs" in findings["volume"].command

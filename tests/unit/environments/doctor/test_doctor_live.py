@@ -1,0 +1,74 @@
+"""The doctor on a live environment as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from spotmpi.core.errors import NotPermitted, SpotmpiError
+from spotmpi.environments.iam import LOOK
+from spotmpi.images.build import Build
+from tests.cloud.scripted_account import Refusal
+from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster
+from tests.unit.environments.doctor.live import Here, healthy
+
+
+def test_where_all_is_well_every_line_of_a_live_environment_is_ok(here: Here) -> None:
+    findings = here.findings()
+
+    assert {name: each.message for name, each in findings.items() if each.level != "ok"} == {}
+    assert findings["node a"].message == "g4dn.xlarge in us-east-1a, 3.92 CPU, 15 GiB, 1 GPUs, driver 580.95.05"
+    assert findings["API"].message == "answers; 2 nodes"
+    assert findings["scaling of g4dn"].message == "1 of 2 nodes"
+    assert {"add-on coredns", "node group spotmpi-mine-g4dn-1234567", "mount target", "port 2049"} <= set(findings)
+    assert findings["image chainermn"].message == f"tag {Build('chainermn').tag} is in the registry"
+    (asked,) = here.account.calls("DescribeImages")
+    assert asked["repositoryName"] == "spotmpi-lab/chainermn"
+
+
+def test_the_policy_to_look_allows_what_a_live_environment_is_asked(here: Here) -> None:
+    here.findings()
+
+    assert here.account.rights - {"sts:GetCallerIdentity"} <= set(LOOK)
+
+
+def test_what_may_not_be_read_is_a_warning_and_what_cannot_be_reached_an_error(here: Here) -> None:
+    class Closed(ScriptedCluster):
+        def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
+            if kind == "Deployment":
+                raise NotPermitted("could not list Deployments: not permitted (User ann)")
+            if kind == "Secret":
+                raise SpotmpiError("could not read Secret mpi-ssh: the cluster cannot be reached")
+            return super().list(kind, namespace, labels)
+
+    here.cluster = Closed(healthy().objects)
+    here.account.refuse("ListAddons", "AccessDeniedException")
+    findings = here.findings()
+
+    assert findings["controllers"].level == "warning" and "User ann" in findings["controllers"].message
+    assert findings["SSH key"].level == "error" and findings["add-ons"].level == "warning"
+    assert findings["node a"].level == "ok"
+
+
+def test_an_environment_that_cannot_be_looked_at_is_one_error_and_the_rest_is_there(here: Here) -> None:
+    here.trouble = SpotmpiError("this machine's kubeconfig has no context of cluster spotmpi-mine")
+
+    findings = here.findings()
+
+    assert "no context of cluster spotmpi-mine" in findings["environment"].message
+    assert findings["group g4dn"].level == "ok" and "API" not in findings
+
+
+def test_an_environment_that_is_not_built_is_not_looked_at(here: Here) -> None:
+    def no_cluster(region: str, asked: Mapping[str, Any]) -> Any:
+        raise Refusal("ResourceNotFoundException")
+
+    here.account.answers["DescribeCluster"] = no_cluster
+    here.trouble = SpotmpiError("asked all the same")
+    here.answer("DescribeFileSystems", FileSystems=[])
+
+    findings = here.findings()
+
+    assert "environment" not in findings and "API" not in findings
+    assert replace(findings["credentials"], message="").level == "ok"

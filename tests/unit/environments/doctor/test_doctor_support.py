@@ -1,0 +1,66 @@
+"""What the doctor says of the Kubernetes version: how long EKS supports it, and nodes that are behind."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import pytest
+
+from spotmpi.environments.checks.finding import Finding, Subject
+from spotmpi.environments.checks.live import Live
+from spotmpi.environments.checks.versions import kubernetes
+from tests.cloud.scripted_account import ScriptedAccount
+from tests.unit.environments.doctor.live import NODE_GROUP, Here
+from tests.unit.environments.doctor.unbuilt import tell
+
+TITLE = "Kubernetes version"
+ENDS = datetime(2027, 3, 27, tzinfo=UTC)
+OVER = "standard support of 1.35 ended on 2027-03-27: EKS may upgrade the control plane at any time"
+SOON = "standard support of 1.35 ends on 2027-03-27, in 90 days: EKS upgrades the control plane then"
+
+
+def support(here: Here, ends: datetime, status: str, today: date) -> Finding:
+    """What is found on a day, where EKS says that standard support ends then."""
+    version = {"clusterVersion": "1.35", "versionStatus": status, "endOfStandardSupportDate": ends}
+    here.answer("DescribeClusterVersions", clusterVersions=[version])
+    subject = Subject(here.account.aws, "us-east-1", None, tell)
+    (finding,) = kubernetes(subject, Live(here.environment, here.cluster), today)
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("today", "status", "level", "message"),
+    [
+        (date(2026, 12, 26), "STANDARD_SUPPORT", "ok", "1.35, in standard support until 2027-03-27"),
+        (date(2026, 12, 27), "STANDARD_SUPPORT", "warning", SOON),
+        (date(2027, 3, 28), "STANDARD_SUPPORT", "error", OVER),
+        (date(2027, 3, 27), "EXTENDED_SUPPORT", "error", OVER),
+    ],
+)
+def test_support_that_ends_is_told_in_time(here: Here, today: date, status: str, level: str, message: str) -> None:
+    finding = support(here, ENDS, status, today)
+    assert (finding.level, finding.message) == (level, message)
+    assert finding.command == ("" if level == "ok" else "spotmpi upgrade mine")
+    assert here.account.calls("DescribeClusterVersions")[-1] == {"clusterVersions": ["1.35"]}
+
+
+def test_a_day_counts_in_utc_as_aws_bills_it(here: Here) -> None:
+    evening = datetime.fromisoformat("2027-03-26T17:00:00-07:00")
+    assert "until 2027-03-27" in support(here, evening, "STANDARD_SUPPORT", date(2026, 1, 1)).message
+
+
+def test_the_doctor_asks_for_it_and_tells_what_eks_does_not_say(here: Here, one_account: ScriptedAccount) -> None:
+    assert here.findings()[TITLE].level == "ok"
+    here.answer("DescribeClusterVersions", clusterVersions=[])
+    assert here.findings()[TITLE].message == "1.35: EKS does not tell how long it supports it"
+    one_account.refuse("DescribeClusterVersions", "AccessDeniedException")
+    finding = here.findings()[TITLE]
+    assert finding.level == "warning" and "eks:DescribeClusterVersions in us-east-1 is not permitted" in finding.message
+
+
+def test_nodes_that_are_behind_the_control_plane_are_named(here: Here) -> None:
+    assert "node versions" not in here.findings()
+    here.answer("DescribeNodegroup", nodegroup={**NODE_GROUP, "version": "1.34", "releaseVersion": "1.34.6-20260501"})
+    finding = here.findings()["node versions"]
+    assert (finding.level, finding.command) == ("warning", "spotmpi upgrade mine")
+    assert finding.message == "spotmpi-mine-g4dn-1234567 are older than the control plane, 1.35"

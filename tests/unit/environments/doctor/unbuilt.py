@@ -1,0 +1,62 @@
+"""An account in which nothing is built, and what the doctor says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.environments.checks.finding import Finding
+from spotmpi.environments.doctor import doctor
+from tests.cloud.scripted_account import Refusal, ScriptedAccount, World
+
+STACK = """config:
+  aws:region: us-east-1
+  spotmpi:zone: us-east-1a
+  spotmpi:second_zone: us-east-1c
+  spotmpi:groups:
+    - {name: gpus, type: g5.xlarge, max: 8}
+"""
+TOOLS = {"pulumi": "v3.200.0\n", "aws": "aws-cli/2.31.4 Python/3.13.7\n", "kubectl": "Client Version: v1.35.4\n"}
+FILE_SYSTEM = {"FileSystemId": "fs-1", "Tags": [{"Key": "spotmpi:environment", "Value": "spotmpi-mine"}]}
+
+
+def stack(text: str = STACK) -> None:
+    Path("stacks/Pulumi.mine.yaml").write_text(text)
+
+
+def tell(command: Sequence[str]) -> str | None:
+    return TOOLS[command[0]]
+
+
+def found(account: ScriptedAccount, check: str, told: Any = tell) -> Finding:
+    (one,) = [finding for finding in doctor("mine", account.aws, told) if finding.check == check]
+    return one
+
+
+def nothing_built(account: ScriptedAccount, world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all well in it and nothing built, and *folder* the current one, with the stack `mine`."""
+    world.script(account)
+
+    def no_cluster(region: str, asked: Mapping[str, Any]) -> Any:
+        raise Refusal("ResourceNotFoundException", f"No cluster found for name: {asked['name']}.")
+
+    account.answers |= {
+        "GetCallerIdentity": lambda region, asked: {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"},
+        "DescribeCluster": no_cluster,
+        "DescribeFileSystems": lambda region, asked: {"FileSystems": []},
+        "DescribeMountTargets": lambda region, asked: {"MountTargets": [{"MountTargetId": "fsmt-1"}]},
+        "DescribeVpcs": lambda region, asked: {"Vpcs": []},
+        "DescribeNetworkInterfaces": lambda region, asked: {"NetworkInterfaces": []},
+        "DescribeVolumes": lambda region, asked: {"Volumes": []},
+        "DescribeRepositories": lambda region, asked: {"repositories": []},
+        "DescribeStacks": lambda region, asked: {"Stacks": []},
+        "DescribeLogGroups": lambda region, asked: {"logGroups": []},
+    }
+    (folder / "stacks").mkdir()
+    monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))
+    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
+    monkeypatch.chdir(folder)
+    stack()

@@ -1,0 +1,118 @@
+"""What a run may cost: how its nodes' time is counted, and who ends it when nobody watches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from spotmpi.agent import cost_limit as spending
+from spotmpi.agent import machine
+from spotmpi.runs import reader as runs
+from spotmpi.spec.job import from_values
+from spotmpi.spec.validate import Surroundings, validate
+from tests.contract.fake_program import fake_job
+from tests.contract.living import wait_until
+from tests.unit.agent.gang import kinds
+
+
+def plan(cost: float | None, rate: float | None, grace: float = 60) -> dict[str, Any]:
+    return {"limits": {"cost": cost}, "rate": rate, "grace": grace}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "seconds"),
+    [
+        ([], 0),
+        # An attempt counts from when its nodes were there, and at most ten minutes of the pause after it.
+        ([{"present": 1000, "started": 1050, "ended": 1600}], 1000),
+        ([{"present": 1000, "started": 1050, "ended": 1100}], 700),
+        ([{"started": 1050, "ended": 1100}], 650),
+        # One whose agent was lost without a word counts until the next one, or until now.
+        ([{"started": 1000}], 1000),
+        ([{"started": 1000}, {"present": 1300, "started": 1310, "ended": 1400}], 300 + 700),
+        # What was before the submission is forgotten.
+        ([{"present": 100, "started": 150, "ended": 900}, {"present": 1900, "started": 1950, "ended": 1990}], 100),
+    ],
+)
+def test_the_time_for_which_nodes_were_held(attempts: list[dict[str, Any]], seconds: float) -> None:
+    assert spending.held(attempts, since=950, now=2000) == seconds
+
+
+def test_the_money_that_is_left_pays_until_a_checkpoint_before_the_limit() -> None:
+    # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
+    before = [{"present": 1000, "started": 1050, "ended": 1100}]
+
+    assert spending.paid_until(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
+    assert spending.paid_until(plan(None, 2), before, since=950, now=5000) is None
+    assert spending.paid_until(plan(6, None), before, since=950, now=5000) is None
+
+
+def test_a_limit_wants_a_price_and_pays_at_least_for_a_checkpoint() -> None:
+    spec = from_values({"command": ["x"], "launcher": "none", "limits": {"cost": 1.0}})
+
+    def there(rate: float | None) -> Surroundings:
+        return Surroundings(tools=frozenset({"none"}), rate=rate)
+
+    assert [str(problem) for problem in validate(spec, there(None))] == [
+        "price: limits.cost needs it: set what a node costs, in US dollars per hour"
+    ]
+    assert [str(problem) for problem in validate(spec, there(120.0))] == [
+        "limits.cost = 1.0: pays for 30s at $120 an hour, and checkpoint.grace alone is 60s: raise it"
+    ]
+    assert validate(spec, there(10.0)) == []
+
+
+def test_a_run_whose_terminal_is_gone_still_ends_at_its_limit(tmp_path: Path) -> None:
+    money: dict[str, Any] = {"price": 3600.0, "limits": {"cost": 3.0}, "checkpoint": {"grace": "1s"}}
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(fake_job(iterations=100_000, every=100_000, **money)))
+    command = [str(Path(sys.executable).with_name("spotmpi")), "run", "job.toml"]
+    terminal = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    (paths,) = wait_until(lambda: runs.every(tmp_path / "runs"))
+    wait_until(lambda: runs.state(paths).iteration)
+    terminal.kill()
+    terminal.communicate()
+
+    wait_until(lambda: runs.summary(paths))
+
+    summary = runs.summary(paths)
+    assert summary and summary["state"] == "failed" and "limits.cost ($3)" in summary["reason"]
+    (attempt,) = summary["attempts"]
+    assert attempt["ended"] - attempt["present"] < 3.0
+    assert attempt["checkpoint_iteration"] == attempt["last_iteration"] > 1
+
+
+def test_agents_hold_a_run_to_its_limit_and_tell_their_machines(gang: Any) -> None:
+    started = gang("sh", "-c", "sleep 60", started=0, limits={"cost": 1.0}, checkpoint={"grace": "1s"})
+    started.plan["rate"] = 1800.0  # half a dollar a second
+    for node in range(2):
+        started.start(node)
+
+    assert started.codes() == [78, 0]
+    assert kinds(started.said())[-1] == "failed" and "limits.cost" in (started.said()[-1].reason or "")
+    (began,) = [event for event in started.said() if event.kind == "started"]
+    assert [each["node"] for each in began.values["machines"]] == [0, 1]
+    assert all(0 <= began.time - each["since"] < 30 for each in began.values["machines"])
+
+
+def test_a_machine_of_ec2_tells_its_type_and_instance_and_others_tell_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(machine.ENV_NAME, "ip-10-0-0-7.ec2.internal")
+    nothing = {"node": 3, "since": 5.0, "name": "ip-10-0-0-7.ec2.internal", "type": None, "instance": None}
+    assert machine.describe(3, 5.0, str(tmp_path)) == nothing
+    folder = tmp_path / "sys/devices/virtual/dmi/id"
+    folder.mkdir(parents=True)
+    (folder / "product_name").write_text("HVM domU\n")
+    (folder / "board_asset_tag").write_text("Not Specified\n")
+    assert machine.describe(3, 5.0, str(tmp_path)) == nothing
+    (folder / "product_name").write_text("g5.xlarge\n")
+    (folder / "board_asset_tag").write_text("i-0123456789abcdef0\n")
+
+    found = json.loads(json.dumps(machine.describe(3, 5.0, str(tmp_path))))
+    assert (found["type"], found["instance"]) == ("g5.xlarge", "i-0123456789abcdef0")

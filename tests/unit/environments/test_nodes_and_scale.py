@@ -1,0 +1,295 @@
+"""`spotmpi nodes` and `spotmpi scale`: what is there, and what is kept there for a while."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from moto import mock_aws
+
+from spotmpi.aws.scaling import scaling_groups
+from spotmpi.backends import targets as choose
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.client.view import ClusterView, context_of, view_of
+from spotmpi.core import environment
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.environments.node_group_sizes import open_groups
+from spotmpi.environments.nodes import amount, list_nodes, placed
+from spotmpi.environments.warm_nodes import keep_warm
+from tests.cloud.scripted_account import ScriptedAccount
+from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node, pod
+from tests.unit.conftest import InProcess
+from tests.unit.core.test_environment import OUTPUTS
+
+THERE = environment.parse(OUTPUTS)
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+RUN = {"spotmpi.dev/run": "digits-1"}
+
+
+def cluster() -> ScriptedCluster:
+    waiting = node("b") | {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    closed = node("c", gpus=0)
+    closed["spec"]["unschedulable"] = True
+    closed["metadata"]["labels"] = {}
+    closed["spec"]["providerID"] = "kind://docker/c"
+    pods = [pod("digits-1-0", "a", **RUN), pod("old", "a", phase="Succeeded", **{"spotmpi.dev/run": "old-1"})]
+    return ScriptedCluster([node("a"), waiting, closed, *pods, pod("foreign", "a"), pod("digits-1-1", None, **RUN)])
+
+
+def test_each_node_is_a_row_with_what_it_has_and_who_is_on_it() -> None:
+    first, *rest = list_nodes(cluster(), "training", NOON.timestamp())
+
+    assert (first.name, first.state, first.group, first.runs) == ("c", "closed", None, ())
+    assert (first.type, first.market, first.instance, first.gpus) == (None, None, None, 0)
+    assert [(each.name, each.state, each.runs) for each in rest] == [
+        ("a", "ready", ("digits-1",)),
+        ("b", "not ready", ()),
+    ]
+    one = rest[0]
+    assert (one.type, one.zone, one.market, one.instance) == ("g4dn.xlarge", "us-east-1a", "spot", f"i-{'a':0>17}")
+    assert (one.cpus, one.memory_gib, one.gpus, one.driver, one.age) == (3.92, 15.0, 1, "580.95.05", 3600.0)
+
+
+def test_where_a_machine_really_is_comes_from_ec2() -> None:
+    account = ScriptedAccount()
+
+    def instances(region: str, asked: Mapping[str, Any]) -> Any:
+        (only,) = asked["Filters"]
+        place = {"AvailabilityZone": "us-east-1b", "GroupName": "spotmpi-lab-g4dn"}
+        return {"Reservations": [{"Instances": [{"InstanceId": only["Values"][0], "Placement": place}]}]}
+
+    account.answers["DescribeInstances"] = instances
+    unknown, known, other = placed(list_nodes(cluster(), None, 0.0), account.aws, "us-east-1")
+
+    assert (known.zone, known.placement_group) == ("us-east-1b", "spotmpi-lab-g4dn")
+    assert unknown.placement_group is other.placement_group is None
+    assert placed([], account.aws, "us-east-1") == () and len(account.calls("DescribeInstances")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("3920m", 3.92), ("15Gi", 15 * 2**30), ("4", 4), ("31Ki", 31744), ("1k", 1000), ("x", 0)]
+)
+def test_quantities_are_read(text: str, number: float) -> None:
+    assert amount(text) == number
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    arn = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-lab"
+    config = {
+        "current-context": "other",
+        "clusters": [{"name": name, "cluster": {"server": "http://127.0.0.1:9"}} for name in ("other", arn)],
+        "users": [{"name": "me", "user": {}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}} for name in ("other", arn)],
+    }
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    return path
+
+
+def test_an_environments_cluster_is_found_in_the_kubeconfig_whatever_is_current(
+    kubeconfig: Path, tmp_path: Path
+) -> None:
+    arn = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-lab"
+    assert context_of("spotmpi-lab") == arn
+    assert context_of("spotmpi-la") is None
+    (tmp_path / "lab.json").write_text(json.dumps(OUTPUTS))
+    backend = choose.backend(choose.Where(str(tmp_path / "lab.json"), tmp_path))
+    assert isinstance(backend, KubernetesBackend) and backend._context == arn
+    assert isinstance(view_of("spotmpi-lab", "us-east-1"), ClusterView)
+    with pytest.raises(
+        SpotmpiError, match="`aws eks update-kubeconfig --name spotmpi-p3 --region us-east-1` makes one"
+    ):
+        view_of("spotmpi-p3", "us-east-1")
+
+
+@pytest.mark.usefixtures("kubeconfig")
+def test_a_cluster_that_does_not_answer_is_one_clear_line() -> None:
+    with pytest.raises(SpotmpiError, match="could not list Nodes: the cluster cannot be reached"):
+        ClusterView(None).list("Node")
+
+
+@pytest.fixture
+def account() -> Iterator[ScriptedAccount]:
+    """Moto's Auto Scaling with the environment's group in two parts of 2 and 1 nodes, and another environment's."""
+    with mock_aws():
+        made = ScriptedAccount()
+        scaling = made.aws.client("autoscaling", "us-east-1")
+        scaling.create_launch_configuration(LaunchConfigurationName="it", ImageId="ami-1", InstanceType="g4dn.xlarge")
+        for name, most, owner in (("eks-lab-1", 2, "spotmpi-lab"), ("eks-lab-2", 1, "spotmpi-lab"), ("eks-x", 9, "x")):
+            tags = {
+                "eks:cluster-name": owner,
+                "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn",
+                "spotmpi:nodes": f"0-{most}",
+            }
+            scaling.create_auto_scaling_group(
+                AutoScalingGroupName=name,
+                LaunchConfigurationName="it",
+                MinSize=0,
+                MaxSize=most,
+                AvailabilityZones=["us-east-1a"],
+                Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": False} for key, value in tags.items()],
+            )
+        made.asked.clear()
+        yield made
+
+
+def there(most: int = 3) -> environment.Environment:
+    return environment.parse({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": most}]})
+
+
+def sizes(account: ScriptedAccount) -> list[tuple[int, int]]:
+    return [(group.min, group.desired) for group in scaling_groups(account.aws, there())]
+
+
+def ends(account: ScriptedAccount) -> list[tuple[str, int, datetime]]:
+    actions = account.aws.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
+    return sorted((each["AutoScalingGroupName"], each["MinSize"], each["StartTime"]) for each in actions)
+
+
+def test_nodes_are_kept_and_their_end_is_laid_down_with_aws_first(account: ScriptedAccount) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+
+    warm = keep_warm(there(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+
+    assert (warm.nodes, warm.until) == (3, now + timedelta(minutes=30))
+    assert sizes(account) == [(2, 2), (1, 1)]
+    assert ends(account) == [("eks-lab-1", 0, warm.until), ("eks-lab-2", 0, warm.until)]
+    changes = [(name, asked["AutoScalingGroupName"]) for name, _, asked in account.asked if not name.startswith("Desc")]
+    for group in ("eks-lab-1", "eks-lab-2"):
+        wanted = [("PutScheduledUpdateGroupAction", group), ("UpdateAutoScalingGroup", group)]
+        assert [change for change in changes if change[1] == group] == wanted
+
+
+def test_nodes_are_given_back_at_once_and_asking_again_moves_the_end(account: ScriptedAccount) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    keep_warm(there(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+
+    later = keep_warm(there(), "g4dn", 1, timedelta(hours=2), account.aws, now)
+    assert ends(account) == [("eks-lab-1", 0, later.until)] and [least for least, _ in sizes(account)] == [1, 0]
+
+    back = keep_warm(there(), "g4dn", 0, timedelta(minutes=30), account.aws, now)
+    assert (back.until, back.nodes) == (None, 0)
+    assert ends(account) == [] and [least for least, _ in sizes(account)] == [0, 0]
+    assert keep_warm(there(), "g4dn", 0, timedelta(minutes=30), account.aws, now) == back
+
+
+@pytest.mark.parametrize(
+    ("group", "nodes", "minutes", "said"),
+    [
+        ("g5", 1, 30, "node_group = 'g5': environment spotmpi-lab has: g4dn"),
+        ("g4dn", 4, 30, "N = 4: group g4dn has 0 to 3 nodes"),
+        ("g4dn", -1, 30, "N = -1: group g4dn has 0 to 3 nodes"),
+        ("g4dn", 1, 0.5, "--warm = '30s': AWS keeps time by the minute"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_and_nothing_changes(
+    account: ScriptedAccount, group: str, nodes: int, minutes: float, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        keep_warm(there(), group, nodes, timedelta(minutes=minutes), account.aws)
+    assert account.asked == []
+
+
+def test_without_the_right_to_lay_down_an_end_no_node_is_asked_for(account: ScriptedAccount) -> None:
+    account.refuse("PutScheduledUpdateGroupAction", "AccessDenied")
+
+    with pytest.raises(SpotmpiError, match="autoscaling:PutScheduledUpdateGroupAction in us-east-1 is not permitted"):
+        keep_warm(there(), "g4dn", 1, timedelta(minutes=30), account.aws)
+    assert sizes(account) == [(0, 0), (0, 0)]
+
+
+class Killed(BaseException):
+    """The terminal is gone."""
+
+
+def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], object]) -> bool:
+    """Do *work* until that many calls have changed something; False where it was over before."""
+    call, left = account.aws.call, iter(range(changes))
+
+    def counted(service: str, region: str, method: str, **asked: Any) -> Any:
+        if not method.startswith("describe") and next(left, None) is None:
+            raise Killed
+        return call(service, region, method, **asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(account.aws, "call", counted)
+        try:
+            work()
+        except Killed:
+            return True
+    return False
+
+
+def time_passes(account: ScriptedAccount, now: datetime) -> None:
+    """Do what AWS does by itself until *now*: scheduled actions take effect at their time."""
+    found = account.aws.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
+    for action in found:
+        if action["StartTime"] <= now:
+            size = {key: action[key] for key in ("MinSize", "MaxSize", "DesiredCapacity") if key in action}
+            group = action["AutoScalingGroupName"]
+            account.aws.call(
+                "autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=group, **size
+            )
+
+
+@pytest.mark.parametrize("changes", range(5))
+def test_warm_nodes_go_at_their_time_whenever_the_terminal_was_killed(account: ScriptedAccount, changes: int) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    wanted = partial(keep_warm, there(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+
+    assert killed_after(changes, account, wanted) == (changes < 4)
+    kept = sum(least for least, _ in sizes(account))
+    assert kept == (0, 0, 2, 2, 3)[changes]
+
+    time_passes(account, now + timedelta(minutes=31))
+    assert [least for least, _ in sizes(account)] == [0, 0]
+
+
+@pytest.mark.parametrize("changes", range(5))
+def test_an_expired_environment_is_opened_for_no_longer_than_was_said_whenever_the_terminal_was_killed(
+    account: ScriptedAccount, changes: int
+) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    closed = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
+    for name in ("eks-lab-1", "eks-lab-2"):
+        account.aws.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=name, **closed)
+
+    opened = partial(open_groups, account.aws, there(), now + timedelta(hours=8))
+    assert killed_after(changes, account, opened) == (changes < 4)
+    assert [group.max > 0 for group in scaling_groups(account.aws, there())] == [changes >= 2, changes >= 4]
+
+    time_passes(account, now + timedelta(hours=9))
+    assert [group.max for group in scaling_groups(account.aws, there())] == [0, 0]
+
+
+def test_the_commands_say_what_is_there_and_what_is_kept(
+    account: ScriptedAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lab.json").write_text(
+        json.dumps({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": 3}]})
+    )
+    monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account.aws)
+    monkeypatch.setattr("spotmpi.cli.node_table.view_of", lambda name, region: cluster())
+    account.answers["DescribeInstances"] = lambda region, asked: {}
+    account.refuse("DescribeInstances", "UnauthorizedOperation")
+    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account.aws)
+
+    code, said, _ = in_process("scale", "g4dn", "2", "--warm", "1h", "--on", str(tmp_path / "lab.json"))
+    assert code == 0 and said.startswith("g4dn: 0 nodes now, at least 2 until ")
+    code, said, _ = in_process("scale", "g4dn", "0", "--on", str(tmp_path / "lab.json"))
+    assert said == "g4dn: 2 nodes now; idle ones go within ten minutes, down to 0\n"
+    code, said, complaint = in_process("nodes", "--on", str(tmp_path / "lab.json"))
+    rows = [line.split() for line in said.splitlines()]
+    assert code == 0 and rows[0][:3] == ["NODE", "STATE", "GROUP"]
+    assert [row[0] for row in rows[1:]] == ["c", "a", "b"] and rows[2][-1] == "digits-1"
+    assert "placement groups are unknown: ec2:DescribeInstances in us-east-1 is not permitted" in complaint
+    assert in_process("nodes", "--on", "local")[0] == 2
+    assert in_process("scale", "g4dn", "1", "--on", "kubernetes")[0] == 2

@@ -1,0 +1,89 @@
+"""The pod that tries storage and names, as a program that runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from spotmpi.cli.main import main
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments import doctor, probe
+from spotmpi.environments.checks.finding import Finding
+from tests.unit.backends.kubernetes.local_pod import Pod
+
+
+def tried(pod: Any, trouble: SpotmpiError | None = None) -> dict[str, Finding]:
+    @asynccontextmanager
+    async def access() -> AsyncIterator[Any]:
+        if trouble:
+            raise trouble
+        yield pod
+
+    return {finding.check: finding for finding in probe.probe(access)}
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
+    monkeypatch.setattr(probe, "NAME", "localhost")
+    (tmp_path / "volume").mkdir()
+    return Pod(tmp_path / "volume")
+
+
+def test_a_pod_that_works_says_so_and_leaves_nothing(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "SLOW", 60.0)
+
+    found = tried(pod)
+
+    assert [finding.level for finding in found.values()] == ["ok", "ok"]
+    assert re.match(r"mounted; a small file was written and read in \d+\.", found["probe of storage"].message)
+    assert found["probe of names"].message == "localhost is 127.0.0.1"
+    assert list(pod.volume.iterdir()) == []
+
+
+def test_a_name_that_does_not_resolve_is_an_error(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "NAME", "kubernetes.default.invalid")
+    monkeypatch.setattr(probe, "SLOW", 60.0)
+
+    found = tried(pod)
+
+    assert found["probe of storage"].level == "ok"
+    assert found["probe of names"].level == "error" and "does not resolve in a pod" in found["probe of names"].message
+
+
+def test_storage_that_cannot_be_written_or_is_slow_is_told(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "SLOW", 0.0)
+    assert tried(pod)["probe of storage"].level == "warning"
+    pod.volume.rmdir()
+    assert "No such file or directory" in tried(pod)["probe"].message
+
+
+def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging:
+        async def ask(self, command: Sequence[str], given: BinaryIO, into: BinaryIO) -> None:
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(probe, "SECONDS", 0.05)
+    assert tried(Hanging())["probe"].message == "writing a small file did not end within 0.05 s"
+    never = SpotmpiError("no pod could read the run volume within 300 s: insufficient cpu")
+    assert tried(None, never)["probe"].message == str(never)
+
+
+def test_the_command_probes_after_the_checks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "doctor", lambda stack: (Finding("API", "ok", "answers"),))
+    monkeypatch.setattr(probe, "of_stack", lambda stack, say: (Finding("probe", "error", f"{stack} hangs", "look"),))
+
+    for arguments, code in ((["lab", "--probe"], 1), (["--probe"], 2)):
+        monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == code
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:2]] == ["API", "probe"]

@@ -1,0 +1,191 @@
+"""Stack files: read with tolerance, changed in place with everything else kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core import names
+from spotmpi.core.errors import InputError
+from spotmpi.environments.stack_file import StackGroup, read_stack, write_choice
+from spotmpi.environments.zones.rows import Row
+
+STACKS = sorted(path.name[7:-5] for path in (names.PROJECT / "stacks").glob("Pulumi.*.yaml"))
+ROW = Row(
+    type="g6.xlarge",
+    region="eu-west-1",
+    zone="eu-west-1c",
+    zone_id="euw1-az3",
+    offered=True,
+    gpus=1,
+    spot=0.3,
+    spot_low=0.3,
+    spot_high=0.3,
+    score=5,
+    on_demand=0.8,
+    saving=0.6,
+    quota_code="L-3819A6DF",
+    quota=64,
+    running=0,
+    needed=32,
+    short=0,
+    nodes_today=16,
+    placement_group=True,
+    efa=False,
+    one_zone=None,
+    eks=True,
+    second_zones=None,
+    idle=0.2,
+    busy=2.6,
+)
+LONG = "v1:" + "x" * 300
+FILE = f"""# first line
+encryptionsalt: {LONG}
+config:
+  aws:region: us-east-1   # where we live
+  spotmpi:zone: "us-east-1a"
+  # the groups
+  spotmpi:groups:
+    - name: one    # with a word
+      type: g5.xlarge
+      max: 4
+    - {{name: two, type: p3.2xlarge, max: 2, market: on-demand, placement_group: false}}
+  spotmpi:access: ['1.2.3.4/32']
+  spotmpi:unknown:
+    secure: {LONG}
+  spotmpi:storage: {{keep: true}}
+"""
+
+COMMENTS = [line.partition("#")[2] for line in FILE.splitlines() if "#" in line]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "Pulumi.mine.yaml").write_text(FILE)
+    return tmp_path
+
+
+def test_what_concerns_the_account_is_read(folder: Path) -> None:
+    stack = read_stack("mine", folder)
+
+    assert (stack.region, stack.zone, stack.keep) == ("us-east-1", "us-east-1a", True)
+    assert stack.groups == (
+        StackGroup("one", "g5.xlarge", 4, "spot", True),
+        StackGroup("two", "p3.2xlarge", 2, "on-demand", False),
+    )
+
+
+def test_only_the_chosen_values_change_and_comments_stay(folder: Path) -> None:
+    path = write_choice("mine", ROW, "one", folder)
+
+    expected = (
+        FILE.replace("aws:region: us-east-1 ", "aws:region: eu-west-1 ")
+        .replace('"us-east-1a"', '"eu-west-1c"')
+        .replace("type: g5.xlarge", "type: g6.xlarge")
+    )
+    assert path.read_text() == expected
+    assert list(folder.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_ready_stack_is_written_in_place_or_refused_where_it_has_no_groups(stack: str, tmp_path: Path) -> None:
+    path = tmp_path / f"Pulumi.{stack}.yaml"
+    before = (names.PROJECT / "stacks" / path.name).read_text()
+    path.write_text(before)
+    groups = read_stack(stack, tmp_path).groups
+    if stack.endswith("-data"):
+        with pytest.raises(InputError, match="there are: none"):
+            write_choice(stack, ROW, None, tmp_path)
+        assert groups == () and path.read_text() == before
+        return
+    row = replace(ROW, region="us-east-1", zone="us-east-1f", type=groups[0].type or "")
+
+    write_choice(stack, row, groups[0].name, tmp_path)
+
+    assert path.read_text() == before.replace("spotmpi:zone: us-east-1a", "spotmpi:zone: us-east-1f")
+    assert path.read_text() != before
+
+
+def test_the_only_group_that_has_the_type_is_meant(folder: Path) -> None:
+    write_choice("mine", replace(ROW, type="p3.2xlarge"), None, folder)
+
+    assert [group.type for group in read_stack("mine", folder).groups] == ["g5.xlarge", "p3.2xlarge"]
+
+
+def test_which_of_several_groups_is_never_guessed(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"say which group of .* gets g6\.xlarge; there are: one, two"):
+        write_choice("mine", ROW, None, folder)
+    assert (folder / "Pulumi.mine.yaml").read_text() == FILE
+
+
+def test_a_zone_that_does_not_offer_the_type_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"g6\.xlarge is not offered there"):
+        write_choice("mine", replace(ROW, offered=False), "one", folder)
+    assert (folder / "Pulumi.mine.yaml").read_text() == FILE
+
+
+def test_a_zone_that_eks_does_not_take_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"EKS takes no subnets in euw1-az3; take another row"):
+        write_choice("mine", replace(ROW, eks=False), "one", folder)
+    with pytest.raises(InputError, match="EKS asks for a second zone, and takes no other of eu-west-1"):
+        write_choice("mine", replace(ROW, second_zones=()), "one", folder)
+    assert (folder / "Pulumi.mine.yaml").read_text() == FILE
+
+
+@pytest.mark.parametrize(
+    ("said", "taken", "written"),
+    [
+        (None, ("eu-west-1b", "eu-west-1a"), None),  # a is the default, and one of them
+        (None, ("eu-west-1d", "eu-west-1b"), "eu-west-1d"),
+        ("eu-west-1b", ("eu-west-1d", "eu-west-1b"), "eu-west-1b"),
+        ("eu-west-1c", ("eu-west-1d", "eu-west-1b"), "eu-west-1d"),
+        ("us-east-1b", ("eu-west-1d", "eu-west-1a"), "eu-west-1d"),
+    ],
+)
+def test_a_second_zone_is_written_where_what_stands_there_will_not_do(
+    folder: Path, said: str | None, taken: tuple[str, ...], written: str | None
+) -> None:
+    text = FILE if said is None else FILE + f"  spotmpi:second_zone: {said}\n"
+    (folder / "Pulumi.mine.yaml").write_text(text)
+
+    path = write_choice("mine", replace(ROW, second_zones=taken), "one", folder)
+
+    after = read_stack("mine", folder)
+    assert (after.zone, after.second_zone) == ("eu-west-1c", written)
+    assert [line.partition("#")[2] for line in path.read_text().splitlines() if "#" in line] == COMMENTS
+
+
+@pytest.mark.parametrize("second", ["eu-west-1c", "us-east-1b"])
+def test_a_second_zone_that_no_longer_fits_is_told_first(folder: Path, second: str) -> None:
+    text = FILE + f"  spotmpi:second_zone: {second}\n"
+    (folder / "Pulumi.mine.yaml").write_text(text)
+
+    with pytest.raises(InputError, match="must be another zone of eu-west-1"):
+        write_choice("mine", ROW, "one", folder)
+    assert (folder / "Pulumi.mine.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("text", ["config: [", "", "- a\n- b\n", "config: 3\n", "a: 1\na: 2\n", "\x00"])
+def test_what_is_no_stack_file_is_one_line(folder: Path, text: str) -> None:
+    (folder / "Pulumi.mine.yaml").write_text(text)
+
+    with pytest.raises(InputError) as caught:
+        read_stack("mine", folder)
+    assert "Pulumi.mine.yaml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("groups", ["3", "[1, two]", "{a: 1}", "[{max: many, type: 5}]"])
+def test_strange_groups_are_read_as_far_as_they_go(folder: Path, groups: str) -> None:
+    (folder / "Pulumi.mine.yaml").write_text(f"config:\n  spotmpi:groups: {groups}\n")
+
+    stack = read_stack("mine", folder)
+
+    assert stack.region is None and all(each.type is None and each.max is None for each in stack.groups)
+
+
+@pytest.mark.parametrize("stack", ["", "..", "a/b", "mine\n", "ghost"])
+def test_a_stack_that_is_none_names_those_there_are(folder: Path, stack: str) -> None:
+    with pytest.raises(InputError, match="there are: mine"):
+        read_stack(stack, folder)

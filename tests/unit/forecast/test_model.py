@@ -1,0 +1,203 @@
+"""The model against data whose truth is known, and against the published tables."""
+
+from collections.abc import Sequence
+
+import numpy
+import pytest
+
+from spotmpi.core.errors import InputError
+from spotmpi.forecast import forecast, model, published
+from spotmpi.forecast.forecast import Goal
+from spotmpi.forecast.series import Series
+
+COMPUTE, VOLUME, LATENCY = 0.8, 0.1, 0.004  # seconds
+
+
+def truth(nodes: int, serial: float = 1.0, strong: bool = True) -> float:
+    """Seconds of an iteration, written down anew from the definition."""
+    compute = COMPUTE / nodes if strong else COMPUTE
+    exchange = 2 * (nodes - 1) / nodes * VOLUME + 2 * (nodes - 1) * LATENCY
+    return max(compute, serial * compute + exchange)
+
+
+def generated(
+    nodes: Sequence[int], trials: int = 1, noise: float = 0.0, seed: int = 1, serial: float = 1.0, strong: bool = True
+) -> Series:
+    chance = numpy.random.default_rng(seed)
+    rates = {
+        count: [
+            float(numpy.exp(noise * chance.standard_normal())) / truth(count, serial, strong) for _ in range(trials)
+        ]
+        for count in nodes
+    }
+    return Series("generated", rates, strong=strong, serial=serial)
+
+
+@pytest.mark.parametrize(
+    ("serial", "strong", "fitted"),
+    [(1.0, True, [1, 2, 4]), (1 / 3, True, [1, 2, 4, 8]), (0.0, True, [2, 4, 8, 16]), (1.0, False, [1, 2, 4])],
+)
+def test_known_parameters_come_back_and_predict_the_counts_that_were_not_fitted(
+    serial: float, strong: bool, fitted: list[int]
+) -> None:
+    made = model.fit(generated([1, 2, 4, 8, 16, 32], serial=serial, strong=strong), fitted)
+    for nodes in (8, 32, 64):
+        assert made.predict(nodes).rate == pytest.approx(1 / truth(nodes, serial, strong), rel=0.02)
+    assert made.predict(32).verdict == model.CHECKED
+    assert made.predict(64).verdict == model.BEYOND
+
+
+def test_an_exchange_that_overlap_hides_at_every_fitted_count_is_said_to_be_unknown() -> None:
+    made = model.fit(generated([1, 2, 4], serial=0.0), [1, 2])
+    assert made.predict(4).rate == pytest.approx(4 / COMPUTE, rel=1e-3)
+    assert "the exchange did not show at these counts" in made.notes[-1]
+    assert "the exchange did not show" not in " ".join(model.fit(generated([1, 2, 4]), [1, 2]).notes)
+
+
+def test_the_unknowns_are_what_the_data_was_made_of() -> None:
+    made = model.fit(generated([1, 2, 4]), [1, 2, 4])
+    assert made.unknowns == pytest.approx({"divided": COMPUTE, "volume": VOLUME, "latency": LATENCY}, rel=1e-3)
+
+
+def test_trials_without_exchange_tell_a_fixed_part_of_the_computation_from_the_volume() -> None:
+    rates = {nodes: [1 / (truth(nodes) + 0.05)] for nodes in (1, 2, 4)}
+    silent = {nodes: [1 / (COMPUTE / nodes + 0.05)] for nodes in (1, 2, 4)}
+    made = model.fit(Series("generated", rates, silent=silent), [1, 2, 4])
+    known = {"divided": COMPUTE, "volume": VOLUME, "fixed": 0.05, "latency": LATENCY}
+    assert made.unknowns == pytest.approx(known, rel=1e-2)
+
+
+def test_the_interval_of_a_prediction_holds_the_truth() -> None:
+    held = 0
+    for seed in range(60):
+        made = model.fit(generated([1, 2, 4, 8], trials=3, noise=0.02, seed=seed), [1, 2, 4]).predict(8)
+        assert made.low is not None and made.high is not None
+        held += made.low <= 1 / truth(8) <= made.high
+    assert held >= 54
+
+
+def test_a_fit_without_degrees_of_freedom_has_no_interval_and_says_so() -> None:
+    made = model.fit(generated([1, 2, 4]))
+    assert (made.counts, made.freedom) == ((1, 2), 0)
+    assert (made.predict(4).low, made.predict(4).high) == (None, None)
+    assert made.notes == [
+        "fitted on 1 and 2 nodes with as many unknowns as trials: no degrees of freedom, so there is no interval"
+    ]
+    repeated = model.fit(generated([1, 2, 4], trials=3, noise=0.01))
+    assert repeated.predict(4).low is not None
+    assert "holds the noise of the trials, not of the form" in repeated.notes[0]
+
+
+def test_too_few_counts_are_refused_with_those_there_are() -> None:
+    with pytest.raises(InputError, match="two of the counts that were measured of generated: 1, 2, 4"):
+        model.fit(generated([1, 2, 4]), [2, 8])
+    with pytest.raises(InputError, match="--fit"):
+        model.fit(generated([1]))
+
+
+def of_published(table: str, name: str) -> Series:
+    return next(series for series in published.table(table, "compare").as_series() if series.name == name)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "verdict"),
+    [
+        ("chainercv-ssd300-p3", "base", model.CHECKED),
+        ("chainercv-ssd300-p3", "single zone, placement group", model.NOT_VALID),
+        ("chainercv-ssd300-p3", "fp16, double buffering", model.NOT_VALID),
+        ("chainercv-ssd300-p2", "base", model.NOT_VALID),
+        ("chainercv-ssd300-p2", "fp16, double buffering", model.NOT_VALID),
+    ],
+)
+def test_the_published_8_nodes_are_predicted_from_2_and_4_honestly(table: str, name: str, verdict: str) -> None:
+    series = of_published(table, name)
+    made = model.fit(series).predict(8)
+    assert made.error == pytest.approx(made.rate / series.rate(8) - 1)
+    assert made.verdict == verdict
+    assert (abs(made.error or 0.0) > 0.1) == (verdict == model.NOT_VALID)
+    assert made.low is None  # single runs at two counts leave nothing to judge the spread by
+    if verdict == model.NOT_VALID:
+        assert model.fit(series).predict(16).verdict == model.NOT_VALID
+
+
+def test_the_super_linear_published_cell_raises_our_own_warning_and_no_other_does() -> None:
+    warnings = [said for table in published.tables().values() for each in table.as_series() for said in each.warnings()]
+    (said,) = warnings
+    assert said.startswith("fp16, double buffering, 8 nodes: efficiency 108.5 % against 2 nodes is above 105 %")
+
+
+def test_published_tables_say_where_they_come_from_and_how_they_were_measured() -> None:
+    for table in published.tables().values():
+        assert table.source and len(table.setup) > 3
+        assert all(list(rates) == [2, 4, 8] for rates in table.series.values())
+    assert len(published.references()) == 3
+    with pytest.raises(InputError, match="there are: chainercv-ssd300-p2, chainercv-ssd300-p3"):
+        published.table("nope", "compare")
+
+
+def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:
+    made = model.fit(generated([1, 2, 4, 8]), [1, 2, 4])
+    goal = Goal(iterations=36_000, deadline=4 * 3600, price=0.5)
+    found = forecast.forecast(made, [1, 2, 4, 8], goal)
+    hours = {nodes: 36_000 * truth(nodes) / 3600 for nodes in (1, 2, 4, 8)}
+    assert [each.seconds for each in found.outlooks] == pytest.approx([hours[n] * 3600 for n in (1, 2, 4, 8)])
+    assert [each.dollars for each in found.outlooks] == pytest.approx([hours[n] * n * 0.5 for n in (1, 2, 4, 8)])
+    assert found.outlooks[1].per_thousand == pytest.approx(2 * 0.5 * 1000 * truth(2) / 3600)
+    assert [nodes for nodes, needed in hours.items() if needed <= 4] == [4, 8]
+    assert found.cheapest == 4
+    assert found.answers[0] == f"cheapest in time: 4 nodes, {hours[4]:.2f} h for ${hours[4] * 2:.2f}"
+    hopeless = forecast.forecast(made, [1, 2, 4], Goal(iterations=36_000, deadline=60))
+    assert hopeless.answers[0] == "cheapest in time: none of these counts"
+
+
+def test_the_last_node_that_pays_is_found_one_by_one() -> None:
+    made = model.fit(generated([1, 2, 4]), [1, 2, 4])
+    gains = [1 / truth(count + 1) - 1 / truth(count) for count in range(1, 16)]
+    last = next(count for count, gain in enumerate(gains, 1) if gain < 0.5 / truth(1))
+    found = forecast.forecast(made, [1, 16], Goal())
+    assert found.last_paying == last
+    assert found.answers == (
+        f"after {last} nodes another one no longer pays: it brings less than 50 % of what a node of the base does",
+    )
+    assert forecast.forecast(made, [1, 16], Goal(worth=0.01)).last_paying == 1 + next(
+        at for at, gain in enumerate(gains) if gain < 0.01 / truth(1)
+    )
+
+
+def test_a_count_that_was_measured_is_reckoned_with_as_measured_even_where_the_model_is_wrong() -> None:
+    series = of_published("chainercv-ssd300-p3", "fp16, double buffering")
+    found = forecast.forecast(model.fit(series), [2, 4, 8, 16], Goal(iterations=1000, deadline=1000 / 4))
+    assert found.cheapest == 8
+    assert found.outlooks[2].seconds == pytest.approx(1000 / 4.0316)
+    nowhere = forecast.forecast(model.fit(series), [16], Goal(iterations=1000, deadline=1e9))
+    assert nowhere.answers == (
+        "cheapest in time: none of these counts, for the model is valid at none of them",
+        "where another node no longer pays is not known: the model is valid at none of these counts",
+    )
+
+
+def test_all_that_is_wrong_with_a_goal_is_told_at_once() -> None:
+    made = model.fit(generated([1, 2]))
+    with pytest.raises(InputError) as refused:
+        forecast.forecast(made, [4], Goal(epochs=3, deadline=-1, price=0))
+    assert [problem.field for problem in refused.value.problems] == ["--epochs", "--deadline", "--price"]
+    with pytest.raises(InputError, match="either --iterations or --epochs"):
+        forecast.forecast(made, [4], Goal(iterations=1, epochs=3))
+
+
+def test_epochs_take_fewer_iterations_where_the_batch_grows_with_the_nodes() -> None:
+    rates = {1: [10.0], 2: [9.0]}
+    strong = Series("s", rates, batch=32, samples=3200)
+    weak = Series("w", rates, strong=False, batch=32, samples=3200)
+    assert [Goal(epochs=2).iterations_on(each, 2) for each in (strong, weak)] == [200, 100]
+
+
+@pytest.mark.parametrize(("text", "counts"), [("4,2,4", [2, 4]), ("2..64", [2, 4, 8, 16, 32, 64]), ("3..8", [3, 6, 8])])
+def test_node_counts_are_listed_or_doubled(text: str, counts: list[int]) -> None:
+    assert forecast.node_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "x", "4..2", "0..4", "2..", "0,1"])
+def test_wrong_node_counts_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--nodes"):
+        forecast.node_counts(text)

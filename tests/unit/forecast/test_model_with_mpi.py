@@ -1,0 +1,69 @@
+"""The model on real ranks: fitted to 1 and 2, it predicts 3 and 4, with the bandwidth limited to two rates."""
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from spotmpi.api import studies as measure
+from spotmpi.forecast import model
+from spotmpi.study.design import Factors
+from spotmpi.study.trial import SUCCEEDED
+
+pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
+
+# Computation that is divided by the ranks, and a real allreduce that a limited line holds up: a ring sends and receives
+# 2 (N - 1) / N of the bytes. Both are waits, so that ranks can share cores.
+RANK = """
+import json, sys, time
+import numpy
+from mpi4py import MPI
+
+comm, rate = MPI.COMM_WORLD, float(sys.argv[1])
+ranks, gradients = comm.size, numpy.zeros(250_000, numpy.float32)
+
+def say(kind, **values):
+    if comm.rank == 0:
+        print(json.dumps({"spotmpi": kind, **values}), flush=True)
+
+say("context", world_size=ranks, samples_per_iteration=48, scaling="strong", total_iterations=60)
+for last in range(10, 61, 10):
+    seconds = []
+    for _ in range(10):
+        began = time.perf_counter()
+        time.sleep(0.12 / ranks)
+        comm.Allreduce(MPI.IN_PLACE, gradients)
+        time.sleep(2 * (ranks - 1) / ranks * gradients.nbytes / rate)
+        seconds.append(time.perf_counter() - began)
+    say("metric", iteration=last, seconds=seconds, loss=1 / last)
+"""
+
+
+@pytest.mark.nightly("two minutes of measuring")
+def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rank.py").write_text(RANK)
+    values = {
+        "spec": {"image": "chainermn", "command": ["python", str(tmp_path / "rank.py")]},
+        "factors": {"nodes": [1, 2, 3, 4], "bandwidth": {"20 MB/s": ["args+=2e7"], "60 MB/s": ["args+=6e7"]}},
+        "repeats": 2,
+    }
+    Path("study.toml").write_text(tomli_w.dumps(values))
+    it = measure.bench("study.toml", Factors(), where=tmp_path / "runs")
+    assert {trial.state for trial in it.trials} == {SUCCEEDED}
+
+    found = measure.predict(it.id, [3, 4], [1, 2], where=tmp_path / "runs")
+    assert [each.model.series.name for each in found] == ["20 MB/s", "60 MB/s"]
+    for each in found:
+        errors = []
+        for made in (outlook.prediction for outlook in each.outlooks):
+            assert made.measured is not None
+            errors.append(abs(made.rate / made.measured - 1))
+            assert made.error == pytest.approx(made.rate / made.measured - 1)
+            assert errors[-1] < 0.25  # a busy machine holds up real ranks
+            assert (made.verdict == model.NOT_VALID) == (max(errors) > model.ERROR_LIMIT)
+    volumes = [each.model.unknowns["volume"] for each in found]
+    # What an allreduce costs beside its bandwidth is the same at both rates.
+    assert volumes[0] - volumes[1] == pytest.approx(1e6 / 20e6 - 1e6 / 60e6, rel=0.4)

@@ -1,0 +1,95 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotmpi.cli.main import main
+from spotmpi.study.design import Factors
+from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
+
+
+def spotmpi(monkeypatch: pytest.MonkeyPatch, *given: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["spotmpi", *given])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def sweep_of(runs: Path, *rates: float) -> None:
+    made = {("base", 2**at): [Recorded(rate), Recorded(rate * 1.01)] for at, rate in enumerate(rates)}
+    factors = Factors([2**at for at in range(len(rates))], repeats=2)
+    record_sweep(runs, SPEC, factors, made)
+
+
+def test_a_sweep_is_predicted_with_error_time_and_money(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_of(runs, 10.0, 18.0, 30.0)
+    code = spotmpi(
+        monkeypatch, "predict", "--nodes", "1..8", "--iterations", "3600", "--price", "1", "--deadline", "3m"
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert lines[0] == "digits"
+    assert lines[1].split()[:3] == ["NODES", "IT/S", "95"]
+    assert [line.split()[0] for line in lines[2:6]] == ["1", "2", "4", "8"]
+    assert lines[4].endswith("checked") and lines[5].endswith("beyond what was measured")
+    assert lines[6] == "cheapest in time: 4 nodes, 0.03 h for $0.13"
+    assert lines[-1].startswith("fitted on 1 and 2 nodes with as many unknowns: the interval holds the noise")
+
+
+def test_json_holds_the_same_for_scripts(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_of(runs, 10.0, 18.0, 20.0)
+    assert spotmpi(monkeypatch, "predict", "sweep-1", "--nodes", "4,8", "--json") == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["fitted_on"] == [1, 2]
+    assert told["degrees_of_freedom"] == 2
+    assert [each["verdict"] for each in told["predictions"]] == ["not valid here"] * 2
+    assert told["predictions"][0]["error"] > 0.1
+    assert told["predictions"][1]["low"] < told["predictions"][1]["rate"] < told["predictions"][1]["high"]
+
+
+def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotmpi(monkeypatch, "predict", "chainercv-ssd300-p2", "--nodes", "2..8") == 0
+    said = capsys.readouterr().out
+    assert said.count("not valid here") == 3
+    assert "95 %" not in said.replace("is above", "")  # a fit without freedom has no interval
+    assert said.count("no degrees of freedom") == 3
+    assert "warning: fp16, double buffering, 8 nodes: efficiency 108.5 %" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--nodes", "x"], "--nodes = 'x'"),
+        (["--fit", "1,16"], "--fit = '1,16'"),
+        (["--deadline", "soon"], "--deadline = 'soon'"),
+        (["--deadline", "1h"], "--iterations or --epochs"),
+        (["--epochs", "3"], "does not tell its samples"),
+        (["--price", "-1", "--iterations", "1"], "--price = -1.0"),
+        (["--price", "nan"], "--price = nan: give a number above 0"),
+        (["--price", "inf"], "--price = inf: give a number above 0"),
+        (["--worth", "nan"], "--worth = nan: give a number above 0"),
+        (["--nodes", "1..1000000000"], "--nodes = '1..1000000000': give counts up to 10000"),
+    ],
+)
+def test_wrong_input_ends_with_2_and_one_line(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+) -> None:
+    sweep_of(runs, 10.0, 18.0)
+    assert spotmpi(monkeypatch, "predict", *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_a_single_node_count_is_too_little(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_of(runs, 10.0)
+    assert spotmpi(monkeypatch, "predict") == 2
+    assert "spotmpi bench SPEC --nodes 1,2,4" in capsys.readouterr().err

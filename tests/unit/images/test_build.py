@@ -1,0 +1,113 @@
+"""`spotmpi image` builds what changed, logs in where it must, and gives a reference by digest."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+from moto import mock_aws
+
+from spotmpi.api.images import build_image, push_image
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.images import build as images
+from spotmpi.images.build import Build
+
+DIGEST = "sha256:" + "ab" * 32
+ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/spotmpi/chainermn"
+
+
+@pytest.fixture
+def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A buildah on PATH that writes down its arguments and input; what it has built it can inspect."""
+    log = tmp_path / "log"
+    script = tmp_path / "bin" / "buildah"
+    script.parent.mkdir()
+    script.write_text(
+        f"""#!/bin/sh
+echo "$@" >> {log}
+case "$1" in
+  inspect) test -f {tmp_path}/built ;;
+  build) touch {tmp_path}/built; test ! -f {tmp_path}/broken ;;
+  login) echo "password: $(cat)" >> {log} ;;
+  push) echo "pushed {DIGEST}" >&2 ;;
+esac
+"""
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    return log
+
+
+def test_an_image_is_built_once_and_named_by_its_content(builder: Path) -> None:
+    first = build_image("chainermn", ["BASE_IMAGE=debian"], "buildah")
+    second = build_image("chainermn", ["BASE_IMAGE=debian"], "buildah")
+    assert first == second == f"localhost/spotmpi-chainermn:{Build('chainermn', (('BASE_IMAGE', 'debian'),)).tag}"
+    calls = [line.split()[0] for line in builder.read_text().splitlines()]
+    assert calls == ["inspect", "build", "inspect"]
+
+
+def test_other_arguments_are_another_build() -> None:
+    assert Build("chainermn").tag != Build("chainermn", (("BASE_IMAGE", "debian"),)).tag
+    assert Build("chainermn").tag != Build("pytorch").tag
+    assert Build("pytorch").tag == Build("pytorch").tag
+
+
+def test_machines_without_gpus_get_a_build_without_cuda(builder: Path) -> None:
+    plain = build_image("chainermn", tool="buildah", cpu=True)
+    said = builder.read_text()
+    assert "--build-arg BASE_IMAGE=docker.io/library/debian:bookworm" in said
+    assert "--build-arg REQUIREMENTS=requirements.lock" in said
+    assert plain != build_image("chainermn", tool="buildah")
+    own = Build("chainermn", (("BASE_IMAGE", "mine"), ("REQUIREMENTS", "requirements.lock")))
+    assert build_image("chainermn", ["BASE_IMAGE=mine"], "buildah", cpu=True) == own.local_reference
+
+
+def test_a_push_to_ecr_logs_in_and_gives_the_digest(builder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        assert push_image("chainermn", ECR, tool="buildah") == f"{ECR}@{DIGEST}"
+    said = builder.read_text()
+    assert "login --username AWS --password-stdin 123456789012.dkr.ecr.eu-west-1.amazonaws.com" in said
+    assert "password: 123456789012-auth-token" in said
+    assert said.rstrip().endswith(f"push {ECR}:{Build('chainermn').tag}")
+
+
+def test_the_password_is_never_an_argument() -> None:
+    assert "secret" not in " ".join(images.login_command("docker", "host", "AWS"))
+    assert base64.b64encode(b"AWS:secret").decode() not in " ".join(images.login_command("docker", "host", "AWS"))
+
+
+def test_another_registry_is_pushed_to_without_a_login(builder: Path) -> None:
+    push_image("chainermn", "registry.example/team/chainermn", tool="buildah")
+    assert "login" not in builder.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nosuch", ()), "image = 'nosuch': use one of: chainermn, pytorch"),
+        (("chainermn", ("BASE_IMAGE",)), "write it as NAME=VALUE"),
+    ],
+)
+def test_wrong_input_names_the_remedy(arguments: tuple[str, tuple[str, ...]], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        build_image(*arguments)
+
+
+def test_without_a_repository_the_place_has_to_bring_one() -> None:
+    with pytest.raises(InputError, match="name a repository, or an environment by --on"):
+        push_image("chainermn")
+
+
+def test_a_builder_that_fails_or_is_missing_is_told(builder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (builder.parent / "broken").touch()
+    with pytest.raises(SpotmpiError, match="buildah could not build chainermn"):
+        build_image("chainermn", tool="buildah")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SpotmpiError, match="no buildah, podman or docker on PATH"):
+        build_image("chainermn")
+    with pytest.raises(InputError, match="use one of: buildah, podman, docker"):
+        build_image("chainermn", tool="kaniko")

@@ -1,0 +1,89 @@
+"""The plan of a run on one machine, whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.core import names
+from spotmpi.plan.local import Machine, launch_plan
+from spotmpi.spec.job import from_values
+
+MACHINE = Machine(
+    folder="/home/ann/work it's",
+    path="/usr/local/bin:/usr/bin",
+    python="/venv/bin/python",
+    mpirun="/image/bin/mpirun",
+    mpirun_family=5,
+    image_bin="/image/bin",
+    cores=4,
+    root=False,
+)
+BARE = Machine("/home/ann", "/usr/bin", "/venv/bin/python", "/usr/bin/mpirun", 4, None, 2, True)
+PATHS = names.RunPaths(Path("/runs/digits-261121083059-bcdf"))
+
+DIGITS: dict[str, Any] = {"program": "digits", "args": ["--global-batch", "64", "--epochs", "2"]}
+PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
+    "mpirun-program": ({**DIGITS, "image": "chainermn", "nodes": 3, "slots": 2, "resources": {"cpu": 2}}, MACHINE),
+    "mpirun-command-on-open-mpi-4": (
+        {"command": ["python3", "train it.py"], "args": ["--x=$HOME", ""], "slots": 2, "env": {"A": "b c"}},
+        BARE,
+    ),
+    "torchrun-program": ({**DIGITS, "image": "pytorch", "launcher": "torchrun", "nodes": 2, "slots": 2}, MACHINE),
+    "torchrun-command": (
+        {"command": ["python3", "train.py"], "launcher": "torchrun", "image": "pytorch", "data": "/data/voc"},
+        MACHINE,
+    ),
+    "none-on-every-node": (
+        {
+            "command": ["./mine", "{spotmpi-port}"],
+            "launcher": "none",
+            "nodes": 3,
+            "checkpoint": {"every": "5m", "keep": 9, "path": "/kept", "grace": "2m"},
+            "limits": {"start": "1m", "run": "8h", "no_progress": "5m", "failures": 0, "interruptions": 3},
+            "resources": {"memory": "2Gi"},
+        },
+        BARE,
+    ),
+    "none-on-the-first-node": (
+        {
+            "command": ["./mine"],
+            "launcher": "none",
+            "nodes": 3,
+            "where": "first",
+            "metrics": {"pattern": "(?P<iteration>.)"},
+        },
+        BARE,
+    ),
+}
+
+
+def planned(values: dict[str, Any], machine: Machine) -> str:
+    plan = launch_plan(from_values(values), PATHS, machine, {"code": "abc"})
+    text = json.dumps({key: value for key, value in plan.items() if key != "spec"}, indent=1) + "\n"
+    return text.replace(str(names.PROJECT), "/checkout")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_what_it_was(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"plan-{name}.json", planned(*PLANS[name]))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_made_of_plain_values_and_the_same_each_time(name: str) -> None:
+    values, machine = PLANS[name]
+    plan = launch_plan(from_values(values), PATHS, machine, {})
+
+    assert json.loads(json.dumps(plan)) == plan
+    assert planned(values, machine) == planned(values, machine)
+
+
+def test_more_ranks_than_cores_are_told_and_marked() -> None:
+    plan = launch_plan(from_values({"command": ["x"], "slots": 5}), PATHS, MACHINE, {})
+
+    assert plan["oversubscribed"] and plan["notes"] == ["oversubscribed: 5 threads of 5 ranks share 4 cores"]
+    assert not launch_plan(from_values({"command": ["x"], "slots": 4}), PATHS, MACHINE, {})["oversubscribed"]

@@ -1,0 +1,290 @@
+"""The Kubernetes objects of a run: whole plans against golden files, and what must hold for every plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from spotmpi.agent import protocol
+from spotmpi.core import archives as ship
+from spotmpi.core import names
+from spotmpi.core.environment import NodeGroup
+from spotmpi.plan import manifests, pods
+from spotmpi.plan.cluster_target import Site, on_groups
+from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
+from spotmpi.plan.templates import Template
+from spotmpi.spec.job import JobSpec, from_values
+from tests.cluster.testbed.network_policies import matches
+
+Golden = Callable[[str, str], None]
+
+SMALL: dict[str, Any] = {"image": "chainermn", "program": "digits", "nodes": 2}
+PLAIN: dict[str, Any] = {"command": ["sh", "-c", "echo $RANK"], "launcher": "none", "nodes": 4}
+FULL: dict[str, Any] = {
+    "name": "SSD 300 / VOC",
+    "image": "pytorch",
+    "program": "ssd",
+    "args": ["--epochs", "2"],
+    "nodes": 8,
+    "slots": 4,
+    "launcher": "torchrun",
+    "data": "/spotmpi/volume/voc",
+    "env": {"OWN": "a 'b' $c"},
+    "nccl": {"DEBUG": "INFO"},
+    "resources": {"cpu": 4, "memory": "7.5Gi", "gpu": 1},
+    "checkpoint": {"every": "5m", "keep": 2, "path": "/spotmpi/volume/kept", "grace": "100s"},
+    "limits": {"start": "30m", "run": "2h", "no_progress": "5m", "failures": 1, "interruptions": 7},
+    "kubernetes": {
+        "node_selector": {"zone": "a"},
+        "tolerations": [{"key": "spot"}, {"key": "team", "value": "vision", "effect": "NoSchedule"}],
+        "labels": {"team": "vision"},
+        "secrets": ["tokens"],
+        "pull_secrets": ["registry"],
+        "queue": "gpus",
+        "shm": "8Gi",
+        "mounts": [
+            {"path": "/weights", "claim": "weights", "read_only": True},
+            {"path": "/scratch", "empty": "50Gi"},
+            {"path": "/etc/team", "config_map": "team"},
+            {"path": "/etc/team-keys", "secret": "team-keys"},
+        ],
+        "secret_env": {"HF_TOKEN": "hugging-face/token"},
+    },
+    "forward": ["WANDB_API_KEY"],
+}
+TEMPLATES = (
+    Template(
+        "pod.yaml",
+        {
+            "metadata": {"annotations": {"team": "vision", "karpenter.sh/do-not-disrupt": None}},
+            "spec": {
+                "priorityClassName": "low",
+                "initContainers": [{"name": "warm", "image": "warm:1", "restartPolicy": "Always"}],
+                "containers": [{"name": "node", "env": [{"name": "TZ", "value": "UTC"}]}],
+                "tolerations": [{"key": "reserved", "operator": "Exists"}],
+            },
+        },
+    ),
+    Template(
+        "configmap:pods/late",
+        {
+            "kind": "Pod",
+            "spec": {
+                "priorityClassName": "high",
+                "initContainers": [{"name": "warm", "image": "warm:2"}],
+                "containers": [
+                    {
+                        "name": "node",
+                        "resources": {"limits": {"memory": "40Gi"}},
+                        "env": [{"name": "TZ", "value": "CET"}],
+                    }
+                ],
+            },
+        },
+    ),
+)
+SITE = Site("training", "registry/image@sha256:0", "runs", {}, (), "any")
+NODES = Site("training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), "node", TEMPLATES)
+
+
+def submission(run: str = "digits-1", forward: Sequence[str] = ()) -> Submission:
+    keys = {"id": "<id>", "host_key": "<key>", **{pods.forwarded_key(name): "<value>" for name in forward}}
+    return Submission(run, "ann", keys, {"pod.tar.gz": b"code"}, {"program": "digits"})
+
+
+def plan(values: dict[str, Any], site: Site = SITE, run: str = "digits-1") -> list[dict[str, Any]]:
+    spec = from_values(values)
+    return kubernetes_plan(spec, site, submission(run, spec.forward))
+
+
+def found(value: Any, key: str) -> Iterator[Any]:
+    """Every value of *key*, however deep."""
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if name == key:
+            yield item
+        if isinstance(item, dict | list):
+            yield from found(item, key)
+
+
+GROUP = NodeGroup.model_validate(
+    {
+        **{"name": "g5", "type": "g5.12xlarge", "market": "spot", "gpus": 4, "vcpus": 48, "memory_mib": 196608},
+        **{"min": 0, "max": 8, "placement_group": True, "efa_interfaces": 0},
+        "labels": {"spotmpi.dev/group": "g5", "nvidia.com/gpu.present": "true"},
+        "taint": {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
+    }
+)
+LIKE = GROUP.model_copy(
+    update={"name": "g6", "vcpus": 32, "labels": {"spotmpi.dev/group": "g6", "nvidia.com/gpu.present": "true"}}
+)
+WITH_EFA = GROUP.model_copy(update={"type": "p4d.24xlarge", "efa_interfaces": 4})
+ON_GROUPS = {**SMALL, "slots": 4, "resources": {"gpu": 1, "cpu": 2}}
+CASES = {
+    "small": (SMALL, SITE),
+    "plain": (PLAIN, SITE),
+    "full": (FULL, NODES),
+    "one-group": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [GROUP], "us-east-1a")),
+    "efa": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [WITH_EFA], "us-east-1a")),
+    "two-groups": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [GROUP, LIKE], "us-east-1a")),
+}
+every_plan = pytest.mark.parametrize(("values", "site"), CASES.values(), ids=CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whole_plans_are_as_agreed(name: str, golden: Golden) -> None:
+    objects = plan(*CASES[name])
+    for part in objects:
+        if part["kind"] == "ConfigMap":
+            part["data"]["boot.py"] = "<boot.py>"
+            part["data"]["plan.json"] = json.loads(part["data"]["plan.json"])
+    golden(f"plan-{name}.yaml", yaml.safe_dump_all(objects, sort_keys=True, width=120))
+
+
+def test_agents_are_told_the_image_that_a_template_puts_in_place_of_the_specs() -> None:
+    other = Template("pod.yaml", {"spec": {"containers": [{"name": "node", "image": "other:1"}]}})
+    jobset, config, *_ = plan(PLAIN, replace(SITE, templates=(other,)))
+    assert [each["image"] for each in manifests.pod_template(jobset)["spec"]["containers"]] == ["other:1"]
+    assert json.loads(config["data"]["plan.json"])["work"]["container"] == "other:1"
+
+
+@pytest.mark.parametrize(("spread", "groups"), [("any", [WITH_EFA]), ("node", [WITH_EFA, LIKE])])
+def test_pods_ask_for_no_fabric_that_they_would_share_or_that_some_nodes_lack(
+    spread: str, groups: list[NodeGroup]
+) -> None:
+    said = json.dumps(plan(ON_GROUPS, on_groups(replace(SITE, spread=spread), groups, "us-east-1a")))
+    assert pods.EFA not in said and "FI_PROVIDER" not in said
+
+
+@every_plan
+def test_the_same_arguments_give_the_same_plan_and_no_object_twice(values: dict[str, Any], site: Site) -> None:
+    first, second = plan(values, site), plan(values, site)
+    assert first == second
+    seen: set[int] = set()
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict | list):
+            assert id(value) not in seen, value
+            seen.add(id(value))
+            for item in value.values() if isinstance(value, dict) else value:
+                walk(item)
+
+    walk(first)
+
+
+@every_plan
+def test_all_but_the_jobset_is_owned_by_it_and_lies_in_its_namespace(values: dict[str, Any], site: Site) -> None:
+    jobset, *parts = plan(values, site)
+    assert jobset["kind"] == "JobSet" and jobset["spec"]["suspend"] is True
+    assert sorted(part["kind"] for part in parts) == ["ConfigMap", "NetworkPolicy", "Secret"]
+    for part in parts:
+        assert part["metadata"]["ownerReferences"][0]["uid"] == manifests.OWNER_UID
+        assert part["metadata"]["namespace"] == "training"
+        assert part["metadata"]["labels"][names.LABEL_RUN] == "digits-1"
+
+
+@every_plan
+def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], site: Site) -> None:
+    pod = next(found(plan(values, site)[0], "template"))["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in pod["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    kinds = {kind for volume in pod["volumes"] for kind in volume} - {"name"}
+    assert kinds <= {"configMap", "secret", "emptyDir", "downwardAPI", "persistentVolumeClaim"}
+
+
+@every_plan
+def test_only_what_is_mounted_from_the_plan_is_referred_to(values: dict[str, Any], site: Site) -> None:
+    jobset, *parts = plan(values, site)
+    (template,) = found(jobset, "volumes")
+    (mounts,) = found(jobset, "volumeMounts")
+    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in template}
+    config_map = next(part for part in parts if part["kind"] == "ConfigMap")
+    for mount in mounts:
+        if "subPath" in mount:
+            assert mount["subPath"] in config_map["data"]
+
+
+def rule_for(jobset: dict[str, Any], reason: str, message: str) -> str:
+    """What JobSet does with a failed Job: the first rule that fits."""
+    for rule in jobset["spec"]["failurePolicy"]["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns")
+        if reason in rule["onJobFailureReasons"] and (
+            patterns is None or any(re.fullmatch(pattern, message) for pattern in patterns)
+        ):
+            return str(rule["action"])
+    return "RestartJobSet"
+
+
+MESSAGE = "Container node for pod here/x-node-0-0-abcde failed with exit code %d matching FailJob rule at index 0"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "action"),
+    [
+        ("PodFailurePolicy", MESSAGE % protocol.NOT_RETRYABLE, "FailJobSet"),
+        ("PodFailurePolicy", MESSAGE % protocol.INTERRUPTED, "RestartJobSetAndIgnoreMaxRestarts"),
+        (
+            "PodFailurePolicy",
+            "Pod here/x has condition DisruptionTarget matching FailJob rule at index 1",
+            "RestartJobSetAndIgnoreMaxRestarts",
+        ),
+        ("PodFailurePolicy", MESSAGE.replace("x-node", "exit-code-78-node") % 75, "RestartJobSetAndIgnoreMaxRestarts"),
+        ("BackoffLimitExceeded", "Job has reached the specified backoff limit", "RestartJobSet"),
+        ("DeadlineExceeded", "Job was active longer than specified deadline", "RestartJobSet"),
+    ],
+)
+def test_each_way_to_end_meets_its_rule(reason: str, message: str, action: str) -> None:
+    assert rule_for(plan(SMALL)[0], reason, message) == action
+
+
+def test_the_jobset_carries_its_spec() -> None:
+    spec = from_values(FULL)
+    assert isinstance(spec, JobSpec)
+    assert spec_of(kubernetes_plan(spec, NODES, submission())[0]) == spec
+
+
+def test_the_longest_run_id_gives_names_that_kubernetes_takes() -> None:
+    run = "a" * 40
+    (jobset, *parts) = plan({**PLAIN, "nodes": 1000}, run=run)
+    hosts = json.loads(next(part for part in parts if part["kind"] == "ConfigMap")["data"]["plan.json"])["hosts"]
+    for name in [jobset["metadata"]["name"], *(part["metadata"]["name"] for part in parts), *hosts]:
+        assert len(name) <= 63 - len("-abcde") and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+
+
+def test_the_network_policy_lets_a_run_talk_to_itself_and_to_no_other() -> None:
+    one, other = names.run_labels("digits-1"), names.run_labels("digits-2")
+    policy = plan(SMALL)[-1]
+    assert policy["kind"] == "NetworkPolicy" and policy["spec"]["policyTypes"] == ["Ingress"]
+    (rule,) = policy["spec"]["ingress"]
+    (peers,) = rule["from"]
+    assert matches(policy["spec"]["podSelector"], one) and not matches(policy["spec"]["podSelector"], other)
+    assert matches(peers["podSelector"], one)
+    assert not matches(peers["podSelector"], other) and not matches(peers["podSelector"], {})
+
+
+def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_open_connections_to_each_other() -> None:
+    policy = plan(SMALL, replace(SITE, egress_denied=True))[-1]
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["spec"]["egress"] == [{"to": policy["spec"]["ingress"][0]["from"]}]
+
+
+def test_archives_depend_on_names_and_contents_alone() -> None:
+    files = [ship.Member("b.py", b"two"), ship.Member("a/a.py", b"one")]
+    assert ship.archive(files) == ship.archive(reversed(files))
+    assert ship.archive(files) != ship.archive([files[0], ship.Member("a/a.py", b"One")])
+    assert ship.archive(files) != ship.archive([files[0], ship.Member("a/a.py", b"one", executable=True)])
+
+
+def test_what_is_shipped_fits_a_config_map_and_imports_nothing_that_is_not() -> None:
+    packed = ship.pod_side(names.SOURCE)
+    assert len(packed) < ship.LARGEST
+    assert packed == ship.pod_side(names.SOURCE)

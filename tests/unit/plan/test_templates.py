@@ -1,0 +1,192 @@
+"""Pod templates of the user's: how they are merged over ours, read, and refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.submit import pod_templates
+from spotmpi.core.errors import InputError
+from spotmpi.plan import pods
+from spotmpi.plan.cluster_target import Site
+from spotmpi.plan.templates import Template
+from spotmpi.spec.job import from_values
+
+Object = dict[str, Any]
+SITE = Site("training", "image:1", "runs", {}, (), "any")
+SPEC = from_values({"command": ["x"], "launcher": "none"})
+
+
+def pod(*templates: Object) -> Object:
+    named = tuple(Template(f"{number}.yaml", values) for number, values in enumerate(templates, 1))
+    return pods.template(SPEC, Site(**{**vars(SITE), "templates": named}), "run-1")
+
+
+def container(found: Object, name: str = "node") -> Object:
+    (one,) = [each for each in found["spec"]["containers"] if each["name"] == name]
+    return cast(Object, one)
+
+
+def test_the_later_template_wins_and_what_it_does_not_name_stays() -> None:
+    found = pod(
+        {"spec": {"priorityClassName": "low", "nodeSelector": {"a": "1", "b": "1"}}},
+        {"spec": {"priorityClassName": "high", "nodeSelector": {"b": "2"}}},
+    )
+    assert found["spec"]["priorityClassName"] == "high"
+    assert found["spec"]["nodeSelector"] == {"a": "1", "b": "2"}
+    assert found["spec"]["securityContext"] == pod()["spec"]["securityContext"]
+
+
+def test_named_things_are_merged_by_their_names_and_new_ones_come_after_ours() -> None:
+    own = pod()
+    found = pod(
+        {
+            "spec": {
+                "containers": [
+                    {"name": "node", "env": [{"name": "TZ", "value": "UTC"}]},
+                    {"name": "watch", "image": "watch:1", "volumeMounts": [{"name": "more", "mountPath": "/more"}]},
+                ],
+                "volumes": [{"name": "more", "emptyDir": {}}],
+            }
+        },
+        {"spec": {"containers": [{"name": "node", "env": [{"name": "TZ", "value": "CET"}]}]}},
+    )
+    assert [each["name"] for each in found["spec"]["containers"]] == ["node", "watch"]
+    assert container(found)["env"] == [*container(own)["env"], {"name": "TZ", "value": "CET"}]
+    assert container(found)["volumeMounts"] == container(own)["volumeMounts"]
+    assert found["spec"]["volumes"] == [*own["spec"]["volumes"], {"name": "more", "emptyDir": {}}]
+
+
+def test_tolerations_are_added_lists_without_names_replaced_and_null_takes_away() -> None:
+    found = pod(
+        {
+            "metadata": {"annotations": {"karpenter.sh/do-not-disrupt": None}},
+            "spec": {"tolerations": [{"key": "mine"}], "dnsConfig": {"searches": ["example"]}, "schedulerName": None},
+        }
+    )
+    assert found["spec"]["tolerations"] == [*pod()["spec"]["tolerations"], {"key": "mine"}]
+    assert found["spec"]["dnsConfig"]["searches"] == ["example"]
+    assert "karpenter.sh/do-not-disrupt" not in found["metadata"]["annotations"]
+    assert "schedulerName" not in found["spec"]
+
+
+def test_a_container_of_a_template_gets_the_restricted_security_context_unless_it_has_one() -> None:
+    own = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+    watch, sync = {"name": "watch", "image": "w"}, {"name": "sync", "image": "s", "securityContext": own}
+    found = pod({"spec": {"containers": [watch], "initContainers": [sync]}})
+    assert container(found, "watch")["securityContext"] == pods.container_security()
+    assert found["spec"]["initContainers"][0]["securityContext"] == own
+
+
+def test_one_template_may_serve_many_plans() -> None:
+    values: Object = {"spec": {"volumes": [{"name": "more", "emptyDir": {}}], "tolerations": [{"key": "mine"}]}}
+    first, second = pod(values), pod(values)
+    first["spec"]["volumes"][-1]["emptyDir"]["medium"] = "Memory"
+    assert second["spec"]["volumes"][-1] == {"name": "more", "emptyDir": {}}
+    assert values["spec"]["volumes"] == [{"name": "more", "emptyDir": {}}]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"spec": {"restartPolicy": "Always"}}, "must not change spec.restartPolicy, which is spotmpi's own: leave it"),
+        ({"spec": {"terminationGracePeriodSeconds": 5}}, "PeriodSeconds, which is spotmpi's own: set checkpoint.grace"),
+        ({"spec": {"containers": [{"name": "node", "command": ["sh"]}]}}, "must not change spec.containers[node].comm"),
+        ({"spec": {"containers": None}}, "must not change spec.containers[node].command"),
+        (
+            {"spec": {"containers": [{"name": "node", "env": [{"name": "SPOTMPI_GENERATION", "value": "7"}]}]}},
+            "must not change spec.containers[node].env[SPOTMPI_GENERATION]",
+        ),
+        ({"spec": {"volumes": [{"name": "config", "emptyDir": {}}]}}, "must not change spec.volumes[config]"),
+        (
+            {"spec": {"containers": [{"name": "node", "volumeMounts": [{"mountPath": "/dev/shm", "name": "config"}]}]}},
+            "must not change spec.containers[node].volumeMounts[/dev/shm]",
+        ),
+        ({"metadata": {"labels": {"spotmpi.dev/run": "x"}}}, "must not change metadata.labels[spotmpi.dev/run]"),
+        ({"metadata": {"labels": {"spotmpi.dev/run": None}}}, "must not change metadata.labels[spotmpi.dev/run]"),
+        ({"metadata": {"labels": None}}, "must not change metadata.labels[app.kubernetes.io/managed-by]"),
+        ({"metadata": {"labels": {"spotmpi.dev/purpose": "x"}}}, "change metadata.labels[spotmpi.dev/purpose]"),
+        ({"metadata": {"annotations": {"spotmpi.dev/stop": "x"}}}, "change metadata.annotations[spotmpi.dev/stop]"),
+        ({"template": {}}, "has no place for template: use metadata and spec"),
+    ],
+)
+def test_what_the_run_depends_on_cannot_be_changed(values: Object, told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        pod({"spec": {"priorityClassName": "low"}}, values)
+    text = str(refused.value)
+    assert text.startswith("kubernetes.templates = '2.yaml': ") and told in text, text
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"spec": {"nodeSelektor": {"a": "b"}}}, "unknown in a pod template: spec.nodeSelektor"),
+        (
+            {"spec": {"containers": [{"name": "node", "imagge": "x"}]}},
+            "unknown in a pod template: spec.containers[0].im",
+        ),
+        ({"spec": {"priority": "high"}}, "expected `int | null`, got `str` - at `spec.priority`"),
+        ({"spec": {"initContainers": [{"image": "x"}]}}, "missing required field `name` - at `spec.initContainers[0]`"),
+    ],
+)
+def test_what_is_no_pod_template_is_told_with_its_place(values: Object, told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        pod_templates.require_shape(pod(values), [Template("mine.yaml", values)])
+    assert str(refused.value).startswith("kubernetes.templates = 'mine.yaml': ") and told in str(refused.value)
+
+
+def test_our_own_pod_template_has_the_shape_of_one() -> None:
+    pod_templates.require_shape(pod(), [])
+
+
+class FakeApi:
+    """A namespace with one ConfigMap."""
+
+    namespace = "training"
+
+    async def find(self, kind: str, name: str) -> Object | None:
+        await asyncio.sleep(0)
+        texts = {"b.yaml": "spec: {hostname: b}", "a.yaml": "spec: {hostname: a}"}
+        return {"data": texts} if (kind, name) == ("ConfigMap", "pods") else None
+
+
+API = cast(ClusterApi, FakeApi())
+
+
+def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_keys(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text("spec:\n  hostname: file\n")
+
+    found = pod_templates.read([str(path), "configmap:pods"], API)
+
+    assert [template.name for template in found] == [str(path), "configmap:pods/a.yaml", "configmap:pods/b.yaml"]
+    assert [template.values["spec"]["hostname"] for template in found] == ["file", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "cannot be read as a text file"),
+        (b"\xff", "cannot be read as a text file"),
+        (b"a: [", "is not YAML"),
+        (b"- a", "holds no pod template"),
+        (b"", "holds no pod template"),
+    ],
+)
+def test_a_template_that_cannot_be_read_is_named(tmp_path: Path, text: bytes | None, told: str) -> None:
+    path = tmp_path / "pod.yaml"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(InputError) as refused:
+        pod_templates.read([str(path)], API)
+    assert str(path)[-30:] in str(refused.value) and told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_config_map_is_named_with_its_namespace() -> None:
+    with pytest.raises(InputError, match="'configmap:none': namespace training has no such ConfigMap"):
+        pod_templates.read(["configmap:none"], API)

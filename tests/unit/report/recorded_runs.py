@@ -1,0 +1,164 @@
+"""Run folders with known contents, as a finished run leaves them."""
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent import protocol
+from spotmpi.core.names import RunPaths
+from spotmpi.report.gather import gather
+from spotmpi.report.report import Report
+from spotmpi.report.rows import Row
+from spotmpi.spec.job import JobSpec
+from spotmpi.study import sweep
+from spotmpi.study.design import Factors, crossed
+from spotmpi.study.sweep import Sweep
+from spotmpi.study.trial import SUCCEEDED, Trial
+
+START = 1_789_000_000.0
+NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
+SPEC = JobSpec(name="digits", image="chainermn", program="digits", args=["--global-batch", "64"])
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run came to; every iteration takes 1 / rate seconds, give or take *wobble* of that."""
+
+    rate: float = 10.0
+    iterations: int = 60
+    samples: int | None = 64
+    scaling: str | None = "strong"
+    loss: float | None = 0.25
+    accuracy: float | None = 0.97
+    wobble: float = 0.01
+    slows: float = 0.0  # how much longer the last iteration takes than the first, as a share
+    state: str = "succeeded"
+    interrupted_at: tuple[int, ...] = ()  # the next attempt starts 10 iterations before
+    by_arrival: bool = False
+    ranks: tuple[float, ...] = ()  # mean seconds of each
+    oversubscribed: bool = False
+    work: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+def work_of(spec: JobSpec) -> dict[str, Any]:
+    """The identity of work on a machine that is always the same."""
+    return {
+        "program": spec.program or "train.py",
+        "args": list(spec.args),
+        "seed": None,
+        "env": dict(spec.env),
+        "launcher": spec.launcher,
+        "resources": spec.resources.model_dump(),
+        "image": {"name": "chainermn", "lock": "a" * 64},
+        "code": {"files": {"programs": "b" * 64}, "commit": "c" * 40, "diff": None},
+        "data": None,
+        "machine": {"cpu": "Test CPU", "cores": 8, "memory_gib": 32, "gpus": [], "system": "Linux 6"},
+        "versions": {"open_mpi": "5.0.11"},
+    }
+
+
+def record(runs: Path, run: str, spec: JobSpec, made: Recorded) -> RunPaths:
+    """Write the folder of one run."""
+    paths = RunPaths(runs / run)
+    paths.folder.mkdir(parents=True)
+    paths.spec.write_text(spec.to_toml())
+    plan = {
+        "run": run,
+        "work": {**work_of(spec), **made.work},
+        "oversubscribed": made.oversubscribed,
+    }
+    paths.plan.write_text(json.dumps(plan))
+    lines, clock = _metrics(spec, made)
+    _write(paths.metrics, lines)
+    events = [{"t": START, "event": "submitted", "name": spec.title}, {"t": START, "event": "started", "attempt": 1}]
+    for number, _ in enumerate(made.interrupted_at, 1):
+        events.append({"t": START + number, "event": "interrupted", "interruptions": number, "reason": "reclaimed"})
+        events.append({"t": START + number, "event": "started", "attempt": number + 1})
+    if made.state != "running":
+        events.append({"t": clock, "event": made.state})
+    _write(paths.events, events)
+    return paths
+
+
+def _metrics(spec: JobSpec, made: Recorded) -> tuple[list[dict[str, Any]], float]:
+    context = {
+        "world_size": spec.world_size,
+        "scaling": made.scaling,
+        "samples_per_iteration": made.samples,
+        "total_iterations": made.iterations,
+        "versions": {"framework": "1.0"},
+        **made.context,
+    }
+    clock = START + 1
+    lines: list[dict[str, Any]] = []
+    bounds = [0, *made.interrupted_at, made.iterations]
+    for attempt in range(1, len(bounds)):
+        first = max(bounds[attempt - 1] - 10, 0)
+        lines.append({"t": clock, "attempt": attempt, "node": 0, "kind": "context", **context})
+        for last in range(first + 10, bounds[attempt] + 1, 10):
+            seconds = [_seconds(made, at) for at in range(last - 9, last + 1)]
+            clock += sum(seconds)
+            said: dict[str, Any] = {"iteration": last}
+            said |= {} if made.loss is None else {"loss": made.loss * made.iterations / last}
+            said |= {"ranks": protocol.pack([[mean] * 10 for mean in made.ranks])} if made.ranks else {}
+            timed = {} if made.by_arrival else {"seconds": seconds}
+            lines.append({"t": clock, "attempt": attempt, "node": 0, "kind": "metric", **said, **timed})
+    if made.state == "succeeded":
+        result = {"iteration": made.iterations, **({} if made.loss is None else {"loss": made.loss})}
+        quality = {} if made.accuracy is None else {"accuracy": made.accuracy}
+        lines.append(
+            {"t": clock, "attempt": len(bounds) - 1, "node": 0, "kind": "result", **result, **quality, **made.result}
+        )
+    return lines, clock
+
+
+def _seconds(made: Recorded, at: int) -> float:
+    return (1 + made.wobble * (at * 7 % 11 - 5) / 5) * (1 + made.slows * at / made.iterations) / made.rate
+
+
+def _write(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def record_sweep(runs: Path, spec: JobSpec, factors: Factors, made: dict[tuple[str, int], list[Recorded]]) -> Sweep:
+    """A finished sweep: for each variant and node count what its repeats came to; fewer than asked for are missing."""
+    design = crossed(spec, factors)
+    it = Sweep(sweep.folder_of("sweep-1", runs), design, work_of(spec), START)
+    it.create()
+    for trial in design.trials():
+        repeats = made[trial.variant, trial.nodes]
+        if trial.repeat > len(repeats):
+            continue
+        run = f"run-{trial.variant}-{trial.nodes}-{trial.repeat}"
+        record(runs, run, design.spec_of(trial), repeats[trial.repeat - 1])
+        changed = {"state": SUCCEEDED, "runs": (run,)}
+        it.update(Trial(**{**vars(trial), **changed}))
+    return it
+
+
+def over_nodes(runs: Path, *made: tuple[int, Recorded], force: bool = False, spec: JobSpec = SPEC) -> Report:
+    """The report of one run for each (nodes, what it came to)."""
+    ids = []
+    for index, (nodes, what) in enumerate(made):
+        ids.append(f"run-{index}")
+        record(runs, ids[-1], spec.model_copy(update={"nodes": nodes}), what)
+    return gather(ids, runs, NOW, force)
+
+
+def sweep_report(runs: Path) -> Report:
+    factors = Factors([1, 2, 4], ["double:args+=--double-buffering"], repeats=2)
+    rates = {("base", 1): 10.0, ("base", 2): 18.0, ("base", 4): 30.0}
+    rates |= {("double", 1): 10.2, ("double", 2): 20.0, ("double", 4): 43.5}
+    made = {key: [Recorded(rate), Recorded(rate * 1.03, accuracy=0.975)] for key, rate in rates.items()}
+    made["base", 4][1] = replace(made["base", 4][1], interrupted_at=(30,), iterations=80)
+    record_sweep(runs, SPEC, factors, made)
+    return gather(["sweep-1"], runs, NOW)
+
+
+def only(found: Report) -> Row:
+    (row,) = found.rows
+    return row

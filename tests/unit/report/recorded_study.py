@@ -1,0 +1,35 @@
+"""Studies of known contents, recorded as finished, and their reports."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spotmpi.report.gather import gather
+from spotmpi.report.report import Report
+from spotmpi.study import sweep
+from spotmpi.study.study_file import design_of
+from spotmpi.study.sweep import Sweep
+from spotmpi.study.trial import SILENT, SUCCEEDED, Trial
+from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record, work_of
+
+Made = dict[tuple[str, int], Recorded]
+
+
+def reported(
+    runs: Path, factors: dict[str, Any], rates: dict[tuple[str, int], float], changed: Made | None = None, **more: Any
+) -> Report:
+    """The report of a study; each cell has its rate, give or take a per cent from trial to trial.
+
+    Trials without exchange are a quarter faster, and *changed* holds by (role, repeat) what else a trial came to.
+    """
+    design = design_of({"spec": SPEC.canonical(), "factors": factors, **more})
+    it = Sweep(sweep.folder_of("study-1", runs), design, work_of(SPEC), START)
+    it.create()
+    for trial in design.trials():
+        rate = rates[trial.variant, trial.nodes] * (1 + 0.01 * (trial.repeat % 3 - 1))
+        made = (changed or {}).get((trial.role, trial.repeat), Recorded())
+        run = f"run-{trial.number}"
+        made = replace(made, rate=rate * (1.25 if trial.role == SILENT else made.rate / 10.0))
+        record(runs, run, design.spec_of(trial), made)
+        it.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
+    return gather([], runs, NOW)

@@ -1,0 +1,102 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotmpi.cli.main import main
+from spotmpi.study import sweep
+from spotmpi.study.design import Factors, crossed
+from spotmpi.study.sweep import Sweep
+from spotmpi.study.trial import SUCCEEDED, Trial
+from tests.unit.report.recorded_runs import SPEC, START, Recorded, record, work_of
+
+NEW_CODE = {"code": {"files": {"programs": "e" * 64}, "commit": "f" * 40, "diff": None}}
+
+
+def measured(runs: Path, name: str, rates: dict[int, list[float]], made: Recorded = Recorded()) -> None:  # noqa: B008
+    """A sweep whose trials at each node count have these rates."""
+    repeats = max(map(len, rates.values()))
+    design = crossed(SPEC, Factors(list(rates), repeats=repeats))
+    it = Sweep(sweep.folder_of(name, runs), design, work_of(SPEC), START)
+    it.create()
+    for trial in design.trials():
+        run = f"{name}-{trial.number}"
+        values = {**vars(made), "rate": rates[trial.nodes][trial.repeat - 1]}
+        record(runs, run, design.spec_of(trial), Recorded(**values))
+        it.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
+
+
+def around(rate: float, trials: int = 6) -> list[float]:
+    return [rate * (1 + 0.01 * (at % 3 - 1)) for at in range(trials)]
+
+
+@pytest.fixture
+def spotmpi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Command":
+    return Command(monkeypatch, capsys)
+
+
+class Command:
+    """The command line in this process: gives exit code, stdout and stderr."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *given: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["spotmpi", "report", *given])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = self._capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+
+def test_a_slower_rate_is_told_from_noise_and_what_changed_is_named(runs: Path, spotmpi: Command) -> None:
+    measured(runs, "old", {1: around(10.0), 2: around(18.0)})
+    measured(runs, "new", {1: around(10.02), 2: around(15.0)}, Recorded(work=NEW_CODE))
+    code, out, _ = spotmpi("--compare", "old", "new")
+    assert code == 0
+    one, two = out.splitlines()[1:3]
+    assert one.startswith("base, 1 node") and one.endswith("within noise")
+    assert two.startswith("base, 2 nodes") and "0.833" in two and two.endswith("slower")
+    assert "95 % interval" in out
+    assert "Changed: code.programs: bbbbbbbbbbbb, eeeeeeeeeeee" in out
+
+
+def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Path, spotmpi: Command) -> None:
+    measured(runs, "old", {1: around(10.0), 2: around(18.0)})
+    measured(runs, "new", {1: around(9.95), 2: around(15.0)})
+    code, _, err = spotmpi("--compare", "old", "new", "--fail-below", "0.95")
+    assert code == 1
+    assert err.splitlines() == ["spotmpi: base, 2 nodes: \N{MULTIPLICATION SIGN}0.833 is below --fail-below 0.95"]
+    assert spotmpi("--compare", "old", "new", "--fail-below", "0.8")[0] == 0
+    assert spotmpi("--compare", "new", "old", "--fail-below", "0.95")[0] == 0
+
+
+def test_noise_alone_never_fails_and_json_says_so(runs: Path, spotmpi: Command) -> None:
+    measured(runs, "old", {1: [10.0, 13.0, 9.0]})
+    measured(runs, "new", {1: [9.0, 9.2, 12.0]})
+    code, out, _ = spotmpi("--compare", "old", "new", "--fail-below", "0.95", "--json")
+    assert code == 0
+    (row,) = json.loads(out)["rows"]
+    assert row["ratio"] == pytest.approx(0.92, abs=0.01)
+    assert (row["verdict"], row["bounds"]) == ("within noise", "range over the trials")
+
+
+def test_different_work_is_compared_only_by_force_and_marked(runs: Path, spotmpi: Command) -> None:
+    measured(runs, "old", {1: around(10.0)})
+    measured(runs, "new", {1: around(10.0)}, Recorded(work={"args": ["--global-batch", "128"]}))
+    code, _, err = spotmpi("--compare", "old", "new")
+    assert code == 2 and "different work (args: --global-batch 64, --global-batch 128)" in err and "--force" in err
+    code, out, _ = spotmpi("--compare", "old", "new", "--force")
+    assert code == 0 and out.startswith("warning: different work: args")
+
+
+def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, spotmpi: Command) -> None:
+    measured(runs, "old", {1: around(10.0)})
+    measured(runs, "new", {2: around(10.0)})
+    assert "no variant and node count in common" in spotmpi("--compare", "old", "new")[2]
+    assert spotmpi("old", "--fail-below", "0.9")[0] == 2
+    for share in ("nan", "0", "1.5"):
+        assert "above 0 and up to 1" in spotmpi("--compare", "old", "new", "--fail-below", share)[2]
+    assert spotmpi("old", "--compare", "old", "new")[0] == 2
+    assert spotmpi("--compare", "old", "nothing")[0] == 2

@@ -1,0 +1,169 @@
+"""A terminal's copy of a run is the run folder again, whoever follows it and however often."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spotmpi.runs import reader as runs
+from spotmpi.runs import cache as run_cache
+from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.cache import MISSING, Given, RunCache
+from spotmpi.runs.folder import folder_events
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.plan.manifests import BACKEND
+from spotmpi.agent import record
+
+
+def line(number: int, node: int = 0, attempt: int = 1) -> Entry:
+    values = {"rank": None, "stream": "o", "text": f"line {number} of node {node}"}
+    return Entry(number, event=Event(1000.0 + number, record.LINE, attempt, node, number, values))
+
+
+def metric(time: float, iteration: int) -> Entry:
+    values = {"kind": "metric", "iteration": iteration, "loss": 0.5}
+    return Entry(1, event=Event(time, record.METRIC, 1, 0, values=values))
+
+
+def event(time: float, kind: str, **values: object) -> Entry:
+    return Entry(1, event=Event(time, kind, 1 if kind == record.STARTED else 0, values=dict(values)))
+
+
+STORY = [
+    event(1001, record.STARTED, failures=0, interruptions=0),
+    *(line(number) for number in range(1, 6)),
+    *(line(number, node=1) for number in range(1, 4)),
+    metric(1006.5, 10),
+    metric(1007.5, 20),
+    Entry(1, attempt=(1, 0, {"attempt": 1, "cause": "succeeded"})),
+    Entry(1, summary={"state": "succeeded"}),
+    event(1010, record.SUCCEEDED),
+]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path / "runs" / "digits-1")
+    plan = {"run": paths.id, "name": "digits", "backend": BACKEND, "context": None, "namespace": "here"}
+    run_cache.create(paths, 'name = "digits"\n', plan, 1000.0)
+    return paths
+
+
+def take(paths: RunPaths, entries: list[Entry]) -> None:
+    with RunCache(paths) as cache:
+        cache.take(entries)
+
+
+def contents(paths: RunPaths) -> dict[str, str]:
+    files = [path for path in paths.folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(paths.folder)): path.read_text() for path in files}
+
+
+def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
+    take(paths, STORY)
+    state = runs.state(paths)
+    assert (state.state, state.attempt, state.iteration, state.ended) == ("succeeded", 1, 20, 1010)
+    found = list(folder_events(paths, follow=False, alive=lambda: False))
+    assert [event.kind for event in found if event.kind not in (record.LINE, record.METRIC)] == [
+        "submitted",
+        "started",
+        "succeeded",
+    ]
+    lines = [(event.node, event.number, event.values["text"]) for event in found if event.kind == record.LINE]
+    assert sorted(lines) == [
+        *((0, number, f"line {number} of node 0") for number in range(1, 6)),
+        *((1, number, f"line {number} of node 1") for number in range(1, 4)),
+    ]
+    assert json.loads((paths.attempts / "1" / "node-0.json").read_text())["cause"] == "succeeded"
+
+
+@pytest.mark.parametrize("cut", range(len(STORY)))
+def test_a_follower_that_comes_again_adds_only_what_is_new(paths: RunPaths, tmp_path: Path, cut: int) -> None:
+    take(paths, STORY[:cut])
+    take(paths, STORY)
+    again = contents(paths)
+    take(paths, STORY)
+    assert contents(paths) == again
+    assert len(list(folder_events(paths, follow=False, alive=lambda: False))) == 1 + 2 + 8 + 2
+
+
+def test_what_a_restart_tells_once_more_is_written_once(paths: RunPaths, tmp_path: Path) -> None:
+    again = [*STORY[:-3], event(1008, record.RESTARTED), *STORY]
+    take(paths, again)
+    metrics = [values["iteration"] for values in runs.lines(paths.metrics)]
+    kinds = [values["event"] for values in runs.lines(paths.events)]
+    assert metrics == [10, 20]
+    assert kinds == ["submitted", "started", "restarted", "succeeded"]
+
+
+def test_metrics_of_an_attempt_whose_clock_is_behind_are_kept(paths: RunPaths) -> None:
+    behind = event(900, record.STARTED), metric(901, 30), metric(902, 40)
+    later = [Entry(1, event=replace(each.event, attempt=2)) for each in behind if each.event]
+    with RunCache(paths) as cache:
+        for _ in range(2):
+            cache.take([*STORY[:-3], *later])
+    assert [values["iteration"] for values in runs.lines(paths.metrics)] == [10, 20, 30, 40]
+
+
+def test_memory_does_not_grow_with_the_lines_and_metrics_of_a_long_run(paths: RunPaths) -> None:
+    with RunCache(paths) as cache:
+        cache.take([metric(1000.0, 0), line(1)])
+        tracemalloc.start()
+        for first in range(1, 5000, 1000):
+            cache.take(metric(1000.0 + number, number) for number in range(first, first + 1000))
+            cache.take(line(number + 1) for number in range(first, first + 1000))
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert len(list(runs.lines(paths.metrics))) == 5001
+    assert grown < 200_000, "bytes"
+
+
+def test_a_gap_keeps_its_place_so_that_later_numbers_stay_right(paths: RunPaths) -> None:
+    gap = event(1004, record.GAP, size=2, reason="2 entries can no longer be had")
+    take(paths, [line(1), gap, line(4)])
+    take(paths, [line(1), gap, line(4), line(5)])
+    found = [each for each in folder_events(paths, follow=False, alive=lambda: False) if each.kind == record.LINE]
+    assert [(each.number, each.values["text"]) for each in found] == [
+        (1, "line 1 of node 0"),
+        (2, MISSING),
+        (3, MISSING),
+        (4, "line 4 of node 0"),
+        (5, "line 5 of node 0"),
+    ]
+    assert "gap" not in paths.events.read_text()
+
+
+def test_what_an_agent_once_waited_for_is_not_told_after_the_attempt_that_began_since() -> None:
+    """It works: told in its place, and by whoever comes first. It fails: told last, so that the run seems to wait."""
+    waited, started = event(1.0, record.WAITING, reason="hosts")._replace(number=1), event(2.0, record.STARTED)
+    of_follower = event(1.5, record.WAITING, reason="pods")._replace(number=0)
+    given = Given()
+    assert [each for entry in (waited, started) for each in given.fresh(entry)] == [waited.event, started.event]
+    again = Given()
+    assert started.event and again.is_new(started.event)  # from the copy
+    assert [each for entry in (waited, started, of_follower) for each in again.fresh(entry)] == [of_follower.event]
+
+
+def test_only_one_follower_writes_at_a_time(paths: RunPaths) -> None:
+    with RunCache(paths) as first, RunCache(paths) as second:
+        for entry in STORY:
+            first.take([entry])
+            second.take([entry])
+    assert len((paths.logs / "1" / "node-0.log").read_text().splitlines()) == 5
+
+
+def test_a_deleted_copy_is_not_made_again_by_following(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "digits-1")
+    take(paths, STORY)
+    assert not paths.folder.exists()
+
+
+def test_a_copy_tells_where_its_run_is_and_a_local_run_is_no_copy(paths: RunPaths) -> None:
+    assert runs.cluster_of(paths) == (None, "here")
+    paths.plan.write_text('{"backend": "local"}')
+    assert runs.cluster_of(paths) is None

@@ -1,0 +1,159 @@
+"""Reading a run folder while it is written, and long after."""
+
+from __future__ import annotations
+
+import json
+import threading
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core import names
+from spotmpi.runs import reader as runs
+from spotmpi.runs.folder import folder_events
+from spotmpi.core.events import Event
+from spotmpi.agent import record
+from spotmpi.agent.lines import Line
+from spotmpi.agent.record import Record
+
+
+class Ticking:
+    """A clock that goes on by a microsecond at each look."""
+
+    def __init__(self) -> None:
+        self._micros = 1_700_000_000_000_000
+
+    def __call__(self) -> float:
+        self._micros += 1
+        return self._micros / 1e6
+
+
+def write_run(folder: Path, attempts: int, lines: int, nodes: int = 2) -> None:
+    """Write a run of several attempts, each with so many lines of every node and a metric every tenth line."""
+    written = Record(str(folder), Ticking())
+    written.event(record.SUBMITTED, name="long")
+    for attempt in range(1, attempts + 1):
+        written.event(record.STARTED, attempt=attempt)
+        for number in range(1, lines + 1):
+            for node in range(nodes):
+                written.line(attempt, node, Line(None, "o", f"attempt {attempt} line {number} " + "." * 50))
+            if number % 10 == 0:
+                written.metric(attempt, 0, "metric", {"iteration": number, "loss": 1.0})
+        if attempt < attempts:
+            written.event(record.RESTARTED, failures=attempt, interruptions=0)
+    written.event(record.SUCCEEDED)
+    written.close()
+
+
+def expected(attempts: int, lines: int, nodes: int = 2) -> list[tuple[str, int, int, int]]:
+    """Kind, attempt, node and number of every event of `write_run`, in order."""
+    found: list[tuple[str, int, int, int]] = [(record.SUBMITTED, 0, 0, 0)]
+    for attempt in range(1, attempts + 1):
+        found.append((record.STARTED, attempt, 0, 0))
+        for number in range(1, lines + 1):
+            found += [(record.LINE, attempt, node, number) for node in range(nodes)]
+            if number % 10 == 0:
+                found.append((record.METRIC, attempt, 0, 0))
+        if attempt < attempts:
+            found.append((record.RESTARTED, 0, 0, 0))
+    return [*found, (record.SUCCEEDED, 0, 0, 0)]
+
+
+def told(event: Event) -> tuple[str, int, int, int]:
+    return event.kind, event.attempt, event.node, event.number
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_long_record_is_told_in_the_order_in_which_it_happened(tmp_path: Path, follow: bool) -> None:
+    write_run(tmp_path, attempts=3, lines=4000)
+    assert (tmp_path / "logs" / "1" / "node-0.log").stat().st_size > 2 * (1 << 17), "longer than what is read at once"
+
+    found = [told(event) for event in folder_events(names.RunPaths(tmp_path), follow, alive=lambda: False)]
+
+    assert found == expected(3, 4000)
+
+
+def test_a_follower_beside_the_writer_sees_the_same_order_and_misses_nothing(tmp_path: Path) -> None:
+    names.RunPaths(tmp_path).events.touch()
+    writer = threading.Thread(target=write_run, args=(tmp_path, 3, 1500))
+    events = folder_events(names.RunPaths(tmp_path), True, alive=writer.is_alive, sleep=lambda seconds: None)
+    writer.start()
+
+    found = [told(event) for event in events]
+
+    writer.join()
+    assert found == expected(3, 1500)
+
+
+def test_what_is_written_after_a_look_that_does_not_follow_is_left_out(tmp_path: Path) -> None:
+    written = Record(str(tmp_path), Ticking())
+    written.event(record.SUBMITTED, name="x")
+    written.event(record.STARTED, attempt=1)
+    events = folder_events(names.RunPaths(tmp_path), False, alive=lambda: True)
+    first = next(events)
+    written.event(record.SUCCEEDED)
+    written.close()
+
+    assert [first.kind, *(event.kind for event in events)] == ["submitted", "started"]
+
+
+def test_a_follower_waits_calmly_when_nothing_happens(tmp_path: Path) -> None:
+    written = Record(str(tmp_path), Ticking())
+    written.event(record.SUBMITTED, name="x")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 200:
+            written.event(record.STOPPED)
+            written.close()
+
+    kinds = [event.kind for event in folder_events(names.RunPaths(tmp_path), True, alive=lambda: True, sleep=sleep)]
+
+    assert kinds == ["submitted", "stopped"]
+    assert max(pauses[:20]) <= 0.02 and min(pauses[100:190]) >= 0.2
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    write_run(tmp_path, attempts=1, lines=40_000, nodes=1)
+    tracemalloc.start()
+
+    count = sum(1 for _ in folder_events(names.RunPaths(tmp_path), True, alive=lambda: False))
+
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 44_003 and peak < 8e6
+
+
+def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
+    paths = names.RunPaths(tmp_path)
+    written = Record(str(tmp_path), Ticking())
+    written.event(record.SUBMITTED, name="x")
+    written.metric(1, 0, "context", {"total_iterations": 30_000})
+    for iteration in range(1, 30_001):
+        written.metric(1, 0, "metric", {"iteration": iteration, "loss": 1 / iteration})
+    written.event(record.FAILED, reason="the end")
+    written.close()
+
+    state = runs.state(paths)
+
+    assert (state.iteration, state.total_iterations, state.reason) == (30_000, 30_000, "the end")
+    assert sum(1 for _ in runs.lines(paths.metrics)) == 30_001
+
+
+def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
+    for number, text in (1, '{"attempt": 1}'), (2, '{"att'), (3, "[]"), (10, '{"attempt": 10}'):
+        (tmp_path / "attempts" / str(number)).mkdir(parents=True)
+        (tmp_path / "attempts" / str(number) / "node-0.json").write_text(text)
+
+    assert [each["attempt"] for each in runs.attempts(names.RunPaths(tmp_path))] == [1, 10]
+
+
+def test_a_run_recorded_by_nobody_is_lost_and_one_with_an_end_is_not(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(json.dumps({"t": 1.0, "event": "submitted", "name": "x"}) + "\n")
+    assert runs.state(names.RunPaths(tmp_path)).state == "lost"
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"t": 2.0, "event": "failed", "reason": "why"}) + "\n")
+
+    assert runs.state(names.RunPaths(tmp_path)).state == "failed"

@@ -1,0 +1,218 @@
+"""Nothing that a program or another user writes ends a reader, acts on its terminal or becomes markup."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.runs import reader as runs
+from spotmpi.runs import pod_output
+from spotmpi.runs.folder import folder_events
+from spotmpi.cli import tables
+from spotmpi.cli import view
+from spotmpi.cli.event_output import Filter, print_events
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.agent import replay
+from spotmpi.agent.attempt_history import Accounts
+from spotmpi.agent.lines import LineSplitter, PieceSplitter
+from spotmpi.agent.pod_record import PodRecord
+from spotmpi.agent.progress import Progress
+from spotmpi.report import terminal
+from spotmpi.report.files import write
+from spotmpi.report.gather import gather
+from spotmpi.report.markdown import markdown
+from spotmpi.report.page import page
+from tests.unit.runs.hostile import LINES, TEXTS
+from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
+
+RUN = "run-1"
+_ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+every_line = pytest.mark.parametrize("line", [pytest.param(line, id=name) for name, line in LINES.items()])
+every_text = pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in TEXTS.items()])
+
+
+def harmless(shown: str, longest: int = 3000) -> None:
+    """Nothing in it acts on a terminal but colours, and no line is endless."""
+    assert not _ACTS.search(_COLOUR.sub("", shown))
+    assert max(map(len, shown.splitlines() or [""])) < longest
+
+
+def taken(folder: Path, line: bytes, pattern: str | None = None) -> RunPaths:
+    """The folder of a run whose program wrote *line*, the last of an ordinary run, as its agent records it."""
+    paths = record(folder, RUN, SPEC, Recorded(ranks=(0.1, 0.1), iterations=60))
+    written = PodRecord(str(paths.folder))
+    progress = Progress(0.0, pattern)
+    for splitter in (LineSplitter("o"), PieceSplitter("o")):
+        for each in [*splitter.feed(line + b"\n"), *splitter.end()]:
+            found = progress.take(0, each, 1.0)
+            if found:
+                written.metric(1, 0, *found)
+            else:
+                written.line(1, 0, each)
+    written.close()
+    return paths
+
+
+@every_line
+def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
+    tmp_path: Path, line: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = taken(tmp_path, line, r"(?P<iteration>\d+) (?P<loss>\S+)")
+    printed = capsys.readouterr().out
+    together = pod_output.parse_all(printed.rstrip("\n"))
+    assert together and all(isinstance(entry, pod_output.Entry) for entry in together)
+    assert sum(entry.last - entry.number + 1 for entry in together if not isinstance(entry, str)) == printed.count("\n")
+
+    events = list(folder_events(paths, follow=False, alive=lambda: False))
+    assert json.loads(json.dumps([event.to_json() for event in events]))
+    assert {"submitted", "started", "succeeded"} <= {event.kind for event in events}
+    assert replay.entries(str(paths.folder), 0, 0.0, 1e12)
+    assert Accounts(_Nowhere(paths), {}, 0.0).attempts == []  # type: ignore[arg-type]
+
+
+class _Nowhere:
+    """What `Accounts` needs of a record that it only reads."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.folder = str(paths.folder)
+
+
+@every_line
+def test_no_line_of_a_program_ends_logs_list_status_or_a_view_or_acts_on_its_terminal(
+    tmp_path: Path, line: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = taken(tmp_path, line)
+    events = list(folder_events(paths, follow=False, alive=lambda: False))
+    capsys.readouterr()
+    shown = _on_terminal(monkeypatch)
+    for watching in (view.PlainView(), view.TurnsView(), view.LiveView()):
+        with watching:
+            for event in events:
+                watching.show(event)
+            if isinstance(watching, view.LiveView):
+                watching._bar.refresh()
+    print_events(events, Filter.of(None, None, None), as_json=False, live=False)
+    state = runs.state(paths)
+    tables.show_runs([state], as_json=False)
+    tables.show_status(state, as_json=False)
+    said = capsys.readouterr()
+    harmless(said.out, 1_100_000)  # a program's own line is shown whole
+    harmless(said.err)
+    harmless(_without_cursor(shown.getvalue()), 1_100_000)
+    tables.show_runs([state], as_json=True)
+    assert json.loads(capsys.readouterr().out, parse_constant=_no_json)
+
+
+def _on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Make stdout a terminal, and give what the live view shows on one."""
+    from rich import console
+
+    shown = io.StringIO()
+    original = console.Console
+    monkeypatch.setattr(console, "Console", lambda **more: original(file=shown, force_terminal=True, width=200))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    return shown
+
+
+def _without_cursor(shown: str) -> str:
+    """What a live display showed, without how it moved there."""
+    return re.sub("\x1b\\[(\\?25[lh]|2K|1A)|\r", "", shown)
+
+
+def _no_json(constant: str) -> Any:
+    raise AssertionError(constant)
+
+
+@every_line
+def test_no_line_of_a_program_ends_a_report_or_becomes_markup_in_it(tmp_path: Path, line: bytes) -> None:
+    taken(tmp_path, line)
+    report = gather([RUN], tmp_path, NOW)
+    shown = io.StringIO()
+    terminal.show(report, shown)
+    harmless(shown.getvalue(), 30_000)
+    shown_as = {"page": page(report), "markdown": markdown(report)}
+    assert not _ACTS.search("".join(shown_as.values()))
+    assert not re.search(r"<script>|<img", shown_as["page"])
+    assert not re.search(r"(?<!\\)(<script>|<img|\]\(http)", shown_as["markdown"])
+    assert json.loads(json.dumps(report.to_json()), parse_constant=_no_json)
+
+
+@every_text
+@pytest.mark.parametrize("kind", ["failed", "waiting", "interrupted", "restarted", "gap"])
+def test_no_reason_of_another_user_acts_on_a_terminal_or_becomes_markup(
+    tmp_path: Path, text: str, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Recorded(state=kind, interrupted_at=(30,))
+    paths = record(tmp_path, RUN, SPEC, made)
+    told = {"reason": text, "name": text, "owner": text, "container": text}
+    with paths.events.open("a") as events:
+        for each in ("submitted", "started", kind):
+            events.write(json.dumps({"t": 1_789_000_100, "event": each, **told}) + "\n")
+    state = runs.state(paths)
+    tables.show_runs([state], as_json=False)
+    tables.show_status(state, as_json=False)
+    found = list(folder_events(paths, follow=False, alive=lambda: False))
+    print_events(found, Filter.of(None, None, None), as_json=False, live=False)
+    shown = _on_terminal(monkeypatch)
+    with view.LiveView() as live:
+        for event in found:
+            live.show(event)
+        live.say(text[:1000])
+    said = capsys.readouterr()
+    harmless(said.out, 12_000)
+    harmless(said.err, 12_000)
+    harmless(_without_cursor(shown.getvalue()))
+
+
+def test_a_picture_and_all_files_of_a_report_are_written_whatever_variants_are_called(tmp_path: Path) -> None:
+    variants = [text[:300] for text in TEXTS.values()]
+    for nodes in range(1, len(variants) + 1):
+        record(tmp_path, f"run-{nodes}", SPEC.model_copy(update={"nodes": nodes}), Recorded())
+    report = gather([f"run-{nodes}" for nodes in range(1, len(variants) + 1)], tmp_path, NOW)
+    rows = [replace(row, line=replace(row.line, variant=name)) for row, name in zip(report.rows, variants, strict=True)]
+    written = write(replace(report, title="".join(variants), rows=rows), tmp_path / "out")
+    assert written.picture and written.picture.stat().st_size > 10_000
+    assert not _ACTS.search(written.page.read_text())
+
+
+@pytest.mark.parametrize(
+    ("write_to", "text"),
+    [
+        (print, "colour \x1b[31mred\x1b[0m"),
+        (lambda text: view.PlainView().show(_line(text)), "colour \x1b[31mred\x1b[0m\x07"),
+    ],
+)
+def test_a_file_gets_every_line_of_output_as_it_was_written(
+    write_to: Callable[[str], None], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_to(text)
+    assert capsys.readouterr().out == text + "\n"
+
+
+def _line(text: str) -> Event:
+    return Event(1.0, "line", 1, 0, 1, {"rank": None, "stream": "o", "text": text})
+
+
+def test_a_terminal_gets_the_colours_of_a_line_and_no_other_control_character(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    view.PlainView().show(_line("a\t\x1b[1;31mred\x1b]0;title\x07\x1b[2J"))
+    assert capsys.readouterr().out == "a\t\x1b[1;31mred\\x1b]0;title\\x07\\x1b[2J\x1b[0m\n"
+
+
+def test_time_to_go_may_be_more_than_a_day() -> None:
+    pace = view.Pace()
+    pace.take(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))
+    pace.take(Event(2.0, "metric", values={"kind": "metric", "iteration": 1, "seconds": [1.0]}))
+    assert pace.status() == "1 it/s  ETA 27:46:40"

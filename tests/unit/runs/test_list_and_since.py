@@ -1,0 +1,83 @@
+"""What `list --mine` and `logs --since` leave out, over recorded runs of several people and ages."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.core import names
+from spotmpi.runs import reader as runs
+from spotmpi.runs import cache as run_cache
+from spotmpi.cli.main import main
+from spotmpi.agent import record
+from spotmpi.agent.lines import Line
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def spotmpi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command line over the runs folder of the test, for a user called ann."""
+    monkeypatch.setattr(names, "user", lambda: "ann")
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments, "--runs", str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said, complaint = capsys.readouterr()
+        return int(ended.value.code or 0), said, complaint
+
+    return command
+
+
+def recorded(folder: Path, run: str, lines: dict[str, float], owner: str | None = None) -> None:
+    """A run that succeeded, with each line as old as said, in seconds."""
+    moment = [time.time() - 9000.0]
+    (folder / run).mkdir()
+    written = record.Record(str(folder / run), clock=lambda: moment[0])
+    written.event(record.SUBMITTED, name=run, owner=owner)
+    written.event(record.STARTED, attempt=1)
+    for text, age in lines.items():
+        moment[0] = time.time() - age
+        written.line(1, 0, Line(0, "o", text))
+    written.event(record.SUCCEEDED)
+    written.close()
+
+
+def test_mine_are_the_runs_that_i_submitted_and_those_of_nobody_known(tmp_path: Path, spotmpi: Command) -> None:
+    for run, owner in (("hers", "ann"), ("his", "bob"), ("old", None)):
+        recorded(tmp_path, run, {}, owner)
+
+    assert [row.split()[0] for row in spotmpi("list")[1].splitlines()[1:]] == ["hers", "his", "old"]
+    assert "bob" in spotmpi("list")[1]
+    assert [each["id"] for each in json.loads(spotmpi("list", "--mine", "--json")[1])] == ["hers", "old"]
+
+
+def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: Path, spotmpi: Command) -> None:
+    plan: dict[str, Any] = {"run": "x-1", "name": "x", "owner": "bob"}
+    run_cache.create(names.RunPaths(tmp_path / "x-1"), "", plan, 1.0)
+    assert runs.state(names.RunPaths(tmp_path / "x-1")).owner == "bob"
+    assert json.loads(spotmpi("list", "--mine", "--json")[1]) == []
+
+
+def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: Command) -> None:
+    recorded(tmp_path, "run-1", {"early": 7500, "late": 300, "last": 5})
+
+    assert spotmpi("logs", "run-1")[1].splitlines() == ["early", "late", "last"]
+    assert spotmpi("logs", "run-1", "--since", "10m")[1].splitlines() == ["late", "last"]
+    assert spotmpi("logs", "run-1", "--since", "1m", "--grep", "la")[1].splitlines() == ["last"]
+    kinds = [json.loads(line)["event"] for line in spotmpi("logs", "run-1", "--since", "10m", "--json")[1].splitlines()]
+    assert kinds == ["line", "line", "succeeded"]
+
+
+def test_an_age_that_is_none_is_refused(tmp_path: Path, spotmpi: Command) -> None:
+    recorded(tmp_path, "run-1", {})
+    code, said, complaint = spotmpi("logs", "run-1", "--since", "yesterday")
+    assert (code, said) == (2, "")
+    assert "--since = 'yesterday': write a duration such as" in complaint

@@ -1,0 +1,275 @@
+"""Which of an environment's node groups a run gets, what its pods ask for, and how a run that fits none is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spotmpi.api import runs as api
+from spotmpi.backends.targets import Where
+from spotmpi.core.environment import NodeGroup
+from spotmpi.core.errors import InputError
+from spotmpi.images import build as images
+from spotmpi.images.registry import Pinned
+from spotmpi.spec.job import from_values
+from spotmpi.spec.node_groups import Choice, choose
+from tests.unit.core.test_environment import OUTPUTS
+
+Object = dict[str, Any]
+LABEL = "spotmpi.dev/group"
+
+
+def group(name: str, gpus: int = 1, model: str = "t4", **more: Any) -> NodeGroup:
+    labels = {LABEL: name, **({"k8s.amazonaws.com/accelerator": model} if gpus else {})}
+    values = {**OUTPUTS["node_groups"][0], "name": name, "type": f"{name}.xlarge", "gpus": gpus, "labels": labels}
+    return NodeGroup.model_validate({**values, "max": 8, **more})
+
+
+CPUS, T4, FOUR = (
+    group("c6i", 0),
+    group("g4dn"),
+    group("g5", 4, "a10g", vcpus=48, memory_mib=196608, allocatable_mib=190000),
+)
+
+
+def chosen(groups: list[NodeGroup], **values: Any) -> Choice:
+    found = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
+    assert isinstance(found, Choice), found
+    return found
+
+
+def refused(groups: list[NodeGroup], **values: Any) -> str:
+    found = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
+    assert isinstance(found, list), found
+    return "; ".join(map(str, found))
+
+
+@pytest.mark.parametrize(
+    ("groups", "values", "names", "gpus"),
+    [
+        ([T4, FOUR], {"resources": {"gpu": 1}}, ["g4dn"], 1),
+        ([T4, FOUR], {"resources": {"gpu": 1}, "slots": 4}, ["g5"], 1),
+        ([T4, FOUR], {"resources": {"gpu": 2}, "slots": 2}, ["g5"], 2),
+        ([T4, CPUS], {}, ["c6i"], 0),
+        ([T4, CPUS], {"slots": 4}, ["c6i"], 0),
+        ([FOUR, T4], {}, ["g4dn"], 1),
+        ([FOUR], {"slots": 4}, ["g5"], 1),
+        ([FOUR], {"kubernetes": {"spread": "any"}}, ["g5"], 0),
+        ([FOUR], {"kubernetes": {"spread": "any"}, "resources": {"gpu": 2}, "nodes": 16}, ["g5"], 2),
+        ([T4, group("g6", model="l4")], {"kubernetes": {"node_groups": ["g6"]}}, ["g6"], 1),
+        (
+            [T4, group("g6", model="l4")],
+            {"kubernetes": {"node_groups": ["g6", "g4dn"]}, "nodes": 16},
+            ["g4dn", "g6"],
+            1,
+        ),
+    ],
+)
+def test_the_first_group_that_fits_is_chosen_and_filled(
+    groups: list[NodeGroup], values: Object, names: list[str], gpus: int
+) -> None:
+    found = chosen(groups, **values)
+    assert [each.name for each in found.groups] == names
+    assert found.spec.resources.gpu == gpus
+
+
+def test_type_placement_group_and_labels_tell_like_groups_apart() -> None:
+    near = group("g5", placement_group=True)
+    far = group("g5-spread", type="g5.xlarge", placement_group=False)
+    groups = [T4, near, far]
+    for asked, name in (
+        ({"instance_type": "g5.xlarge"}, "g5"),
+        ({"instance_type": "g5.xlarge", "placement_group": False}, "g5-spread"),
+        ({"node_selector": {LABEL: "g5-spread", "disk": "ssd"}}, "g5-spread"),
+        ({"node_selector": {"node.kubernetes.io/instance-type": "g4dn.xlarge"}}, "g4dn"),
+    ):
+        assert [each.name for each in chosen(groups, kubernetes=asked).groups] == [name]
+
+
+def test_groups_that_fit_as_well_are_told() -> None:
+    assert chosen([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
+
+
+def test_an_environment_that_does_not_say_what_pods_can_have_is_held_against_all_of_a_node() -> None:
+    older = group("g4dn", allocatable_mib=None)
+    assert [each.name for each in chosen([older], resources={"memory": "16Gi"}).groups] == ["g4dn"]
+    assert "MiB for pods per node: 16384; asked for: 17408" in refused([older], resources={"memory": "17Gi"})
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            {"nodes": 9},
+            "nodes = 9: 9 nodes x 1 slots fit no node group; g4dn (g4dn.xlarge): there are at most 8 nodes; g5",
+        ),
+        (
+            {"resources": {"gpu": 8}},
+            "g4dn (g4dn.xlarge): GPUs per node: 1, asked for: 8; g5 (g5.xlarge): GPUs per node: 4",
+        ),
+        ({"slots": 2}, "g5 (g5.xlarge): GPUs per node: 4, none of which may stay idle: use slots = 4, or spread"),
+        ({"resources": {"cpu": 5}}, "g4dn (g4dn.xlarge): CPUs per node: 4, asked for: 5"),
+        (
+            {"resources": {"memory": "16Gi"}, "nodes": 2},
+            "g4dn (g4dn.xlarge): MiB for pods per node: 15454 of 16384, the rest is the node's own; asked for: 16384",
+        ),
+        (
+            {"kubernetes": {"node_groups": ["p3", "g4dn"]}},
+            "kubernetes.node_groups = 'p3': the environment has: g4dn, g5",
+        ),
+        (
+            {"kubernetes": {"instance_type": "p3.2xlarge"}},
+            "g4dn (g4dn.xlarge): asked for: p3.2xlarge; g5 (g5.xlarge): asked for: p3.2xlarge",
+        ),
+        ({"kubernetes": {"placement_group": True}}, "g4dn (g4dn.xlarge): it has no placement group; g5"),
+        (
+            {"kubernetes": {"node_selector": {LABEL: "g5"}}},
+            "g4dn (g4dn.xlarge): asked for: spotmpi.dev/group=g5; g5 (g5.xlarge): GPUs per node",
+        ),
+        (
+            {"kubernetes": {"node_groups": ["g5"]}},
+            "kubernetes.node_groups = ['g5']: 1 nodes x 1 slots fit no node group",
+        ),
+    ],
+)
+def test_a_run_that_fits_no_group_is_told_why_for_each(values: Object, told: str) -> None:
+    assert told in refused([T4, FOUR], **values)
+
+
+def test_groups_with_different_numbers_of_gpus_are_not_mixed() -> None:
+    values = {"kubernetes": {"node_groups": ["g4dn", "g5"], "spread": "any"}, "resources": {"gpu": 1}}
+    assert "have different numbers of GPUs" in refused([T4, FOUR], **values)
+
+
+@pytest.mark.parametrize(
+    ("image", "capability", "arguments"),
+    [
+        ("pytorch", "7.5", []),
+        ("pytorch", "8.9", []),
+        ("pytorch", None, []),
+        ("pytorch", "7.0", ["BASE_IMAGE", "REQUIREMENTS"]),
+        ("chainermn", "7.0", []),
+        ("chainermn", "3.7", None),
+        ("pytorch", "3.7", None),
+        ("chainermn", "10.0", None),
+    ],
+)
+def test_an_image_is_built_in_a_way_that_has_kernels_for_the_gpu_or_there_is_none(
+    image: str, capability: str | None, arguments: list[str] | None
+) -> None:
+    build = images.build_with_kernels(image, capability)
+    assert (build and [name for name, _ in build.arguments]) == arguments
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The outputs of an environment with T4, V100 and K80 nodes, and a kubeconfig."""
+    monkeypatch.chdir(tmp_path)
+    groups = [group("g4dn"), group("p3", model="v100"), group("p2", model="k80")]
+    repositories = {name: f"registry/{name}" for name in ("chainermn", "pytorch")}
+    outputs = {
+        **OUTPUTS,
+        "node_groups": [each.model_dump(mode="json") for each in groups],
+        "repositories": repositories,
+    }
+    path = tmp_path / "lab.json"
+    path.write_text(json.dumps(outputs))
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config = {"current-context": "c", "contexts": [context], "users": [{"name": "u", "user": {"token": "t"}}]}
+    config["clusters"] = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    return path
+
+
+def planned(lab: Path, *overrides: str) -> Object:
+    return api.plan({"image": "pytorch", "program": "digits", "nodes": 2}, overrides, Where(str(lab)))
+
+
+def pod_of(plan: Object) -> Object:
+    found: Object = plan["objects"][0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return found
+
+
+def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab: Path) -> None:
+    plan = planned(lab)
+
+    pod = pod_of(plan)
+    assert pod["nodeSelector"][LABEL] == "g4dn"
+    taint = {"key": "nvidia.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
+    assert taint in pod["tolerations"]
+    assert pod["containers"][0]["resources"]["requests"] == {"cpu": "2400m", "nvidia.com/gpu": "1"}
+    assert "topologySpreadConstraints" in pod
+    assert plan["notes"] == [
+        "node group g4dn: g4dn.xlarge, GPUs per slot: 1 (kubernetes.node_groups could name p3, p2, which fit as well)"
+    ]
+    agents = json.loads(plan["objects"][1]["data"]["plan.json"])
+    assert agents["work"]["resources"]["gpu"] == 1
+    assert agents["work"]["container"] == pod["containers"][0]["image"]
+    assert agents["machine"] == {
+        **{"zone": "us-east-1a", "node_group": "g4dn", "type": "g4dn.xlarge", "market": "spot"},
+        "placement_group": "no",
+    }
+
+
+def test_gpus_that_need_another_build_get_it_and_its_line_is_told(lab: Path) -> None:
+    plan = planned(lab, "kubernetes.node_groups+=p3")
+
+    assert pod_of(plan)["containers"][0]["image"] != pod_of(planned(lab))["containers"][0]["image"]
+    assert plan["notes"][1].endswith("--build-arg REQUIREMENTS=requirements-v100.lock --on STACK")
+
+
+def test_an_image_without_kernels_for_the_gpu_is_refused(lab: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"image = 'pytorch': no build has kernels for the GPUs of p2 \(p2.xlarge, sm_37\)"
+    ):
+        planned(lab, "kubernetes.node_groups+=p2")
+    assert pod_of(planned(lab, "kubernetes.node_groups+=p2", "kubernetes.image=mine:1"))["nodeSelector"][LABEL] == "p2"
+
+
+def test_all_that_keeps_a_run_off_the_environment_is_told_with_what_else_is_wrong(lab: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        planned(lab, "slots=2", "program=none")
+    assert [problem.field for problem in caught.value.problems] == ["program", "nodes"]
+
+
+def test_a_named_image_is_pulled_and_recorded_as_its_registry_tells_it(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "spotmpi.images.registry.pin_named", lambda reference: Pinned(f"{reference}@sha256:1", "a note")
+    )
+    plan = planned(lab, "kubernetes.image=mine")
+
+    assert pod_of(plan)["containers"][0]["image"] == "mine@sha256:1" and "a note" in plan["notes"]
+    assert json.loads(plan["objects"][1]["data"]["plan.json"])["work"]["container"] == "mine@sha256:1"
+    assert 'image = "mine"' in json.loads(plan["objects"][1]["data"]["plan.json"])["files"]["spec.toml"]
+
+
+def test_node_groups_without_an_environment_are_refused(lab: Path) -> None:
+    spec = {"command": ["true"], "kubernetes": {"node_groups": ["g4dn"], "image": "mine:1"}, "launcher": "none"}
+    with pytest.raises(
+        InputError, match=r"kubernetes.node_groups = \['g4dn'\]: no environment is named that has groups"
+    ):
+        api.plan(spec, (), Where("kubernetes"))
+    assert api.plan(spec)["backend"] == "local"
+
+
+def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def node_price(environment: Any, groups: list[NodeGroup]) -> float:
+        asked.append([each.name for each in groups])
+        return 2.0
+
+    monkeypatch.setattr("spotmpi.aws.node_price.node_price", node_price)
+    plan = planned(lab, "limits.cost=1", "kubernetes.node_groups+=p3")
+
+    assert asked and all(names == ["p3"] for names in asked)
+    assert json.loads(plan["objects"][1]["data"]["plan.json"])["rate"] == 4.0

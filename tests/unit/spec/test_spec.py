@@ -1,0 +1,238 @@
+"""The job spec: read from TOML, overridden, checked, and written back."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from spotmpi.core import names
+from spotmpi.core.errors import InputError, SpotmpiError
+from spotmpi.spec import template as spec_template
+from spotmpi.spec.job import Data, JobSpec, duration, from_values, load, read_duration, seconds
+
+
+def problems(values: dict[str, Any], *overrides: str) -> dict[str, str]:
+    with pytest.raises(InputError) as caught:
+        from_values(values, overrides)
+    return {problem.field: str(problem) for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86400), ("0.5s", 0.5), (" 1.5 m ", 90)]
+)
+def test_a_duration_is_a_number_with_its_unit(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-5s", "1 week", "1e3s", "10 mins", "ten", "1m30s", "nan s"])
+def test_what_is_no_duration_is_refused_with_its_field(text: str) -> None:
+    with pytest.raises(InputError, match=r"--older = .*write a duration such as"):
+        read_duration("--older", text)
+
+
+@pytest.mark.parametrize("value", [0.5, 1, 59.25, 60, 90, 3600, 5400, 86400, 1234567, 1234567.125, 0.001, 100000.5])
+def test_a_duration_is_written_as_it_is_read(value: float) -> None:
+    assert seconds(duration(value)) == value
+
+
+def test_a_whole_spec_of_defaults_is_valid_toml_and_comes_back_equal(tmp_path: Path) -> None:
+    spec = from_values({"program": "digits", "image": "chainermn"})
+    path = tmp_path / "spec.toml"
+    path.write_text(spec.to_toml())
+
+    assert load(path) == spec
+
+
+def test_every_key_survives_being_written_and_read(tmp_path: Path) -> None:
+    spec = from_values(
+        {
+            "name": "a \"name\" with 'quotes',\nlines, \\ and ünïcode 🚀",
+            "image": "pytorch",
+            "command": ["python", "train.py", 'a "b"', "", "\t", "two\nlines"],
+            "args": ["--x", "1"],
+            "nodes": 3,
+            "slots": 2,
+            "launcher": "torchrun",
+            "data": str(tmp_path),
+            "env": {"A": "", "B": "x=y", "C": "'"},
+            "resources": {"cpu": 2, "memory": "1.5Gi", "gpu": 1},
+            "checkpoint": {"every": "90s", "keep": 5, "path": str(tmp_path / "kept"), "grace": "100s"},
+            "limits": {"start": 1, "run": "2h", "no_progress": "1.5m", "failures": 0, "interruptions": 7},
+            "metrics": {"pattern": r"(?P<iteration>\d+)\s'\"", "samples_per_iteration": 8},
+        }
+    )
+    path = tmp_path / "spec.toml"
+    path.write_text(spec.to_toml())
+
+    assert load(path) == spec
+    assert spec.limits.run == 7200 and spec.checkpoint.every == 90
+
+
+def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
+    told = problems(
+        {
+            "nodes": 0,
+            "slots": -1,
+            "launcher": "slurm",
+            "limits": {"run": "soon", "failures": -1, "no_progress": 0},
+            "checkpoint": {"every": "inf", "keep": 0},
+            "resources": {"memory": "lots", "gpu": 1.5},
+            "metrics": {"samples_per_iteration": 0},
+            "env": {"A": 1},
+            "args": "--epochs 3",
+            "imgae": "chainermn",
+        }
+    )
+
+    assert set(told) == {
+        *("nodes", "slots", "launcher", "limits.run", "limits.failures", "limits.no_progress", "checkpoint.every"),
+        *("checkpoint.keep", "resources.memory", "resources.gpu", "metrics.samples_per_iteration", "env.A", "args"),
+        "imgae",
+    }
+    assert told["nodes"] == "nodes = 0: input should be greater than or equal to 1"
+    assert told["limits.run"] == 'limits.run = \'soon\': write a duration such as "90s", "10m", "2h" or "1d"'
+    assert told["launcher"].startswith("launcher = 'slurm': input should be 'mpirun', 'torchrun' or 'none'")
+    assert all("\n" not in text for text in told.values())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 400 + "d"])
+def test_no_time_is_infinite(value: object) -> None:
+    assert list(problems({"limits": {"run": value}})) == ["limits.run"]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"imgae": "x"}, "imgae = 'x': unknown key; did you mean image?"),
+        ({"node": 2}, "node = 2: unknown key; did you mean nodes?"),
+        ({"limits": {"failure": 1}}, "limits.failure = 1: unknown key; did you mean failures?"),
+        ({"checkpoint": {"dir": "x"}}, "checkpoint.dir = 'x': unknown key; known here: every, keep, path, grace"),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_likeliest_known_one(values: dict[str, Any], told: str) -> None:
+    assert list(problems(values).values()) == [told]
+
+
+def test_a_table_where_a_value_belongs_and_the_other_way_round_are_told() -> None:
+    assert set(problems({"limits": 3, "name": {"a": 1}, "nodes": [1], "env": "A=1"})) == {
+        "limits",
+        "name",
+        "nodes",
+        "env",
+    }
+
+
+def test_a_hostile_key_stays_on_one_line() -> None:
+    (told,) = problems({"a\nb": 1}).values()
+    assert "\n" not in told and "a\\nb" in told
+
+
+@pytest.mark.parametrize(
+    ("mount", "field", "told"),
+    [
+        ({"path": "/a"}, "kubernetes.mounts.0", "give exactly one of claim, secret, config_map and empty"),
+        ({"path": "/a", "claim": "a", "secret": "b"}, "kubernetes.mounts.0", "give exactly one of claim, secret"),
+        ({"path": "/a", "empty": "10GB"}, "kubernetes.mounts.0.empty", "string should match pattern"),
+        ({"path": "/a", "clam": "a"}, "kubernetes.mounts.0.clam", "unknown key; did you mean claim?"),
+    ],
+)
+def test_a_mount_says_in_one_way_what_it_is(mount: dict[str, Any], field: str, told: str) -> None:
+    found = problems({"kubernetes": {"mounts": [mount]}})
+    assert list(found) == [field] and told in found[field]
+
+
+def test_a_relative_data_path_that_leads_nowhere_here_is_left_for_the_run_volume(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('data = "sets/voc"\n')
+
+    assert load(tmp_path / "job.toml").data == Data(path="sets/voc")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"nodes = ", "is not TOML"),
+        (b"nodes = 1\nnodes = 2", "is not TOML"),
+        (b"\xff\xfe", "cannot be read as a text file"),
+        (b"nodes = 1 # \xe9", "cannot be read as a text file"),
+    ],
+)
+def test_a_malformed_file_is_told_with_its_path(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / 'a job\'s "spec".toml'
+    path.write_bytes(content)
+
+    with pytest.raises(InputError, match=told) as caught:
+        load(path)
+    assert repr(str(path))[1:20] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no such file; `spotmpi init` writes one"):
+        load(tmp_path / "job.toml")
+    with pytest.raises(InputError, match="cannot be read as a text file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "title"),
+    [
+        ({"name": "mine"}, "mine"),
+        ({"program": "digits"}, "digits"),
+        ({"command": ["python", "-u", "deep/train_it.py", "x"]}, "train_it"),
+        ({"command": ["/usr/bin/true"]}, "true"),
+        ({"command": ["python3", "-c", "print('a b.py')"]}, "python3"),
+        ({}, "run"),
+    ],
+)
+def test_a_run_without_a_name_is_called_after_what_it_runs(values: dict[str, Any], title: str) -> None:
+    assert from_values(values).title == title
+
+
+def test_the_template_is_valid_as_it_is() -> None:
+    spec = from_values(tomllib.loads(spec_template.template()))
+
+    assert (spec.image, spec.program, spec.world_size) == ("chainermn", "digits", 2)
+
+
+def test_the_template_names_every_key_and_is_valid_with_all_of_them_in() -> None:
+    text = spec_template.template()
+    lines = []
+    for line in text.splitlines():
+        key = re.match(r"# (\[\w+\]|\w+ = .*)", line)
+        lines.append(line[2:] if key and not line.startswith("# A spotmpi") else line)
+    values = tomllib.loads("\n".join(lines))
+
+    def keys(model: type[BaseModel], found: dict[str, Any], path: str = "") -> list[str]:
+        missing = []
+        for name, info in model.model_fields.items():
+            kind = info.annotation
+            if name not in found:
+                missing.append(path + name)
+            elif isinstance(kind, type) and issubclass(kind, BaseModel):
+                missing += keys(kind, found[name], f"{path}{name}.")
+        return missing
+
+    assert keys(JobSpec, values) == ["command"]  # named beside the program that it would replace
+    assert 'command = ["python"' in text
+    JobSpec.model_validate(values)
+
+
+def test_init_never_overwrites(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text("mine")
+
+    with pytest.raises(InputError, match="exists already"):
+        spec_template.write(path)
+    with pytest.raises(SpotmpiError, match="cannot write"):
+        spec_template.write(tmp_path / "no" / "folder.toml")
+
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", sorted(names.EXAMPLES.glob("*.toml")), ids=lambda path: path.name)
+def test_every_example_is_a_valid_spec(path: Path) -> None:
+    assert load(path).title

@@ -1,0 +1,88 @@
+"""`--set` over a spec file: what it replaces, adds, and refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from spotmpi.core.errors import InputError
+from spotmpi.spec.job import Data, from_values, load
+from tests.unit.spec.test_spec import problems
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "value"),
+    [
+        ("nodes=4", "nodes", 4),
+        ("limits.failures=0", "limits", {"failures": 0}),
+        ("limits.run=8h", "limits", {"run": 28800.0}),
+        ("name=two words", "name", "two words"),
+        ('name="quoted"', "name", "quoted"),
+        ("name=a=b", "name", "a=b"),
+        ("name=", "name", ""),
+        ('args=["--epochs", "3"]', "args", ["--epochs", "3"]),
+        ("env.COUNT=3", "env", {"COUNT": "3"}),
+        ('env.TEXT="3"', "env", {"TEXT": "3"}),
+        ("env.FLAG=true", "env", {"FLAG": "true"}),
+        (" nodes = 2", "nodes", 2),
+    ],
+)
+def test_an_override_replaces_one_key(override: str, field: str, value: object) -> None:
+    spec = from_values({"nodes": 1, "name": "before"}, [override])
+
+    found = getattr(spec, field)
+    if isinstance(found, BaseModel):
+        found = found.model_dump(exclude_defaults=True)
+        value = from_values({field: value}).model_dump(exclude_defaults=True)[field]
+    assert found == value
+
+
+def test_the_last_override_of_a_key_wins_and_the_others_stay() -> None:
+    spec = from_values({"limits": {"failures": 5, "run": "1h"}}, ["limits.failures=1", "limits.failures=2"])
+
+    assert (spec.limits.failures, spec.limits.run) == (2, 3600)
+
+
+@pytest.mark.parametrize("override", ["nodes", "", "=3", ".a=3", "limits.=3", "a..b=1"])
+def test_an_override_that_is_none_is_told_with_its_form(override: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"--set = {override!r}: write it as key=value")):
+        from_values({}, [override])
+
+
+def test_an_override_below_a_single_value_is_told() -> None:
+    with pytest.raises(InputError, match=r"nodes is a single value and has no a\.b"):
+        from_values({"nodes": 1}, ["nodes.a.b=3"])
+
+
+def test_an_override_may_add_to_a_list() -> None:
+    values = {"args": ["--a"], "kubernetes": {"secrets": ["one"]}}
+
+    spec = from_values(values, ["args+=--b", 'args+=["c d", "e"]', "kubernetes.secrets+=two", "forward+=TOKEN"])
+
+    assert (spec.args, spec.kubernetes.secrets) == (["--a", "--b", "c d", "e"], ["one", "two"])
+    assert spec.forward == ["TOKEN"]
+    with pytest.raises(InputError, match="--set = 'nodes\\+=1': nodes is no list that could be added to"):
+        from_values({"nodes": 1}, ["nodes+=1"])
+
+
+def test_an_unknown_key_in_an_override_is_told_like_any_other() -> None:
+    assert problems({}, "limit.failures=3") == {"limit": "limit = {'failures': 3}: unknown key; did you mean limits?"}
+
+
+def test_paths_in_a_file_are_meant_from_the_file_and_overrides_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "voc").mkdir(parents=True)
+    (here / "voc").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    (there / "job.toml").write_text('data = "voc"\n[kubernetes]\ntemplates = ["pod.yaml", "configmap:gpus"]\n')
+
+    assert load(there / "job.toml").data == Data(path=str(there / "voc"))
+    assert load(there / "job.toml").kubernetes.templates == [str(there / "pod.yaml"), "configmap:gpus"]
+    assert load(there / "job.toml", ["data=voc"]).data == Data(path=str(here / "voc"))
+    monkeypatch.setenv("HOME", str(there))
+    assert from_values({"data": "~/voc"}).data == Data(path=str(there / "voc"))

@@ -1,0 +1,178 @@
+"""Everything wrong with a spec at a place, told at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spotmpi.core.errors import InputError
+from spotmpi.spec.job import from_values
+from spotmpi.spec.validate import Surroundings, require_valid, validate
+
+HERE = Surroundings(
+    programs={"chainermn": ("allreduce", "digits"), "pytorch": ("digits", "ssd")},
+    tools=frozenset({"mpirun", "torchrun", "none"}),
+    gpus=2,
+    processes=64,
+    variables=frozenset({"TOKEN"}),
+)
+GOOD: dict[str, Any] = {"image": "chainermn", "program": "digits"}
+
+
+def mounted(*mounts: dict[str, Any]) -> dict[str, Any]:
+    return {"command": ["x"], "kubernetes": {"mounts": list(mounts)}}
+
+
+def secret_env(**sources: str) -> dict[str, Any]:
+    return {"command": ["x"], "kubernetes": {"secret_env": sources}}
+
+
+def told(values: dict[str, Any], there: Surroundings = HERE) -> list[str]:
+    return [str(problem) for problem in validate(from_values(values), there)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        GOOD,
+        {"command": ["python3", "train.py"]},
+        {"command": ["true"], "launcher": "none", "where": "first", "nodes": 4},
+        {"image": "pytorch", "program": "ssd", "launcher": "torchrun", "resources": {"gpu": 1}, "slots": 2},
+        {"command": ["x"], "env": {"_A1": "", "b": "any\nthing"}},
+        {"command": ["x"], "metrics": {"pattern": r"it (?P<iteration>\d+)", "samples_per_iteration": 3}},
+        {**GOOD, "mpi": {"args": ["--mca", "pml", "ucx", "--bind-to", "core", "-x", "A"]}, "forward": ["TOKEN"]},
+        mounted({"path": "/a", "claim": "c"}, {"path": "/a/b", "empty": "1Gi"}, {"path": "/spotmpix", "secret": "s"}),
+        secret_env(HF_TOKEN="hugging-face/token"),
+    ],
+)
+def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
+    assert told(values) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, "program: give exactly one of program and command, not neither"),
+        ({**GOOD, "command": ["x"]}, "program = 'digits': give exactly one of program and command, not both"),
+        ({"command": []}, "command = []: write the command as a list"),
+        ({"command": [""]}, "command = ['']: write the command as a list"),
+        ({"command": ["x"], "args": ["a\0b"]}, "args = ['a\\x00b']: remove the zero byte"),
+        ({"image": "caffe", "program": "digits"}, "image = 'caffe': use one of: chainermn, pytorch"),
+        ({"program": "digits"}, "image: a program needs one of the images: chainermn, pytorch"),
+        ({"image": "chainermn", "program": "ssd"}, "program = 'ssd': the chainermn image has: allreduce, digits"),
+        ({"command": ["x"], "launcher": "none", "slots": 2}, 'slots = 2: launcher "none" starts one process per node'),
+        ({**GOOD, "where": "first"}, "where = 'first': only launcher \"none\" runs on the first node alone"),
+        ({**GOOD, "launcher": "torchrun"}, "launcher = 'torchrun': the chainermn image has no torchrun"),
+        ({"command": ["x"], "env": {"A B": "1"}}, "env.A B = '1': a variable's name has letters, digits and _ only"),
+        ({"command": ["x"], "env": {"": "1"}}, "env. = '1': a variable's name has letters"),
+        ({"command": ["x"], "env": {"A=B": "1"}}, "env.A=B = '1': a variable's name has letters"),
+        ({"command": ["x"], "env": {"SPOTMPI_RUN": "1"}}, "env.SPOTMPI_RUN = '1': names with SPOTMPI_ are set by"),
+        ({"command": ["x"], "env": {"A": "\0"}}, "env.A = '\\x00': remove the zero byte"),
+        ({**GOOD, "resources": {"gpu": 3}}, "resources.gpu = 3: 3 GPUs are asked for, 2 are here"),
+        ({**GOOD, "nodes": 65}, "nodes = 65: 65 nodes x 1 slots are more than the 64 processes possible here"),
+        ({**GOOD, "slots": 10**9}, "nodes = 1: 1 nodes x 1000000000 slots are more than"),
+        ({"command": ["x"], "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
+        ({"command": ["x"], "metrics": {"pattern": "a"}}, "metrics.pattern = 'a': needs the named group"),
+        (
+            {"command": ["x"], "metrics": {"pattern": "(?P<iteration>a)(?P<seconds>b)"}},
+            "metrics.pattern = '(?P<iteration>a)(?P<seconds>b)': the name seconds has a meaning of its own",
+        ),
+        (
+            {"command": ["x"], "forward": ["HOMEE"]},
+            "forward = 'HOMEE': is not set here: export it first, or give it a val",
+        ),
+        ({"command": ["x"], "forward": ["A=b"]}, "forward = 'A=b': a variable's name has letters, digits and _ only"),
+        (
+            {"command": ["x"], "forward": ["TOKEN"], "env": {"TOKEN": ""}},
+            "forward = 'TOKEN': is given a value by env or",
+        ),
+        (
+            {**GOOD, "mpi": {"args": ["-np", "4"]}},
+            "mpi.args = '-np': the run itself says how many ranks there are and wh",
+        ),
+        ({**GOOD, "mpi": {"args": ["--hostfile=h"]}}, "mpi.args = '--hostfile=h': the run itself says how many ranks"),
+        (
+            mounted({"path": "cache", "claim": "c"}),
+            "kubernetes.mounts.0.path = 'cache': write an absolute path below /",
+        ),
+        (
+            mounted({"path": "/a/../b", "claim": "c"}),
+            "kubernetes.mounts.0.path = '/a/../b': write an absolute path bel",
+        ),
+        (mounted({"path": "/", "claim": "c"}), "kubernetes.mounts.0.path = '/': write an absolute path below /"),
+        (
+            mounted({"path": "/spotmpi/work", "empty": "1Gi"}),
+            "kubernetes.mounts.0.path = '/spotmpi/work': is spotmpi's",
+        ),
+        (
+            mounted({"path": "/a", "secret": "s"}, {"path": "/a", "config_map": "c"}),
+            "kubernetes.mounts.1.path = '/a': is mounted twice",
+        ),
+        (
+            {"command": ["x"], "kubernetes": {"labels": {"spotmpi.dev/run": "other-1"}}},
+            "kubernetes.labels.spotmpi.dev/run = 'other-1': spotmpi finds its runs by this label: choose another key",
+        ),
+        (
+            {"command": ["x"], "kubernetes": {"labels": {"app.kubernetes.io/managed-by": "helm"}}},
+            "kubernetes.labels.app.kubernetes.io/managed-by = 'helm': spotmpi finds",
+        ),
+        (secret_env(A="key"), "kubernetes.secret_env.A = 'key': write it as SECRET/KEY"),
+        (secret_env(SPOTMPI_RUN="a/b"), "kubernetes.secret_env.SPOTMPI_RUN = 'a/b': a variable's name has letters"),
+        ({**secret_env(A="a/b"), "env": {"A": "1"}}, "kubernetes.secret_env.A = 'a/b': env.A gives it already"),
+        ({**GOOD, "metrics": {"samples_per_iteration": 3}}, "metrics.samples_per_iteration = 3: our programs report"),
+    ],
+)
+def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expected: str) -> None:
+    (found,) = told(values)
+    assert found.startswith(expected)
+
+
+def test_what_the_place_lacks_is_told() -> None:
+    bare = Surroundings(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
+
+    found = told({"command": ["x"], "data": "/nowhere", "launcher": "torchrun"}, bare)
+
+    assert found == [
+        "command = 'x': is no command that can be started here; check its name and PATH",
+        "launcher = 'torchrun': no torchrun on PATH: install it, or name an image that brings it, "
+        'such as image = "pytorch"',
+        "data = '/nowhere': is not a folder that can be read; check the path",
+    ]
+
+
+def test_all_problems_are_raised_at_once() -> None:
+    spec = from_values({"image": "caffe", "program": "x", "command": ["y"], "slots": 3, "launcher": "none"})
+
+    with pytest.raises(InputError) as caught:
+        require_valid(spec, HERE)
+
+    assert [problem.field for problem in caught.value.problems] == ["program", "image", "slots"]
+    assert caught.value.exit_code == 2
+
+
+RUN_VOLUME = ("/spotmpi/volume", "/kept")
+
+
+@pytest.mark.parametrize(
+    ("path", "lasting", "remedy"),
+    [
+        ("kept", RUN_VOLUME, None),
+        ("/spotmpi/volume/kept", RUN_VOLUME, None),
+        ("/kept", RUN_VOLUME, None),
+        ("/anywhere", None, None),
+        ("/tmp/kept", RUN_VOLUME, "use a relative path, or one in /spotmpi/volume, /kept"),
+        ("../../../../tmp", RUN_VOLUME, "use a relative path, or one in /spotmpi/volume, /kept"),
+        ("/keptt", RUN_VOLUME, "use a relative path, or one in /spotmpi/volume, /kept"),
+        ("kept", ("/kept",), "use a relative path, or one in /kept"),
+        ("kept", (), "set kubernetes.volume to a claim"),
+    ],
+)
+def test_checkpoints_are_kept_where_they_outlive_a_pod_or_the_spec_is_refused(
+    path: str, lasting: tuple[str, ...] | None, remedy: str | None
+) -> None:
+    found = told({**GOOD, "checkpoint": {"path": path}}, replace(HERE, lasting=lasting))
+
+    words = f"checkpoint.path = {path!r}: is on no volume that outlives the pods: {remedy}"
+    assert found == ([] if remedy is None else [words])

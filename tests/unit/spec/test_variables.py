@@ -1,0 +1,125 @@
+"""Variables that ranks get from the terminal: by value, or by Secret without a trace of their value."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spotmpi.api import runs as api
+from spotmpi.backends.kubernetes import backend as kubernetes
+from spotmpi.backends.targets import Where
+from spotmpi.cli.options import overrides
+from spotmpi.core.errors import InputError
+
+Object = dict[str, Any]
+JOB: Object = {"command": ["sh", "-c", 'echo "$TOKEN, $PLAIN"'], "launcher": "none", "kubernetes": {"image": "base:1"}}
+VALUE = "s3cret-value"
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A terminal with a token in its environment and a cluster in its kubeconfig."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOKEN", VALUE)
+    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "training"}}
+    config = {"current-context": "c", "contexts": [context], "users": [{"name": "u", "user": {"token": "t"}}]}
+    config["clusters"] = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+
+def given(*variables: str) -> list[str]:
+    return overrides(None, None, None, list(variables))
+
+
+def planned(*variables: str) -> Object:
+    return api.plan(JOB, given(*variables), Where("kubernetes"))
+
+
+@pytest.mark.parametrize("value", ["", "1", '"quoted"', "a=b", "[1]", "two words", "ü 🚀", "a\nb\t\\", "'"])
+def test_a_value_is_taken_as_it_is_written(value: str) -> None:
+    assert api.read_spec(JOB, given(f"PLAIN={value}")).env == {"PLAIN": value}
+
+
+def test_variables_add_to_those_of_the_spec() -> None:
+    spec = api.read_spec({**JOB, "env": {"A": "1", "B": "1"}, "forward": ["HOME"]}, given("B=2", "TOKEN"))
+    assert (spec.env, spec.forward) == ({"A": "1", "B": "2"}, ["HOME", "TOKEN"])
+
+
+@pytest.mark.parametrize("text", ["A B=1", "=1", "", "1A", "A.B=1", "A+=1"])
+def test_what_is_no_name_of_a_variable_is_told_without_its_value(text: str) -> None:
+    with pytest.raises(InputError, match="write it as NAME or NAME=VALUE"):
+        given(text)
+
+
+def test_a_name_that_is_not_set_here_is_told_with_both_ways_out() -> None:
+    with pytest.raises(InputError, match=r"forward = 'ABSENT': is not set here: export it first, or .*ABSENT=VALUE"):
+        planned("ABSENT")
+
+
+def test_a_clusters_plan_names_a_forwarded_variable_and_holds_its_value_nowhere() -> None:
+    plan = planned("TOKEN", "PLAIN=2")
+
+    assert VALUE not in json.dumps(plan)
+    jobset, config_map, secret, _ = plan["objects"]
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    reference = {"name": secret["metadata"]["name"], "key": "env.TOKEN"}
+    assert {"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}} in pod["containers"][0]["env"]
+    assert secret["stringData"]["env.TOKEN"] == "<made at submission>"
+    assert json.loads(config_map["data"]["plan.json"])["environment"]["PLAIN"] == "2"
+
+
+class RecordingApi:
+    """Keeps what is created."""
+
+    namespace, context = "training", "lab"
+
+    def __init__(self) -> None:
+        self.created: list[Object] = []
+
+    async def create(self, values: Object) -> Object:
+        await asyncio.sleep(0)
+        self.created.append(values)
+        return {"metadata": {"uid": "7", "creationTimestamp": "2026-11-20T11:00:00Z"}}
+
+    async def find(self, kind: str, name: str) -> Object | None:
+        return None
+
+    async def patch(self, kind: str, name: str, values: Object) -> None:
+        return None
+
+
+def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cluster = RecordingApi()
+    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: cluster)
+    backend = kubernetes.KubernetesBackend(tmp_path / "runs")
+    spec = api.read_spec(JOB, given("TOKEN"))
+
+    backend.submit(spec, backend.plan(spec, "plain-1"), lambda text: None)
+
+    (secret,) = [part for part in cluster.created if part["kind"] == "Secret"]
+    assert secret["stringData"]["env.TOKEN"] == VALUE
+    assert [part["kind"] for part in cluster.created if VALUE in json.dumps(part)] == ["Secret"]
+    kept = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and VALUE in path.read_text()]
+    assert kept == []
+
+
+def test_ranks_on_this_machine_get_it_and_no_record_does(tmp_path: Path) -> None:
+    lines: list[str] = []
+    job = {**JOB, "command": ["sh", "-c", 'echo "${#TOKEN}, $PLAIN"']}
+
+    state = api.run(
+        job,
+        given("TOKEN", "PLAIN=2"),
+        tmp_path / "runs",
+        watch=lambda event: lines.append(event.values.get("text", "")),
+    )
+
+    assert state.state == "succeeded" and f"{len(VALUE)}, 2" in lines
+    kept = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and VALUE in path.read_text()]
+    assert kept == []

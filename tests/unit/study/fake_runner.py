@@ -1,0 +1,54 @@
+"""A runner that runs nothing, and how the trials of a sweep that it carried out stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spotmpi.core.errors import UnknownRun, wrong
+from spotmpi.runs.reader import RunState
+from spotmpi.spec.job import JobSpec
+from spotmpi.study import sweep
+from spotmpi.study.sweep import Sweep
+
+
+class FakeRunner:
+    """Runs nothing: a trial comes to what the script says for it, by default success."""
+
+    def __init__(self, outcomes: dict[int, list[str]] | None = None) -> None:
+        self.outcomes = outcomes or {}  # the n-th run of all -> states still to come
+        self.started: list[tuple[str, int]] = []
+        self.known: dict[str, str] = {}
+        self.invalid: Callable[[JobSpec], bool] = lambda spec: False
+
+    def require_valid(self, spec: JobSpec) -> None:
+        if self.invalid(spec):
+            raise wrong("slots", spec.slots, "too many")
+
+    def new_id(self, spec: JobSpec) -> str:
+        return f"run-{len(self.started) + 1}"
+
+    def run(self, spec: JobSpec, run: str) -> RunState:
+        self.started.append((run, spec.nodes))
+        states = self.outcomes.get(len(self.started), ["succeeded"])
+        if states == ["power cut"]:
+            self.known[run] = "running"
+            raise KeyboardInterrupt
+        self.known[run] = states[0]
+        return self.state(run)
+
+    def follow(self, run: str) -> RunState:
+        if run not in self.known:
+            raise UnknownRun(wrong("run", run, "no such run").problems)
+        return self.state(run)
+
+    def state(self, run: str) -> RunState:
+        return RunState(id=run, folder="", name="", state=self.known[run], reason=f"it {self.known[run]}")
+
+
+def states(it: Sweep) -> list[str]:
+    """The states of its trials as recorded, in their order."""
+    return [trial.state for trial in sweep.load(it.folder).trials]
+
+
+def quiet(text: str) -> None:
+    """Nobody listens."""

@@ -1,0 +1,134 @@
+"""A study that is carried out: its limits, its failures, its record and its report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from spotmpi.cli.main import main
+from spotmpi.report.gather import gather
+from spotmpi.runs.reader import RunState
+from spotmpi.study import execution as bench
+from spotmpi.study import study_file as study
+from spotmpi.study import sweep
+from spotmpi.study.budget import Budget, Price
+from spotmpi.study.design import Design
+from spotmpi.study.sweep import Sweep
+from spotmpi.study.trial import Trial
+from tests.unit.report.recorded_runs import NOW
+from tests.unit.study.fake_runner import FakeRunner, quiet, states
+from tests.unit.study.study_designs import design_of
+
+
+class Timed(FakeRunner):
+    """Every run takes a minute of its own clock."""
+
+    def state(self, run: str) -> RunState:
+        values = vars(super().state(run))
+        return RunState(**{**values, "submitted": 1000.0, "ended": 1060.0})
+
+
+def opened(folder: Path, design: Design, name: str = "study-1") -> Sweep:
+    return bench.open_sweep(design, bench.Recording(folder, name), False, quiet)
+
+
+def test_the_estimate_says_what_is_not_known_and_what_will_be_cut_off() -> None:
+    trials = [Trial(number, "base", 2, number) for number in range(1, 11)]
+    assert "is not known" in Budget().estimate(trials)
+    price = Price(3.6, "us-east-1 spot, 2026-11-21")
+    assert Budget(trial=30, price=price).estimate(trials) == "10 trials, about 5 min and $0.60"
+    tight = Budget(120, 0.1, 30, price).estimate(trials)
+    assert tight.endswith("more than limits.time = '2m' and limits.money = 0.1, where it will be cut off")
+
+
+def test_a_study_is_cut_off_by_its_money_limit_and_goes_on_with_a_higher_one(tmp_path: Path) -> None:
+    def limited(money: float) -> Design:
+        price = {"node_hour": 60.0, "told": "a dollar a minute"}
+        return design_of({"nodes": [1]}, repeats=5, price=price, limits={"money": money, "trial": "60s"})
+
+    it, said = opened(tmp_path, limited(2.5)), list[str]()
+    bench.carry_out(it, Timed(), said.append)
+    assert said[0].startswith("estimate: 5 trials, about 5 min and $5.00: more than limits.money = 2.5")
+    assert states(it) == ["succeeded"] * 2 + ["pending"] * 3
+    kept = sweep.load(it.folder)
+    assert kept.cut == "limits.money = 2.5 is reached: $2.00 spent, the next trial costs $1.00"
+    again = opened(tmp_path, limited(10.0), "another")
+    assert again.id == it.id
+    bench.carry_out(again, Timed(), quiet)
+    assert states(again) == ["succeeded"] * 5
+    assert sweep.load(it.folder).cut is None
+
+
+def test_a_time_limit_counts_failed_tries_too(tmp_path: Path) -> None:
+    limits = {"time": "3m", "trial": "60s"}
+    it = opened(tmp_path, design_of({"nodes": [1]}, repeats=3, limits=limits))
+    bench.carry_out(it, Timed({1: ["failed"], 2: ["failed"]}), quiet)
+    assert states(it) == ["succeeded", "pending", "pending"]
+
+
+def test_a_trial_that_fails_three_times_is_reported_and_the_study_goes_on(tmp_path: Path) -> None:
+    it, said = opened(tmp_path, design_of({"nodes": [1, 2]}, repeats=1)), list[str]()
+    bench.carry_out(it, Timed({1: ["failed"], 2: ["failed"], 3: ["failed"]}), said.append)
+    assert states(it) == ["failed", "succeeded"]
+    assert [line for line in said if "failed (try" in line][-1].startswith("trial 1 failed (try 3 of 3): it failed")
+
+
+def test_a_study_reads_back_from_its_record_and_from_the_file_beside_it(tmp_path: Path) -> None:
+    design = design_of(
+        {"nodes": [1, 2], "mine": {"a": ["env.X=1"], "b": ["slots=2"]}},
+        repeats=2,
+        drift=True,
+        limits={"time": "1h", "trial": "1m"},
+        price={"node_hour": 0.5, "told": "list price"},
+    )
+    it = opened(tmp_path, design)
+    assert sweep.load(it.folder) == it
+    again = study.load(it.folder / "study.toml")
+    assert (again, again.budget) == (design, design.budget)
+    assert it.command == f"spotmpi bench {it.folder}/study.toml"
+
+
+TRAIN = """
+import json, sys, time
+print(json.dumps({"spotmpi": "context", "samples_per_iteration": 8, "total_iterations": 60}), flush=True)
+for last in range(10, 61, 10):
+    time.sleep(0.01)
+    seconds = [float(sys.argv[1])] * 10
+    print(json.dumps({"spotmpi": "metric", "iteration": last, "seconds": seconds, "loss": 1 / last}), flush=True)
+    if "--fail" in sys.argv:
+        sys.exit("a bad batch")
+"""
+
+
+def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {
+        "spec": {
+            "name": "tiny",
+            "command": [sys.executable, "-c", TRAIN],
+            "launcher": "none",
+            "where": "first",
+            "limits": {"failures": 0},
+        },
+        "factors": {"speed": {"slow": ["args+=0.02"], "fast": ["args+=0.01"], "bad": ["args+=0.01 --fail"]}},
+        "repeats": 2,
+        "drift": True,
+        "limits": {"time": "10m", "trial": "2s"},
+    }
+    Path("study.toml").write_text(tomli_w.dumps(values))
+    monkeypatch.setattr(sys, "argv", ["spotmpi", "bench", "study.toml", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told, said = capsys.readouterr()
+    assert ended.value.code == 1  # the bad level is missing, and the study went on without it
+    assert "estimate: 8 trials, about 16 s" in said
+    rates = {row["variant"]: row["iterations_per_second"] for row in json.loads(told)["rows"]}
+    assert rates == {"slow": pytest.approx(50.0), "fast": pytest.approx(100.0)}
+    report = gather([], runs, NOW)
+    assert sum("failed 3 times and is missing" in warning for warning in report.warnings) == 2
+    assert report.commands[0].startswith("spotmpi bench runs/sweeps/tiny-")

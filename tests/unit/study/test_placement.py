@@ -1,0 +1,243 @@
+"""Where the nodes of a trial really were: AWS is asked, and what it says is held against what the environment claims.
+
+A reader sees a table of nodes with who told it; where AWS and the environment differ a warning names the node, and
+where AWS could not be asked the table says that this is the environment's word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spotmpi.backends.base import Backend
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.names import RunPaths
+from spotmpi.report.gather import gather
+from spotmpi.report.report import Report
+from spotmpi.study.placement import Whereabouts
+from spotmpi.study.trial import ALLREDUCE
+from spotmpi.study.trials import BackendRunner
+from tests.cloud.scripted_account import ScriptedAccount
+from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node
+from tests.unit.core.test_environment import OUTPUTS
+from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record
+from tests.unit.report.recorded_study import reported
+
+CLAIM = {"type": "g5.xlarge", "market": "spot", "zone": "us-east-1a", "placement_group": "yes", "node_group": "g5"}
+PLACED = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-lab-g5"}
+
+
+def instance(name: str) -> str:
+    return f"i-{name:0>17}"
+
+
+def ran_on(paths: RunPaths, *nodes: str, claim: Mapping[str, str] = CLAIM, told: bool = True) -> None:
+    """A run in an environment whose pods were on *nodes*; where *told*, they know which instance that is."""
+    plan = json.loads(paths.plan.read_text())
+    paths.plan.write_text(json.dumps({**plan, "there": OUTPUTS}))
+    paths.summary.write_text(json.dumps({"hardware": [{**claim, "nodes": list(range(len(nodes)))}]}))
+    machines = [
+        {"node": at, "since": START, "name": name, "instance": instance(name) if told else None}
+        for at, name in enumerate(nodes)
+    ]
+    with paths.events.open("a") as events:
+        events.write(json.dumps({"t": START, "event": "started", "attempt": 1, "machines": machines}) + "\n")
+
+
+class Ec2:
+    """An account whose EC2 describes the machines that it has."""
+
+    def __init__(self) -> None:
+        self.account = ScriptedAccount()
+        self.machines: dict[str, dict[str, Any]] = {}
+        self.account.answers["DescribeInstances"] = self._describe
+
+    def has(self, name: str, kind: str = "g5.xlarge", market: str | None = "spot", **place: str) -> None:
+        lifecycle = {"InstanceLifecycle": market} if market else {}
+        id = instance(name)
+        self.machines[id] = {"InstanceId": id, "InstanceType": kind, "Placement": {**PLACED, **place}, **lifecycle}
+
+    def _describe(self, region: str, asked: Mapping[str, Any]) -> Any:
+        assert region == OUTPUTS["region"]
+        (only,) = asked["Filters"]
+        found = [self.machines[id] for id in only["Values"] if id in self.machines]
+        return {"Reservations": [{"Instances": found}]}
+
+    def note(self, paths: RunPaths, cluster: ScriptedCluster | None = None) -> list[str]:
+        """What was said while AWS was asked."""
+        said: list[str] = []
+        Whereabouts(said.append, lambda _: self.account.aws, lambda _: cluster or ScriptedCluster()).note(paths)
+        return said
+
+
+@pytest.fixture
+def ec2() -> Ec2:
+    return Ec2()
+
+
+@pytest.fixture
+def paths(runs: Path) -> RunPaths:
+    return record(runs, "run-0", SPEC, Recorded())
+
+
+def told(found: Report) -> list[dict[str, str]]:
+    for section in found.sections:
+        if section.title == "The nodes":
+            return [dict(zip(section.header, row, strict=True)) for row in section.cells]
+    return []
+
+
+def on_nodes(found: Report) -> list[str]:
+    """The warnings about nodes."""
+    return [each for each in found.warnings if each.startswith(("By AWS", "Some runs had nodes"))]
+
+
+def test_a_node_that_is_what_the_environment_says_is_told_by_aws_without_a_warning(
+    ec2: Ec2, paths: RunPaths, runs: Path
+) -> None:
+    ran_on(paths, "a", "b")
+    ec2.has("a")
+    ec2.has("b")
+    assert ec2.note(paths) == []
+
+    found = gather(["run-0"], runs, NOW)
+    (row,) = told(found)
+    assert row == {
+        "Nodes": "2",
+        "Type": "g5.xlarge",
+        "Market": "spot",
+        "Zone": "us-east-1a",
+        "Placement group": "spotmpi-lab-g5",
+        "Told by": "AWS",
+        "Variants": "all",
+    }
+    assert on_nodes(found) == []
+    (run,) = found.to_json()["rows"][0]["runs"]
+    assert run["nodes"][1] == {
+        "name": f"b ({instance('b')})",
+        "type": "g5.xlarge",
+        "market": "spot",
+        "zone": "us-east-1a",
+        "placement_group": "spotmpi-lab-g5",
+        "told_by": "AWS",
+    }
+
+
+@pytest.mark.parametrize(
+    ("really", "claim", "warning"),
+    [
+        ({"GroupName": ""}, {}, "is in no placement group, where the environment says that it is in one"),
+        ({}, {"placement_group": "no"}, "is in placement group spotmpi-lab-g5, where the environment says that it is"),
+        ({"AvailabilityZone": "us-east-1b"}, {}, "is in zone us-east-1b, where the environment says us-east-1a"),
+        ({"kind": "g5.2xlarge"}, {}, "is of type g5.2xlarge, where the environment says g5.xlarge"),
+        ({"market": None}, {}, "is of market on-demand, where the environment says spot"),
+    ],
+)
+def test_where_aws_and_the_environment_differ_the_node_is_named(
+    ec2: Ec2, paths: RunPaths, runs: Path, really: dict[str, Any], claim: dict[str, str], warning: str
+) -> None:
+    ran_on(paths, "a", claim={**CLAIM, **claim})
+    ec2.has("a", **really)
+    ec2.note(paths)
+    (said,) = on_nodes(gather(["run-0"], runs, NOW))
+    assert f"By AWS, a ({instance('a')}) {warning}" in said
+
+
+def test_of_several_groups_any_one_is_what_was_claimed(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
+    both = {"type": "g5.xlarge or g4dn.xlarge", "market": "spot or on-demand", "placement_group": "yes or no"}
+    ran_on(paths, "a", claim={**CLAIM, **both})
+    ec2.has("a", "g4dn.xlarge", None, GroupName="")
+    ec2.note(paths)
+    found = gather(["run-0"], runs, NOW)
+    assert on_nodes(found) == [] and told(found)[0]["Placement group"] == "none"
+
+
+def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
+    ec2: Ec2, paths: RunPaths, runs: Path
+) -> None:
+    ran_on(paths, "a", "gone", told=False)
+    ec2.has("a")
+    ec2.note(paths, ScriptedCluster([node("a"), node("other")]))
+    assert [(row["Nodes"], row["Told by"]) for row in told(gather(["run-0"], runs, NOW))] == [
+        ("1", "AWS"),
+        ("1", "the environment, not asked of AWS"),
+    ]
+
+
+def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
+    ran_on(paths, "a")
+    ec2.account.refuse("DescribeInstances", "UnauthorizedOperation")
+    (said,) = ec2.note(paths)
+    assert said.startswith("where its nodes really are is not known, since AWS can't be asked:")
+    found = gather(["run-0"], runs, NOW)
+    (row,) = told(found)
+    assert (row["Zone"], row["Placement group"]) == ("us-east-1a", "in one")
+    assert row["Told by"] == "the environment, not asked of AWS"
+    (section,) = found.sections
+    assert section.said[-1].startswith("AWS could not be asked: ") and "DescribeInstances" in section.said[-1]
+
+
+def test_without_an_environment_nobody_is_asked_and_pods_tell_what_they_know(
+    ec2: Ec2, paths: RunPaths, runs: Path
+) -> None:
+    ran_on(paths, "a", claim={"zone": "zone-a"})
+    plan = json.loads(paths.plan.read_text())
+    paths.plan.write_text(json.dumps({**plan, "there": None}))
+    ec2.note(paths)
+    assert not paths.nodes.exists() and ec2.account.calls("DescribeInstances") == []
+    (row,) = told(gather(["run-0"], runs, NOW))
+    assert (row["Zone"], row["Type"], row["Told by"]) == ("zone-a", "-", "its pods")
+
+
+def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
+    ran_on(paths, "a", "b", claim={**CLAIM, "zone": "us-east-1a or us-east-1b"})
+    ec2.has("a")
+    ec2.has("b", AvailabilityZone="us-east-1b", GroupName="spotmpi-lab-other")
+    ec2.note(paths)
+    assert on_nodes(gather(["run-0"], runs, NOW)) == [
+        "Some runs had nodes in several zones (us-east-1a, us-east-1b): the network between them is slower.",
+        "Some runs had nodes in several placement groups (spotmpi-lab-g5, spotmpi-lab-other): "
+        "the network between them is slower.",
+    ]
+
+
+def test_a_study_tells_the_nodes_of_all_variants_and_of_benchmarks_that_ran_elsewhere(ec2: Ec2, runs: Path) -> None:
+    rates = {(name, 2): 10.0 for name in ("fp32 allreduce", "fp16 allreduce")}
+    spec = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"gpu": 1})})
+    more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "probe": True}
+    reported(runs, {"nodes": [2], "allreduce": ["fp32", "fp16"]}, rates, **more)
+    for number, nodes in enumerate((("x", "b"), ("a", "b"), ("a", "c")), 1):  # the first is the allreduce benchmark
+        ran_on(RunPaths(runs / f"run-{number}"), *nodes)
+        for name in nodes:
+            ec2.has(name)
+        ec2.note(RunPaths(runs / f"run-{number}"))
+    found = gather([], runs, NOW)
+    assert [(row["Nodes"], row["Variants"]) for row in told(found)] == [("3", "all")]
+    elsewhere = [each for each in found.warnings if ALLREDUCE in each or "micro" in each]
+    assert elsewhere == [f"The micro-benchmarks also measured x ({instance('x')}), which no trial ran on."]
+
+
+def test_aws_is_asked_after_each_trial_and_what_keeps_it_from_answering_is_said_once(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_account(environment: Any) -> Any:
+        raise SpotmpiError("no credentials")
+
+    monkeypatch.setattr("spotmpi.study.placement._account", no_account)
+    ended = [dataclasses.replace(Recorded(), rate=rate) for rate in (10.0, 11.0)]
+    every = [record(runs, f"run-{at}", SPEC, made) for at, made in enumerate(ended)]
+    for paths in every:
+        ran_on(paths, "a")
+    said: list[str] = []
+    backend = SimpleNamespace(events=lambda run, follow: iter(()), state=lambda run: run)
+    monkeypatch.setattr("spotmpi.study.trials.follow", lambda events, watch: "an end")
+    runner = BackendRunner(cast(Backend, backend), runs, lambda event: None, said.append)
+    assert [str(runner.follow(paths.id)) for paths in every] == ["run-0", "run-1"]
+    assert [json.loads(paths.nodes.read_text())["failure"] for paths in every] == ["no credentials"] * 2
+    assert said == ["where its nodes really are is not known, since AWS can't be asked: no credentials"]

@@ -1,0 +1,181 @@
+"""Studies and forecasts know what a node costs in the environment that they are about, or say why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.backends.targets import Where
+from spotmpi.core.errors import InputError
+from spotmpi.forecast.forecast import Goal
+from spotmpi.report.gather import gather
+from spotmpi.runs.reader import RunState
+from spotmpi.spec.job import from_values
+from spotmpi.study import execution as bench
+from spotmpi.study import pricing, sweep
+from spotmpi.study import study_file as study
+from spotmpi.study.budget import Price
+from spotmpi.study.design import Design
+from tests.cloud.scripted_account import ScriptedAccount
+from tests.unit.core.test_environment import OUTPUTS
+from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
+from tests.unit.study.fake_runner import FakeRunner, quiet
+
+KINDS = {"g4dn": ("g4dn.xlarge", "0.20"), "g5": ("g5.xlarge", "0.45")}
+
+
+@pytest.fixture
+def account(one_account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> ScriptedAccount:
+    """An account that knows spot prices in the environment's zone."""
+
+    def history(region: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        at = {"AvailabilityZone": OUTPUTS["zone"], "Timestamp": datetime(2026, 11, 21, 6, 0, tzinfo=UTC)}
+        wanted = [(kind, price) for kind, price in KINDS.values() if kind in asked["InstanceTypes"]]
+        return {"SpotPriceHistory": [{"InstanceType": kind, "SpotPrice": price, **at} for kind, price in wanted]}
+
+    one_account.asked.clear()
+    one_account.answers = {"DescribeSpotPriceHistory": history}
+    monkeypatch.setattr("spotmpi.aws.node_price.open_account", lambda region: one_account.aws)
+    return one_account
+
+
+@pytest.fixture
+def lab(tmp_path: Path, account: ScriptedAccount) -> Where:
+    """An environment with two groups."""
+    like = OUTPUTS["node_groups"][0]
+    groups = [{**like, "name": name, "type": kind, "labels": {"group": name}} for name, (kind, _) in KINDS.items()]
+    path = tmp_path / "lab.json"
+    path.write_text(json.dumps({**OUTPUTS, "node_groups": groups}))
+    return Where(str(path), tmp_path / "runs")
+
+
+def design(groups: list[str], nodes: list[int] | None = None, **more: Any) -> Design:
+    spec = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
+    return study.design_of({"spec": spec, "factors": {"node_group": groups, "nodes": nodes or [1]}, **more})
+
+
+def at(priced: Design) -> dict[str, Price | None]:
+    """The price of a node in each variant on one node."""
+    return {variant.name: priced.budget.price_of(variant.name, 1) for variant in priced.variants}
+
+
+def hourly(priced: Design) -> dict[str, float]:
+    return {name: price.node_hour for name, price in at(priced).items() if price}
+
+
+def test_a_node_costs_what_its_own_group_does_now(lab: Where) -> None:
+    said: list[str] = []
+    assert hourly(pricing.priced(design(["g4dn"]), lab, said.append)) == {"base": 0.20}
+    (line,) = said
+    assert line.startswith("a node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
+    assert line.endswith(" UTC)")
+    both = pricing.priced(design(["g4dn", "g5"]), lab, said.append)
+    assert hourly(both) == {"group g4dn": 0.20, "group g5": 0.45}
+    assert [price.node_hour for price in both.budget.told] == [0.45, 0.20]
+    assert len(said) == 3
+
+
+def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_of_each(
+    lab: Where, tmp_path: Path
+) -> None:
+    """By hand: 10 minutes of a node cost 3.33 cents (g4dn) or 7.5 cents (g5); 2 repeats on 1 and on 2 nodes make 6 of
+    each, so 20 + 45 cents. At the dearest price of both it would be 90."""
+    limits = {"money": 0.70, "trial": "10m"}
+    wanted = design(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2])
+    priced = pricing.priced(wanted, lab, quiet)
+    assert priced.budget.estimate(priced.trials()) == "8 trials, about 80 min and $0.65"
+
+    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    bench.carry_out(it, TenMinutes(), quiet)
+    assert (it.cut, it.over) == (None, True)
+    assert priced.budget.spent(it.trials) == pytest.approx((8 * 600.0, 0.65))
+    for trial in it.trials:
+        record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded(wobble=0.0))
+    costs = next(each for each in gather([], tmp_path / "runs", NOW).sections if each.title == "What it costs")
+    # 1,000 iterations at 10 a second are 100 seconds, here on any number of nodes.
+    assert [cells[:4] for cells in costs.cells] == [
+        ("group g4dn", "1", "0.2000", "0.005556"),
+        ("group g4dn", "2", "0.2000", "0.01111"),
+        ("group g5", "1", "0.4500", "0.01250"),
+        ("group g5", "2", "0.4500", "0.02500"),
+    ]
+    assert "$0.45 an hour (spot price of g5.xlarge" in costs.said[0]
+    assert "$0.2 an hour (spot price of g4dn.xlarge" in costs.said[0]
+
+
+def test_a_limit_of_money_cuts_at_the_price_of_the_groups_that_ran(lab: Where, tmp_path: Path) -> None:
+    limits = {"money": 0.25, "trial": "10m"}
+    priced = pricing.priced(design(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab, quiet)
+    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    bench.carry_out(it, TenMinutes(), quiet)
+    spent = sum({"group g4dn": 0.2, "group g5": 0.45}[t.variant] * t.nodes / 6 for t in it.trials if t.over)
+    after = next(trial for trial in it.trials if not trial.over)
+    more = {"group g4dn": 0.2, "group g5": 0.45}[after.variant] * after.nodes / 6
+    assert spent <= 0.25 < spent + more
+    assert it.cut == f"limits.money = 0.25 is reached: ${spent:.2f} spent, the next trial costs ${more:.2f}"
+
+
+class TenMinutes(FakeRunner):
+    """Every run takes ten minutes of its own clock."""
+
+    def state(self, run: str) -> RunState:
+        return replace(super().state(run), submitted=1000.0, ended=1600.0)
+
+
+def test_what_a_study_or_its_spec_says_asks_nobody(lab: Where, account: ScriptedAccount) -> None:
+    told = {"node_hour": 0.9, "told": "list price"}
+    assert at(pricing.priced(design(["g5"], price=told), lab, quiet)) == {"base": Price(0.9, "list price")}
+    spec = {"command": ["train"], "launcher": "none", "price": 0.7}
+    own = study.design_of({"spec": spec, "factors": {"nodes": [1]}})
+    assert at(pricing.priced(own, lab, quiet)) == {"base": Price(0.7, "as the spec says")}
+    assert account.calls("DescribeSpotPriceHistory") == []
+
+
+def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Where, account: ScriptedAccount) -> None:
+    account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
+    said: list[str] = []
+    assert at(pricing.priced(design(["g5"]), lab, said.append)) == {"base": None}
+    (line,) = said
+    assert line.startswith("no money is told, since the price of a node is not known (")
+    assert "not permitted" in line and line.endswith("[price] in the study would give it")
+    limited = design(["g5"], limits={"money": 5.0, "trial": "1m"})
+    with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
+        pricing.priced(limited, lab, quiet)
+
+
+def test_here_a_limit_of_money_needs_a_price_too() -> None:
+    with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
+        pricing.priced(design(["g5"], limits={"money": 5.0, "trial": "1m"}), None, quiet)
+
+
+def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: Where, tmp_path: Path) -> None:
+    priced = pricing.priced(study.design_of({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab, quiet)
+    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    bench.carry_out(it, FakeRunner(), quiet)
+    for trial in it.trials:
+        record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded())
+    assert at(sweep.load(it.folder).design) == at(priced)
+    report = gather([], tmp_path / "runs", NOW)
+    costs = next(each for each in report.sections if each.title == "What it costs")
+    assert costs.said[0].startswith("A node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, ")
+    assert report.price == at(priced)["base"]
+
+
+def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Where, account: ScriptedAccount) -> None:
+    known = Price(0.3, "spot price in October")
+    specs = [from_values({"image": "chainermn", "program": "digits", "resources": {"gpu": 1}})]
+    assert pricing.asked(Goal(price=1.0), known, specs, lab).price == 1.0
+    now = pricing.asked(Goal(), known, specs, lab)
+    assert now.price == 0.20 and now.told is not None and "g4dn.xlarge" in now.told
+    assert pricing.asked(Goal(), known, specs, None) == Goal(price=0.3, told="spot price in October")
+    account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
+    before = pricing.asked(Goal(), known, specs, lab)
+    assert before.price == 0.3 and before.told is not None and "is not known now" in before.told
+    none = pricing.asked(Goal(), None, specs, lab)
+    assert none.price is None and none.told is not None and none.told.endswith("--price gives it")

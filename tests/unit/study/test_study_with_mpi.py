@@ -1,0 +1,48 @@
+"""The README's study under a real mpirun, with fewer repeats and iterations."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core import names
+from spotmpi.runs import reader as runs
+from spotmpi.study import sweep
+from spotmpi.study.trial import DRIFT, MEASURED, SILENT, SUCCEEDED
+
+pytestmark = [
+    pytest.mark.images,
+    pytest.mark.smoke,
+    pytest.mark.nightly("the README's own study goes to its page by day; ./scripts/test runs this one"),
+    pytest.mark.timeout(900),
+]
+
+STUDY = names.SOURCE / "studies" / "cpu.toml"
+SPOTMPI = Path(sys.executable).parent / "spotmpi"
+
+
+def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None:
+    shorter = 'args=["--global-batch", "64", "--iterations", "60"]'
+    given = [str(STUDY), "--repeats", "1", "--set", shorter, "--runs", str(tmp_path / "runs"), "--json"]
+    done = subprocess.run([SPOTMPI, "bench", *given], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "estimate: 8 trials" in done.stderr
+
+    (folder,) = sweep.every(tmp_path / "runs")
+    trials = sweep.load(folder).trials
+    assert [trial.state for trial in trials] == [SUCCEEDED] * 8
+    assert [sum(trial.role == role for trial in trials) for role in (MEASURED, SILENT, DRIFT)] == [4, 2, 2]
+    report = json.loads(done.stdout)
+    assert {(row["nodes"], row["trials"]) for row in report["rows"]} == {(1, 1), (2, 1)}
+    titles = [section["title"] for section in report["sections"]]
+    assert titles == ["Where the time goes", "Which switch brought what", "Attempts and reclaims"]
+    shares = report["sections"][0]["rows"]
+    assert all(row["Input"].endswith("%") and row["Communication"].endswith("%") for row in shares)
+    assert [row["Slowest rank"] == "-" for row in shares] == [row["Nodes"] == "1" for row in shares]
+
+    silent = next(trial for trial in trials if trial.role == SILENT and trial.nodes == 2)
+    lines = list(runs.lines(tmp_path / "runs" / silent.runs[-1] / "metrics.jsonl"))
+    assert lines[0]["exchange"] is False
+    assert not [line for line in lines if line["kind"] == "checkpoint"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from spotmpi.agent import protocol
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.images import environment as image_environment
+from spotmpi.images import environment
 
 _TRAINING = ("--batch-per-worker", "64", "--iterations", "200")
 _IMAGES = ("--batch-per-worker", "16", "--iterations", "20", "--image-size", "128", "--classes", "10")
@@ -101,11 +101,11 @@ def main(find: Callable[[], tuple[int, str]] = gpus) -> int:
 
 
 def _run(check: Check, count: int) -> str:
-    lock = image_environment.GPU_LOCK
+    lock = environment.GPU_LOCK
     if not (names.IMAGES / check.image / lock).is_file():
-        lock = image_environment.LOCK
+        lock = environment.LOCK
     try:
-        place = image_environment.prepare(check.image, lambda text: print(text, file=sys.stderr), lock)
+        place = environment.prepare(check.image, lambda text: print(text, file=sys.stderr), lock)
         done = subprocess.run(
             command(check, place, count),
             stdout=subprocess.PIPE,

@@ -29,7 +29,7 @@ import tomli_w  # noqa: E402
 from spotmpi.core import names  # noqa: E402
 from spotmpi.images import environment as image_environment  # noqa: E402
 from spotmpi.metrics import rates as metrics  # noqa: E402
-from spotmpi.runs import reader as runs  # noqa: E402
+from spotmpi.runs import reader  # noqa: E402
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 IMAGE = "chainermn"
@@ -95,7 +95,7 @@ def measure_start(folder: Path, count: int) -> list[Figure]:
     def own() -> float:
         began = time.time()
         took = _first_line([SPOTMPI, "run", spec, "--runs", str(folder / "runs")])
-        phases.append(_phases(runs.every(folder / "runs")[-1], began))
+        phases.append(_phases(reader.every(folder / "runs")[-1], began))
         return took
 
     found = _interleaved({"spotmpi": own, "mpirun": lambda: _first_line([*_mpirun(1), *command])}, count)
@@ -112,7 +112,7 @@ def measure_iterations(folder: Path, count: int, ranks: int = 2) -> list[Figure]
 
     def own() -> float:
         subprocess.run([SPOTMPI, "run", spec, "--runs", str(folder / "runs")], check=True, capture_output=True)
-        return _rate(list(runs.lines(runs.every(folder / "runs")[-1].metrics)))
+        return _rate(list(reader.lines(reader.every(folder / "runs")[-1].metrics)))
 
     def bare() -> float:
         environment = {**os.environ, "PYTHONPATH": str(PROJECT / "jobs"), "PYTHONUNBUFFERED": "1"}
@@ -196,7 +196,7 @@ def _first_line(command: Sequence[str]) -> float:
 
 def _phases(paths: names.RunPaths, began: float) -> dict[str, float]:
     """Seconds spent by the command until its run is recorded, by the supervisor, and by launcher and program."""
-    times = {event["event"]: event["t"] for event in runs.lines(paths.events)}
+    times = {event["event"]: event["t"] for event in reader.lines(paths.events)}
     first = (paths.logs / "1" / "node-0.log").read_text().split(" ", 1)[0]
     from datetime import datetime
 

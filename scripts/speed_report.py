@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 
-from spotmpi.runs import fingerprint as work
+from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import sweep
 from spotmpi.study.study_file import design_of
@@ -64,7 +64,7 @@ def generate(folder: Path, trials: int, iterations: int, ranks: int) -> None:
     factors = {"nodes": sorted(set(nodes)), "loader_processes": [0, 1]}
     cells = 2 * len(set(nodes))
     design = design_of({"spec": spec, "factors": factors, "repeats": -(-trials // cells)})
-    identity = work.identify(design.spec)
+    identity = fingerprint.identify(design.spec)
     it = Sweep(sweep.folder_of("study", folder), design, identity, time.time())
     it.create()
     chance = numpy.random.default_rng(1)

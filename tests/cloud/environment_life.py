@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.checks.finding import Finding
-from spotmpi.environments.dependencies import Hands
+from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.images.build import Build
 from spotmpi.runs.reader import RunState
@@ -104,9 +104,9 @@ class Life:
         self.said: list[str] = []
 
     @property
-    def hands(self) -> Hands:
+    def hands(self) -> Dependencies:
         pulumi = Pulumi(self.said.append, self.folder, {"PATH": f"{self.folder}:/usr/bin:/bin"})
-        made = Hands(self.account.aws, pulumi, self.said.append, self.agree)
+        made = Dependencies(self.account.aws, pulumi, self.said.append, self.agree)
         return replace(
             made,
             examine=lambda stack, aws: self.findings,
@@ -149,7 +149,7 @@ class Life:
         self.do(f"run {values['image']} on {more['where'].place}")
         return RunState("smoke-1", "", "smoke", "succeeded")
 
-    def stop(self, run: str, where: Where) -> Any:
+    def stop(self, run: str, where: Target) -> Any:
         self.do(f"stop {run} on {where.place}")
         self.runs = [each for each in self.runs if each.id != run]
 

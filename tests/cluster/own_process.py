@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
-from spotmpi.api import runs as api
-from spotmpi.backends.base import Say
-from spotmpi.backends.targets import Where
-from spotmpi.cli import environment_commands as environment_life
+from spotmpi.api import runs
+from spotmpi.backends.targets import Target
+from spotmpi.cli import environment_commands
 from spotmpi.cli.main import main
 from spotmpi.core.environment import Environment
-from spotmpi.data import datasets as data
-from spotmpi.environments.dependencies import Hands
+from spotmpi.core.progress import Say
+from spotmpi.data import datasets
+from spotmpi.environments.dependencies import Dependencies
 from tests.cloud.served_account import account_at, ask
 
 
-def handed(made: Hands, address: str, place: Where, step: str) -> Hands:
+def handed(made: Dependencies, address: str, place: Target, step: str) -> Dependencies:
     """The hands of the commands, without doctor and registry, and with the place for runs."""
 
     def say(line: str) -> None:
@@ -40,8 +40,8 @@ def handed(made: Hands, address: str, place: Where, step: str) -> Hands:
     def push(image: str, there: Environment, _: Any) -> str:
         return str(ask(address, "push", image=image))
 
-    def stage(source: str, folder: str, where: Where, say: Say) -> None:
-        data.push([source], folder, data.Storage(place), say)
+    def stage(source: str, folder: str, where: Target, say: Say) -> None:
+        datasets.push([source], folder, datasets.Storage(place), say)
 
     return replace(
         made,
@@ -49,9 +49,9 @@ def handed(made: Hands, address: str, place: Where, step: str) -> Hands:
         examine=lambda stack, aws: [],
         push=push,
         stage=stage,
-        run=lambda values, where, say: api.run(without_cuda(values), where=place, say=say),
-        list_runs=lambda where: api.list_runs(place),
-        stop_run=lambda run, where: api.stop(run, where=place),
+        run=lambda values, where, say: runs.run(without_cuda(values), where=place, say=say),
+        list_runs=lambda where: runs.list_runs(place),
+        stop_run=lambda run, where: runs.stop(run, where=place),
     )
 
 
@@ -62,9 +62,9 @@ def without_cuda(values: Mapping[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     address, outputs, step, *words = sys.argv[1:]
-    usual, place = environment_life._hands, Where(outputs, Path(outputs).parent / "runs")
+    usual, place = environment_commands._hands, Target(outputs, Path(outputs).parent / "runs")
     patch = pytest.MonkeyPatch()
     patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region: account_at(address).aws)
-    patch.setattr(environment_life, "_hands", lambda stack, yes: handed(usual(stack, yes), address, place, step))
+    patch.setattr(environment_commands, "_hands", lambda stack, yes: handed(usual(stack, yes), address, place, step))
     sys.argv[1:] = words
     main()

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import fetch, store
-from spotmpi.backends.targets import Where
-from spotmpi.data import datasets as data
+from spotmpi.backends.targets import Target
+from spotmpi.data import datasets
 from spotmpi.data.datasets import Storage
 from spotmpi.data.store import Moved
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
@@ -45,7 +45,7 @@ class Shared:
         self.testbed, self.namespace = testbed, namespace
         self.folder = testbed.shared_volume(namespace)
         self.image = testbed.images["base"]
-        self.storage = Storage(Where(f"kubernetes/{namespace}"), "shared", self.image)
+        self.storage = Storage(Target(f"kubernetes/{namespace}"), "shared", self.image)
 
     def command(self, *words: str) -> subprocess.Popen[str]:
         """`spotmpi data ...` as a process of its own."""
@@ -102,16 +102,16 @@ def test_a_folder_and_a_tar_file_go_there_and_come_back_byte_for_byte(
     count, size = FILES + 2, FILES * SIZE + 4
     said: list[str] = []
 
-    moved = data.push([str(here), str(tmp_path / "set.tar.gz")], "team/voc", shared.storage, said.append)
+    moved = datasets.push([str(here), str(tmp_path / "set.tar.gz")], "team/voc", shared.storage, said.append)
 
     assert moved == [Moved(count, size, count)] * 2, said
     assert tree(shared.folder / "team" / "voc") == tree(here) | {f"packed/{n}": c for n, c in tree(here).items()}
     owner = (shared.folder / "team" / "voc" / "empty").stat()
     assert (owner.st_uid, owner.st_gid) == (1000, 1000)
-    assert data.ls("", shared.storage) == [{"name": "team/", "bytes": 2 * size, "files": 2 * count}]
+    assert datasets.ls("", shared.storage) == [{"name": "team/", "bytes": 2 * size, "files": 2 * count}]
 
-    assert data.push([str(here)], "team/voc", shared.storage) == [Moved(count, size, 0)]
-    pulled = data.pull("team/voc/packed", tmp_path / "back", shared.storage)
+    assert datasets.push([str(here)], "team/voc", shared.storage) == [Moved(count, size, 0)]
+    pulled = datasets.pull("team/voc/packed", tmp_path / "back", shared.storage)
     assert (pulled, tree(tmp_path / "back")) == (Moved(count, size, count), tree(here))
     assert shared.left() == []
 
@@ -178,7 +178,7 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
     again = shared.command(*words)
     said, complaint = again.communicate(timeout=120)
     assert said == f"s3://sets/voc/ -> team/voc: {FILES} files, 25.2 MB, 0 of them new\n", complaint
-    assert data.pull("team/voc", shared.folder.parent / "back", shared.storage).files == FILES
+    assert datasets.pull("team/voc", shared.folder.parent / "back", shared.storage).files == FILES
 
 
 @pytest.mark.nightly("the fetch program meets it in the unit tier")

@@ -17,7 +17,7 @@ from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core import environment
 from spotmpi.environments import probe
-from spotmpi.environments.checks import cluster as inside
+from spotmpi.environments.checks import cluster
 from spotmpi.environments.checks.finding import Finding, Subject
 from spotmpi.environments.checks.live import Live
 from spotmpi.environments.doctor import examined
@@ -46,7 +46,7 @@ class Here:
 
     def findings(self) -> dict[str, Finding]:
         """What every check of a live cluster says, by name."""
-        return {finding.check: finding for check in inside.CHECKS for finding in examined(check, self.subject)}
+        return {finding.check: finding for check in cluster.CHECKS for finding in examined(check, self.subject)}
 
     def well(self) -> set[str]:
         """The names of the checks that find nothing wrong."""

@@ -82,7 +82,7 @@ def trained_with_checkpoint(run: Followed) -> int:
     return len(run.events)
 
 
-def strike(run: Followed, fault: Fault) -> None:
+def inject_fault(run: Followed, fault: Fault) -> None:
     """Cause the fault."""
     pod = run.pod(fault.node)["metadata"]["name"]
     if fault.how == "evict":
@@ -144,7 +144,7 @@ def judge(run: Followed, checksum: str, fault: Fault, struck: int) -> None:
 def test_a_run_struck_during_training_ends_as_if_nothing_had_been(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs)
     seen = trained_with_checkpoint(run)
-    strike(run, fault)
+    inject_fault(run, fault)
 
     run.until("the next attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, seen)
     first = attempts(run)[0]
@@ -158,7 +158,7 @@ def test_a_run_struck_during_training_ends_as_if_nothing_had_been(runs: Runs, un
 def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs, every="10m")
     run.until_iteration(STRUCK_AT)
-    strike(run, fault)
+    inject_fault(run, fault)
 
     judge(run, undisturbed, fault, 1)
     first, second = attempts(run)
@@ -171,9 +171,9 @@ def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -
 def test_a_run_struck_at_the_start_of_an_attempt_starts_again(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs)
     seen = trained_with_checkpoint(run)
-    strike(run, Fault("evict", 0))
+    inject_fault(run, Fault("evict", 0))
     run.until("the second attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, seen)
-    strike(run, fault)
+    inject_fault(run, fault)
 
     run.until("the third attempt", lambda event: event.kind == record.STARTED and event.attempt == 3, seen)
     # An agent that was killed leaves no record: what its program said tells whether the fault came at the start.
@@ -217,7 +217,7 @@ def test_a_checkpoint_that_was_cut_off_is_no_checkpoint(runs: Runs, undisturbed:
     run = training(runs, every="0.3s")
     trained_with_checkpoint(run)
     with frozen_in_a_write(run) as written:
-        strike(run, fault)
+        inject_fault(run, fault)
         if fault.how != "delete":
             time.sleep(0.5)
 

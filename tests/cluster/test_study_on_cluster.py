@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from spotmpi.runs import reader as recorded
+from spotmpi.runs import reader
 from spotmpi.study import sweep
 from spotmpi.study.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from tests.cluster.followed import Runs
@@ -63,7 +63,7 @@ def evict_in_the_middle(runs: Runs, folder: Path, struck: list[Trial]) -> None:
     def found() -> bool:
         trials = [trial for path in sweep.every(folder) for trial in sweep.load(path).trials]
         struck[:] = [t for t in trials if t.state == RUNNING and t.role == MEASURED and t.nodes == 2 and t.runs]
-        lines = recorded.lines(folder / struck[0].runs[-1] / "metrics.jsonl") if struck else iter(())
+        lines = reader.lines(folder / struck[0].runs[-1] / "metrics.jsonl") if struck else iter(())
         return any((line.get("iteration") or 0) >= STRUCK_AT for line in lines)
 
     wait_for("a trial on two nodes in its middle", found, 900.0)
@@ -130,12 +130,12 @@ def tells_what_the_nodes_can_do(report: dict[str, Any]) -> None:
 
 
 def recorded_in(folder: Path, trial: Trial) -> list[dict[str, Any]]:
-    return list(recorded.lines(folder / trial.runs[-1] / "metrics.jsonl"))
+    return list(reader.lines(folder / trial.runs[-1] / "metrics.jsonl"))
 
 
 def machines(folder: Path, trial: Trial) -> set[str]:
     """The Kubernetes nodes that its attempts were on."""
-    events = recorded.lines(folder / trial.runs[-1] / "events.jsonl")
+    events = reader.lines(folder / trial.runs[-1] / "events.jsonl")
     return {each["name"] for event in events for each in event.get("machines") or []}
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from spotmpi.api import runs as api
-from spotmpi.backends import targets as choose
-from spotmpi.backends.targets import Where
+from spotmpi.api import runs
+from spotmpi.backends import targets
+from spotmpi.backends.targets import Target
 from spotmpi.core import names
 from spotmpi.core.environment import Environment
 from spotmpi.images.build import build_for
@@ -59,7 +59,7 @@ class Account(Life):
     def __init__(self, engine: Engine, cloud: Cloud, testbed: Cluster, outputs: Path) -> None:
         super().__init__(engine, cloud)
         self.testbed, self.outputs = testbed, outputs
-        self.place = Where(str(outputs), outputs.parent / "runs")
+        self.place = Target(str(outputs), outputs.parent / "runs")
         self.there: Environment | None = None
         self.pushed: list[str] = []
         self.address = self.issued = ""
@@ -201,13 +201,13 @@ def test_an_environment_is_built_used_and_taken_down_though_the_command_is_kille
     assert len(made) == len(set(made)) and not account.changed("delete")
     assert account.pushed == ["chainermn", "pytorch"]
     assert (tmp_path / "volume" / "voc" / "image").read_bytes() == b"picture"
-    (smoke,) = api.list_runs(account.place)
+    (smoke,) = runs.list_runs(account.place)
     assert smoke.state == "succeeded"
     machines = [event["machines"] for event in events(tmp_path, smoke.id) if event.get("machines")]
     assert [each["name"] for each in machines[0]] == [NODE]
 
     # Down: killed as it says each step, and broken off in the engine. A run ends with a checkpoint before machines go.
-    long = api.run(without_cuda(LONG), where=account.place, detach=True)
+    long = runs.run(without_cuda(LONG), where=account.place, detach=True)
     wait_for_metrics(account, long.id)
     going = ("down", "lab", "--yes")
     told = [account.spotmpi(*going, dies_at=step).stderr for step in range(1, 5)]
@@ -241,6 +241,6 @@ def events(folder: Path, run: str) -> list[dict[str, Any]]:
 
 def wait_for_metrics(account: Account, run: str) -> None:
     """Wait until a run trains."""
-    for event in choose.backend(account.place).events(run, follow=True):
+    for event in targets.backend(account.place).events(run, follow=True):
         if event.kind == "metric":
             return

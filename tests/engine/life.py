@@ -8,7 +8,7 @@ from typing import Any
 
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.dependencies import Hands
+from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.images.build import Build
 from spotmpi.runs.reader import RunState
@@ -77,11 +77,11 @@ class Life:
         return made
 
     @property
-    def hands(self) -> Hands:
+    def hands(self) -> Dependencies:
         pulumi = Pulumi(self.said.append, self.engine.project, self.engine.variables())
         account = self._account()
         self.eks.script(account)
-        made = Hands(account.aws, pulumi, self.said.append, lambda question: self.do("agree") or True)
+        made = Dependencies(account.aws, pulumi, self.said.append, lambda question: self.do("agree") or True)
         return replace(
             made,
             examine=lambda stack, aws: [],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.up import Wishes, up
+from spotmpi.environments.up import UpOptions, up
 from spotmpi.environments.upgrade import Request, upgrade
 from tests.engine.engine import Engine
 from tests.engine.journey import ACCESS
@@ -32,7 +32,7 @@ def life(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.Monke
     cluster = {"version": "1.34", "system": {"ami_release": OLD}}
     old = {"spotmpi:groups": [{**groups[0], "ami_release": OLD}], "spotmpi:cluster": cluster}
     engine.configure("lab", {"spotmpi:access": ACCESS, **old})
-    up("lab", made.hands, Wishes(images=False))
+    up("lab", made.hands, UpOptions(images=False))
     made.did.clear()
     cloud.script.calls.clear()
     return made
@@ -75,14 +75,14 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
     assert life.did == ["agree", "agree"]
 
     # What an upgrade has written is what runs: the next `up` finds nothing to do.
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     assert changed(life) == [] and "agree" not in life.did[2:]
 
     # The next one, with the nodes left where they are.
     go(life, nodes=False)
     assert changed(life) == [CLUSTER, ADDON]
     assert running(life)["control plane"] == {"1.36"} and running(life)["nodes"] == {NEWEST["1.35"]}
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     assert changed(life) == []
 
 
@@ -90,7 +90,7 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
 def test_a_skipped_minor_version_that_is_written_by_hand_is_refused_by_eks_and_changes_nothing(life: Life) -> None:
     life.engine.configure("lab", {"spotmpi:cluster": {"version": "1.36", "system": {"ami_release": OLD}}})
     with pytest.raises(SpotmpiError, match="`pulumi up --stack lab` failed"):
-        up("lab", life.hands, Wishes(images=False))
+        up("lab", life.hands, UpOptions(images=False))
     assert any("Unsupported Kubernetes minor version update from 1.34 to 1.36" in line for line in life.said)
     assert changed(life) == [] and running(life)["control plane"] == {"1.34"}
 
@@ -113,11 +113,11 @@ def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leave
 def test_nodes_that_a_new_launch_template_moved_are_not_rolled_back_by_the_next_up(life: Life) -> None:
     groups = life.engine.config("lab")["spotmpi:groups"]
     life.engine.configure("lab", {"spotmpi:groups": [{**groups[0], "disk_gib": 200}]})
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     assert running(life)["nodes"] == {OLD, NEWEST["1.34"]}
     changed(life)
 
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     assert changed(life) == []
     assert f"stacks/Pulumi.lab.yaml now says what runs: AMI release {NEWEST['1.34']} on g4dn" in life.said
 

@@ -9,20 +9,18 @@ import os
 import sys
 import time
 
-from . import coordinator as leader
-from . import pod_context as place
-from . import processes, worker
+from . import coordinator, pod_context, processes, worker
 from .node import Notice
 
 
 def main() -> int:
     """Run this pod's part of one attempt; the exit code is for the pod failure policy."""
-    here = place.find_place()
+    here = pod_context.find_place()
     processes.adopt_orphans()
     notice = Notice()
-    os.makedirs(place.WORK, exist_ok=True)
+    os.makedirs(pod_context.WORK, exist_ok=True)
     began = time.time()
-    return leader.run(here, notice) if here.leads else worker.run(here, notice, began)
+    return coordinator.run(here, notice) if here.leads else worker.run(here, notice, began)
 
 
 if __name__ == "__main__":

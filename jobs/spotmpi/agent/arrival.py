@@ -6,7 +6,7 @@ import time
 
 from . import network
 from .outcomes import Outcome
-from .peers import Hub
+from .peers import Coordinator
 from .staging import Staging
 
 PATIENCE = 35.0  # seconds for DNS to say where workers came from; it never does where addresses are translated
@@ -19,7 +19,7 @@ class Arrival:
     to where its worker came from.
     """
 
-    def __init__(self, hosts: list[str], hub: Hub, staging: Staging) -> None:
+    def __init__(self, hosts: list[str], hub: Coordinator, staging: Staging) -> None:
         self.hosts = hosts
         self.addresses: dict[str, str] = {}  # of hosts, where DNS and the worker agree
         self._hub = hub

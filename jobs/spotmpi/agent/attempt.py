@@ -10,15 +10,13 @@ import socket
 import subprocess
 from typing import Any
 
-from . import cost_limit as spending
-from . import exit_diagnosis as diagnosis
-from . import launchers, processes, protocol
+from . import cost_limit, exit_diagnosis, launchers, processes, protocol
 from .clock import Clock
 from .lines import Line, LineSplitter, PieceSplitter
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Ending, Outcome
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
 from .progress import Progress
 from .record import Record
-from .stop_requests import Asks
+from .stop_requests import StopSource
 
 _CLOCK = Clock()
 TICK = 0.1  # seconds between looks at limits and requests
@@ -40,7 +38,7 @@ class Attempt:
         number: int,
         plan: dict[str, Any],
         record: Record,
-        requests: Asks,
+        requests: StopSource,
         deadlines: dict[str, float | None],
         clock: Clock = _CLOCK,
     ) -> None:
@@ -61,7 +59,7 @@ class Attempt:
         self._codes: dict[int, int] = {}  # of each node whose launcher has ended
         self._tails: dict[int, collections.deque[Line]] = {}
         self._selector = selectors.DefaultSelector()
-        self._ending: Ending | None = None
+        self._ending: StopRequest | None = None
         self._awaiting_checkpoint: tuple[int, float] | None = None  # (count before, deadline)
         self._term_time: float | None = None
         self._failed_node: int | None = None
@@ -145,25 +143,25 @@ class Attempt:
             for process in self._processes.values():
                 processes.signal_group(process, signal.SIGKILL)
 
-    def _beyond_limits(self, now: float) -> Ending | None:
+    def _beyond_limits(self, now: float) -> StopRequest | None:
         limits = self.plan["limits"]
         if self.deadlines["run"] and now > self.deadlines["run"]:
             reason = "limits.run (%gs) is over; raise it and continue with --resume" % limits["run"]
-            return Ending(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), True)
+            return StopRequest(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), True)
         if self.paid_until is not None and self.clock() > self.paid_until:
-            return Ending(Outcome(NOT_RETRYABLE, spending.reason(self.plan), protocol.NOT_RETRYABLE), True)
+            return StopRequest(Outcome(NOT_RETRYABLE, cost_limit.reason(self.plan), protocol.NOT_RETRYABLE), True)
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
             reason = "no sign of life within limits.start (%gs)" % limits["start"]
-            return Ending(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), False)
+            return StopRequest(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), False)
         if self.progress.alive and limits["no_progress"] and now > self.progress.moved + limits["no_progress"]:
             reason = "no progress for limits.no_progress (%gs), last iteration %s" % (
                 limits["no_progress"],
                 "none" if self.progress.iteration is None else self.progress.iteration,
             )
-            return Ending(Outcome(FAILURE, reason, protocol.FAILED), False)
+            return StopRequest(Outcome(FAILURE, reason, protocol.FAILED), False)
         return None
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: StopRequest) -> None:
         """Begin to end: by way of a checkpoint where that is asked for and rank 0 can write one."""
         self._ending = ending
         rank_0 = self._rank_0() if ending.checkpoint_first else None
@@ -203,12 +201,12 @@ class Attempt:
         self._selector.close()
 
     def _judge(self, node: int) -> Outcome:
-        code = diagnosis.exit_code(self._codes[node], self._tails[node])
+        code = exit_diagnosis.exit_code(self._codes[node], self._tails[node])
         if self.progress.fatal or code == protocol.NOT_RETRYABLE:
-            reason = self.progress.fatal or diagnosis.describe(node, code, self._tails[node])
+            reason = self.progress.fatal or exit_diagnosis.describe(node, code, self._tails[node])
             reason = protocol.bounded(str(reason))
             return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-        reason = diagnosis.describe(node, code, self._tails[node])
+        reason = exit_diagnosis.describe(node, code, self._tails[node])
         if code == protocol.INTERRUPTED:
             return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
         return Outcome(FAILURE, reason, protocol.FAILED)
@@ -216,7 +214,7 @@ class Attempt:
     def _outcome(self) -> Outcome:
         if self._failed_node is not None:
             return self._judge(self._failed_node)
-        failed = [node for node, code in self._codes.items() if diagnosis.exit_code(code, self._tails[node])]
+        failed = [node for node, code in self._codes.items() if exit_diagnosis.exit_code(code, self._tails[node])]
         if self._ending and (self._term_time or failed):
             return self._ending.outcome
         return self._judge(failed[0]) if failed else Outcome(SUCCEEDED, None, 0)

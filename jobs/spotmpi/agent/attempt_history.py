@@ -7,15 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import cost_limit as spending
-from . import hardware, protocol, record, repeated_losses
+from . import cost_limit, hardware, protocol, record, repeated_losses
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
 from .progress import Progress
 
 _FINAL_STATE = {SUCCEEDED: record.SUCCEEDED, STOPPED: record.STOPPED}
 
 
-class Accounts:
+class AttemptHistory:
     """Keeps the attempts of one run folder.
 
     *since* is when the run was last submitted: earlier attempts stay in the summary, and count against no limit.
@@ -67,7 +66,7 @@ class Accounts:
 
     def paid_until(self) -> float | None:
         """When the attempt that begins now has to end so that ``limits.cost`` holds, or None."""
-        return spending.paid_until(self.plan, self.attempts, self.since, self.present)
+        return cost_limit.paid_until(self.plan, self.attempts, self.since, self.present)
 
     def end(self, number: int, progress: Progress, outcome: Outcome, began: float) -> None:
         """Write what attempt *number* came to, which began at *began* (Unix seconds)."""
@@ -113,10 +112,10 @@ class Accounts:
     def _spent(self) -> Outcome | None:
         """The end of a run that another attempt would make too dear."""
         now = self.clock()
-        paid_until = spending.paid_until(self.plan, self.attempts, self.since, now)
+        paid_until = cost_limit.paid_until(self.plan, self.attempts, self.since, now)
         if paid_until is None or now < paid_until:
             return None
-        return Outcome(NOT_RETRYABLE, spending.reason(self.plan), protocol.NOT_RETRYABLE)
+        return Outcome(NOT_RETRYABLE, cost_limit.reason(self.plan), protocol.NOT_RETRYABLE)
 
     def settle(self) -> Outcome | None:
         """Make up for an attempt whose agent was lost before it could record anything; gives what `verdict` gives."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from .authentication import Session
 
-BEAT = 1.0  # seconds between signs of life
-SILENCE = 7.0  # seconds after which a silent peer counts as lost
+HEARTBEAT_INTERVAL = 1.0  # seconds between signs of life
+HEARTBEAT_TIMEOUT = 7.0  # seconds after which a silent peer counts as lost
 STALL = 60.0  # seconds for which an agent may wait for a file system, or for whoever takes its output, and still live
 _LONGEST = 1 << 16  # bytes of a message
 _GREETING = 1 << 12  # bytes of a message from an end that has not proved the token
@@ -65,7 +65,7 @@ class Connection:
 
     def beat(self) -> None:
         """Give a sign of life when it is time for one."""
-        if not self.closed and time.monotonic() > self._spoke + BEAT:
+        if not self.closed and time.monotonic() > self._spoke + HEARTBEAT_INTERVAL:
             self.send(beat=1)
 
     def first_line(self) -> bytes | None:
@@ -112,7 +112,7 @@ class Connection:
     @property
     def lost(self) -> bool:
         """Whether the other end was gone, or silent for too long, when we looked last."""
-        return self.closed or self.looked > self.heard + SILENCE
+        return self.closed or self.looked > self.heard + HEARTBEAT_TIMEOUT
 
     def close(self) -> None:
         """Close it; harmless when done twice."""
@@ -121,7 +121,7 @@ class Connection:
             self.socket.close()
 
 
-class Pulse:
+class Heartbeat:
     """Gives signs of life by a thread of its own, for this process may have to wait for a disk meanwhile.
 
     Only as long as *looked*, a time by `time.monotonic`, is not too long ago: who stalls for good is as good as gone.
@@ -134,7 +134,7 @@ class Pulse:
         threading.Thread(target=self._beat, name="pulse", daemon=True).start()
 
     def _beat(self) -> None:
-        while not self._over.wait(BEAT / 2):
+        while not self._over.wait(HEARTBEAT_INTERVAL / 2):
             for connection in self._connections() if time.monotonic() < self._looked() + STALL else ():
                 connection.beat()
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from . import hardware, machine, memory, protocol, record, ssh, system_errors
 from .arrival import Arrival
 from .attempt import Attempt
-from .attempt_history import Accounts
+from .attempt_history import AttemptHistory
 from .coordinator_requests import LeaderRequests
 from .fencing import Fenced
 from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
-from .peers import Hub
-from .pod_context import Place
+from .peers import Coordinator
+from .pod_context import PodContext
 from .pod_record import PodRecord
 from .progress import Progress
 from .staging import Staging
@@ -28,7 +28,7 @@ ASKING = 5.0  # seconds in which every agent has to show that it lives after a l
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
 
 
-def run(here: Place, notice: Notice) -> int:
+def run(here: PodContext, notice: Notice) -> int:
     """One attempt, led from here; the pod's exit code."""
     try:
         return _lead(here, notice)
@@ -37,7 +37,7 @@ def run(here: Place, notice: Notice) -> int:
         return protocol.INTERRUPTED
 
 
-def _lead(here: Place, notice: Notice) -> int:
+def _lead(here: PodContext, notice: Notice) -> int:
     try:
         os.makedirs(here.folder, exist_ok=True)
         written = PodRecord(here.folder)
@@ -54,7 +54,7 @@ def _lead(here: Place, notice: Notice) -> int:
         written.close()
 
 
-def _unrecorded(here: Place, error: OSError, written: PodRecord | None = None) -> int:
+def _unrecorded(here: PodContext, error: OSError, written: PodRecord | None = None) -> int:
     """The exit code of an attempt that cannot be recorded; only JobSet's restarts count it then."""
     outcome = system_errors.outcome(error)
     outcome = outcome if outcome.cause == NOT_RETRYABLE else _too_often(here) or outcome
@@ -66,11 +66,11 @@ def _unrecorded(here: Place, error: OSError, written: PodRecord | None = None) -
     return outcome.exit_code
 
 
-def _run(here: Place, notice: Notice, written: PodRecord) -> int:
-    accounts = Accounts(written, here.plan, here.plan["submitted"])
+def _run(here: PodContext, notice: Notice, written: PodRecord) -> int:
+    accounts = AttemptHistory(written, here.plan, here.plan["submitted"])
     spent = accounts.settle() or _too_often(here)
     number = written.take_attempt()
-    hub = Hub(here.token, len(here.hosts), here.generation, {"welcome": number})
+    hub = Coordinator(here.token, len(here.hosts), here.generation, {"welcome": number})
     try:
         outcome = _recorded(accounts, spent or _attempt(here, notice, accounts, hub, number, written.check_fence))
     finally:
@@ -79,7 +79,7 @@ def _run(here: Place, notice: Notice, written: PodRecord) -> int:
     return _EXIT[outcome.cause]
 
 
-def _too_often(here: Place) -> Outcome | None:
+def _too_often(here: PodContext) -> Outcome | None:
     """The end of a run that was restarted more often than both limits allow: without a volume, no record counts them.
 
     JobSet counts failures, not interruptions; a pod that is killed for memory, each time anew, looks like one.
@@ -92,7 +92,12 @@ def _too_often(here: Place) -> Outcome | None:
 
 
 def _attempt(
-    here: Place, notice: Notice, accounts: Accounts, hub: Hub, number: int, check_fence: Callable[[], None]
+    here: PodContext,
+    notice: Notice,
+    accounts: AttemptHistory,
+    hub: Coordinator,
+    number: int,
+    check_fence: Callable[[], None],
 ) -> Outcome:
     """How the attempt ended, which is recorded also where nothing was launched."""
     try:
@@ -115,14 +120,16 @@ def _attempt(
     return _launch(here, accounts, hub, requests, attempt)
 
 
-def _made_ready(here: Place, accounts: Accounts) -> Daemon:
+def _made_ready(here: PodContext, accounts: AttemptHistory) -> Daemon:
     """This pod's sshd, once the machine and the code are known to be fit."""
     accounts.hardware[0] = own_hardware(here)
     unpack_code(here)
     return Daemon(here)
 
 
-def _launch(here: Place, accounts: Accounts, hub: Hub, requests: LeaderRequests, attempt: Attempt) -> Outcome:
+def _launch(
+    here: PodContext, accounts: AttemptHistory, hub: Coordinator, requests: LeaderRequests, attempt: Attempt
+) -> Outcome:
     accounts.started(attempt.number, [machine.describe(0, accounts.present), *hub.machines.values()])
     hub.tell(go=1)
     began = time.time()
@@ -136,7 +143,7 @@ def _launch(here: Place, accounts: Accounts, hub: Hub, requests: LeaderRequests,
     return outcome
 
 
-def _carry_out(here: Place, hub: Hub, requests: LeaderRequests, attempt: Attempt) -> Outcome:
+def _carry_out(here: PodContext, hub: Coordinator, requests: LeaderRequests, attempt: Attempt) -> Outcome:
     outcome = attempt.run()
     if outcome.cause == SUCCEEDED:
         outcome = _others(hub, requests, here.launching - 1)
@@ -149,7 +156,7 @@ def _carry_out(here: Place, hub: Hub, requests: LeaderRequests, attempt: Attempt
     return outcome
 
 
-def _deadlines(here: Place, accounts: Accounts) -> dict[str, float | None]:
+def _deadlines(here: PodContext, accounts: AttemptHistory) -> dict[str, float | None]:
     limits = here.plan["limits"]
     run = limits["run"]
     return {
@@ -160,7 +167,7 @@ def _deadlines(here: Place, accounts: Accounts) -> dict[str, float | None]:
 
 
 def _wait_for_hosts(
-    limit: float, written: record.Record, hub: Hub, requests: LeaderRequests, arrival: Arrival
+    limit: float, written: record.Record, hub: Coordinator, requests: LeaderRequests, arrival: Arrival
 ) -> Outcome | None:
     """None once nothing is missing, else the outcome of waiting for *limit* seconds; says what it waits for."""
     deadline, said, spoke = time.monotonic() + limit, "", 0.0
@@ -182,7 +189,7 @@ def _wait_for_hosts(
             written.event(record.WAITING, reason=text)
 
 
-def _others(hub: Hub, requests: LeaderRequests, count: int) -> Outcome:
+def _others(hub: Coordinator, requests: LeaderRequests, count: int) -> Outcome:
     """How the launchers of the other nodes ended, once node 0's own has succeeded."""
     while len(hub.ended) < count:
         ending = requests.wanted()
@@ -192,7 +199,7 @@ def _others(hub: Hub, requests: LeaderRequests, count: int) -> Outcome:
     return requests.failed() or Outcome(SUCCEEDED, None, 0)
 
 
-def _interrupted_after_all(hub: Hub, requests: LeaderRequests) -> Outcome | None:
+def _interrupted_after_all(hub: Coordinator, requests: LeaderRequests) -> Outcome | None:
     """An interruption, when the launcher failed because a host went: asks until every agent has shown that it lives."""
     asked, deadline = time.monotonic(), time.monotonic() + ASKING
     while time.monotonic() < deadline:
@@ -204,16 +211,16 @@ def _interrupted_after_all(hub: Hub, requests: LeaderRequests) -> Outcome | None
     return None
 
 
-def _of_memory(hub: Hub, outcome: Outcome) -> Outcome:
+def _of_memory(hub: Coordinator, outcome: Outcome) -> Outcome:
     """The failure *outcome*, with the nodes where the kernel has killed for want of memory."""
-    starved = [*([0] if memory.ran_out() else []), *sorted(hub.starved)]
-    if not starved:
+    oom_killed = [*([0] if memory.ran_out() else []), *sorted(hub.oom_killed)]
+    if not oom_killed:
         return outcome
-    where = ", ".join("node %d" % node for node in starved)
+    where = ", ".join("node %d" % node for node in oom_killed)
     return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, where))
 
 
-def _recorded(accounts: Accounts, outcome: Outcome) -> Outcome:
+def _recorded(accounts: AttemptHistory, outcome: Outcome) -> Outcome:
     """Write what *outcome* means for the run; the final outcome where a limit turned it into one."""
     if outcome.cause in (FAILURE, INTERRUPTION):
         last = accounts.verdict(outcome)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import pod_context as place
-from . import protocol
+from . import pod_context, protocol
 from .node import Daemon, Notice
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Ending, Outcome
-from .peers import Hub
-from .pod_context import Place
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
+from .peers import Coordinator
+from .pod_context import PodContext
 
 _CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 
@@ -18,7 +17,12 @@ class LeaderRequests:
     """Why the attempt should end, asked at every look of `Attempt`; serves the workers meanwhile."""
 
     def __init__(
-        self, here: Place, hub: Hub, notice: Notice, daemon: Daemon, check_fence: Callable[[], None] = lambda: None
+        self,
+        here: PodContext,
+        hub: Coordinator,
+        notice: Notice,
+        daemon: Daemon,
+        check_fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._here = here
         self._hub = hub
@@ -26,21 +30,21 @@ class LeaderRequests:
         self._daemon = daemon
         self._check_fence = check_fence
 
-    def wanted(self) -> Ending | None:
-        """The `Ending` that somebody or something asks for, or None; raises `Fenced`."""
+    def wanted(self) -> StopRequest | None:
+        """The `StopRequest` that somebody or something asks for, or None; raises `Fenced`."""
         self._check_fence()
         self._hub.serve(0)
-        asked = place.stop_asked()
+        asked = pod_context.stop_asked()
         if asked is not None:
-            return Ending(Outcome(STOPPED, asked, 0), True)
+            return StopRequest(Outcome(STOPPED, asked, 0), True)
         noticed = self._noticed()
         if noticed:
-            return Ending(Outcome(INTERRUPTION, noticed, protocol.INTERRUPTED), True)
+            return StopRequest(Outcome(INTERRUPTION, noticed, protocol.INTERRUPTED), True)
         gone = self._gone()
         if gone:
-            return Ending(gone, False)
+            return StopRequest(gone, False)
         failed = self.failed()
-        return Ending(failed, False) if failed else None
+        return StopRequest(failed, False) if failed else None
 
     def failed(self) -> Outcome | None:
         """How the launcher of another node failed, or None."""

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from . import hardware, launchers, network, protocol, ssh, store
-from . import pod_context as place
-from .pod_context import Place
+from . import hardware, launchers, network, pod_context, protocol, ssh, store
+from .pod_context import PodContext
 
 
 class Notice:
@@ -34,11 +33,11 @@ class Notice:
 class Daemon:
     """This pod's sshd, where the launcher needs one."""
 
-    def __init__(self, here: Place) -> None:
+    def __init__(self, here: PodContext) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = here.ssh_folder
         if here.plan["launcher"] == "mpirun":
-            ssh.lay_out(place.SECRET, here.ssh_folder)
+            ssh.lay_out(pod_context.SECRET, here.ssh_folder)
             self._process = ssh.start_daemon(here.ssh_folder)
             if not ssh.wait_until_open():
                 raise ssh.KeysWrong("sshd does not start: %s" % _last_line(os.path.join(here.ssh_folder, "sshd.log")))
@@ -55,7 +54,7 @@ class Daemon:
         return None
 
 
-def unpack_code(here: Place) -> None:
+def unpack_code(here: PodContext) -> None:
     """Lay out the user's code where their command starts; OSError where that cannot be done."""
     code = here.plan["code"]
     if code is None:
@@ -74,14 +73,14 @@ def unpack_code(here: Place) -> None:
         raise OSError("the code in %s cannot be unpacked: %s" % (code["archive"], error)) from error
 
 
-def own_hardware(here: Place) -> hardware.Facts:
+def own_hardware(here: PodContext) -> hardware.Facts:
     """What this pod's machine is made of; `hardware.Unfit` where it cannot run what the image holds."""
-    facts = hardware.of_pod(place.POD_INFO, here.plan["machine"])
+    facts = hardware.of_pod(pod_context.POD_INFO, here.plan["machine"])
     hardware.require_fit(facts, hardware.image(), here.plan["gpus"])
     return facts
 
 
-def write_environment(here: Place, attempt: int) -> dict[str, str]:
+def write_environment(here: PodContext, attempt: int) -> dict[str, str]:
     """Write the environment of this pod's ranks (image, pod, spec, attempt) where the starter finds it; returns it."""
     interface = _interface(here)
     own = {
@@ -97,14 +96,14 @@ def write_environment(here: Place, attempt: int) -> dict[str, str]:
     return environment
 
 
-def attempt_plan(here: Place, environment: dict[str, str], port: str) -> dict[str, Any]:
+def attempt_plan(here: PodContext, environment: dict[str, str], port: str) -> dict[str, Any]:
     """The plan of this node's own launcher, in the shape that `Attempt` carries out."""
     arguments, extra = _launcher(here, environment, port)
     command = {"node": here.node, "arguments": arguments, "environment": extra}
     return {**here.plan, "commands": [command], "environment": environment, "pid_file": here.pid_file}
 
 
-def _launcher(here: Place, environment: dict[str, str], port: str) -> tuple[list[str], dict[str, str]]:
+def _launcher(here: PodContext, environment: dict[str, str], port: str) -> tuple[list[str], dict[str, str]]:
     plan, rank = here.plan, here.plan["rank"]
     starter = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")]
     starter += ["--env", here.environment_file]
@@ -118,11 +117,11 @@ def _launcher(here: Place, environment: dict[str, str], port: str) -> tuple[list
     return [*starter, *rank], {key: value.replace(launchers.PORT, port) for key, value in plain.items()}
 
 
-def _mpirun(here: Place, environment: dict[str, str]) -> list[str]:
+def _mpirun(here: PodContext, environment: dict[str, str]) -> list[str]:
     found = shutil.which("mpirun", path=environment.get("PATH"))
     if found is None:
         raise FileNotFoundError("the image has no mpirun on PATH")
-    hostfile = os.path.join(place.WORK, "hosts")
+    hostfile = os.path.join(pod_context.WORK, "hosts")
     with open(hostfile, "w") as file:
         file.write(launchers.hostfile(here.hosts, here.plan["slots"]))
     said = subprocess.run([found, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
@@ -132,7 +131,7 @@ def _mpirun(here: Place, environment: dict[str, str]) -> list[str]:
     return launchers.mpirun_over_ssh(found, launchers.family(said), ranks, remote, here.plan["mpi_args"])
 
 
-def _interface(here: Place) -> str:
+def _interface(here: PodContext) -> str:
     """The network interface that leads to the other nodes, for MPI, NCCL and Gloo alike."""
     return network.interface_towards(here.hosts[1 if here.leads and len(here.hosts) > 1 else 0])
 

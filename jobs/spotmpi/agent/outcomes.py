@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     lost_nodes: Tuple[int, ...] = ()
 
 
-class Ending(NamedTuple):
+class StopRequest(NamedTuple):
     """How an attempt shall end, and whether by way of a checkpoint."""
 
     outcome: Outcome

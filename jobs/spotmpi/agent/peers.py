@@ -9,7 +9,7 @@ first and a refusal carry proof of the run's token (see `authentication`).
 
     worker -> node 0   {"ready": true, "hardware": {...}} its sshd answers, and what it runs on
                        {"notice": reason}                 its machine is about to go away
-                       {"starved": 1}                     something of its pod was killed for want of memory
+                       {"oom_killed": 1}                     something of its pod was killed for want of memory
                        {"ended": code, "reason": ...}     its own launcher has ended (launchers with one per node)
                        {"beat": 1}                        at once after the welcome, then now and then
     node 0 -> worker   {"go": port}                       start your launcher
@@ -29,7 +29,7 @@ from typing import Any
 
 from . import authentication
 from .authentication import Session
-from .connection import Connection, Pulse, parse
+from .connection import Connection, Heartbeat, parse
 
 PORT = 2223
 # Seconds for a connection. Network policies drop the packets of a pod whose address they do not know yet, and the
@@ -41,11 +41,12 @@ _PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Hub:
+class Coordinator:
     """Node 0's end: knows every worker of this attempt.
 
     Workers that speak for another run or another generation (a pod of before the restart) are refused. Whoever proves
-    nothing costs one of a limited number of descriptors, and loses it to those who come later, or after `SILENCE`.
+    nothing costs one of a limited number of descriptors, and loses it to those who come later, or after
+    `HEARTBEAT_TIMEOUT`.
     """
 
     def __init__(self, token: str, nodes: int, generation: int, welcome: dict[str, Any], port: int = PORT) -> None:
@@ -53,7 +54,7 @@ class Hub:
         self.machines: dict[int, dict[str, Any]] = {}
         self.ready: set[int] = set()
         self.notices: dict[int, str] = {}
-        self.starved: set[int] = set()
+        self.oom_killed: set[int] = set()
         self.ended: dict[int, tuple[int, str]] = {}
         self.hardware: dict[int, dict[str, Any]] = {}
         self._token = token
@@ -67,7 +68,7 @@ class Hub:
         self._listener = socket.create_server(("", port), backlog=1024, reuse_port=False)
         self._listener.setblocking(False)
         self._looked = time.monotonic()
-        self._pulse = Pulse(lambda: list(self.workers.values()), lambda: self._looked)
+        self._pulse = Heartbeat(lambda: list(self.workers.values()), lambda: self._looked)
 
     def missing(self) -> list[int]:
         """The nodes that are not ready yet."""
@@ -153,8 +154,8 @@ class Hub:
             self.hardware[node] = message.get("hardware") or {}
         elif "notice" in message:
             self.notices[node] = str(message["notice"])
-        elif "starved" in message:
-            self.starved.add(node)
+        elif "oom_killed" in message:
+            self.oom_killed.add(node)
         elif "ended" in message:
             self.ended[node] = (int(message["ended"]), str(message.get("reason")))
 
@@ -209,7 +210,7 @@ def join(host: str, token: str, hello: dict[str, Any], port: int = PORT) -> tupl
     if session and welcome and "welcome" in welcome:
         connection.authenticate(session)
         connection.send(beat=1)
-        Pulse(lambda: [connection], lambda: connection.looked)
+        Heartbeat(lambda: [connection], lambda: connection.looked)
         return connection, welcome
     connection.close()
     refused = (parse(line) or {}).get("refused") if line else None

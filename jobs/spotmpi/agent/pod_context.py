@@ -23,7 +23,7 @@ ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
 STOP_ANNOTATION = "spotmpi.dev/stop"
 
 
-class Place(NamedTuple):
+class PodContext(NamedTuple):
     """One pod of a run."""
 
     plan: dict[str, Any]
@@ -70,7 +70,7 @@ class Place(NamedTuple):
         return os.path.join(WORK, "ssh")
 
 
-def find_place() -> Place:
+def find_place() -> PodContext:
     """This pod, from its environment and mounts."""
     with open(os.path.join(CONFIG, "plan.json")) as file:
         plan = json.load(file)
@@ -78,7 +78,7 @@ def find_place() -> Place:
         # With the run's name, for runs may share a key.
         token = hashlib.sha256(b"spotmpi agents\n%s\n" % plan["run"].encode() + key.read()).hexdigest()
     node = int(os.environ[ENV_NODE])
-    return Place(plan, node, int(os.environ.get(ENV_GENERATION) or 0), token, os.path.join(RUNS, plan["run"]))
+    return PodContext(plan, node, int(os.environ.get(ENV_GENERATION) or 0), token, os.path.join(RUNS, plan["run"]))
 
 
 def stop_asked() -> str | None:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import fencing as fence
-from . import record
+from . import fencing, record
 from .lines import Line
 
 # Keys of the objects on stdout: what a line is, beside its number ``n``, from 1 without a gap in each pod.
@@ -32,13 +31,13 @@ class PodRecord(record.Record):
         self._moment = clock()  # of the entry that is being written: the same in the folder and on stdout
         self._lines: dict[tuple[int, int], int] = {}
         self._printed = 0
-        self._fence: fence.Fence | None = None
+        self._fence: fencing.Fence | None = None
 
     def take_attempt(self) -> int:
         """The number of a new attempt, by which earlier agents of the run are fenced off."""
         number = super().take_attempt()
-        fence.leave_number(self.folder, number)
-        self._fence = fence.Fence(self.folder, number)
+        fencing.leave_number(self.folder, number)
+        self._fence = fencing.Fence(self.folder, number)
         return number
 
     def check_fence(self) -> None:
@@ -50,7 +49,7 @@ class PodRecord(record.Record):
         """Close all files; the reserve stays where it is another agent's."""
         try:
             self._check(final=True)
-        except fence.Fenced:
+        except fencing.Fenced:
             self._close_files()
         else:
             super().close()

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Protocol
 
 from . import protocol
-from .outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Ending, Outcome
+from .outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 
 STOP = "stop"  # end after a checkpoint
 KILL = "kill"  # end now
@@ -32,11 +32,11 @@ def make(folder: str, request: str, reason: str) -> None:
     os.replace(aside, path(folder, request))
 
 
-class Asks(Protocol):
+class StopSource(Protocol):
     """What an attempt asks at every look."""
 
-    def wanted(self) -> Ending | None:
-        """The `Ending` that somebody asks for, or None."""
+    def wanted(self) -> StopRequest | None:
+        """The `StopRequest` that somebody asks for, or None."""
         ...
 
     def urgent(self) -> bool:
@@ -64,17 +64,17 @@ class Requests:
         for ignored in (signal.SIGINT, signal.SIGHUP):
             signal.signal(ignored, signal.SIG_IGN)
 
-    def wanted(self) -> Ending | None:
-        """The `Ending` that is asked for, or None."""
+    def wanted(self) -> StopRequest | None:
+        """The `StopRequest` that is asked for, or None."""
         if self.urgent():
-            return Ending(Outcome(STOPPED, self._reason(KILL), 0), False)
+            return StopRequest(Outcome(STOPPED, self._reason(KILL), 0), False)
         if os.path.exists(path(self._folder, STOP)):
-            return Ending(Outcome(STOPPED, self._reason(STOP), 0), True)
+            return StopRequest(Outcome(STOPPED, self._reason(STOP), 0), True)
         if self._signal:
             reason = "the supervisor got %s" % signal.Signals(self._signal).name
-            return Ending(Outcome(INTERRUPTION, reason, protocol.INTERRUPTED), True)
+            return StopRequest(Outcome(INTERRUPTION, reason, protocol.INTERRUPTED), True)
         if not os.path.exists(os.path.join(self._folder, "events.jsonl")):
-            return Ending(Outcome(NOT_RETRYABLE, "its folder was deleted", protocol.NOT_RETRYABLE), False)
+            return StopRequest(Outcome(NOT_RETRYABLE, "its folder was deleted", protocol.NOT_RETRYABLE), False)
         return None
 
     def urgent(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import processes, protocol, record
 from .attempt import Attempt
-from .attempt_history import Accounts
+from .attempt_history import AttemptHistory
 from .clock import Clock
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
 from .stop_requests import Requests
@@ -38,7 +38,7 @@ class Supervisor:
         self.began = clock.awake()
         self.record = record.Record(folder, clock)
         self.requests = Requests(folder)
-        self.accounts = Accounts(self.record, plan, clock(), clock)
+        self.accounts = AttemptHistory(self.record, plan, clock(), clock)
 
     def run(self) -> int:
         """Attempt until the end; the exit code of the last attempt's outcome, 0 when it was stopped as asked."""

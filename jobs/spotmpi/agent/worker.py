@@ -13,14 +13,14 @@ from .attempt import Attempt
 from .connection import Connection
 from .coordinator import RENDEZVOUS_PORT
 from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
-from .outcomes import STOPPED, SUCCEEDED, Ending, Outcome
+from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest
 from .peers import join
-from .pod_context import Place
+from .pod_context import PodContext
 from .pod_record import PodRecord
 from .staging import Staging
 
 LOOK = 0.05  # seconds between looks
-_OVER = Ending(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
+_OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
 class Link:
@@ -45,13 +45,13 @@ class Link:
             self.connection.send(notice=reason)
         if not self._starved and memory.ran_out():
             self._starved = True
-            self.connection.send(starved=1)
+            self.connection.send(oom_killed=1)
 
     def ended(self, code: int, reason: str | None) -> None:
         """Tell node 0 that this node's part has ended with *code*, and why."""
         self.connection.send(ended=code, reason=reason and protocol.bounded(reason))
 
-    def wanted(self) -> Ending | None:
+    def wanted(self) -> StopRequest | None:
         """That this node's own launcher shall end, or None (see `Attempt`)."""
         self.look()
         return _OVER if self.over or self.connection.lost else None
@@ -62,7 +62,7 @@ class Link:
         return False
 
 
-def run(here: Place, notice: Notice, began: float) -> int:
+def run(here: PodContext, notice: Notice, began: float) -> int:
     """This node's part of one attempt; the pod's exit code."""
     joined = _join(here, notice, began)
     if joined is None:
@@ -90,7 +90,7 @@ def run(here: Place, notice: Notice, began: float) -> int:
     return 0 if link.over and not notice.reason else protocol.INTERRUPTED
 
 
-def _join(here: Place, notice: Notice, began: float) -> tuple[Connection, int] | None:
+def _join(here: PodContext, notice: Notice, began: float) -> tuple[Connection, int] | None:
     """The connection to node 0 and the attempt's number; None when there is none within ``limits.start``, or no time.
 
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
@@ -108,7 +108,7 @@ def _join(here: Place, notice: Notice, began: float) -> tuple[Connection, int] |
     return None
 
 
-def _staged(here: Place, link: Link) -> bool:
+def _staged(here: PodContext, link: Link) -> bool:
     """Whether the data is on this node; why it cannot be is told to node 0."""
     staging = Staging(here.plan["staging"])
     while staging.busy and not (link.over or link.connection.lost):
@@ -119,7 +119,7 @@ def _staged(here: Place, link: Link) -> bool:
     return not staging.busy and not staging.failure
 
 
-def _launch_told(here: Place, link: Link, environment: dict[str, str], attempt: int) -> None:
+def _launch_told(here: PodContext, link: Link, environment: dict[str, str], attempt: int) -> None:
     """`_launch`; what it cannot cope with is told to node 0, which would else count a lost host."""
     try:
         _launch(here, link, environment, attempt)
@@ -131,7 +131,7 @@ def _launch_told(here: Place, link: Link, environment: dict[str, str], attempt: 
         link.ended(protocol.FAILED, "a fault of spotmpi's own: %r" % error)
 
 
-def _launch(here: Place, link: Link, environment: dict[str, str], attempt: int) -> None:
+def _launch(here: PodContext, link: Link, environment: dict[str, str], attempt: int) -> None:
     """Run this node's own launcher when told to go, and tell node 0 how it ended."""
     while not (link.go or link.over or link.connection.lost):
         link.look()

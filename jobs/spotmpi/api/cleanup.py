@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotmpi.agent import record
-from spotmpi.backends import targets as choose
-from spotmpi.backends.base import Say
-from spotmpi.backends.targets import Where
+from spotmpi.backends import targets
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import reader as runs
-from spotmpi.runs.reader import RunState, Target
+from spotmpi.core.progress import Say
+from spotmpi.runs import reader
+from spotmpi.runs.reader import ClusterName, RunState
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,8 @@ def old_runs(runs_folder: Path, limit: float, say: Say) -> list[OldRun]:
 
     Clusters are asked for copies without an end; where one cannot be asked, its runs count as going on.
     """
-    submissions = {paths.id: _submissions(paths) for paths in runs.every(runs_folder)}
-    states = [state for run in submissions if _last_change(state := runs.state(RunPaths(runs_folder / run))) < limit]
+    submissions = {paths.id: _submissions(paths) for paths in reader.every(runs_folder)}
+    states = [state for run in submissions if _last_change(state := reader.state(RunPaths(runs_folder / run))) < limit]
     judged = _with_clusters(states, runs_folder, say)
     return [OldRun(each, submissions[each.id]) for each in judged if each.over and _last_change(each) < limit]
 
@@ -41,9 +40,9 @@ def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
     for each in old:
         paths = RunPaths(Path(each.state.folder))
         try:
-            with runs.lock(paths, patience=1.0):
+            with reader.lock(paths, patience=1.0):
                 if _submissions(paths) == each.submissions:
-                    runs.remove(paths)
+                    reader.remove(paths)
                     deleted.append(each.state)
                 else:
                     say(f"{paths.id} is kept: it has been resumed")
@@ -56,27 +55,27 @@ def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
 
 def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> Iterator[RunState]:
     """*states*, where a run is elsewhere as its cluster tells it, if that can be asked."""
-    silent: set[Target] = set()
+    silent: set[ClusterName] = set()
     for state in states:
-        target = runs.cluster_of(RunPaths(Path(state.folder))) if state.state == runs.ELSEWHERE else None
+        target = reader.cluster_of(RunPaths(Path(state.folder))) if state.state == reader.ELSEWHERE else None
         if target is None or target in silent:
             yield state
             continue
         try:
-            told = choose.backend_of(state.id, Where(runs_folder=runs_folder)).state(state.id)
+            told = targets.backend_of(state.id, targets.Target(runs_folder=runs_folder)).state(state.id)
         except SpotmpiError as error:
             silent.add(target)
             say(f"runs without a recorded end in {target} are kept, since it cannot be asked: {error}")
             yield state
             continue
-        if told.state == runs.LOST and target.context is None:
+        if told.state == reader.LOST and target.context is None:
             say(f"{state.id} is kept: its record does not say in which cluster it is; delete {state.folder} yourself")
             told = state
         yield told
 
 
 def _submissions(paths: RunPaths) -> int:
-    return sum(event.get("event") == record.SUBMITTED for event in runs.lines(paths.events))
+    return sum(event.get("event") == record.SUBMITTED for event in reader.lines(paths.events))
 
 
 def _last_change(state: RunState) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from spotmpi.agent import protocol, record
 from spotmpi.backends.base import Backend
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.runs.reader import RunState
 
@@ -97,9 +97,9 @@ def drill(
         SpotmpiError: the run ended before it could be struck, or before it had recovered.
     """
     if how not in HOW:
-        raise wrong("--how", how, f"use one of: {', '.join(HOW)}")
+        raise input_error("--how", how, f"use one of: {', '.join(HOW)}")
     known = backend.state(run)
-    it = _Watch(lambda: backend.strike(run, node, how), clock)
+    it = _Watch(lambda: backend.inject_fault(run, node, how), clock)
     marks = _followed(_live(backend.events(run, True), known), it, watch)
     if marks is None and not it.has_struck:
         raise SpotmpiError(f"run {run} has ended and was not struck: a drill needs one that trains")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spotmpi.backends import targets as choose
-from spotmpi.backends.base import Say
-from spotmpi.backends.targets import Place
+from spotmpi.backends import targets
+from spotmpi.backends.targets import TargetLike
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
+from spotmpi.core.progress import Say
 from spotmpi.images import builder as image_builder
 from spotmpi.images.build import Build, build_for, require_known
 
@@ -26,7 +26,7 @@ def build_image(
 def push_image(
     image: str,
     repository: str | None = None,
-    where: Place = None,
+    where: TargetLike = None,
     arguments: Iterable[str] = (),
     tool: str | None = None,
     say: Say = lambda text: None,
@@ -40,7 +40,7 @@ def push_image(
         InputError: no such image, or no repository is named and the place has none for it.
         SpotmpiError: the builder, the login or the push failed.
     """
-    environment = choose.environment_of(where)
+    environment = targets.environment_of(where)
     wanted = _build(image, arguments, not cpu and (environment is None or environment.has_gpus))
     target = repository or _repository(image, environment)
     builder = image_builder.find_tool(tool)
@@ -54,15 +54,15 @@ def _build(image: str, arguments: Iterable[str], gpus: bool) -> Build:
     for text in arguments:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise wrong("--build-arg", text, "write it as NAME=VALUE")
+            raise input_error("--build-arg", text, "write it as NAME=VALUE")
         chosen[name] = value
     return Build(image, tuple(chosen.items()))
 
 
 def _repository(image: str, environment: Environment | None) -> str:
     if environment is None:
-        raise wrong("--to", None, "name a repository, or an environment by --on that has one")
+        raise input_error("--to", None, "name a repository, or an environment by --on that has one")
     if image not in environment.repositories:
         known = ", ".join(sorted(environment.repositories)) or "none"
-        raise wrong("image", image, f"environment {environment.name} has repositories for: {known}")
+        raise input_error("image", image, f"environment {environment.name} has repositories for: {known}")
     return environment.repositories[image]

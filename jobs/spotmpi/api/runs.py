@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent import record
 from spotmpi.api.studies import bench, compare, plan_bench, predict, report
-from spotmpi.backends import targets as choose
-from spotmpi.backends.base import Backend, Say
+from spotmpi.backends import targets
+from spotmpi.backends.base import Backend
 from spotmpi.backends.follow import follow, interrupts
-from spotmpi.backends.targets import Place
+from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names
-from spotmpi.core.errors import SpotmpiError, UnknownRun, wrong
+from spotmpi.core.errors import SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.progress import Say
 from spotmpi.plan.local import Plan
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
-from spotmpi.spec import job as specs
-from spotmpi.spec import template as spec_template
+from spotmpi.spec import job, template
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.spec.validate import require_valid
@@ -39,11 +39,11 @@ __all__ = ["bench", "compare", "plan_bench", "predict", "read_spec", "report"]  
 
 def init(path: Path | str = "job.toml") -> Path:
     """Write a commented spec to start from to *path*; InputError when there is something already."""
-    spec_template.write(Path(path))
+    template.write(Path(path))
     return Path(path)
 
 
-def plan(source: Source, overrides: Iterable[str] = (), where: Place = None) -> Plan:
+def plan(source: Source, overrides: Iterable[str] = (), where: TargetLike = None) -> Plan:
     """What `run` would start, as plain JSON values; nothing is started or written."""
     return _planned(read_spec(source, overrides), where)[1]
 
@@ -51,7 +51,7 @@ def plan(source: Source, overrides: Iterable[str] = (), where: Place = None) -> 
 def run(
     source: Source,
     overrides: Iterable[str] = (),
-    where: Place = None,
+    where: TargetLike = None,
     detach: bool = False,
     watch: Callable[[Event], None] = lambda event: None,
     say: Say = lambda text: None,
@@ -73,50 +73,50 @@ def run(
 def resume(
     run: str,
     overrides: Iterable[str] = (),
-    where: Place = None,
+    where: TargetLike = None,
     detach: bool = False,
     watch: Callable[[Event], None] = lambda event: None,
     say: Say = lambda text: None,
 ) -> RunState:
     """Continue a run that has ended, from its newest whole checkpoint, with *overrides* applied to its spec."""
-    paths, backend = runs.find(run, choose.where(where).folder), choose.backend_of(run, where)
+    paths, backend = reader.find(run, targets.where(where).folder), targets.backend_of(run, where)
     state = backend.state(paths.id)
     if state.state == record.SUCCEEDED:
-        raise wrong("--resume", paths.id, "has succeeded; there is nothing left to continue")
+        raise input_error("--resume", paths.id, "has succeeded; there is nothing left to continue")
     if not state.over:
-        raise wrong("--resume", paths.id, f"is still going on; `spotmpi logs -f {paths.id}` follows it")
-    spec = specs.load(paths.spec, overrides)
+        raise input_error("--resume", paths.id, f"is still going on; `spotmpi logs -f {paths.id}` follows it")
+    spec = job.load(paths.spec, overrides)
     require_valid(spec, backend.survey(spec))
     return _started(backend, spec, backend.plan(spec, paths.id), detach, _from_next_submission(paths, watch), say)
 
 
-def plan_resume(run: str, overrides: Iterable[str] = (), where: Place = None) -> Plan:
+def plan_resume(run: str, overrides: Iterable[str] = (), where: TargetLike = None) -> Plan:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
-    paths, backend = runs.find(run, choose.where(where).folder), choose.backend_of(run, where)
-    spec = specs.load(paths.spec, overrides)
+    paths, backend = reader.find(run, targets.where(where).folder), targets.backend_of(run, where)
+    spec = job.load(paths.spec, overrides)
     require_valid(spec, backend.survey(spec))
     return backend.plan(spec, paths.id)
 
 
-def list_runs(where: Place = None, mine: bool = False) -> list[RunState]:
+def list_runs(where: TargetLike = None, mine: bool = False) -> list[RunState]:
     """All recorded runs, oldest first; with *mine* only those that this user submitted, as far as is known."""
-    found = choose.backend(where).list()
+    found = targets.backend(where).list()
     return [state for state in found if state.owner in (None, names.user())] if mine else found
 
 
-def status(run: str, where: Place = None) -> RunState:
+def status(run: str, where: TargetLike = None) -> RunState:
     """What a run has come to so far; its id may be shortened."""
-    return choose.backend_of(run, where).state(run)
+    return targets.backend_of(run, where).state(run)
 
 
-def logs(run: str, follow: bool = False, where: Place = None) -> Iterator[Event]:
+def logs(run: str, follow: bool = False, where: TargetLike = None) -> Iterator[Event]:
     """The events of a run from its submission, lines included; with *follow* until it ends."""
-    return choose.backend_of(run, where).events(run, follow)
+    return targets.backend_of(run, where).events(run, follow)
 
 
-def stop(run: str, now: bool = False, wait: bool = True, where: Place = None) -> RunState:
+def stop(run: str, now: bool = False, wait: bool = True, where: TargetLike = None) -> RunState:
     """Stop a run after a checkpoint, or *now* without one; a run that is over stays as it is."""
-    backend = choose.backend_of(run, where)
+    backend = targets.backend_of(run, where)
     before = backend.state(run)
     if before.over:
         return before
@@ -133,34 +133,34 @@ def drill(
     run: str,
     node: int = 0,
     how: str = "evict",
-    where: Place = None,
+    where: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
 ) -> Recovery:
     """Cause a fault (evict, delete, kill) at a node of a training run; what its recovery cost."""
     from spotmpi.api.drill import drill
 
-    backend = choose.backend_of(run, where)
+    backend = targets.backend_of(run, where)
     return drill(backend, backend.state(run).id, node, how, watch)
 
 
-def shell_command(run: str, node: int = 0, where: Place = None) -> Sequence[str]:
+def shell_command(run: str, node: int = 0, where: TargetLike = None) -> Sequence[str]:
     """The command that opens a shell where a node of the run is."""
-    backend = choose.backend_of(run, where)
+    backend = targets.backend_of(run, where)
     return backend.shell(backend.state(run).id, node)
 
 
-def pull(run: str, where: Place = None, say: Say = lambda text: None, part: str | None = None) -> Path:
+def pull(run: str, where: TargetLike = None, say: Say = lambda text: None, part: str | None = None) -> Path:
     """Bring all that is kept of a run (checkpoints, logs, TensorBoard events), or one *part*, here; its folder.
 
     A run whose JobSet is gone, and which this machine has never seen, needs its whole id.
     """
-    backend = choose.backend_of(run, where)
+    backend = targets.backend_of(run, where)
     with contextlib.suppress(UnknownRun):
         run = backend.state(run).id
     return backend.pull(run, say, part)
 
 
-def clean(older: float, delete: bool = False, where: Place = None, say: Say = lambda text: None) -> list[RunState]:
+def clean(older: float, delete: bool = False, where: TargetLike = None, say: Say = lambda text: None) -> list[RunState]:
     """The runs that ended more than *older* seconds ago; with *delete* their folders are gone afterwards.
 
     A copy of a run on a cluster that has no end is kept, unless its cluster says that the run is over. *say* hears
@@ -168,15 +168,15 @@ def clean(older: float, delete: bool = False, where: Place = None, say: Say = la
     """
     from spotmpi.api.cleanup import delete_records, old_runs
 
-    found = old_runs(choose.where(where).folder, time.time() - older, say)
+    found = old_runs(targets.where(where).folder, time.time() - older, say)
     return delete_records(found, say) if delete else [each.state for each in found]
 
 
-def _backend_for(spec: JobSpec, where: Place) -> Backend:
-    return choose.backend(where, spec.kubernetes.context, spec.kubernetes.namespace)
+def _backend_for(spec: JobSpec, where: TargetLike) -> Backend:
+    return targets.backend(where, spec.kubernetes.context, spec.kubernetes.namespace)
 
 
-def _planned(spec: JobSpec, where: Place) -> tuple[Backend, Plan]:
+def _planned(spec: JobSpec, where: TargetLike) -> tuple[Backend, Plan]:
     backend = _backend_for(spec, where)
     require_valid(spec, backend.survey(spec))
     run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
@@ -185,7 +185,7 @@ def _planned(spec: JobSpec, where: Place) -> tuple[Backend, Plan]:
 
 def _from_next_submission(paths: names.RunPaths, watch: Callable[[Event], None]) -> Callable[[Event], None]:
     """*watch* without what earlier submissions of the run have shown already."""
-    left = sum(event.get("event") == record.SUBMITTED for event in runs.lines(paths.events))
+    left = sum(event.get("event") == record.SUBMITTED for event in reader.lines(paths.events))
 
     def show(event: Event) -> None:
         nonlocal left

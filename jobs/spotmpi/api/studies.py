@@ -7,16 +7,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotmpi.backends import targets as choose
-from spotmpi.backends.base import Say
-from spotmpi.backends.targets import Place
-from spotmpi.core.errors import wrong
+from spotmpi.backends import targets
+from spotmpi.backends.targets import TargetLike
+from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event
+from spotmpi.core.progress import Say
 from spotmpi.spec import job as specs
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
-from spotmpi.study import pricing
-from spotmpi.study import study_file as study
+from spotmpi.study import pricing, study_file
 from spotmpi.study.design import Design, Factors, crossed
 from spotmpi.study.sweep import Sweep
 
@@ -33,7 +32,7 @@ def bench(
     source: Source,
     factors: Factors = _AS_IT_SAYS,
     overrides: Iterable[str] = (),
-    where: Place = None,
+    where: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
     say: Say = lambda text: None,
 ) -> Sweep:
@@ -46,16 +45,16 @@ def bench(
         InputError: everything that is wrong with the spec, the factors or any trial, before the first one starts.
         Stopped: Ctrl-C; the same call goes on later.
     """
-    from spotmpi.study import execution as benching
+    from spotmpi.study import execution
 
-    here = choose.where(where)
+    here = targets.where(where)
     design = design_of(source, factors, overrides)
     runner = _runner(design, where, watch, say)
-    benching.require_valid(design, runner)
+    execution.require_valid(design, runner)
     design = pricing.priced(design, where, say)
-    recording = benching.Recording(here.folder, runner.new_id(design.spec), here.place)
-    it = benching.open_sweep(design, recording, factors.fresh, say)
-    benching.carry_out(it, runner, say)
+    recording = execution.Recording(here.folder, runner.new_id(design.spec), here.place)
+    it = execution.open_sweep(design, recording, factors.fresh, say)
+    execution.carry_out(it, runner, say)
     return it
 
 
@@ -63,25 +62,25 @@ def plan_bench(
     source: Source,
     factors: Factors = _AS_IT_SAYS,
     overrides: Iterable[str] = (),
-    where: Place = None,
+    where: TargetLike = None,
     say: Say = lambda text: None,
 ) -> Design:
     """What `bench` would measure; its `trials` are in the order in which they would run. Nothing is started."""
-    from spotmpi.study import execution as benching
+    from spotmpi.study import execution
 
     design = design_of(source, factors, overrides)
-    benching.require_valid(design, _runner(design, where, lambda event: None, say))
+    execution.require_valid(design, _runner(design, where, lambda event: None, say))
     return pricing.priced(design, where, say)
 
 
 def design_of(source: Source, factors: Factors, overrides: Iterable[str] = ()) -> Design:
     """The design that a study describes, or that *factors* ask of a spec; InputError with every problem."""
-    if isinstance(source, str | Path) and study.is_study(specs.read_toml(Path(source))):
-        return study.load(Path(source), overrides, factors)
+    if isinstance(source, str | Path) and study_file.is_study(specs.read_toml(Path(source))):
+        return study_file.load(Path(source), overrides, factors)
     return crossed(read_spec(source, overrides), factors)
 
 
-def report(wanted: Sequence[str] = (), where: Place = None, force: bool = False) -> Report:
+def report(wanted: Sequence[str] = (), where: TargetLike = None, force: bool = False) -> Report:
     """The report of one sweep or of any number of runs of the same work; by default of the newest sweep or run.
 
     Raises:
@@ -90,10 +89,10 @@ def report(wanted: Sequence[str] = (), where: Place = None, force: bool = False)
     """
     from spotmpi.report.gather import gather
 
-    return gather(wanted, choose.where(where).folder, datetime.now(), force)
+    return gather(wanted, targets.where(where).folder, datetime.now(), force)
 
 
-def compare(before: str, after: str, where: Place = None, force: bool = False) -> Comparison:
+def compare(before: str, after: str, where: TargetLike = None, force: bool = False) -> Comparison:
     """Two sweeps or runs of the same work, row by row.
 
     Raises:
@@ -110,7 +109,7 @@ def predict(
     nodes: Sequence[int],
     fit: Sequence[int] | None = None,
     goal: Goal | None = None,
-    where: Place = None,
+    where: TargetLike = None,
 ) -> list[Forecast]:
     """What a sweep (by default the newest) or a published table lets expect of other node counts, for each series.
 
@@ -131,14 +130,14 @@ def predict(
         made = report([measured] if measured else [], where, force=True)
         found, specs, known = series_of(made), made.specs, made.price
     if not found:
-        raise wrong("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
+        raise input_error("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
     goal = pricing.asked(goal or forecast.Goal(), known, specs, where)
     return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in found]
 
 
-def _runner(design: Design, where: Place, watch: Callable[[Event], None], say: Say) -> BackendRunner:
+def _runner(design: Design, where: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:
     from spotmpi.study.trials import BackendRunner
 
     cluster = design.spec.kubernetes
-    backend = choose.backend(where, cluster.context, cluster.namespace)
-    return BackendRunner(backend, choose.where(where).folder, watch, say)
+    backend = targets.backend(where, cluster.context, cluster.namespace)
+    return BackendRunner(backend, targets.where(where).folder, watch, say)

@@ -15,7 +15,7 @@ AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class Gap:
+class CallFailure:
     """What could not be learnt: `reason` fits a table's cell, `detail` is a line with the remedy."""
 
     reason: str
@@ -28,18 +28,18 @@ class Answer(Generic[Given]):
     def __init__(self, future: Future[Given]) -> None:
         self._future = future
 
-    def get(self) -> Given | Gap:
-        """Waits for the answer; a Gap where that call failed, CloudError where nothing can be asked at all."""
+    def get(self) -> Given | CallFailure:
+        """Waits for the answer; a CallFailure where that call failed, CloudError where nothing can be asked at all."""
         try:
             return self._future.result()
         except CallFailed as error:
-            return Gap(error.short, str(error))
+            return CallFailure(error.short, str(error))
 
 
-class Questions:
+class ConcurrentCalls:
     """Asks up to 32 questions at a time; leaving its block by an error drops those that wait."""
 
-    def __enter__(self) -> Questions:
+    def __enter__(self) -> ConcurrentCalls:
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="aws")
         return self
 

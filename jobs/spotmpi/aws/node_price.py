@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.prices import on_demand_price, spot_prices
 from spotmpi.core.environment import Environment, NodeGroup
-from spotmpi.core.errors import SpotmpiError, wrong
-from spotmpi.study.budget import Price
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.price import Price
 
 
 def node_price(
@@ -22,7 +22,7 @@ def node_price(
     try:
         return told_price(environment, groups, aws, now).node_hour
     except SpotmpiError as error:
-        raise wrong("price", None, f"set it, since what a node costs could not be learnt: {error}") from error
+        raise input_error("price", None, f"set it, since what a node costs could not be learnt: {error}") from error
 
 
 def told_price(

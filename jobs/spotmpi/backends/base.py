@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from spotmpi.core.events import Event
+from spotmpi.core.progress import Say
 from spotmpi.plan.local import Plan
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.validate import Surroundings
-
-Say = Callable[[str], None]
+from spotmpi.spec.validate import TargetCapabilities
 
 
 class Backend(Protocol):
     """Where runs happen."""
 
-    def survey(self, spec: JobSpec) -> Surroundings:
+    def survey(self, spec: JobSpec) -> TargetCapabilities:
         """What `spotmpi.spec.validate` has to know of this place, found out without changing it."""
         ...
 
@@ -47,7 +46,7 @@ class Backend(Protocol):
         """All runs known here, oldest first."""
         ...
 
-    def strike(self, run: str, node: int, how: str) -> None:
+    def inject_fault(self, run: str, node: int, how: str) -> None:
         """Cause a fault at a node of a run that is going on: ``evict``, ``delete`` or ``kill``.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from spotmpi.backends.base import Backend
 from spotmpi.core import names
 from spotmpi.core.errors import UnknownRun
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 
 if TYPE_CHECKING:
     from spotmpi.core.environment import Environment
@@ -20,8 +20,8 @@ KUBERNETES = "kubernetes"
 
 
 @dataclass(frozen=True)
-class Where:
-    """Where runs happen, and the folder in which this machine keeps their records.
+class Target:
+    """Target runs happen, and the folder in which this machine keeps their records.
 
     ``on`` is ``local``, ``kubernetes`` or ``kubernetes/NAMESPACE`` (the kubeconfig's current context), the name of a
     Pulumi stack, or a file of its outputs. By default ``SPOTMPI_ON``, else local.
@@ -41,15 +41,15 @@ class Where:
         return self.on or os.environ.get("SPOTMPI_ON") or LOCAL
 
 
-Place = Where | Path | None  # a path is a runs folder on this machine
+TargetLike = Target | Path | None  # a path is a runs folder on this machine
 
 
-def where(place: Place) -> Where:
-    """The `Where` that *place* stands for."""
-    return place if isinstance(place, Where) else Where(runs_folder=place)
+def where(place: TargetLike) -> Target:
+    """The `Target` that *place* stands for."""
+    return place if isinstance(place, Target) else Target(runs_folder=place)
 
 
-def backend(place: Place, context: str | None = None, namespace: str | None = None) -> Backend:
+def backend(place: TargetLike, context: str | None = None, namespace: str | None = None) -> Backend:
     """The backend for *place*; *context* and *namespace* are what a spec asks of a cluster.
 
     Raises:
@@ -77,22 +77,22 @@ def _context(environment: Environment | None) -> str | None:
     return context_of(environment.cluster) if environment else None
 
 
-def backend_of(run: str, place: Place) -> Backend:
+def backend_of(run: str, place: TargetLike) -> Backend:
     """The backend that knows *run*: the named one, else the one that its record in the runs folder names.
 
     ``kubernetes`` names no namespace: where the record has one, that is meant.
     """
     here = where(place)
     try:
-        target = runs.cluster_of(runs.find(run, here.folder)) if here.on in (None, KUBERNETES) else None
+        target = reader.cluster_of(reader.find(run, here.folder)) if here.on in (None, KUBERNETES) else None
     except UnknownRun:
         target = None
     if target is None:
         return backend(here)
-    return backend(Where(f"{KUBERNETES}/{target.namespace}", here.runs_folder), target.context)
+    return backend(Target(f"{KUBERNETES}/{target.namespace}", here.runs_folder), target.context)
 
 
-def environment_of(place: Place) -> Environment | None:
+def environment_of(place: TargetLike) -> Environment | None:
     """The environment that a stack's name or a file of its outputs stands for; None for other places."""
     from spotmpi.core import environment
 

@@ -28,8 +28,8 @@ from spotmpi.cli import (
     tensorboard,
     up,
     upgrade,
+    zones,
 )
-from spotmpi.cli import zones as plan
 
 app = typer.Typer(
     name="spotmpi",
@@ -57,7 +57,7 @@ app.add_typer(image.app, name="image")
 app.command("up")(up.command)
 app.command("upgrade")(upgrade.command)
 app.command("down")(down.command)
-app.command("plan")(plan.command)
+app.command("plan")(zones.command)
 app.command("doctor")(doctor.command)
 app.command("cost")(cost.command)
 app.command("nodes")(nodes.command)

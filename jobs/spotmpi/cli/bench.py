@@ -40,11 +40,11 @@ def command(
 
     The same command goes on with a sweep that was broken off or reached a limit.
     """
-    from spotmpi.cli import studies as measure
+    from spotmpi.cli import studies
 
     given = {"variants": variant, "repeats": repeats, "seed": seed, "retries": retries}
-    wanted = measure.Wanted(spec, nodes, given, tuple(overrides(None, slots, assignments, env)), where(on, runs), new)
+    wanted = studies.Wanted(spec, nodes, given, tuple(overrides(None, slots, assignments, env)), where(on, runs), new)
     if dry_run:
-        measure.show_trials(wanted, json)
+        studies.show_trials(wanted, json)
     else:
-        measure.bench(wanted, json)
+        studies.bench(wanted, json)

@@ -9,36 +9,36 @@ from dataclasses import asdict
 from datetime import datetime
 
 from spotmpi.aws.billing import MachineBill, Share
-from spotmpi.backends import targets as choose
-from spotmpi.backends.targets import Where
+from spotmpi.backends import targets
+from spotmpi.backends.targets import Target
 from spotmpi.cli.tables import show_table
 from spotmpi.cli.view import say
-from spotmpi.core.errors import UnknownRun, wrong
+from spotmpi.core.errors import UnknownRun, input_error
 from spotmpi.environments import cost
 from spotmpi.environments.cost import Cost
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 
 _KINDS = {"used": "used by runs", "boot": "booting", "idle": "idle"}
 _EC2 = "Amazon Elastic Compute Cloud - Compute"
 _KEPT = 42 * 86400.0  # AWS keeps scaling activities for six weeks
 
 
-def find(what: str | None, back: float, price: float | None, where: Where) -> Cost:
+def find(what: str | None, back: float, price: float | None, where: Target) -> Cost:
     """The cost of the run that *what* names, or else of that stack or the place of --on, for *back* seconds."""
     if price is not None and not 0 < price < math.inf:
-        raise wrong("--price", price, "give US dollars per node and hour, more than 0")
+        raise input_error("--price", price, "give US dollars per node and hour, more than 0")
     if what is not None:
         try:
             return cost.run_cost(what, where, price)
         except UnknownRun:
-            if any(paths.id.startswith(what) for paths in runs.every(where.folder)):
+            if any(paths.id.startswith(what) for paths in reader.every(where.folder)):
                 raise  # several begin so
     if back > _KEPT:
-        raise wrong("--since", f"{back / 86400:g}d", "AWS tells of the last 42d at most")
-    place = Where(what or where.on, where.runs_folder)
-    environment = choose.environment_of(place)
+        raise input_error("--since", f"{back / 86400:g}d", "AWS tells of the last 42d at most")
+    place = Target(what or where.on, where.runs_folder)
+    environment = targets.environment_of(place)
     if environment is None:
-        raise wrong("ID|STACK", what, "name a run of `spotmpi list`, a stack, or an environment by --on")
+        raise input_error("ID|STACK", what, "name a run of `spotmpi list`, a stack, or an environment by --on")
     return cost.environment_cost(environment, time.time() - back, place)
 
 

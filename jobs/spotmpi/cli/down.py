@@ -17,6 +17,6 @@ def command(
     json: Json = False,
 ) -> None:
     """Stop runs, take an environment down, and list what still bills; exit 1 when that is anything."""
-    from spotmpi.cli import environment_commands as environment_life
+    from spotmpi.cli import environment_commands
 
-    environment_life.take_down(stack, yes, delete_data, json)
+    environment_commands.take_down(stack, yes, delete_data, json)

@@ -15,43 +15,42 @@ from spotmpi.aws.account import open_account
 from spotmpi.cli import version_table
 from spotmpi.cli.view import say
 from spotmpi.core import names
-from spotmpi.core.errors import EXIT_FAILURE, wrong
+from spotmpi.core.errors import EXIT_FAILURE, input_error
 from spotmpi.data.datasets import folder_name
-from spotmpi.environments import down as going
-from spotmpi.environments import up as coming
+from spotmpi.environments import down, up
 from spotmpi.environments import upgrade as upgrading
-from spotmpi.environments.dependencies import Agree, Hands
+from spotmpi.environments.dependencies import Agree, Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.stack_file import StackFile, read_stack
-from spotmpi.environments.up import NotAgreed, Wishes
+from spotmpi.environments.up import NotAgreed, UpOptions
 from spotmpi.environments.upgrade import Request
 from spotmpi.spec.job import read_duration
 
 _SHORTEST = 300.0  # seconds; a shorter life is a mistake
 
 
-def wishes(images: bool, smoke: bool, expires: str | None, data: Sequence[str]) -> Wishes:
+def wishes(images: bool, smoke: bool, expires: str | None, data: Sequence[str]) -> UpOptions:
     """The options of `up` as wishes; InputError for a time that is none, and for data without a folder."""
     staged = []
     for text in data:
         source, equals, folder = text.rpartition("=")
         if not (source and equals):
-            raise wrong("--data", text, "write it as SRC=FOLDER, such as my-set=voc")
+            raise input_error("--data", text, "write it as SRC=FOLDER, such as my-set=voc")
         staged.append((source, folder_name(folder)))
     if expires is None:
-        return Wishes(images, smoke, None, tuple(staged))
+        return UpOptions(images, smoke, None, tuple(staged))
     seconds = read_duration("--expires", expires)
     if seconds < _SHORTEST:
-        raise wrong("--expires", expires, "give at least 5m")
-    return Wishes(images, smoke, timedelta(seconds=seconds), tuple(staged))
+        raise input_error("--expires", expires, "give at least 5m")
+    return UpOptions(images, smoke, timedelta(seconds=seconds), tuple(staged))
 
 
-def bring_up(stack: str, yes: bool, wished: Wishes, as_json: bool) -> None:
+def bring_up(stack: str, yes: bool, wished: UpOptions, as_json: bool) -> None:
     """Choose a zone where the stack has none, bring its environment up and print the command that comes next."""
     hands = _hands(stack, yes)
     if read_stack(stack).zone is None:
         _choose_zone(read_stack(stack), hands.agree)
-    there = coming.up(stack, hands, wished)
+    there = up.up(stack, hands, wished)
     following = f"spotmpi run jobs/examples/digits.toml --on {stack}"
     if as_json:
         print(json.dumps({"environment": there.model_dump(mode="json"), "next": following}))
@@ -74,7 +73,7 @@ def upgrade(stack: str, yes: bool, request: Request, as_json: bool) -> None:
 
 def take_down(stack: str, yes: bool, delete_data: str | None, as_json: bool) -> None:
     """Take an environment down, print what still bills, and exit with 1 where that is anything."""
-    left = going.down(stack, _hands(stack, yes), delete_data)
+    left = down.down(stack, _hands(stack, yes), delete_data)
     if as_json:
         print(json.dumps([asdict(each) for each in left]))
     for each in left if not as_json else ():
@@ -92,7 +91,7 @@ def _choose_zone(stack: StackFile, agree: Agree) -> None:
 
     types = sorted({group.type for group in stack.groups if group.type})
     if not types:
-        raise wrong(
+        raise input_error(
             "spotmpi:groups", None, f"{stack.path} names no group with a type: start from one of the ready stacks"
         )
     nodes = max(group.max or 1 for group in stack.groups)
@@ -105,17 +104,17 @@ def _choose_zone(stack: StackFile, agree: Agree) -> None:
     zone_choice.write(plan, 1, stack.stack, None)
 
 
-def _hands(stack: str, yes: bool) -> Hands:
+def _hands(stack: str, yes: bool) -> Dependencies:
     def agree(question: str) -> bool:
         if yes:
             return True
         if not sys.stdin.isatty():
-            raise wrong("--yes", None, f"say --yes where nobody can be asked: {question}")
+            raise input_error("--yes", None, f"say --yes where nobody can be asked: {question}")
         return typer.confirm(question, err=True)
 
     # The stack's file and Pulumi's project have to be of the same folder.
     project = Path.cwd() if Path("Pulumi.yaml").is_file() else names.PROJECT
-    return Hands(open_account(read_stack(stack).region), Pulumi(_print, project), say, agree)
+    return Dependencies(open_account(read_stack(stack).region), Pulumi(_print, project), say, agree)
 
 
 def _print(line: str) -> None:

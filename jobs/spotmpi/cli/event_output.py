@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from spotmpi.agent import record
 from spotmpi.api.drill import Recovery
 from spotmpi.cli.view import Pace, event_text, say
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.printable import printable, printable_output
 from spotmpi.spec.job import read_duration
@@ -32,7 +32,7 @@ class Filter:
         try:
             pattern = re.compile(grep or "")
         except re.error as error:
-            raise wrong("--grep", grep, f"is not a regular expression: {error}") from None
+            raise input_error("--grep", grep, f"is not a regular expression: {error}") from None
         return cls(node, pattern, time.time() - read_duration("--since", age) if age else 0.0)
 
     def passes(self, event: Event) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from spotmpi.aws import state_bucket
 from spotmpi.cli.view import say
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.environments.checks.finding import Finding
 from spotmpi.environments.iam import policy
 
@@ -25,7 +25,7 @@ def show_policy(wanted: str) -> None:
 def with_probe(stack: str | None) -> tuple[Finding, ...]:
     """What the doctor finds, then what a pod finds; InputError without a stack."""
     if stack is None:
-        raise wrong("--probe", None, "name the stack whose storage is to be tried")
+        raise input_error("--probe", None, "name the stack whose storage is to be tried")
     from spotmpi.environments import doctor, probe
 
     return (*doctor.doctor(stack), *probe.of_stack(stack, say))

@@ -6,8 +6,8 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from spotmpi.api import runs as api
-from spotmpi.backends.targets import Where
+from spotmpi.api import runs
+from spotmpi.backends.targets import Target
 from spotmpi.forecast.forecast import Forecast, Goal, Outlook
 from spotmpi.report.figures import MISSING, number, share
 
@@ -15,10 +15,10 @@ _HEADER = ("NODES", "IT/S", "95 %", "EFF.", "MEASURED", "ERROR", "$/1000 IT", "H
 
 
 def show(
-    measured: str | None, nodes: Sequence[int], fit: Sequence[int] | None, goal: Goal, where: Where, as_json: bool
+    measured: str | None, nodes: Sequence[int], fit: Sequence[int] | None, goal: Goal, where: Target, as_json: bool
 ) -> None:
     """Print a table for each series that was measured, with what to think of it."""
-    forecasts = api.predict(measured, nodes, fit, goal, where)
+    forecasts = runs.predict(measured, nodes, fit, goal, where)
     if as_json:
         print(json.dumps([_json(forecast) for forecast in forecasts]))
         return

@@ -10,7 +10,7 @@ def command(
     path: Annotated[Path, typer.Argument(help="Where to write the spec.")] = Path("job.toml"),
 ) -> None:
     """Write a commented job spec to start from."""
-    from spotmpi.api import runs as api
+    from spotmpi.api import runs
 
-    print(api.init(path))
+    print(runs.init(path))
     typer.echo(f"next: spotmpi run {path}", err=True)

@@ -21,10 +21,10 @@ def command(
 ) -> None:
     """Print a run's lines, from the first one on; --json prints every event."""
     from spotmpi.api import runs as api
-    from spotmpi.cli import final_cost as end_price
+    from spotmpi.cli import final_cost
     from spotmpi.cli.event_output import Filter, print_events
 
     wanted, here = Filter.of(node, grep, since), where(on, runs)
     print_events(api.logs(run, follow, here), wanted, json, live=follow)
     if follow:
-        end_price.tell(run, here)
+        final_cost.tell(run, here)

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from spotmpi.backends import targets as choose
+from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.client.view import ClusterView, view_of
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.cli.tables import show_table
 from spotmpi.cli.view import say
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments.nodes import Node, list_nodes, placed
 from spotmpi.spec.job import duration
 
@@ -32,11 +32,11 @@ _TITLES = (
 )
 
 
-def find(where: Where) -> tuple[Node, ...]:
+def find(where: Target) -> tuple[Node, ...]:
     """The nodes of the cluster at a place; what AWS may not be asked stays unknown, and stderr says why."""
-    if where.place == choose.LOCAL:
-        raise wrong("--on", where.place, "name an environment, or kubernetes: this machine has no nodes to list")
-    environment = choose.environment_of(where)
+    if where.place == targets.LOCAL:
+        raise input_error("--on", where.place, "name an environment, or kubernetes: this machine has no nodes to list")
+    environment = targets.environment_of(where)
     if environment is None:
         return list_nodes(ClusterView(None), where.place.partition("/")[2] or None)
     nodes = list_nodes(view_of(environment.cluster, environment.region), environment.namespace)

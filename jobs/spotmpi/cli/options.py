@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from spotmpi.backends.targets import Where
+    from spotmpi.backends.targets import Target
 
 RunId = Annotated[str, typer.Argument(help="The run's id, or its beginning.", metavar="ID")]
 RunsFolder = Annotated[
@@ -48,11 +48,11 @@ Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Override the s
 Slots = Annotated[int | None, typer.Option("--slots", help="Override the spec's processes per node.")]
 
 
-def where(on: str | None, runs: Path | None) -> Where:
+def where(on: str | None, runs: Path | None) -> Target:
     """The place that --on and --runs name."""
-    from spotmpi.backends.targets import Where
+    from spotmpi.backends.targets import Target
 
-    return Where(on, runs)
+    return Target(on, runs)
 
 
 def overrides(
@@ -67,11 +67,11 @@ def _variable(text: str) -> str:
     """The override that one --env stands for; a value is taken literally, whatever it looks like."""
     import tomli_w
 
-    from spotmpi.core.errors import wrong
+    from spotmpi.core.errors import input_error
 
     name, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise wrong("--env", name, "write it as NAME or NAME=VALUE; a name has letters, digits and _ only")
+        raise input_error("--env", name, "write it as NAME or NAME=VALUE; a name has letters, digits and _ only")
     if not equals:
         return f'forward+=["{name}"]'
     return f"env.{name}=" + tomli_w.dumps({"v": value}).strip().removeprefix("v = ")

@@ -35,11 +35,11 @@ def command(
     json: Json = False,
 ) -> None:
     """Predict iterations/s, time and money on other node counts from a sweep, with what the model misses by."""
-    from spotmpi.cli import forecast_table as outlook
+    from spotmpi.cli import forecast_table
     from spotmpi.forecast.forecast import Goal, node_counts
     from spotmpi.spec.job import read_duration
 
     until = None if deadline is None else read_duration("--deadline", deadline)
     goal = Goal(iterations, epochs, until, price, worth)
     counts = node_counts(fit, "--fit") if fit else None
-    outlook.show(measured, node_counts(nodes), counts, goal, where(on, runs), json)
+    forecast_table.show(measured, node_counts(nodes), counts, goal, where(on, runs), json)

@@ -29,16 +29,15 @@ def command(
     json: Json = False,
 ) -> None:
     """Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown, JSON and CSV."""
-    from spotmpi.cli import comparison as compared
-    from spotmpi.cli import studies as measure
-    from spotmpi.core.errors import wrong
+    from spotmpi.cli import comparison, studies
+    from spotmpi.core.errors import input_error
 
     if fail_below is not None and not (compare and 0 < fail_below <= 1):
-        raise wrong(
+        raise input_error(
             "--fail-below", fail_below, "give a share above 0 and up to 1, such as 0.95, together with --compare A B"
         )
     if compare and ids:
-        raise wrong("--compare", " ".join(ids), "names both sweeps itself; leave the other ids out")
+        raise input_error("--compare", " ".join(ids), "names both sweeps itself; leave the other ids out")
     if compare:
-        compared.show(*compare, fail_below, runs, force, json)
-    measure.report(ids or [], out, runs, force, json)
+        comparison.show(*compare, fail_below, runs, force, json)
+    studies.report(ids or [], out, runs, force, json)

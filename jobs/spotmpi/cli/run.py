@@ -24,10 +24,10 @@ def command(
     json: Json = False,
 ) -> None:
     """Run a job, follow it, and record it; exit 0 when it succeeds, 1 when it fails, 130 when interrupted."""
-    from spotmpi.cli import submit as start
+    from spotmpi.cli import submit
 
-    wanted = start.Wanted(spec, resume, tuple(overrides(nodes, slots, assignments, env)), where(on, runs))
+    wanted = submit.Wanted(spec, resume, tuple(overrides(nodes, slots, assignments, env)), where(on, runs))
     if dry_run:
-        start.show_plan(wanted)
+        submit.show_plan(wanted)
     else:
-        start.run(wanted, detach, json)
+        submit.run(wanted, detach, json)

@@ -13,10 +13,10 @@ import typer
 
 from spotmpi.agent import record
 from spotmpi.api import runs as api
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.cli.view import make_view, say
 from spotmpi.core import names
-from spotmpi.core.errors import EXIT_FAILURE, wrong
+from spotmpi.core.errors import EXIT_FAILURE, input_error
 from spotmpi.core.events import Event
 from spotmpi.report import files, terminal
 from spotmpi.report.report import Report
@@ -33,7 +33,7 @@ class Wanted:
     nodes: str | None
     given: Mapping[str, Any]
     overrides: tuple[str, ...]
-    where: Where
+    where: Target
     fresh: bool
 
     @property
@@ -42,7 +42,7 @@ class Wanted:
         try:
             nodes = None if self.nodes is None else [int(part) for part in self.nodes.split(",")]
         except ValueError:
-            raise wrong("--nodes", self.nodes, "write the counts with commas between, such as 1,2,4") from None
+            raise input_error("--nodes", self.nodes, "write the counts with commas between, such as 1,2,4") from None
         given = {key: value for key, value in self.given.items() if value is not None}
         return Factors(nodes, **given, fresh=self.fresh)
 

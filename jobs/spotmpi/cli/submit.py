@@ -10,11 +10,11 @@ from pathlib import Path
 import typer
 
 from spotmpi.agent import record
-from spotmpi.api import runs as api
-from spotmpi.backends.targets import Where
-from spotmpi.cli import final_cost as end_price
+from spotmpi.api import runs
+from spotmpi.backends.targets import Target
+from spotmpi.cli import final_cost
 from spotmpi.cli.view import make_view, say
-from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, wrong
+from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, input_error
 from spotmpi.core.printable import printable
 from spotmpi.runs.reader import RunState
 
@@ -26,15 +26,15 @@ class Wanted:
     spec: Path | None
     resume: str | None
     overrides: tuple[str, ...]
-    where: Where
+    where: Target
 
 
 def show_plan(wanted: Wanted) -> None:
     """Print the plan as JSON, which is YAML."""
     if wanted.resume is not None:
-        made = api.plan_resume(wanted.resume, wanted.overrides, wanted.where)
+        made = runs.plan_resume(wanted.resume, wanted.overrides, wanted.where)
     else:
-        made = api.plan(_spec(wanted), wanted.overrides, wanted.where)
+        made = runs.plan(_spec(wanted), wanted.overrides, wanted.where)
     print(json.dumps(made, indent=1))
 
 
@@ -43,10 +43,10 @@ def run(wanted: Wanted, detach: bool, as_json: bool) -> None:
     with make_view(quiet=as_json or detach) as view:
         if wanted.resume is not None:
             if wanted.spec is not None:
-                raise wrong("--resume", wanted.resume, "takes the run's own spec: leave the spec file out")
-            state = api.resume(wanted.resume, wanted.overrides, wanted.where, detach, view.show, view.say)
+                raise input_error("--resume", wanted.resume, "takes the run's own spec: leave the spec file out")
+            state = runs.resume(wanted.resume, wanted.overrides, wanted.where, detach, view.show, view.say)
         else:
-            state = api.run(_spec(wanted), wanted.overrides, wanted.where, detach, view.show, view.say)
+            state = runs.run(_spec(wanted), wanted.overrides, wanted.where, detach, view.show, view.say)
     if as_json:
         print(json.dumps(vars(state)))
     elif detach:
@@ -54,13 +54,13 @@ def run(wanted: Wanted, detach: bool, as_json: bool) -> None:
     else:
         _tell_end(state)
     if not detach:
-        end_price.tell(state.id, wanted.where)
+        final_cost.tell(state.id, wanted.where)
     raise typer.Exit(0 if detach else _exit_code(state))
 
 
 def _spec(wanted: Wanted) -> Path:
     if wanted.spec is None:
-        raise wrong("spec", None, "name a spec file; `spotmpi init` writes one to start from")
+        raise input_error("spec", None, "name a spec file; `spotmpi init` writes one to start from")
     return wanted.spec
 
 

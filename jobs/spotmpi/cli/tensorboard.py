@@ -11,7 +11,7 @@ from spotmpi.cli.options import On, RunId, RunsFolder, where
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from spotmpi.backends.targets import Where
+    from spotmpi.backends.targets import Target
 
 REFRESH = 10.0  # seconds between looks at a run that goes on
 _PART = "tensorboard"
@@ -19,7 +19,7 @@ _PART = "tensorboard"
 
 def command(
     run: RunId,
-    port: Annotated[int, typer.Option("--port", help="Where TensorBoard listens on this machine.")] = 6006,
+    port: Annotated[int, typer.Option("--port", help="Target TensorBoard listens on this machine.")] = 6006,
     on: On = None,
     runs: RunsFolder = None,
 ) -> None:
@@ -48,7 +48,7 @@ def command(
     raise typer.Exit(process.wait())
 
 
-def _refreshed(run: str, place: Where, process: Popen[bytes]) -> None:
+def _refreshed(run: str, place: Target, process: Popen[bytes]) -> None:
     """Bring what is new, as long as TensorBoard runs; its last once the run is over."""
     import contextlib
     import subprocess

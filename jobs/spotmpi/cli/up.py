@@ -24,7 +24,7 @@ def command(
     json: Json = False,
 ) -> None:
     """Build an environment, push images and run something small; the same command goes on where one stopped."""
-    from spotmpi.cli import environment_commands as environment_life
+    from spotmpi.cli import environment_commands
 
-    wished = environment_life.wishes(not no_images, not no_smoke, expires, data or [])
-    environment_life.bring_up(stack, yes, wished, json)
+    wished = environment_commands.wishes(not no_images, not no_smoke, expires, data or [])
+    environment_commands.bring_up(stack, yes, wished, json)

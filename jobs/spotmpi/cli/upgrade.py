@@ -25,7 +25,7 @@ def command(
     json: Json = False,
 ) -> None:
     """Upgrade control plane, add-ons and idle nodes by one minor version, after a preview; the same command goes on."""
-    from spotmpi.cli import environment_commands as environment_life
+    from spotmpi.cli import environment_commands
     from spotmpi.environments.upgrade import Request
 
-    environment_life.upgrade(stack, yes, Request(to, not no_nodes, dry_run), json)
+    environment_commands.upgrade(stack, yes, Request(to, not no_nodes, dry_run), json)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 
-from spotmpi.backends import targets as choose
-from spotmpi.backends.targets import Where
+from spotmpi.backends import targets
+from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.environments.warm_nodes import Warm
 
 
-def environment_at(where: Where) -> Environment:
+def environment_at(where: Target) -> Environment:
     """The environment at a place; InputError for places that are none."""
-    environment = choose.environment_of(where)
+    environment = targets.environment_of(where)
     if environment is None:
-        raise wrong("--on", where.place, "name an environment: a stack, or a file of its outputs")
+        raise input_error("--on", where.place, "name an environment: a stack, or a file of its outputs")
     return environment
 
 

@@ -9,7 +9,7 @@ import typer
 
 from spotmpi.aws.quotas import NAMES, Increase
 from spotmpi.cli.view import say
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.environments.stack_file import read_stack, write_choice
 from spotmpi.environments.zones.comparison import ZonePlan, quota_to_ask_for, request_quota
 from spotmpi.environments.zones.rows import Row
@@ -31,7 +31,7 @@ def request(plan: ZonePlan, number: int, yes: bool) -> Increase | None:
     what = f"{NAMES[row.quota_code or '']} in {row.region}: {row.quota} -> {vcpus} vCPUs"
     if not yes:
         if not sys.stdin.isatty():
-            raise wrong("--yes", None, f"say --yes to ask AWS for {what}")
+            raise input_error("--yes", None, f"say --yes to ask AWS for {what}")
         typer.confirm(f"Ask AWS for {what}?", abort=True, err=True)
     made = request_quota(row)
     say(f"asked for {what}" + (f" (request {made.id}, {made.status})" if made else ""))
@@ -59,7 +59,7 @@ def write(plan: ZonePlan, number: int, stack: str, group: str | None) -> Path:
 
 def _row(plan: ZonePlan, number: int) -> Row:
     if not 1 <= number <= len(plan.rows):
-        raise wrong("--row", number, f"there are rows 1 to {len(plan.rows)}")
+        raise input_error("--row", number, f"there are rows 1 to {len(plan.rows)}")
     return plan.rows[number - 1]
 
 

@@ -9,8 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spotmpi.aws import eks_zones, environment_price
-from spotmpi.aws import one_zone_storage as one_zone
+from spotmpi.aws import eks_zones, environment_price, one_zone_storage
 from spotmpi.aws.quotas import NAMES, Increase
 from spotmpi.cli.view import say
 from spotmpi.environments.zones.comparison import ZonePlan
@@ -41,7 +40,9 @@ def show(plan: ZonePlan) -> None:
         print(f"Row 1 lacks {first.short} vCPUs of spot quota for {plan.nodes} nodes: --request-quota asks for them.")
     busy = "unknown" if first.busy is None else f"${first.busy:.2f}/h with {plan.nodes} nodes at work"
     print(f"A whole environment at row 1: ${first.idle:.2f}/h idle, {busy} ({environment_price.SOURCE}).")
-    print(f"One zone storage: {one_zone.SOURCE}. Nodes today: what the quota allows; capacity is never promised.")
+    print(
+        f"One zone storage: {one_zone_storage.SOURCE}. Nodes today: what the quota allows; capacity is never promised."
+    )
     for line in plan.unknown:
         say(line)
 
@@ -62,7 +63,11 @@ def _table(plan: ZonePlan, columns: Sequence[str]) -> Table:
 def show_json(plan: ZonePlan, requested: Increase | None, written: Path | None) -> None:
     """Print the whole plan as one JSON object; null is unknown, and `gaps` tells why."""
     values = asdict(plan) | {
-        "sources": {"environment": environment_price.SOURCE, "one_zone": one_zone.SOURCE, "eks": eks_zones.SOURCE},
+        "sources": {
+            "environment": environment_price.SOURCE,
+            "one_zone": one_zone_storage.SOURCE,
+            "eks": eks_zones.SOURCE,
+        },
         "requested": asdict(requested) if requested else None,
         "written": str(written) if written else None,
     }

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spotmpi.core import archives as ship
-from spotmpi.core.errors import wrong
+from spotmpi.core import archives
+from spotmpi.core.errors import input_error
 
 LARGEST = 500 << 20  # bytes of files: what is more is data, not code
 
@@ -27,7 +27,7 @@ class Packed(NamedTuple):
     @property
     def digest(self) -> str:
         """Sixteen hex digits that name the archive."""
-        return self.sha256[: ship.DIGITS]
+        return self.sha256[: archives.DIGITS]
 
     def __str__(self) -> str:
         return f"{self.files} files, {self.size / 1e3:,.0f} kB ({self.digest})"
@@ -49,7 +49,7 @@ def names(folder: Path) -> list[str]:
             listed = _git(folder, *there, "ls-files", "-z", "--others", "--exclude-standard")
     if listed.returncode:
         said = listed.stderr.decode("utf-8", "replace").strip()
-        raise wrong("code", str(folder), f"git cannot list its files: {said}")
+        raise input_error("code", str(folder), f"git cannot list its files: {said}")
     found = {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name}
     return sorted(name for name in found if os.path.lexists(folder / name))
 
@@ -66,22 +66,24 @@ def pack(folder: Path) -> Packed:
         size += len(member.content)
         if size > LARGEST:
             remedy = f"is more than {LARGEST >> 20} MiB; put data elsewhere (`data`) or into .gitignore"
-            raise wrong("code", str(folder), remedy)
+            raise input_error("code", str(folder), remedy)
         members.append(member)
     if not members:
-        raise wrong("code", str(folder), "has no file that git does not ignore")
-    archive = ship.archive(members)
+        raise input_error("code", str(folder), "has no file that git does not ignore")
+    archive = archives.archive(members)
     return Packed(archive, hashlib.sha256(archive).hexdigest(), len(members), size)
 
 
-def _member(folder: Path, name: str) -> ship.Member:
+def _member(folder: Path, name: str) -> archives.Member:
     path = folder / name
     try:
         if path.is_symlink() and not path.is_file():
-            raise wrong("code", name, "is a link that leads to no file; remove it or put it into .gitignore")
-        return ship.Member(name, path.read_bytes(), os.access(path, os.X_OK))
+            raise input_error("code", name, "is a link that leads to no file; remove it or put it into .gitignore")
+        return archives.Member(name, path.read_bytes(), os.access(path, os.X_OK))
     except OSError as error:
-        raise wrong("code", name, f"cannot be read ({error.strerror}); put it into .gitignore or mend it") from error
+        raise input_error(
+            "code", name, f"cannot be read ({error.strerror}); put it into .gitignore or mend it"
+        ) from error
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -89,4 +91,6 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(command, capture_output=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
     except OSError as error:
-        raise wrong("code", str(folder), f"git is needed to tell what to leave behind: {error.strerror}") from error
+        raise input_error(
+            "code", str(folder), f"git is needed to tell what to leave behind: {error.strerror}"
+        ) from error

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from spotmpi.core.errors import InputError, Problem, SpotmpiError, wrong
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 
 CONTRACT = 1
 
@@ -80,7 +80,7 @@ class Environment(_Part):
             if group.name == name:
                 return group
         known = ", ".join(group.name for group in self.node_groups)
-        raise wrong("node_group", name, f"environment {self.name} has: {known}")
+        raise input_error("node_group", name, f"environment {self.name} has: {known}")
 
 
 class Runner(Protocol):
@@ -100,7 +100,7 @@ def parse(outputs: Mapping[str, Any]) -> Environment:
         remedy += (
             "run `pulumi up` on a whole environment" if contract is None else "use the matching version of spotmpi"
         )
-        raise wrong("contract", contract, remedy)
+        raise input_error("contract", contract, remedy)
     try:
         return Environment.model_validate(dict(outputs))
     except ValidationError as error:
@@ -117,13 +117,13 @@ def load(path: Path) -> Environment:
     try:
         outputs = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise wrong("environment", str(path), f"can't be read ({error.strerror})") from error
+        raise input_error("environment", str(path), f"can't be read ({error.strerror})") from error
     except ValueError as error:
-        raise wrong(
+        raise input_error(
             "environment", str(path), f"is no JSON ({error}): write it with `pulumi stack output --json`"
         ) from error
     if not isinstance(outputs, dict):
-        raise wrong("environment", str(path), "holds no JSON object: write it with `pulumi stack output --json`")
+        raise input_error("environment", str(path), "holds no JSON object: write it with `pulumi stack output --json`")
     return parse(outputs)
 
 

@@ -57,7 +57,7 @@ class RunInUse(SpotmpiError):
     """Another supervisor holds the run folder."""
 
 
-def wrong(field: str, value: object, remedy: str) -> InputError:
+def input_error(field: str, value: object, remedy: str) -> InputError:
     """An InputError of a single problem."""
     return InputError([Problem(field, value, remedy)])
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from spotmpi.backends import targets as choose
-from spotmpi.backends.base import Say
+from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.view import context_of
 from spotmpi.backends.kubernetes.loop_thread import call
 from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
-from spotmpi.backends.targets import Place
-from spotmpi.core.errors import InputError, Problem, wrong
-from spotmpi.data import fetch as fetching
+from spotmpi.backends.targets import TargetLike
+from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.progress import Say
+from spotmpi.data import fetch
 from spotmpi.data.local_source import source_of
 from spotmpi.data.remote_source import authority_of, is_remote, orders_of
 from spotmpi.data.store import DataStore, Moved
@@ -34,7 +34,7 @@ _OURS = {
 class Storage:
     """Where data is: a place as `--on` names it, with claim and image where it is no environment."""
 
-    where: Place = None
+    where: TargetLike = None
     claim: str | None = None
     image: str | None = None
 
@@ -57,7 +57,7 @@ def push(
         SpotmpiError: it broke off, and the same call goes on.
     """
     if not sources:
-        raise wrong("SRC", None, "name what to push, then the folder on the storage")
+        raise input_error("SRC", None, "name what to push, then the folder on the storage")
     return _push(_Wanted(sources, folder, authority), storage, say)
 
 
@@ -76,7 +76,7 @@ def push_voc(
     """
     if len(tars) != _VOC_TARS:
         remedy = "name the three original tar files: 2012 trainval, 2007 trainval, 2007 test (a folder here: ./voc)"
-        raise wrong("voc", f"{len(tars)} files", remedy)
+        raise input_error("voc", f"{len(tars)} files", remedy)
     return _push(_Wanted(tars, folder, authority, voc=True), storage, say)
 
 
@@ -97,7 +97,7 @@ def _push(wanted: _Wanted, storage: Storage, say: Say) -> list[Moved]:
 
     async def whole() -> list[Moved]:
         remote = [source for source in found if isinstance(source, list)]
-        fetched = iter(await fetching.fetch(api, volume, remote, folder, say, trusted) if remote else [])
+        fetched = iter(await fetch.fetch(api, volume, remote, folder, say, trusted) if remote else [])
         if len(remote) == len(found) and not wanted.voc:
             return list(fetched)
         async with volume_access(api, volume, say) as pod:
@@ -130,9 +130,9 @@ def folder_name(text: str, reading: bool = False) -> str:
     """*text* as a folder of the volume; InputError where it leads out of it, or into one of spotmpi's own."""
     path = PurePosixPath(text)
     if not path.parts or path.is_absolute() or ".." in path.parts or not text.isprintable():
-        raise wrong("DEST", text, "write a folder of the storage, such as voc or team/voc")
+        raise input_error("DEST", text, "write a folder of the storage, such as voc or team/voc")
     if path.parts[0] in _OURS and not reading:
-        raise wrong("DEST", text, f"{_OURS[path.parts[0]]}; take another folder")
+        raise input_error("DEST", text, f"{_OURS[path.parts[0]]}; take another folder")
     return str(path)
 
 
@@ -148,10 +148,12 @@ def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutin
 
 def reached(storage: Storage) -> tuple[ClusterApi, Volume]:
     """The cluster and the volume of a storage; InputError where the place has none."""
-    here = choose.where(storage.where)
-    if here.place == choose.LOCAL:
-        raise wrong("--on", here.place, "name an environment, or kubernetes: runs on this machine take any folder")
-    environment = choose.environment_of(here)
+    here = targets.where(storage.where)
+    if here.place == targets.LOCAL:
+        raise input_error(
+            "--on", here.place, "name an environment, or kubernetes: runs on this machine take any folder"
+        )
+    environment = targets.environment_of(here)
     claim, image = storage.claim, storage.image
     if environment is not None:
         name, repository = min(environment.repositories.items())

@@ -13,11 +13,11 @@ from typing import Any
 import httpx2
 from lightkube import ApiError
 
-from spotmpi.backends.base import Say
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
 from spotmpi.backends.kubernetes.volume_access import Volume, why_not
 from spotmpi.core.errors import NotPermitted, SpotmpiError
+from spotmpi.core.progress import Say
 from spotmpi.core.redaction import redacted
 from spotmpi.data import fetch_job
 from spotmpi.data.remote_source import Order

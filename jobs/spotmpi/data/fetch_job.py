@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spotmpi.agent import fetch, store, web_file
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.data.remote_source import Order
 from spotmpi.plan import volume_pod
 from spotmpi.plan.agent_plan import VOLUME
@@ -80,7 +80,9 @@ def orders_secret(
     packed = gzip.compress(json.dumps(told).encode(), mtime=0)
     if len(packed) > _LARGEST:
         count = sum(map(len, sources))
-        raise wrong("SRC", f"{count} files", "are too many for one Job: push some of their folders at a time, or a tar")
+        raise input_error(
+            "SRC", f"{count} files", "are too many for one Job: push some of their folders at a time, or a tar"
+        )
     texts = {**_CODE, "authority.pem": authority}
     data = {_key(path): base64.b64encode(text.encode()).decode() for path, text in texts.items()}
     return {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from spotmpi.agent import store
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 
 Index = dict[str, list[object]]  # name: bytes and SHA-256
 
@@ -37,17 +37,17 @@ class Folder:
                     size = path.stat().st_size
                     yield str(path.relative_to(self._path)), size, file
             except OSError as error:
-                raise wrong("SRC", str(path), f"cannot be read: {error.strerror}") from error
+                raise input_error("SRC", str(path), f"cannot be read: {error.strerror}") from error
 
     def _below(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
         """The files below *folder*, which is reached through the real folders *above*."""
         real = Path(os.path.realpath(folder))
         if real in above:
-            raise wrong("SRC", str(folder), f"is a link to {real}, in which it is; remove it")
+            raise input_error("SRC", str(folder), f"is a link to {real}, in which it is; remove it")
         try:
             entries = sorted(folder.iterdir())
         except OSError as error:
-            raise wrong("SRC", str(folder), f"cannot be read: {error.strerror}") from error
+            raise input_error("SRC", str(folder), f"cannot be read: {error.strerror}") from error
         for path in entries:
             if path.name.endswith(store.PART):
                 continue
@@ -57,7 +57,7 @@ class Folder:
                 yield path
             else:
                 what = "is a link that leads nowhere" if path.is_symlink() else "is neither a file nor a folder"
-                raise wrong("SRC", str(path), f"{what}; remove it")
+                raise input_error("SRC", str(path), f"{what}; remove it")
 
 
 class Tar:
@@ -74,10 +74,14 @@ class Tar:
                     continue
                 file = packed.extractfile(member) if member.isfile() else None
                 if file is None:
-                    raise wrong("SRC", member.name, f"is neither a file nor a folder; pack {self._path} without links")
+                    raise input_error(
+                        "SRC", member.name, f"is neither a file nor a folder; pack {self._path} without links"
+                    )
                 name = str(Path(member.name))
                 if name.startswith("/") or ".." in Path(name).parts:
-                    raise wrong("SRC", member.name, f"leads out of its folder; pack {self._path} with plain names")
+                    raise input_error(
+                        "SRC", member.name, f"leads out of its folder; pack {self._path} with plain names"
+                    )
                 with closing(file):
                     yield name, member.size, file  # type: ignore[misc]
 
@@ -87,7 +91,7 @@ class Tar:
             with tarfile.open(self._path) as packed:
                 yield packed
         except (tarfile.TarError, EOFError, OSError) as error:
-            raise wrong("SRC", str(self._path), f"cannot be read as a tar file: {error}") from error
+            raise input_error("SRC", str(self._path), f"cannot be read as a tar file: {error}") from error
 
 
 def source_of(text: str) -> Source:
@@ -97,4 +101,4 @@ def source_of(text: str) -> Source:
         return Folder(path)
     if path.is_file():
         return Tar(path)
-    raise wrong("SRC", text, "is no folder or file here, and no https:// or s3:// address")
+    raise input_error("SRC", text, "is no folder or file here, and no https:// or s3:// address")

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 
 _HEX = re.compile(r"sha256=([0-9a-f]{64})")
 _PACKED = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -47,16 +47,16 @@ def orders_of(text: str, account: Any = None) -> list[Order]:
     parts = urlsplit(text)
     checksum = _HEX.fullmatch(parts.fragment)
     if parts.fragment and checksum is None:
-        raise wrong("SRC", text, "ends in no SHA-256: write ...#sha256= and 64 hexadecimal digits")
+        raise input_error("SRC", text, "ends in no SHA-256: write ...#sha256= and 64 hexadecimal digits")
     if parts.scheme == "http":
-        raise wrong("SRC", text, "is not safe on its way: use https, or download it and push the file")
+        raise input_error("SRC", text, "is not safe on its way: use https, or download it and push the file")
     if parts.scheme == "s3":
         return _objects(text, parts.netloc, unquote(parts.path).lstrip("/"), checksum and checksum[1], account)
     name = PurePosixPath(unquote(parts.path)).name
     if checksum is None:
-        raise wrong("SRC", text, "needs its SHA-256: write ...#sha256= and 64 hexadecimal digits")
+        raise input_error("SRC", text, "needs its SHA-256: write ...#sha256= and 64 hexadecimal digits")
     if not name:
-        raise wrong("SRC", text, "names no file")
+        raise input_error("SRC", text, "names no file")
     return [Order(text.partition("#")[0], name, checksum[1])]
 
 
@@ -68,7 +68,7 @@ def authority_of(path: Path) -> str:
         text = path.read_text()
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (OSError, UnicodeDecodeError, ssl.SSLError, ValueError) as error:
-        raise wrong("--ca", str(path), f"is no file of certificates in PEM form: {error}") from error
+        raise input_error("--ca", str(path), f"is no file of certificates in PEM form: {error}") from error
     return text
 
 
@@ -82,9 +82,9 @@ def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any)
     keys = [each["Key"] for each in found if not each["Key"].endswith("/")]
     keys = [each for each in keys if each == key or key == "" or key.endswith("/")]
     if not keys:
-        raise wrong("SRC", text, "there is no such object; for all below a folder end it with /")
+        raise input_error("SRC", text, "there is no such object; for all below a folder end it with /")
     if sha256 and len(keys) > 1:
-        raise wrong("SRC", text, "a SHA-256 is of one object, and these are several")
+        raise input_error("SRC", text, "a SHA-256 is of one object, and these are several")
     client = aws.client("s3", region)
     folder = key.rpartition("/")[0]
     return [

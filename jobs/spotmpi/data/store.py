@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spotmpi.agent import store
-from spotmpi.backends.base import Say
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.progress import Say
 from spotmpi.data.local_source import Index, Source
 from spotmpi.plan import volume_pod
 from spotmpi.plan.agent_plan import VOLUME

@@ -14,16 +14,15 @@ from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.billing import Bill, Curve, Kind, Life, Share, Use, make_bill
 from spotmpi.aws.errors import CallFailed
 from spotmpi.aws.prices import on_demand_price, spot_curve
-from spotmpi.backends import targets as choose
-from spotmpi.backends.targets import Place, Where
+from spotmpi.backends import targets
+from spotmpi.backends.targets import Target, TargetLike
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.environments import cost_explorer as explorer
-from spotmpi.environments import node_usage as uses
+from spotmpi.environments import cost_explorer, node_usage
 from spotmpi.environments.stack_file import stack_of
-from spotmpi.runs import reader as runs
-from spotmpi.spec import job as spec
+from spotmpi.runs import reader
+from spotmpi.spec import job
 
 _LISTED = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended
 FLAT = "given"  # the market of a machine whose price somebody said
@@ -56,27 +55,27 @@ class Cost:
 
 
 def run_cost(
-    run: str, where: Place = None, price: float | None = None, aws: Aws | None = None, now: float | None = None
+    run: str, where: TargetLike = None, price: float | None = None, aws: Aws | None = None, now: float | None = None
 ) -> Cost:
     """What a run's machines cost while they worked for it, by its own record.
 
     *price*, US dollars per node and hour, holds instead of what the spec or AWS says. What AWS's prices came to for a
     run that has ended is kept in its folder, and nobody is asked again. InputError where no price is known.
     """
-    here, now = choose.where(where), now or time.time()
-    paths = runs.find(run, here.folder)
-    price = price or spec.load(paths.spec).price
+    here, now = targets.where(where), now or time.time()
+    paths = reader.find(run, here.folder)
+    price = price or job.load(paths.spec).price
     kept = None if price else _kept(paths)
     if kept is not None:
         return kept
     made = _run_cost(paths, here, price, aws, now)
-    if not price and runs.state(paths).over:
+    if not price and reader.state(paths).over:
         _keep(paths, made)
     return made
 
 
-def _run_cost(paths: RunPaths, here: Where, price: float | None, aws: Aws | None, now: float) -> Cost:
-    own = uses.uses_of(paths)
+def _run_cost(paths: RunPaths, here: Target, price: float | None, aws: Aws | None, now: float) -> Cost:
+    own = node_usage.uses_of(paths)
     environment = None if price else _environment(here, paths)
     kinds = {use.machine: _kind(use.machine, paths, environment, price) for use in own}
     held = [
@@ -86,8 +85,8 @@ def _run_cost(paths: RunPaths, here: Where, price: float | None, aws: Aws | None
     curves = {kind: Curve(((0.0, price),)) for kind in set(kinds.values())} if price else {}
     if environment:
         curves = _curves(aws or open_account(environment.region), environment, set(kinds.values()), first)
-    bill = make_bill(held, uses.every_use(here.folder), curves, first, now)
-    state = runs.state(paths)
+    bill = make_bill(held, node_usage.every_use(here.folder), curves, first, now)
+    state = reader.state(paths)
     notes = () if own else ("no attempt has started yet",)
     return Cost(f"{paths.id} ({state.state})", first, state.ended or now, bill, paths.id, notes=notes)
 
@@ -114,7 +113,7 @@ def _kept(paths: RunPaths) -> Cost | None:
 
 
 def environment_cost(
-    environment: Environment, since: float, where: Where, aws: Aws | None = None, now: float | None = None
+    environment: Environment, since: float, where: Target, aws: Aws | None = None, now: float | None = None
 ) -> Cost:
     """What an environment's GPU or work nodes cost since *since* (Unix seconds), whoever used them.
 
@@ -125,7 +124,7 @@ def environment_cost(
     there = [life for life in found if (life.ended or now) > since]
     curves = _curves(aws, environment, {life.kind for life in there}, since)
     unseen = _look_at_runs(where)
-    bill = make_bill(there, uses.every_use(where.folder), curves, since, now)
+    bill = make_bill(there, node_usage.every_use(where.folder), curves, since, now)
     notes = ["nodes only: control plane, system nodes, disks, storage and traffic come on top", *unseen]
     if since < now - _LISTED:
         notes.append(
@@ -133,43 +132,43 @@ def environment_cost(
         )
     billed: dict[str, float] | None = None
     try:
-        billed = explorer.billed(aws, environment.name, since, now)
+        billed = cost_explorer.billed(aws, environment.name, since, now)
     except CallFailed as error:
         notes.append(f"no bill to compare with: {error}")
     return Cost(environment.name, since, now, bill, None, billed, tuple(notes))
 
 
-def _look_at_runs(where: Where) -> list[str]:
+def _look_at_runs(where: Target) -> list[str]:
     """Bring the records of everybody's runs that the place has here, or say why not."""
     try:
-        found = choose.backend(where).list()
+        found = targets.backend(where).list()
     except SpotmpiError as error:
         return [f"runs that this machine has no record of count as idle, since the cluster can't be asked: {error}"]
-    return [f"nodes of {state.id} count as idle: {state.reason}" for state in found if state.state == runs.UNKNOWN]
+    return [f"nodes of {state.id} count as idle: {state.reason}" for state in found if state.state == reader.UNKNOWN]
 
 
-def _environment(where: Where, paths: RunPaths) -> Environment:
-    plan = runs.plan(paths) if paths.plan.is_file() else {}
+def _environment(where: Target, paths: RunPaths) -> Environment:
+    plan = reader.plan(paths) if paths.plan.is_file() else {}
     if where.on is None and plan.get("there"):
         return Environment.model_validate(plan["there"])  # as it was then; it may be gone by now
-    named = where.on or (plan.get("environment") if plan.get("backend") != choose.LOCAL else None)
+    named = where.on or (plan.get("environment") if plan.get("backend") != targets.LOCAL else None)
     remedy = "what a node costs is not known: give --price, or name the run's environment by --on"
     if named is None:
-        raise wrong("price", None, remedy)
-    found = choose.environment_of(Where(stack_of(str(named)), where.runs_folder))
+        raise input_error("price", None, remedy)
+    found = targets.environment_of(Target(stack_of(str(named)), where.runs_folder))
     if found is None:
-        raise wrong("price", None, remedy)
+        raise input_error("price", None, remedy)
     return found
 
 
 def _kind(machine: str, paths: RunPaths, environment: Environment | None, price: float | None) -> Kind:
     if environment is None:
         return ("", "", FLAT)
-    told = uses.machine_types(paths).get(machine)
+    told = node_usage.machine_types(paths).get(machine)
     groups = [group for group in environment.node_groups if told in (None, group.type)]
     if len({(group.type, group.market) for group in groups}) != 1:
         has = ", ".join(group.type for group in environment.node_groups)
-        raise wrong(
+        raise input_error(
             "price", None, f"{machine} is of type {told or 'unknown'}, {environment.name} has {has}: give --price"
         )
     return (groups[0].type, environment.zone, groups[0].market)

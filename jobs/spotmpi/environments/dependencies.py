@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from spotmpi.api import runs as api
+from spotmpi.api import runs
 from spotmpi.api.images import push_image
 from spotmpi.aws.account import Aws
-from spotmpi.backends.base import Say
 from spotmpi.backends.kubernetes.client.view import Reads, context_of, view_of
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.data import datasets as data
+from spotmpi.core.progress import Say
+from spotmpi.data import datasets
 from spotmpi.environments.checks.finding import Finding
 from spotmpi.environments.doctor import doctor
 from spotmpi.environments.pulumi_cli import Pulumi
@@ -36,8 +36,8 @@ def _push(image: str, there: Environment, say: Say) -> str:
     return push_image(image, there.repositories[image], say=say, cpu=not there.has_gpus)
 
 
-def _stage(source: str, folder: str, where: Where, say: Say) -> None:
-    data.push([source], folder, data.Storage(where), say)
+def _stage(source: str, folder: str, where: Target, say: Say) -> None:
+    datasets.push([source], folder, datasets.Storage(where), say)
 
 
 def _run(command: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Hands:
+class Dependencies:
     """AWS and Pulumi as they are; the rest by default is what the commands of those names do."""
 
     aws: Aws
@@ -63,8 +63,8 @@ class Hands:
     knows: Callable[[Environment], bool] = _knows  # whether this machine's kubeconfig has the cluster
     command: Callable[[Sequence[str]], None] = _run
     push: Callable[[str, Environment, Say], str] = _push
-    stage: Callable[[str, str, Where, Say], None] = _stage
-    run: Callable[..., RunState] = api.run
-    list_runs: Callable[[Where], list[RunState]] = api.list_runs
-    stop_run: Callable[..., RunState] = api.stop
+    stage: Callable[[str, str, Target, Say], None] = _stage
+    run: Callable[..., RunState] = runs.run
+    list_runs: Callable[[Target], list[RunState]] = runs.list_runs
+    stop_run: Callable[..., RunState] = runs.stop
     sleep: Callable[[float], None] = field(default=time.sleep)

@@ -9,26 +9,22 @@ from dataclasses import replace
 from functools import partial
 
 from spotmpi.aws.account import Aws, open_account
-from spotmpi.aws.concurrent_calls import Questions
+from spotmpi.aws.concurrent_calls import ConcurrentCalls
 from spotmpi.aws.errors import CallFailed
 from spotmpi.aws.machine_types import ANY_REGION
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
-from spotmpi.environments.checks import account as around
-from spotmpi.environments.checks import capacity, leftovers, login, tools
-from spotmpi.environments.checks import cluster as inside
-from spotmpi.environments.checks import state_bucket as state
-from spotmpi.environments.checks import versions as support
+from spotmpi.environments.checks import account, capacity, cluster, leftovers, login, state_bucket, tools, versions
 from spotmpi.environments.checks.finding import Check, Finding, Subject, Tell
 from spotmpi.environments.checks.live import Live, Look, look
 from spotmpi.environments.stack_file import read_stack
 
-LIVE: tuple[Check, ...] = (*support.CHECKS, *around.CHECKS, *inside.CHECKS)
+LIVE: tuple[Check, ...] = (*versions.CHECKS, *account.CHECKS, *cluster.CHECKS)
 _LOGIN = Check("credentials", login.credentials)
 CHECKS: tuple[Check, ...] = (
     *login.CHECKS,
     *tools.CHECKS,
-    *state.CHECKS,
+    *state_bucket.CHECKS,
     *capacity.CHECKS,
     *leftovers.CHECKS,
 )
@@ -55,7 +51,7 @@ def doctor(
     if any(finding.level == "error" for finding in who):
         return (*who, *_without_account(subject.tell, subject))
     subject, trouble = _with_life(subject, look_at) if look_at else (subject, ())
-    with Questions() as questions:
+    with ConcurrentCalls() as questions:
         answers = [questions.ask(partial(examined, check, subject)) for check in (*CHECKS, *LIVE)]
         found = [answer.get() for answer in answers]
     return (*who, *(each for some in found if isinstance(some, tuple) for each in some), *trouble)

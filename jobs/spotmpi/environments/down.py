@@ -6,21 +6,20 @@ from collections.abc import Callable
 from functools import partial
 
 from spotmpi.aws import log_group
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import SpotmpiError, wrong
-from spotmpi.environments import ledger
-from spotmpi.environments import node_group_sizes as sizes
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.environments import ledger, node_group_sizes
 from spotmpi.environments.billed_resources import Left, interfaces_in_use, still_billed, sweep_interfaces
-from spotmpi.environments.dependencies import Hands
+from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.inventory import Trace, cluster_exists
 from spotmpi.environments.security_groups import sweep_security_groups
 from spotmpi.environments.stack_file import StackFile, read_stack
 from spotmpi.environments.up import NotAgreed
 
 
-def down(stack: str, hands: Hands, delete_data: str | None = None) -> tuple[Left, ...]:
+def down(stack: str, hands: Dependencies, delete_data: str | None = None) -> tuple[Left, ...]:
     """Take *stack* down, step by step, and give what still bills then; the same call goes on where one stopped.
 
     Kept storage stays, and so does its bill, unless *delete_data* is the environment's name.
@@ -40,7 +39,7 @@ def down(stack: str, hands: Hands, delete_data: str | None = None) -> tuple[Left
 
 
 class _Removing:
-    def __init__(self, stack: StackFile, hands: Hands, delete_data: str | None) -> None:
+    def __init__(self, stack: StackFile, hands: Dependencies, delete_data: str | None) -> None:
         self._stack, self._hands, self._delete_data = stack, hands, delete_data
         self._there: Environment | None = None
         self._trace = Trace(stack.environment, stack.region or hands.aws.region or "")
@@ -54,9 +53,11 @@ class _Removing:
         if stack.kind == "data":
             owner = stack.stack.removesuffix("-data")
             remedy = f"is kept storage: `spotmpi down {owner} --delete-data spotmpi-{owner}` deletes it"
-            raise wrong("STACK", stack.stack, remedy)
+            raise input_error("STACK", stack.stack, remedy)
         if self._delete_data not in (None, name):
-            raise wrong("--delete-data", self._delete_data, f"write the environment's name, {name}, to delete its data")
+            raise input_error(
+                "--delete-data", self._delete_data, f"write the environment's name, {name}, to delete its data"
+            )
         data = "" if stack.keep and not self._delete_data else " and ALL DATA on its storage"
         if not self._hands.agree(f"Take down {name}{data}?"):
             raise NotAgreed(f"{name} was left as it is")
@@ -94,7 +95,7 @@ class _Removing:
             self._or_say("its runs can't be stopped one by one", self._stop_each)
 
     def _stop_each(self) -> None:
-        where = Where(self._stack.stack)
+        where = Target(self._stack.stack)
         for run in self._hands.list_runs(where):
             if not run.over:
                 self._hands.say(f"stopping {run.id} with a checkpoint")
@@ -102,7 +103,7 @@ class _Removing:
 
     def _shrink(self) -> None:
         if self._there is not None:
-            left = sizes.close_groups(self._hands.aws, self._there, self._hands.sleep)
+            left = node_group_sizes.close_groups(self._hands.aws, self._there, self._hands.sleep)
             if left:
                 self._hands.say(f"{left} nodes are still on their way out; they go with their groups")
 

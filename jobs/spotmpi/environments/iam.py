@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 
 Document = dict[str, Any]
 
@@ -194,7 +194,7 @@ def policy(wanted: str, bucket: str | None = None) -> Document:
         return _document(*_bounded(_building()), *state)
     if wanted == "destroy":
         return _document(*_destroying(), *state)
-    raise wrong("--iam", wanted, f"use one of {', '.join(WANTED)}")
+    raise input_error("--iam", wanted, f"use one of {', '.join(WANTED)}")
 
 
 def _state(bucket: str, change: bool) -> list[Document]:

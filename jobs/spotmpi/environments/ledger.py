@@ -9,17 +9,17 @@ from typing import Any
 
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments import inventory as remains
+from spotmpi.environments import inventory
 from spotmpi.environments.inventory import Trace
 
 # Pulumi's name of a kind, and ours.
 _KINDS = {
-    "aws:cloudwatch/logGroup:LogGroup": remains.LOGS,
-    "aws:ec2/vpc:Vpc": remains.NETWORKS,
-    "aws:ecr/repository:Repository": remains.REPOSITORIES,
-    "aws:efs/fileSystem:FileSystem": remains.SYSTEMS,
-    "aws:efs/mountTarget:MountTarget": remains.TARGETS,
-    "aws:kms/key:Key": remains.KEYS,
+    "aws:cloudwatch/logGroup:LogGroup": inventory.LOGS,
+    "aws:ec2/vpc:Vpc": inventory.NETWORKS,
+    "aws:ecr/repository:Repository": inventory.REPOSITORIES,
+    "aws:efs/fileSystem:FileSystem": inventory.SYSTEMS,
+    "aws:efs/mountTarget:MountTarget": inventory.TARGETS,
+    "aws:kms/key:Key": inventory.KEYS,
 }
 _DRIVER = "ebs.csi.aws.com"
 Found = Iterable[tuple[str, str]]  # kind and id
@@ -68,7 +68,7 @@ def of_volumes(volumes: Iterable[Mapping[str, Any]]) -> Found:
     for each in volumes:
         disk = each["spec"].get("csi") or {}
         if disk.get("driver") == _DRIVER:
-            yield remains.VOLUMES, str(disk["volumeHandle"])
+            yield inventory.VOLUMES, str(disk["volumeHandle"])
 
 
 def _path(environment: str) -> Path:

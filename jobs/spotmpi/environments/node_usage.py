@@ -10,8 +10,8 @@ from spotmpi.agent import record
 from spotmpi.aws.billing import Use
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import reader as runs
-from spotmpi.spec import job as spec
+from spotmpi.runs import reader
+from spotmpi.spec import job
 
 HERE = "this machine"
 _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
@@ -20,7 +20,7 @@ _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
 def uses_of(paths: RunPaths) -> list[Use]:
     """Every machine that a run held, an attempt each; nothing for an attempt that never had all its machines."""
     owner, team = _who(paths)
-    ended = {int(each["attempt"]): float(each["ended"]) for each in runs.attempts(paths)}
+    ended = {int(each["attempt"]): float(each["ended"]) for each in reader.attempts(paths)}
     found = []
     for start, end in _attempts(paths):
         until = ended.get(int(start.get("attempt", 0)), end)
@@ -40,7 +40,7 @@ def machine_types(paths: RunPaths) -> dict[str, str]:
 def every_use(folder: Path) -> list[Use]:
     """The uses of all runs in a runs folder; a run whose record can't be read has none."""
     found = []
-    for paths in runs.every(folder):
+    for paths in reader.every(folder):
         try:
             found += uses_of(paths)
         except (SpotmpiError, OSError, ValueError):
@@ -51,7 +51,7 @@ def every_use(folder: Path) -> list[Use]:
 def _attempts(paths: RunPaths) -> Iterator[tuple[dict[str, Any], float | None]]:
     """Each start of an attempt, and when it was over by the events (None: it goes on)."""
     start: dict[str, Any] | None = None
-    for event in runs.lines(paths.events):
+    for event in reader.lines(paths.events):
         if start is not None and event.get("event") in _ENDS:
             yield start, float(event["t"])
             start = None
@@ -63,6 +63,6 @@ def _attempts(paths: RunPaths) -> Iterator[tuple[dict[str, Any], float | None]]:
 
 def _who(paths: RunPaths) -> tuple[str, str]:
     """Owner and team; the team is the queue that admits the run."""
-    owners = (event["owner"] for event in runs.lines(paths.events) if event.get("owner"))
-    queue = spec.load(paths.spec).kubernetes.queue if paths.spec.is_file() else None
+    owners = (event["owner"] for event in reader.lines(paths.events) if event.get("owner"))
+    queue = job.load(paths.spec).kubernetes.queue if paths.spec.is_file() else None
     return next(owners, "unknown"), queue or "none"

@@ -8,10 +8,10 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from spotmpi.backends.base import Say
 from spotmpi.backends.kubernetes.loop_thread import call
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.progress import Say
 from spotmpi.environments.checks.finding import Finding
 from spotmpi.plan.agent_plan import VOLUME
 
@@ -78,11 +78,11 @@ def _names(told: dict[str, object]) -> Finding:
 def of_stack(stack: str, say: Say) -> tuple[Finding, ...]:
     """The probe of a stack's environment, by a pod on its storage."""
     from spotmpi.backends.kubernetes.volume_access import volume_access
-    from spotmpi.backends.targets import Where
+    from spotmpi.backends.targets import Target
     from spotmpi.data.datasets import Storage, reached
 
     try:
-        api, volume = reached(Storage(Where(stack)))
+        api, volume = reached(Storage(Target(stack)))
     except SpotmpiError as error:
         return (Finding("probe", "error", str(error), "see the message"),)
     return probe(lambda: volume_access(api, volume, say))

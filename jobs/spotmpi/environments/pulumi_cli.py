@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spotmpi.backends.base import Say
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.progress import Say
 
 _LAST_WORDS = 15  # lines of a failed command that its error repeats
 _NO_SUCH_STACK = "no stack named"

@@ -12,7 +12,7 @@ from typing import Any
 
 from spotmpi.aws.eks_zones import default_second
 from spotmpi.core import names
-from spotmpi.core.errors import InputError, Problem, SpotmpiError, wrong
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.environments.zones.ranking import usable
 from spotmpi.environments.zones.rows import Row
 
@@ -67,7 +67,7 @@ def stack_path(stack: str, folder: Path | None = None) -> Path:
     path = folder / f"Pulumi.{stack}.yaml"
     if not _NAME.fullmatch(stack) or not path.is_file():
         known = sorted(each.name[7:-5] for each in folder.glob("Pulumi.*.yaml"))
-        raise wrong(
+        raise input_error(
             "stack", stack, f"no file Pulumi.<stack>.yaml in {folder}/; there are: {', '.join(known) or 'none'}"
         )
     return path
@@ -103,7 +103,7 @@ def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | 
     """
     if not usable(row):
         why = f"{row.type} is not offered there" if row.offered is False else f"EKS takes no subnets in {row.zone_id}"
-        raise wrong("zone", row.zone, f"{why}; take another row")
+        raise input_error("zone", row.zone, f"{why}; take another row")
     path = stack_path(stack, folder)
     document = _load(path)
     config = _config(document, path)
@@ -123,12 +123,12 @@ def _second_zone(config: Any, row: Row) -> str | None:
     said = config.get(key)
     if row.second_zones is None:
         if said is not None and (said == row.zone or not str(said).startswith(row.region)):
-            raise wrong(key, said, f"must be another zone of {row.region}: change or remove it first")
+            raise input_error(key, said, f"must be another zone of {row.region}: change or remove it first")
         return None
     if (said or default_second(row.region, row.zone)) in row.second_zones:
         return None
     if not row.second_zones:
-        raise wrong(
+        raise input_error(
             "zone", row.zone, f"EKS asks for a second zone, and takes no other of {row.region}: take another row"
         )
     return row.second_zones[0]
@@ -207,7 +207,7 @@ def _load(path: Path) -> Any:
         return _yaml().load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError, YAMLError) as error:
         reason = " ".join(str(error).partition("To suppress")[0].split())
-        raise wrong(str(path), None, f"can't be read as YAML: {reason}") from error
+        raise input_error(str(path), None, f"can't be read as YAML: {reason}") from error
 
 
 def _text_of(document: Any) -> str:
@@ -219,7 +219,7 @@ def _text_of(document: Any) -> str:
 def _config(document: Any, path: Path) -> Any:
     config = document.get("config") if isinstance(document, Mapping) else None
     if not isinstance(config, Mapping):
-        raise wrong(str(path), None, "has no `config:`; copy one of the ready stacks")
+        raise input_error(str(path), None, "has no `config:`; copy one of the ready stacks")
     return config
 
 

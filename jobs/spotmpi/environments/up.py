@@ -10,14 +10,12 @@ from spotmpi.agent import record
 from spotmpi.aws import log_group, state_bucket
 from spotmpi.aws.errors import CallFailed
 from spotmpi.aws.registry import in_registry
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import SpotmpiError, wrong
-from spotmpi.environments import ledger
-from spotmpi.environments import node_group_sizes as sizes
-from spotmpi.environments import version_pins as pins
-from spotmpi.environments.dependencies import Hands
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.environments import ledger, node_group_sizes, version_pins
+from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.inventory import LOGS, cluster_exists
 from spotmpi.environments.stack_file import StackFile, read_stack
 from spotmpi.images.build import Build, build_for
@@ -32,7 +30,7 @@ class NotAgreed(SpotmpiError):
 
 
 @dataclass(frozen=True)
-class Wishes:
+class UpOptions:
     """How far to go, after what time the groups are closed, and data as (source, folder on the storage)."""
 
     images: bool = True
@@ -41,7 +39,7 @@ class Wishes:
     data: tuple[tuple[str, str], ...] = ()
 
 
-def up(stack: str, hands: Hands, wishes: Wishes | None = None) -> Environment:
+def up(stack: str, hands: Dependencies, wishes: UpOptions | None = None) -> Environment:
     """Bring *stack* up, step by step; each looks at what is there first, so the same call goes on where one stopped.
 
     Raises:
@@ -49,7 +47,7 @@ def up(stack: str, hands: Hands, wishes: Wishes | None = None) -> Environment:
         NotAgreed: the preview was not agreed to.
         SpotmpiError: a step failed; what it says ends with what to do.
     """
-    building = _Building(read_stack(stack), hands, wishes or Wishes())
+    building = _Building(read_stack(stack), hands, wishes or UpOptions())
     steps = building.steps()
     for number, (title, step) in enumerate(steps, 1):
         hands.say(f"{number}/{len(steps)} {title}")
@@ -58,7 +56,7 @@ def up(stack: str, hands: Hands, wishes: Wishes | None = None) -> Environment:
 
 
 class _Building:
-    def __init__(self, stack: StackFile, hands: Hands, wishes: Wishes) -> None:
+    def __init__(self, stack: StackFile, hands: Dependencies, wishes: UpOptions) -> None:
         self._stack, self._hands, self._wishes = stack, hands, wishes
         self._found: Environment | None = None
 
@@ -72,7 +70,7 @@ class _Building:
         """Title and work of each step, in order."""
         if self._stack.kind == "data":
             remedy = f"it is built with the stack that uses it: `spotmpi up {self._stack.stack.removesuffix('-data')}`"
-            raise wrong("STACK", self._stack.stack, remedy)
+            raise input_error("STACK", self._stack.stack, remedy)
         steps = [("doctor: account, tools, quota", self._prepare)]
         if self._stack.keep:
             steps.append(("storage that outlives the environment", self._storage))
@@ -115,7 +113,7 @@ class _Building:
         if self._stack.zone is None:
             types = ",".join(sorted({group.type for group in self._stack.groups if group.type})) or "TYPES"
             command = f"spotmpi plan --types {types} --nodes N --write {self._stack.stack}"
-            raise wrong("spotmpi:zone", None, f"the stack has none yet: `{command}` compares zones and sets one")
+            raise input_error("spotmpi:zone", None, f"the stack has none yet: `{command}` compares zones and sets one")
         found = [each for each in self._hands.examine(self._stack.stack, self._hands.aws) if each.level != "ok"]
         for each in found:
             self._hands.say(f"{each.level}: {each.check} {each.message}")
@@ -149,7 +147,7 @@ class _Building:
 
     def _machines(self) -> None:
         self._clear_log_group()
-        pins.follow(self._stack, self._hands.aws, self._hands.say)
+        version_pins.follow(self._stack, self._hands.aws, self._hands.say)
         self._build(self._stack.stack)
         self._found = environment.parse(self._hands.pulumi.outputs(self._stack.stack))
 
@@ -172,7 +170,7 @@ class _Building:
 
     def _require_no_runs(self, refusal: SpotmpiError) -> None:
         """Raise *refusal* to replace nodes, with the runs that would be lost; nodes without a run may be replaced."""
-        live = [run.id for run in self._hands.list_runs(Where(self._stack.stack)) if not run.over]
+        live = [run.id for run in self._hands.list_runs(Target(self._stack.stack)) if not run.over]
         if live:
             raise SpotmpiError(f"{refusal}; live runs: {', '.join(live)}") from refusal
         self._hands.say("nodes run, but no run is on them: they are replaced")
@@ -189,7 +187,7 @@ class _Building:
 
     def _open(self) -> None:
         until = datetime.now(UTC) + self._wishes.expires if self._wishes.expires else None
-        sizes.open_groups(self._hands.aws, self.there, until)
+        node_group_sizes.open_groups(self._hands.aws, self.there, until)
         if until:
             when = f"{until.astimezone():%Y-%m-%d %H:%M}"
             self._hands.say(f"AWS takes all nodes of {', '.join(g.name for g in self.there.node_groups)} at {when}")
@@ -203,7 +201,7 @@ class _Building:
 
     def _data(self) -> None:
         for source, folder in self._wishes.data:
-            self._hands.stage(source, folder, Where(self._stack.stack), self._hands.say)
+            self._hands.stage(source, folder, Target(self._stack.stack), self._hands.say)
 
     def _build_of(self, image: str) -> Build:
         return build_for(image, self.there.has_gpus)
@@ -226,7 +224,7 @@ class _Building:
             "resources": {"gpu": min(1, gpus)},
             "limits": {"start": "20m", "failures": 0},
         }
-        state = self._hands.run(values, where=Where(self._stack.stack), say=self._hands.say)
+        state = self._hands.run(values, where=Target(self._stack.stack), say=self._hands.say)
         if state.state != record.SUCCEEDED:
             look = f"`spotmpi logs {state.id}` shows more, `spotmpi doctor {self._stack.stack}` looks around"
             raise SpotmpiError(f"the small run {state.state}: {state.reason}; {look}")

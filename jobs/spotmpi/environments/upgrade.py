@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 from spotmpi.aws.errors import CallFailed
 from spotmpi.core import environment
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.environments import versions
-from spotmpi.environments.dependencies import Hands
+from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.nodes import list_nodes, runs_by_group
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.stack_file import Pins, StackFile, read_stack, with_pins, write_stack
@@ -70,7 +70,7 @@ class UpgradePlan:
         return tuple(each.name for each in self.node_groups if each.moves)
 
 
-def upgrade(stack: str, hands: Hands, request: Request, show: Callable[[UpgradePlan], None]) -> UpgradePlan:
+def upgrade(stack: str, hands: Dependencies, request: Request, show: Callable[[UpgradePlan], None]) -> UpgradePlan:
     """Upgrade *stack* by one minor version at most, after a preview and a yes for each of two steps.
 
     *show* gets the plan before anything is asked. Where one call stopped, the next goes on.
@@ -88,7 +88,7 @@ def upgrade(stack: str, hands: Hands, request: Request, show: Callable[[UpgradeP
 
 
 class _Upgrading:
-    def __init__(self, stack: StackFile, hands: Hands, request: Request) -> None:
+    def __init__(self, stack: StackFile, hands: Dependencies, request: Request) -> None:
         self._stack, self._hands, self._request = stack, hands, request
 
     def plan(self) -> UpgradePlan:
@@ -132,9 +132,9 @@ class _Upgrading:
     def _environment(self) -> Environment:
         stack = self._stack.stack
         if self._stack.kind == "data":
-            raise wrong("STACK", stack, "it is kept storage, which has no versions")
+            raise input_error("STACK", stack, "it is kept storage, which has no versions")
         if self._hands.pulumi.state(stack) is None:
-            raise wrong("STACK", stack, f"it is not built yet: `spotmpi up {stack}`")
+            raise input_error("STACK", stack, f"it is not built yet: `spotmpi up {stack}`")
         return environment.parse(self._hands.pulumi.outputs(stack))
 
     def _offered(self, there: Environment) -> tuple[dict[str, KubernetesVersion], str]:
@@ -150,13 +150,15 @@ class _Upgrading:
             follows = offered.get(next_minor(now))
             return next_minor(now) if follows and follows.in_standard_support and not behind else now
         if not re.fullmatch(r"1\.\d+", wanted):
-            raise wrong("--to", wanted, f"write a Kubernetes version such as {next_minor(now)}")
+            raise input_error("--to", wanted, f"write a Kubernetes version such as {next_minor(now)}")
         if minor(wanted) < minor(now):
-            raise wrong("--to", wanted, f"the control plane has {now}, and an upgrade does not go back")
+            raise input_error("--to", wanted, f"the control plane has {now}, and an upgrade does not go back")
         if minor(wanted) > minor(now) + 1:
-            raise wrong("--to", wanted, f"EKS takes one minor version at a time: from {now} to {next_minor(now)} first")
+            raise input_error(
+                "--to", wanted, f"EKS takes one minor version at a time: from {now} to {next_minor(now)} first"
+            )
         if offered and wanted not in offered:
-            raise wrong("--to", wanted, f"EKS offers {', '.join(offered)} in {region}")
+            raise input_error("--to", wanted, f"EKS offers {', '.join(offered)} in {region}")
         if wanted != now and behind:
             first = f"`spotmpi upgrade {self._stack.stack} --to {now}` replaces them first"
             rule = f"EKS updates a control plane once all nodes have its version, {now}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallFailed
-from spotmpi.backends.base import Say
+from spotmpi.core.progress import Say
 from spotmpi.environments import versions
 from spotmpi.environments.stack_file import Pins, StackFile, with_pins, write_stack
 from spotmpi.environments.versions import minor, order

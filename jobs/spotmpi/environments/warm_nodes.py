@@ -10,7 +10,7 @@ from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.errors import CallFailed
 from spotmpi.aws.scaling import ScalingGroup, scaling_groups
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
 
 _SHORTEST = timedelta(minutes=1)
 
@@ -39,9 +39,9 @@ def keep_warm(
     """
     chosen = environment.group(group)
     if not 0 <= nodes <= chosen.max:
-        raise wrong("N", nodes, f"group {group} has 0 to {chosen.max} nodes; its max is in the stack's file")
+        raise input_error("N", nodes, f"group {group} has 0 to {chosen.max} nodes; its max is in the stack's file")
     if warm < _SHORTEST:
-        raise wrong("--warm", f"{warm.total_seconds():g}s", "AWS keeps time by the minute: at least 1m")
+        raise input_error("--warm", f"{warm.total_seconds():g}s", "AWS keeps time by the minute: at least 1m")
     aws, until = aws or open_account(environment.region), (now or datetime.now(UTC)) + warm
     groups = [each for each in scaling_groups(aws, environment) if each.group == group]
     if not groups:

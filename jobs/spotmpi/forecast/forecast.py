@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spotmpi.core.errors import InputError, Problem, wrong
+from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.price import Price
 from spotmpi.forecast.model import Model, Prediction
 from spotmpi.forecast.series import Series
-from spotmpi.study.budget import Price
 
 WORTH = 0.5
 _HOUR = 3600.0
@@ -107,11 +107,13 @@ def node_counts(text: str, field: str = "--nodes") -> list[int]:
     try:
         counts = [int(part) for part in text.split(",")] if not dots else [int(first), int(last)]
     except ValueError:
-        raise wrong(field, text, "write counts with commas between, such as 2,4,8, or a range such as 2..64") from None
+        raise input_error(
+            field, text, "write counts with commas between, such as 2,4,8, or a range such as 2..64"
+        ) from None
     if min(counts) < 1 or (dots and counts[0] > counts[1]):
-        raise wrong(field, text, "give counts from 1, the smaller one first")
+        raise input_error(field, text, "give counts from 1, the smaller one first")
     if max(counts) > _MOST:
-        raise wrong(field, text, f"give counts up to {_MOST}")
+        raise input_error(field, text, f"give counts up to {_MOST}")
     if not dots:
         return sorted(set(counts))
     doubled = itertools.takewhile(lambda count: count < counts[1], (counts[0] << step for step in itertools.count()))

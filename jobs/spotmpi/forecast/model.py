@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.forecast.series import Series
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def fit(series: Series, counts: Sequence[int] | None = None) -> Model:
         there = ", ".join(map(str, series.nodes)) or "none"
         what = ",".join(map(str, chosen)) or None
         remedy = f"a model needs two of the counts that were measured of {series.name}: {there}"
-        raise wrong("--fit", what, remedy)
+        raise input_error("--fit", what, remedy)
     times: Times = [
         *((nodes, 1 / rate, False) for nodes in chosen for rate in series.rates[nodes]),
         *((nodes, 1 / rate, True) for nodes in chosen for rate in (series.silent or {}).get(nodes, ())),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.forecast.series import Series
 
 _FILE = Path(__file__).with_suffix(".toml")
@@ -66,5 +66,5 @@ def references() -> list[Reference]:
 def table(name: str, field: str) -> Table:
     """The table of that name; InputError for *field* lists the names there are."""
     if name not in tables():
-        raise wrong(field, name, f"no published table of that name; there are: {', '.join(tables())}")
+        raise input_error(field, name, f"no published table of that name; there are: {', '.join(tables())}")
     return tables()[name]

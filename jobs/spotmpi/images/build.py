@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotmpi.agent.gpus import have_kernels
-from spotmpi.core import archives as ship
-from spotmpi.core import names
-from spotmpi.core.errors import wrong
+from spotmpi.core import archives, names
+from spotmpi.core.errors import input_error
 
 TOOLS = ("buildah", "podman", "docker")  # in the order of choice
 LOCAL = "localhost/spotmpi"  # what images are called before they are pushed
@@ -50,9 +49,9 @@ class Build:
         """Sixteen hex digits that change with everything the image is built from."""
         files = [*self.dockerfile.parent.rglob("*"), *names.IMAGES.glob("*")]
         members = [
-            ship.Member(str(path.relative_to(names.IMAGES)), path.read_bytes()) for path in files if path.is_file()
+            archives.Member(str(path.relative_to(names.IMAGES)), path.read_bytes()) for path in files if path.is_file()
         ]
-        return ship.digest(ship.archive(members) + repr(sorted(self.arguments)).encode())
+        return archives.digest(archives.archive(members) + repr(sorted(self.arguments)).encode())
 
     @property
     def local_reference(self) -> str:
@@ -88,7 +87,7 @@ def require_known(image: str) -> None:
     """Raise InputError unless a folder of images/ has a Dockerfile for *image*."""
     known = sorted(path.parent.name for path in names.IMAGES.glob("*/Dockerfile"))
     if image not in known:
-        raise wrong("image", image, f"use one of: {', '.join(known)}")
+        raise input_error("image", image, f"use one of: {', '.join(known)}")
 
 
 def build_command(tool: str, build: Build) -> list[str]:

@@ -6,8 +6,8 @@ import base64
 import shutil
 import subprocess
 
-from spotmpi.backends.base import Say
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.progress import Say
 from spotmpi.images import build as images
 from spotmpi.images.build import Build
 
@@ -15,7 +15,7 @@ from spotmpi.images.build import Build
 def find_tool(wanted: str | None = None) -> str:
     """The builder to use: the wanted one, else the first of buildah, podman and docker that is on PATH."""
     if wanted is not None and wanted not in images.TOOLS:
-        raise wrong("--tool", wanted, f"use one of: {', '.join(images.TOOLS)}")
+        raise input_error("--tool", wanted, f"use one of: {', '.join(images.TOOLS)}")
     found = next((tool for tool in ([wanted] if wanted else images.TOOLS) if shutil.which(tool)), None)
     if found is None:
         raise SpotmpiError(f"no {wanted or 'buildah, podman or docker'} on PATH: install one to build images")

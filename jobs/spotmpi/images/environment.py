@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotmpi.core import names
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
 
 LOCK = "requirements.lock"
 GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more where GPUs are
@@ -29,7 +29,7 @@ def lock_hash(image: str, lock: str = LOCK) -> str:
     """Twelve hex digits that name what gets installed for *image*; InputError for an unknown one."""
     folder = names.IMAGES / image
     if not (folder / LOCK).is_file():
-        raise wrong("image", image, f"use one of: {', '.join(known_images())}")
+        raise input_error("image", image, f"use one of: {', '.join(known_images())}")
     digest = hashlib.sha256(f"python {sys.version_info[0]}.{sys.version_info[1]}\n".encode())
     for name in (lock, BUILD_CONSTRAINTS):
         if (folder / name).is_file():

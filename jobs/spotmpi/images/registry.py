@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.images import build as images
 from spotmpi.images.build import Build
 
@@ -36,7 +36,7 @@ def pin(build: Build, repository: str) -> Pinned:
         return Pinned(build.reference(repository), note)
     except LookupError as error:
         remedy = f"this build of it is not in {repository}: push it with `{images.push_line(build)}`"
-        raise wrong("image", build.image, remedy) from error
+        raise input_error("image", build.image, remedy) from error
     return Pinned(f"{repository}@{digest}" if digest else build.reference(repository), None)
 
 

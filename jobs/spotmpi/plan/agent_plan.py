@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from spotmpi.agent import boot, protocol
-from spotmpi.agent import pod_context as place
+from spotmpi.agent import boot, pod_context, protocol
 from spotmpi.core import names
 from spotmpi.spec.job import Data, JobSpec
 
 VOLUME = "/spotmpi/volume"  # where the run volume is mounted
 
 
-STAGED = {"node": f"{place.WORK}/data", "memory": f"{place.MEMORY}/data"}
+STAGED = {"node": f"{pod_context.WORK}/data", "memory": f"{pod_context.MEMORY}/data"}
 
 
 class Shipped(NamedTuple):
@@ -37,7 +36,7 @@ def pod_plan(spec: JobSpec, run: str, shipped: Shipped) -> dict[str, Any]:
         "rank": _rank(spec),
         "mpi_args": list(spec.mpi.args),
         "environment": _environment(spec, run),
-        "folder": place.CODE if shipped.code else boot.CODE,
+        "folder": pod_context.CODE if shipped.code else boot.CODE,
         "code": shipped.code,
         "staging": _staging(spec.data),
         "limits": dict(spec.limits),
@@ -74,11 +73,11 @@ def _rank(spec: JobSpec) -> list[str]:
 
 def _environment(spec: JobSpec, run: str) -> dict[str, str]:
     threads = str(spec.resources.cpu)
-    folder = f"{place.RUNS}/{run}"
+    folder = f"{pod_context.RUNS}/{run}"
     environment = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": f"{place.CODE}:{boot.CODE}" if spec.code else boot.CODE,
-        "HOME": place.WORK,
+        "PYTHONPATH": f"{pod_context.CODE}:{boot.CODE}" if spec.code else boot.CODE,
+        "HOME": pod_context.WORK,
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

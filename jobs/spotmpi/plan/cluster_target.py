@@ -10,7 +10,7 @@ from spotmpi.plan.templates import Template
 
 
 @dataclass(frozen=True)
-class Site:
+class ClusterTarget:
     """What a cluster offers a run: where its objects go and what its pods need to land."""
 
     namespace: str
@@ -27,8 +27,8 @@ class Site:
     machine: tuple[tuple[str, str], ...] = ()  # what is known of the nodes beforehand, for the record
 
 
-def on_groups(site: Site, groups: Sequence[NodeGroup], zone: str) -> Site:
-    """*site* on the nodes of *groups*: their labels, taints and size."""
+def on_groups(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> ClusterTarget:
+    """*target* on the nodes of *groups*: their labels, taints and size."""
     labels = [dict(group.labels) for group in groups]
     common = {key: value for key, value in labels[0].items() if all(each.get(key) == value for each in labels)}
     taints = {(group.taint.key, group.taint.value, group.taint.effect) for group in groups}
@@ -40,14 +40,14 @@ def on_groups(site: Site, groups: Sequence[NodeGroup], zone: str) -> Site:
         "placement_group": _said("yes" if group.placement_group else "no" for group in groups),
     }
     return replace(
-        site,
+        target,
         node_selector=common,
         tolerations=tuple(
             {"key": key, "operator": "Equal", "value": value, "effect": effect} for key, value, effect in sorted(taints)
         ),
         one_of=tuple(labels) if len(groups) > 1 else (),
-        node_cpus=min(group.vcpus for group in groups) if site.spread == "node" else None,
-        efa=min(group.efa_interfaces for group in groups) if site.spread == "node" else 0,
+        node_cpus=min(group.vcpus for group in groups) if target.spread == "node" else None,
+        efa=min(group.efa_interfaces for group in groups) if target.spread == "node" else 0,
         machine=tuple(known.items()),
     )
 

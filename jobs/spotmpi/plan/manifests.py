@@ -17,7 +17,7 @@ from spotmpi.core.archives import digest
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import pods
 from spotmpi.plan.agent_plan import Shipped, pod_plan
-from spotmpi.plan.cluster_target import Site
+from spotmpi.plan.cluster_target import ClusterTarget
 from spotmpi.spec.job import JobSpec
 
 Object = dict[str, Any]
@@ -49,18 +49,18 @@ class Submission:
     rate: float | None = None  # US dollars per hour of all nodes, where known
 
 
-def kubernetes_plan(spec: JobSpec, site: Site, submission: Submission) -> list[Object]:
+def kubernetes_plan(spec: JobSpec, target: ClusterTarget, submission: Submission) -> list[Object]:
     """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
-    copied = json.dumps(copied_plan(spec, submission.run, None, site.namespace), indent=1) + "\n"
+    copied = json.dumps(copied_plan(spec, submission.run, None, target.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": copied}
-    job = _job(spec, site, submission)
+    job = _job(spec, target, submission)
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}
-    shipped = Shipped(work, files, submission.user_code, submission.rate, dict(site.machine))
+    shipped = Shipped(work, files, submission.user_code, submission.rate, dict(target.machine))
     agents = pod_plan(spec, submission.run, shipped)
-    parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, site.egress_denied)]
+    parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
     for part in parts:
-        part["metadata"]["namespace"] = site.namespace
-    return [_jobset(spec, site, submission, job, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
+        part["metadata"]["namespace"] = target.namespace
+    return [_jobset(spec, target, submission, job, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
 
 
 def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
@@ -105,7 +105,7 @@ def mounted(jobset: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]] | Non
     return kept["persistentVolumeClaim"]["claimName"], str(pods.image(pod_template(jobset))), secrets
 
 
-def _jobset(spec: JobSpec, site: Site, submission: Submission, job: Object, plan_hash: str) -> Object:
+def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: Object, plan_hash: str) -> Object:
     run = submission.run
     labels = spec.kubernetes.labels | names.run_labels(run)
     if spec.kubernetes.queue:
@@ -115,13 +115,13 @@ def _jobset(spec: JobSpec, site: Site, submission: Submission, job: Object, plan
         "kind": "JobSet",
         "metadata": {
             "name": run,
-            "namespace": site.namespace,
+            "namespace": target.namespace,
             "labels": labels,
             "annotations": {
                 ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True),
                 ANNOTATION_PLAN: plan_hash,
                 ANNOTATION_OWNER: submission.owner,
-                ANNOTATION_FOLDER: f"runs/{run}" if site.volume else "",
+                ANNOTATION_FOLDER: f"runs/{run}" if target.volume else "",
             },
         },
         "spec": {
@@ -154,7 +154,7 @@ def _failure_policy(spec: JobSpec) -> Object:
     }
 
 
-def _job(spec: JobSpec, site: Site, submission: Submission) -> Object:
+def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object:
     job: Object = {
         "parallelism": spec.nodes,
         "completions": spec.nodes,
@@ -173,7 +173,7 @@ def _job(spec: JobSpec, site: Site, submission: Submission) -> Object:
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": pods.template(spec, site, submission.run),
+        "template": pods.template(spec, target, submission.run),
     }
     if spec.limits.run is not None:
         # Starts anew with each attempt: the agents hold the real deadline, this one only backs them up.

@@ -6,13 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import boot, hardware
+from spotmpi.agent import boot, hardware, pod_context
 from spotmpi.agent import machine as machine_of
-from spotmpi.agent import pod_context as place
 from spotmpi.core import names
 from spotmpi.plan import templates
 from spotmpi.plan.agent_plan import VOLUME
-from spotmpi.plan.cluster_target import Site
+from spotmpi.plan.cluster_target import ClusterTarget
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.kubernetes import Mount
 
@@ -28,7 +27,7 @@ _FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE"
 FILLING = 600  # thousandths of each CPU that a pod asks for which is to have its node for itself
 
 
-def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
+def template(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
     """The pod template of every node of *run*, with the user's templates merged over it."""
     own = {
         "metadata": {
@@ -44,17 +43,17 @@ def template(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": math.ceil(spec.checkpoint.grace),
             "securityContext": pod_security(),
-            "dnsConfig": {"searches": [f"{run}.{site.namespace}.svc.cluster.local"]},
-            "nodeSelector": {**site.node_selector, **_type(spec), **spec.kubernetes.node_selector},
-            **_affinity(site),
-            "tolerations": _tolerations(spec, site),
+            "dnsConfig": {"searches": [f"{run}.{target.namespace}.svc.cluster.local"]},
+            "nodeSelector": {**target.node_selector, **_type(spec), **spec.kubernetes.node_selector},
+            **_affinity(target),
+            "tolerations": _tolerations(spec, target),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
-            "containers": [_container(spec, site, run)],
-            "volumes": _volumes(spec, site, run),
-            **_spreading(site, run),
+            "containers": [_container(spec, target, run)],
+            "volumes": _volumes(spec, target, run),
+            **_spreading(target, run),
         },
     }
-    return _restricted(templates.merged(own, site.templates, CONTAINER))
+    return _restricted(templates.merged(own, target.templates, CONTAINER))
 
 
 def image(template: dict[str, Any]) -> str | None:
@@ -94,37 +93,37 @@ def config_files() -> dict[str, str]:
     """What the ConfigMap holds besides plan and code: the boot script and an account for the user."""
     return {
         "boot.py": Path(boot.__file__).read_text(),
-        "passwd": f"root:x:0:0:root:/root:/bin/sh\nspotmpi:x:{USER}:{USER}::{place.WORK}:/bin/sh\n",
+        "passwd": f"root:x:0:0:root:/root:/bin/sh\nspotmpi:x:{USER}:{USER}::{pod_context.WORK}:/bin/sh\n",
         "group": f"root:x:0:\nspotmpi:x:{USER}:\n",
     }
 
 
-def _container(spec: JobSpec, site: Site, run: str) -> dict[str, Any]:
+def _container(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
     generation = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}
     machine = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     return {
         "name": CONTAINER,
-        "image": site.image,
-        "command": ["python3", f"{place.CONFIG}/boot.py"],
+        "image": target.image,
+        "command": ["python3", f"{pod_context.CONFIG}/boot.py"],
         "env": [
-            {"name": place.ENV_GENERATION, "valueFrom": generation},
+            {"name": pod_context.ENV_GENERATION, "valueFrom": generation},
             {"name": machine_of.ENV_NAME, "valueFrom": machine},
-            *({"name": name, "value": value} for name, value in (_FABRIC if site.efa else {}).items()),
+            *({"name": name, "value": value} for name, value in (_FABRIC if target.efa else {}).items()),
             *_secret_variables(spec, run),
         ],
         "envFrom": [{"secretRef": {"name": name}} for name in spec.kubernetes.secrets],
-        "resources": _resources(spec, site),
+        "resources": _resources(spec, target),
         "securityContext": container_security(),
         "volumeMounts": [
-            {"name": "config", "mountPath": place.CONFIG, "readOnly": True},
-            {"name": KEYS, "mountPath": place.SECRET, "readOnly": True},
-            {"name": "work", "mountPath": place.WORK},
-            {"name": "pod", "mountPath": place.POD_INFO, "readOnly": True},
+            {"name": "config", "mountPath": pod_context.CONFIG, "readOnly": True},
+            {"name": KEYS, "mountPath": pod_context.SECRET, "readOnly": True},
+            {"name": "work", "mountPath": pod_context.WORK},
+            {"name": "pod", "mountPath": pod_context.POD_INFO, "readOnly": True},
             {"name": "volume", "mountPath": VOLUME},
             {"name": "shm", "mountPath": "/dev/shm"},
             {"name": "config", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True},
             {"name": "config", "mountPath": "/etc/group", "subPath": "group", "readOnly": True},
-            *([{"name": "memory", "mountPath": place.MEMORY}] if _in_memory(spec) else []),
+            *([{"name": "memory", "mountPath": pod_context.MEMORY}] if _in_memory(spec) else []),
             *_more_mounts(spec),
         ],
     }
@@ -172,26 +171,26 @@ def _source(mount: Mount) -> dict[str, Any]:
     return {"emptyDir": {"sizeLimit": mount.empty}}
 
 
-def _resources(spec: JobSpec, site: Site) -> dict[str, Any]:
+def _resources(spec: JobSpec, target: ClusterTarget) -> dict[str, Any]:
     """A node's share: what one slot gets, times the slots of a node; more than half of a node that is to be filled.
 
     More than half keeps every other such pod off the node, and leaves room for the node's own daemons.
     """
     requests = {"cpu": str(spec.resources.cpu * spec.slots)}
-    if site.node_cpus is not None:
-        requests["cpu"] = f"{site.node_cpus * FILLING}m"
+    if target.node_cpus is not None:
+        requests["cpu"] = f"{target.node_cpus * FILLING}m"
     limits: dict[str, str] = {}
     if spec.resources.memory is not None:
         amount, unit = spec.resources.memory[:-2], spec.resources.memory[-2:]
         requests["memory"] = limits["memory"] = f"{float(amount) * spec.slots:g}{unit}"
     if spec.resources.gpu:
         requests[GPU] = limits[GPU] = str(spec.resources.gpu * spec.slots)
-    if site.efa:
-        requests[EFA] = limits[EFA] = str(site.efa)
+    if target.efa:
+        requests[EFA] = limits[EFA] = str(target.efa)
     return {"requests": requests, "limits": limits}
 
 
-def _tolerations(spec: JobSpec, site: Site) -> list[dict[str, Any]]:
+def _tolerations(spec: JobSpec, target: ClusterTarget) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {
             "key": f"node.kubernetes.io/{trouble}",
@@ -203,19 +202,19 @@ def _tolerations(spec: JobSpec, site: Site) -> list[dict[str, Any]]:
     ]
     if spec.resources.gpu:
         found.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
-    found += [dict(toleration) for toleration in site.tolerations]
+    found += [dict(toleration) for toleration in target.tolerations]
     for wanted in spec.kubernetes.tolerations:
         values = wanted.model_dump(exclude_none=True)
         found.append({**values, "operator": "Equal" if wanted.value is not None else "Exists"})
     return found
 
 
-def _volumes(spec: JobSpec, site: Site, run: str) -> list[dict[str, Any]]:
+def _volumes(spec: JobSpec, target: ClusterTarget, run: str) -> list[dict[str, Any]]:
     parts = names.parts_name(run)
     told = [{"path": what, "fieldRef": {"fieldPath": f"metadata.{what}"}} for what in ("annotations", hardware.LABELS)]
     kept: dict[str, Any] = {"emptyDir": {}}
-    if site.volume is not None:
-        kept = {"persistentVolumeClaim": {"claimName": site.volume}}
+    if target.volume is not None:
+        kept = {"persistentVolumeClaim": {"claimName": target.volume}}
     return [
         {"name": "config", "configMap": {"name": parts}},
         {"name": KEYS, "secret": {"secretName": parts, "defaultMode": 0o440}},
@@ -233,21 +232,21 @@ def _type(spec: JobSpec) -> dict[str, str]:
     return {names.LABEL_TYPE: kind} if kind else {}
 
 
-def _affinity(site: Site) -> dict[str, Any]:
+def _affinity(target: ClusterTarget) -> dict[str, Any]:
     """Nodes of any one of several groups; of a single one its labels are in the selector."""
-    if not site.one_of:
+    if not target.one_of:
         return {}
     terms = [
         {"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in labels.items()]}
-        for labels in site.one_of
+        for labels in target.one_of
     ]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return {"affinity": {"nodeAffinity": required}}
 
 
-def _spreading(site: Site, run: str) -> dict[str, Any]:
+def _spreading(target: ClusterTarget, run: str) -> dict[str, Any]:
     """One pod per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
-    if site.spread != "node":
+    if target.spread != "node":
         return {}
     constraint = {
         "maxSkew": 1,

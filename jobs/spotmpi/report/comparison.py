@@ -9,7 +9,7 @@ from typing import Any
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
-from spotmpi.report import trial_results as measured
+from spotmpi.report import trial_results
 from spotmpi.report.effects import NOISE, judged
 from spotmpi.report.report import Report
 from spotmpi.report.rows import Row, kept
@@ -72,7 +72,7 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
         remedy = "the two have no variant and node count in common that has a rate; measure the same cells"
         raise InputError([Problem("--compare", None, remedy)])
     first, second = earlier[both[0]].runs[0], later[both[0]].runs[0]
-    told = dict.fromkeys(measured.differences(first, second))
+    told = dict.fromkeys(trial_results.differences(first, second))
     unlike = [each for each in told if not each.startswith(_CHANGES)]
     if unlike and not force:
         remedy = f"different work ({'; '.join(unlike)}): compare them with --force, and they are marked"

@@ -10,16 +10,13 @@ from datetime import datetime
 from pathlib import Path
 
 from spotmpi.core import names
-from spotmpi.core.errors import InputError, Problem, UnknownRun, wrong
+from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.report import caveats as doubts
-from spotmpi.report import nodes, parts, report, rows
-from spotmpi.report import trial_results as measured
+from spotmpi.report import caveats, nodes, parts, report, rows, trial_results
 from spotmpi.report.report import Report
 from spotmpi.report.trial_results import Measured
 from spotmpi.runs import reader as runs
-from spotmpi.study import execution as bench
-from spotmpi.study import sweep
+from spotmpi.study import execution, sweep
 from spotmpi.study.sweep import Sweep
 from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, READ, SILENT, SUCCEEDED, Trial
 
@@ -47,7 +44,9 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
     there = _finished(it, runs_folder, MEASURED)
     found = _read([(paths, trial.variant) for trial, paths in there if paths.folder.is_dir()])
     if not found:
-        raise wrong("sweep", it.id, "no trial of it is on record as succeeded; the same bench command goes on with it")
+        raise input_error(
+            "sweep", it.id, "no trial of it is on record as succeeded; the same bench command goes on with it"
+        )
     unlike = _unlike(found, {variant.name: variant.keys for variant in it.design.variants})
     _refuse(unlike, found[0].run, force)
     design = it.design
@@ -63,7 +62,7 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         warnings=[
             *_warnings(found, unlike),
             *_missing(it, there),
-            *doubts.doubts(table, silent),
+            *caveats.doubts(table, silent),
             *nodes.doubts(found, probes),
             *_drift(it, runs_folder),
         ],
@@ -83,16 +82,16 @@ def _read(wanted: Sequence[tuple[RunPaths, str]]) -> list[Measured]:
     """The runs and variants as recorded, on all cores where there is much to read."""
     sizes = [paths.metrics.stat().st_size for paths, _ in wanted if paths.metrics.is_file()]
     if sum(sizes) < _MUCH:
-        return [measured.read(paths, variant) for paths, variant in wanted]
+        return [trial_results.read(paths, variant) for paths, variant in wanted]
     with ProcessPoolExecutor() as pool:
-        return list(pool.map(measured.read, *zip(*wanted, strict=True), chunksize=4))
+        return list(pool.map(trial_results.read, *zip(*wanted, strict=True), chunksize=4))
 
 
 def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Report:
     """The report of runs that need not come from one sweep."""
-    first = measured.read(paths[0], "")
+    first = trial_results.read(paths[0], "")
     title = first.spec["name"] or runs.state(paths[0]).name
-    found = [measured.read(path, title) for path in paths]
+    found = [trial_results.read(path, title) for path in paths]
     unlike = _unlike(found, {})
     _refuse(unlike, found[0].run, force)
     kinds: list[list[str]] = [[]]
@@ -110,7 +109,7 @@ def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Re
         rows=table,
         conditions=report.conditions(found[0]),
         method=report.method(found),
-        warnings=_warnings(found, unlike) + doubts.doubts(table, {}) + nodes.doubts(named, ()),
+        warnings=_warnings(found, unlike) + caveats.doubts(table, {}) + nodes.doubts(named, ()),
         commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
         spec=paths[0].spec.read_text() if paths[0].spec.is_file() else "",
         place=f"{paths[0].id}/report",
@@ -128,16 +127,16 @@ def _by_cell(it: Sweep, runs_folder: Path) -> dict[tuple[str, int], list[Measure
 
 def _with_role(it: Sweep, runs_folder: Path, role: str) -> list[Measured]:
     there = [(trial, paths) for trial, paths in _finished(it, runs_folder, role) if paths.folder.is_dir()]
-    return [measured.read(paths, trial.variant) for trial, paths in there]
+    return [trial_results.read(paths, trial.variant) for trial, paths in there]
 
 
 def _drift(it: Sweep, runs_folder: Path) -> list[str]:
     there = [(trial, paths) for trial, paths in _finished(it, runs_folder, DRIFT) if paths.folder.is_dir()]
     before, after = (
-        [measured.read(paths, trial.variant) for trial, paths in there if (trial.repeat == 0) == first]
+        [trial_results.read(paths, trial.variant) for trial, paths in there if (trial.repeat == 0) == first]
         for first in (True, False)
     )
-    return doubts.drift(before, after)
+    return caveats.drift(before, after)
 
 
 def _newest(runs_folder: Path) -> str:
@@ -158,14 +157,16 @@ def _sweep(wanted: Sequence[str], runs_folder: Path) -> Sweep | None:
     if not meant:
         return None
     if len(wanted) > 1:
-        raise wrong("report", meant[0], "is a sweep, which is reported alone; name its runs to mix them with others")
+        raise input_error(
+            "report", meant[0], "is a sweep, which is reported alone; name its runs to mix them with others"
+        )
     return sweep.find(meant[0], runs_folder)
 
 
 def _finished(it: Sweep, runs_folder: Path, role: str) -> list[tuple[Trial, RunPaths]]:
     """The trials of that role that count, in the order of variants."""
     ordered = sorted((trial for trial in it.trials if trial.role == role), key=lambda trial: trial.number)
-    found = [(trial, bench.paths_of(trial, runs_folder)) for trial in ordered]
+    found = [(trial, execution.paths_of(trial, runs_folder)) for trial in ordered]
     order = [variant.name for variant in it.design.variants]
     kept = [(trial, paths) for trial, paths in found if paths is not None]
     return sorted(kept, key=lambda pair: order.index(pair[0].variant))
@@ -177,7 +178,7 @@ def _unlike(found: Sequence[Measured], declared: dict[str, tuple[str, ...]]) -> 
     unlike = {}
     for run in found[1:]:
         on_purpose = {*declared.get(first.variant, ()), *declared.get(run.variant, ())}
-        differences = measured.differences(first, run, on_purpose)
+        differences = trial_results.differences(first, run, on_purpose)
         if differences:
             unlike[run.run] = differences
     return unlike
@@ -237,7 +238,7 @@ def _missing(it: Sweep, there: Sequence[tuple[Trial, RunPaths]]) -> list[str]:
 
 
 def _of_trial(it: Sweep, trial: Trial) -> str:
-    what = f"Trial {trial.number} ({bench.describe(it.design, trial)})"
+    what = f"Trial {trial.number} ({execution.describe(it.design, trial)})"
     if trial.state == FAILED:
         return f"{what} failed {trial.failures} times and is missing: {trial.reason}"
     if trial.state == SUCCEEDED:

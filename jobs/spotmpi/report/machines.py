@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import reader as runs
-from spotmpi.study import placement as whereabouts
+from spotmpi.runs import reader
+from spotmpi.study import placement
 
 AWS = "AWS"
 NO_GROUP = "none"
@@ -18,7 +18,7 @@ _GROUPS = {"yes": "in one", "no": NO_GROUP}
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlacement:
     """Type, market, zone and placement group of a machine; None is not told. A claim only says whether ``in one``."""
 
     type: str | None = None
@@ -35,20 +35,20 @@ class Machine:
     """
 
     name: str
-    claimed: Place
-    real: Place | None
+    claimed: NodePlacement
+    real: NodePlacement | None
     told: str
     failure: str | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> NodePlacement:
         """The best that is known."""
         return self.real or self.claimed
 
 
 def read(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tuple[Machine, ...]:
     """The machines of all attempts; *hardware* are the facts of its nodes in the last one, like ones once."""
-    asked, names = whereabouts.read(paths), _names(paths)
+    asked, names = placement.read(paths), _names(paths)
     return tuple(
         _machine(name, group, asked)
         for group in hardware
@@ -60,7 +60,7 @@ def read(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tuple[Machin
 def _names(paths: RunPaths) -> dict[int, list[str]]:
     """By node index, over all attempts."""
     found: dict[int, dict[str, None]] = {}
-    for event in runs.lines(paths.events):
+    for event in reader.lines(paths.events):
         for each in event.get("machines") or []:
             if each.get("name"):
                 found.setdefault(each["node"], {})[each["name"]] = None
@@ -68,7 +68,7 @@ def _names(paths: RunPaths) -> dict[int, list[str]]:
 
 
 def _machine(name: str, facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Machine:
-    claimed = Place(
+    claimed = NodePlacement(
         facts.get("type"),
         facts.get("market"),
         facts.get("zone"),
@@ -76,7 +76,7 @@ def _machine(name: str, facts: Mapping[str, Any], asked: Mapping[str, Any]) -> M
     )
     said = asked["nodes"].get(name)
     if said:
-        real = Place(said["type"], said["market"], said["zone"], said["placement_group"])
+        real = NodePlacement(said["type"], said["market"], said["zone"], said["placement_group"])
         return Machine(f"{name} ({said['id']})", claimed, real, AWS)
     if claimed.market is None:
         return Machine(name, claimed, None, _BY_PODS)

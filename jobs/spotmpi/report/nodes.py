@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 
 from spotmpi.report.figures import MISSING
-from spotmpi.report.machines import AWS, NO_GROUP, Machine, Place
+from spotmpi.report.machines import AWS, NO_GROUP, Machine, NodePlacement
 from spotmpi.report.section import Section
 from spotmpi.report.trial_results import Measured
 
@@ -17,11 +17,11 @@ _ALL = "all"
 def section(runs: Sequence[Measured]) -> Section | None:
     """The machines behind all *runs*, like ones once, with who told what they are."""
     every = list(dict.fromkeys(run.variant for run in runs))
-    kinds: dict[tuple[Place, str], list[tuple[str, str]]] = {}
+    kinds: dict[tuple[NodePlacement, str], list[tuple[str, str]]] = {}
     for run in runs:
         for machine in run.machines:
             kinds.setdefault((machine.place, machine.told), []).append((machine.name, run.variant))
-    if all(place == Place() for place, _ in kinds):
+    if all(place == NodePlacement() for place, _ in kinds):
         return None
     cells = tuple(_cells(place, told, used, every) for (place, told), used in kinds.items())
     failures = dict.fromkeys(machine.failure for run in runs for machine in run.machines if machine.failure)
@@ -38,7 +38,7 @@ def doubts(runs: Sequence[Measured], probes: Sequence[Measured]) -> list[str]:
     return [*_differences(machines), *_apart(runs), *_elsewhere(runs, probes)]
 
 
-def _cells(place: Place, told: str, used: Sequence[tuple[str, str]], every: Sequence[str]) -> tuple[str, ...]:
+def _cells(place: NodePlacement, told: str, used: Sequence[tuple[str, str]], every: Sequence[str]) -> tuple[str, ...]:
     variants = list(dict.fromkeys(variant for _, variant in used))
     whose = _ALL if len(variants) == len(every) else "; ".join(variants)
     return (str(len({name for name, _ in used})), *(value or MISSING for value in astuple(place)), told, whose)
@@ -52,7 +52,7 @@ def _differences(machines: Iterable[Machine]) -> list[str]:
     return [f"By {AWS}, {_some(names)} {difference}." for difference, names in found.items()]
 
 
-def _unlike(claimed: Place, real: Place) -> list[str]:
+def _unlike(claimed: NodePlacement, real: NodePlacement) -> list[str]:
     found = []
     for what, said, is_so in (
         ("of type", claimed.type, real.type),

@@ -9,7 +9,7 @@ from spotmpi.agent import record
 from spotmpi.core.names import RunPaths
 from spotmpi.report.chart import TRACE, Chart, Curve
 from spotmpi.report.section import Section
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 
 _TONES = {"done": 2, "interrupted": 1, "failed": 3}
 _UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
@@ -31,7 +31,7 @@ def attempts(trial: int, paths: RunPaths) -> list[Attempt]:
     """The attempts of a run that has ended."""
     found: list[Attempt] = []
     start, number = None, 0
-    for event in runs.lines(paths.events):
+    for event in reader.lines(paths.events):
         kind = event.get("event")
         if kind == record.STARTED:
             start, number = event["t"], event.get("attempt", number + 1)

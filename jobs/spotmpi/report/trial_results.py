@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.metrics import rates as metrics
+from spotmpi.metrics import rates
 from spotmpi.metrics.rates import Training
 from spotmpi.report import machines
 from spotmpi.report.machines import Machine
 from spotmpi.runs import fingerprint as work
-from spotmpi.runs import reader as runs
-from spotmpi.spec import job as specs
+from spotmpi.runs import reader
+from spotmpi.spec import job
 
 STRONG = "strong"
 WEAK = "weak"
@@ -104,7 +104,7 @@ class Measured:
 
     def _last(self, name: str) -> float | None:
         value = self.training.result.get(name)
-        if metrics.is_number(value):
+        if rates.is_number(value):
             return float(value)
         points = self.training.evaluations.get(name) or self.training.series.get(name)
         return points[-1].value if points else None
@@ -116,19 +116,19 @@ def read(paths: RunPaths, variant: str) -> Measured:
     Raises:
         InputError: the record lacks what a report needs.
     """
-    plan, summary = runs.plan(paths), runs.summary(paths) or {}
+    plan, summary = reader.plan(paths), reader.summary(paths) or {}
     # A run on a cluster tells what identifies its work when it ends.
     identity = summary.get("work") or plan.get("work")
     if not identity:
-        raise wrong("run", paths.id, f"its {paths.summary.name} is not there yet: report it once it has ended")
-    state = runs.state(paths)
+        raise input_error("run", paths.id, f"its {paths.summary.name} is not there yet: report it once it has ended")
+    state = reader.state(paths)
     return Measured(
         run=paths.id,
         variant=variant,
         state=state.state,
-        spec=specs.load(paths.spec).canonical(),
+        spec=job.load(paths.spec).canonical(),
         work=identity,
-        training=metrics.read(runs.lines(paths.metrics)),
+        training=rates.read(reader.lines(paths.metrics)),
         interruptions=state.interruptions,
         failures=state.failures,
         oversubscribed=bool(summary.get("oversubscribed", plan.get("oversubscribed"))),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spotmpi.core import names
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 
 # Hashing this much takes less than the time that a start may wait for it.
 HASHED_AT_ONCE = 8 << 20
@@ -88,7 +88,7 @@ def _scan(folder: Path) -> list[_File]:
     try:
         return sorted(_walk(str(folder), ""))
     except OSError as error:
-        raise wrong("data", str(folder), f"cannot be read: {error}") from error
+        raise input_error("data", str(folder), f"cannot be read: {error}") from error
 
 
 def _walk(folder: str, prefix: str) -> Iterator[_File]:

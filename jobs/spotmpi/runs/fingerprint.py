@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.core import code_folder
-from spotmpi.runs import data_fingerprint as data_files
+from spotmpi.runs import data_fingerprint
 from spotmpi.runs import machine
 from spotmpi.core import names
 from spotmpi.spec.job import JobSpec
@@ -54,7 +54,7 @@ def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
 def _data_of(spec: JobSpec, here: bool) -> dict[str, Any] | None:
     if spec.data is None:
         return None
-    return data_files.identify(Path(spec.data.path)) if here else data_files.elsewhere(spec.data.path)
+    return data_fingerprint.identify(Path(spec.data.path)) if here else data_fingerprint.elsewhere(spec.data.path)
 
 
 def seed_of(args: Sequence[str]) -> int | None:
@@ -81,7 +81,7 @@ def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[s
     files = [work.get("code", {}).get("files") for work in (one, other)]
     if not skipped.intersection(("program", "image")):
         found += _unequal("code", *files)
-    if "data" not in skipped and not data_files.same(one.get("data"), other.get("data")):
+    if "data" not in skipped and not data_fingerprint.same(one.get("data"), other.get("data")):
         found.append(f"data: {_data(one.get('data'))}, {_data(other.get('data'))}")
     return found
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from spotmpi.runs import pod_output
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -191,12 +191,12 @@ def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
 
 
 def _event(number: int, text: str) -> Event | None:
-    values = runs.entry(text)
+    values = reader.entry(text)
     return None if values is None else pod_output.event(values)
 
 
 def _metric(number: int, text: str) -> Event | None:
-    values = runs.entry(text)
+    values = reader.entry(text)
     return None if values is None else pod_output.metric({"attempt": 0, "node": 0, **values})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeGuard
 
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from spotmpi.core.events import Event, Lines
 from spotmpi.agent import pod_record
 from spotmpi.agent import protocol
@@ -102,7 +102,7 @@ def _are_lines(lines: Lines) -> bool:
         all(map(_is_count, (lines.attempt, lines.node, lines.number)))
         and {*map(type, lines.times)} <= {float, int}
         and min(lines.times) >= 0
-        and max(lines.times) < runs.LATEST
+        and max(lines.times) < reader.LATEST
         and {*map(type, lines.ranks)} <= {int, type(None)}
         and {*map(type, lines.streams), *map(type, lines.texts)} == {str}
     )
@@ -177,7 +177,7 @@ def event(values: Any) -> Event | None:
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float) and 0 <= value < runs.LATEST
+    return type(value) in (int, float) and 0 <= value < reader.LATEST
 
 
 def _has_end(values: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun, wrong
+from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.names import KUBERNETES, RunPaths
 from spotmpi.agent import protocol
 from spotmpi.agent import record
@@ -139,11 +139,11 @@ def plan(paths: RunPaths) -> dict[str, Any]:
     try:
         values: dict[str, Any] = json.loads(paths.plan.read_text())
     except (OSError, ValueError) as error:
-        raise wrong("run", paths.id, f"its {paths.plan.name} cannot be read: {error}") from error
+        raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read: {error}") from error
     return values
 
 
-class Target(NamedTuple):
+class ClusterName(NamedTuple):
     """The cluster and namespace that a run is in; without a *context*, whichever cluster is the current one."""
 
     context: str | None
@@ -153,11 +153,11 @@ class Target(NamedTuple):
         return f"namespace {self.namespace} of " + (f"context {self.context}" if self.context else "the cluster")
 
 
-def cluster_of(paths: RunPaths) -> Target | None:
+def cluster_of(paths: RunPaths) -> ClusterName | None:
     """Where the run is whose copy the folder holds; None where the folder is no copy."""
     values = (_record(paths.plan) or {}) if paths.plan.is_file() else {}
     here = values.get("backend") != KUBERNETES
-    return None if here else Target(values.get("context"), str(values.get("namespace")))
+    return None if here else ClusterName(values.get("context"), str(values.get("namespace")))
 
 
 def summary(paths: RunPaths) -> dict[str, Any] | None:

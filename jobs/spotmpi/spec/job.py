@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
-from spotmpi.core.errors import InputError, Problem, wrong
+from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.kubernetes import CONFIG_MAP, Kubernetes, Part
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -40,7 +40,7 @@ def read_duration(field: str, text: str) -> float:
     try:
         return float(str(seconds(text)))
     except ValueError:
-        raise wrong(field, text, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
+        raise input_error(field, text, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
 
 
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(seconds), PlainSerializer(duration)]
@@ -176,11 +176,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise wrong("spec", str(path), "no such file; `spotmpi init` writes one to start from") from None
+        raise input_error("spec", str(path), "no such file; `spotmpi init` writes one to start from") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise wrong("spec", str(path), f"cannot be read as a text file: {error}") from error
+        raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise wrong("spec", str(path), f"is not TOML: {error}") from error
+        raise input_error("spec", str(path), f"is not TOML: {error}") from error
 
 
 def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> JobSpec:
@@ -199,7 +199,7 @@ def _overridden(values: Mapping[str, Any], text: str) -> dict[str, Any]:
     path, equals, raw = text.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise wrong("--set", text, 'write it as key=value, such as limits.failures=3 or image="pytorch"')
+        raise input_error("--set", text, 'write it as key=value, such as limits.failures=3 or image="pytorch"')
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
@@ -217,14 +217,14 @@ def _with(values: Mapping[str, Any], keys: list[str], value: object, text: str) 
     if first == "data":
         inner = _data(inner)
     if not isinstance(inner, Mapping):
-        raise wrong("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
+        raise input_error("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
     return {**values, first: _with(inner, rest, value, text)}
 
 
 def _added(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
     there = values.get(key, [])
     if not isinstance(there, list):
-        raise wrong("--set", text, f"{key} is no list that could be added to")
+        raise input_error("--set", text, f"{key} is no list that could be added to")
     return {**values, key: [*there, *(value if isinstance(value, list) else [value])]}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spotmpi.spec import job as specs
+from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 
 Source = JobSpec | Path | str | dict[str, Any]  # a spec, a TOML file's path, or the values of one
@@ -17,5 +17,5 @@ def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
     if isinstance(source, JobSpec):
         source = source.canonical()
     if isinstance(source, dict):
-        return specs.from_values(source, overrides)
-    return specs.load(Path(source), overrides)
+        return job.from_values(source, overrides)
+    return job.load(Path(source), overrides)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.spec.job import JobSpec
 
 _START = """\
@@ -72,7 +72,7 @@ def write(path: Path) -> None:
         with path.open("x") as file:
             file.write(template())
     except FileExistsError:
-        raise wrong("path", str(path), "exists already; name another file") from None
+        raise input_error("path", str(path), "exists already; name another file") from None
     except OSError as error:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
 

@@ -14,7 +14,7 @@ from spotmpi.spec.job import JobSpec
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class TargetCapabilities:
     """What a backend found out about the place where a spec is to run."""
 
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of each image
@@ -30,22 +30,22 @@ class Surroundings:
     groups: tuple[NodeGroup, ...] = ()  # of the environment
 
 
-Check = Callable[[JobSpec, Surroundings], Iterable[Problem]]
+Check = Callable[[JobSpec, TargetCapabilities], Iterable[Problem]]
 
 
-def validate(spec: JobSpec, there: Surroundings) -> list[Problem]:
+def validate(spec: JobSpec, there: TargetCapabilities) -> list[Problem]:
     """All problems of *spec* at a place; an empty list means that it can be planned."""
     return [problem for check in _CHECKS for problem in check(spec, there)]
 
 
-def require_valid(spec: JobSpec, there: Surroundings) -> None:
+def require_valid(spec: JobSpec, there: TargetCapabilities) -> None:
     """Raise InputError with all problems, if there are any."""
     problems = validate(spec, there)
     if problems:
         raise InputError(problems)
 
 
-def _work(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _work(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     if (spec.program is None) == (spec.command is None):
         found = "both" if spec.program else "neither"
         yield Problem("program", spec.program, f"give exactly one of program and command, not {found}")
@@ -57,7 +57,7 @@ def _work(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
         yield Problem("args", spec.args, "remove the zero byte; no program can be given one")
 
 
-def _image(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _image(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     if spec.image is not None and spec.image not in there.programs:
         yield Problem("image", spec.image, f"use one of: {', '.join(sorted(there.programs))}")
     elif spec.program and spec.image is None:
@@ -67,7 +67,7 @@ def _image(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
         yield Problem("program", spec.program, f"the {spec.image} image has: {known}")
 
 
-def _launcher(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _launcher(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     if spec.launcher == "none" and spec.slots > 1:
         yield Problem("slots", spec.slots, 'launcher "none" starts one process per node: use slots = 1')
     if spec.where == "first" and spec.launcher != "none":
@@ -84,7 +84,7 @@ def _missing(spec: JobSpec) -> str:
     return f"the {spec.image} image brings no {spec.launcher}"
 
 
-def _environment(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _environment(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     for key, value in spec.env.items():
         if not re.fullmatch(validate_cluster.VARIABLE, key):
             yield Problem(f"env.{key}", value, "a variable's name has letters, digits and _ only")
@@ -105,7 +105,7 @@ def _environment(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
             )
 
 
-def _code(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _code(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     if spec.code is None:
         return
     if spec.program:
@@ -114,12 +114,12 @@ def _code(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
         yield Problem("code", spec.code, "is not a folder that can be read; check the path")
 
 
-def _data(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _data(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     if spec.data is not None and not there.data_is_folder:
         yield Problem("data", spec.data.path, "is not a folder that can be read; check the path")
 
 
-def _resources(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _resources(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     if there.processes is not None and max(spec.nodes, spec.world_size) > there.processes:
         remedy = f"{spec.nodes} nodes x {spec.slots} slots are more than the {there.processes} processes possible here"
         yield Problem("nodes", spec.nodes, remedy)
@@ -128,7 +128,7 @@ def _resources(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
         yield Problem("resources.gpu", spec.resources.gpu, f"{wanted} GPUs are asked for, {there.gpus} are here")
 
 
-def _metrics(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _metrics(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     pattern = spec.metrics.pattern
     if pattern is not None:
         try:
@@ -149,13 +149,13 @@ def _metrics(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
         )
 
 
-def _cluster(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _cluster(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     if there.lasting is not None:
         yield from validate_cluster.nodes(spec, there.groups)
     yield from validate_cluster.problems(spec, there.lasting)
 
 
-def _money(spec: JobSpec, there: Surroundings) -> Iterable[Problem]:
+def _money(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
     limit = spec.limits.cost
     if limit is None:
         return

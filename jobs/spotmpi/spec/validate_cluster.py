@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
-from spotmpi.agent import pod_context as place
+from spotmpi.agent import pod_context
 from spotmpi.core import names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import Problem
-from spotmpi.images import build as images
+from spotmpi.images import build
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
@@ -49,7 +49,7 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
 
 
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:
-    if choice.capability and images.build_with_kernels(image, choice.capability) is None:
+    if choice.capability and build.build_with_kernels(image, choice.capability) is None:
         group, kind = choice.groups[0], "sm_" + choice.capability.replace(".", "")
         remedy = f"no build has kernels for the GPUs of {group.name} ({group.type}, {kind}): "
         yield Problem("image", image, remedy + "choose another node group, or an image by kubernetes.image")
@@ -103,7 +103,7 @@ def _checkpoint(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Proble
     path = spec.checkpoint.path
     if path is None or lasting is None:
         return
-    if not within(names.checkpoints(f"{place.RUNS}/run", path), lasting):
+    if not within(names.checkpoints(f"{pod_context.RUNS}/run", path), lasting):
         remedy = (
             "use a relative path, or one in " + ", ".join(lasting) if lasting else "set kubernetes.volume to a claim"
         )

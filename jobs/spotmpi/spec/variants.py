@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spotmpi.core.errors import InputError, Problem, wrong
-from spotmpi.spec import job as specs
+from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 
 BASE = "base"
@@ -70,9 +70,11 @@ def _read(text: str, base: JobSpec) -> Variant:
     name, colon, rest = text.partition(":")
     settings = tuple(_split(rest))
     if not colon or not settings:
-        raise wrong(_FIELD, text, _SHAPE)
+        raise input_error(_FIELD, text, _SHAPE)
     if not _NAME.fullmatch(name):
-        raise wrong(_FIELD, text, f"its name {name!r} may hold letters, digits and . _ + - only, at most 40 of them")
+        raise input_error(
+            _FIELD, text, f"its name {name!r} may hold letters, digits and . _ + - only, at most 40 of them"
+        )
     spec = base
     for setting in settings:
         spec = changed(spec, setting, text)
@@ -83,17 +85,17 @@ def changed(spec: JobSpec, setting: str, text: str) -> JobSpec:
     """*spec* with ``key=value`` or ``args+=text`` applied; InputError names *text* where that is not possible."""
     key, equals, value = (part.strip() for part in setting.partition("="))
     if key == "nodes":
-        raise wrong(_FIELD, text, "node counts are varied with --nodes")
+        raise input_error(_FIELD, text, "node counts are varied with --nodes")
     if not equals or not key.strip("+"):
-        raise wrong(_FIELD, text, f"{setting!r} sets nothing: {_SHAPE}")
+        raise input_error(_FIELD, text, f"{setting!r} sets nothing: {_SHAPE}")
     try:
         if not key.endswith("+"):
-            return specs.from_values(spec.canonical(), [setting])
+            return job.from_values(spec.canonical(), [setting])
         if key != "args+":
-            raise wrong(_FIELD, text, f"only args can be added to, not {key[:-1]}")
-        return specs.from_values({**spec.canonical(), "args": [*spec.args, *shlex.split(value)]})
+            raise input_error(_FIELD, text, f"only args can be added to, not {key[:-1]}")
+        return job.from_values({**spec.canonical(), "args": [*spec.args, *shlex.split(value)]})
     except ValueError as error:
-        raise wrong(_FIELD, text, f"{setting!r}: {error}") from None
+        raise input_error(_FIELD, text, f"{setting!r}: {error}") from None
     except InputError as error:
         raise InputError([Problem(f"{_FIELD} {text}", None, str(problem)) for problem in error.problems]) from None
 

@@ -6,23 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spotmpi.core.price import Price
 from spotmpi.spec.job import duration
 from spotmpi.study.trial import Trial
 
 Cell = tuple[str, int]  # the name of a variant, and nodes
 
 _HOUR = 3600.0
-
-
-@dataclass(frozen=True)
-class Price:
-    """Dollars that a node costs an hour, and where and when that was so."""
-
-    node_hour: float
-    told: str
-
-    def __str__(self) -> str:
-        return f"${self.node_hour:g} an hour ({self.told})"
 
 
 @dataclass(frozen=True)

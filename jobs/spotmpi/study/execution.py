@@ -12,7 +12,7 @@ from typing import Protocol
 from spotmpi.agent import record
 from spotmpi.core import names
 from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiError, UnknownRun
-from spotmpi.runs import fingerprint as work
+from spotmpi.runs import fingerprint
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import sweep
@@ -75,10 +75,10 @@ def open_sweep(design: Design, recording: Recording, fresh: bool, say: Say) -> S
 
     *fresh* always makes a new one. What is recorded already is never changed by this.
     """
-    identity = work.identify(design.spec, here=recording.place == sweep.LOCAL)
+    identity = fingerprint.identify(design.spec, here=recording.place == sweep.LOCAL)
     found = None if fresh else sweep.unfinished(recording.runs_folder, design, recording.place)
     if found:
-        differences = work.differences(found.work, identity)
+        differences = fingerprint.differences(found.work, identity)
         if not differences:
             done = sum(trial.over for trial in found.trials)
             say(f"continuing sweep {found.id}: {done} of {len(found.trials)} trials are done (--new starts over)")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 
 if TYPE_CHECKING:
     from spotmpi.aws.account import Aws
@@ -39,7 +39,7 @@ class Whereabouts:
 
     def note(self, paths: RunPaths) -> None:
         """Write a run's ``nodes.json`` where it was in an environment; elsewhere there is nobody to ask."""
-        there = runs.plan(paths).get("there") if paths.plan.is_file() else None
+        there = reader.plan(paths).get("there") if paths.plan.is_file() else None
         machines = machines_of(paths)
         if not there or not machines:
             return
@@ -74,7 +74,7 @@ class Whereabouts:
 
 def machines_of(paths: RunPaths) -> Machines:
     """The machines of all attempts of a run, as their pods told them; empty where no pods ran."""
-    started = (event.get("machines") or [] for event in runs.lines(paths.events))
+    started = (event.get("machines") or [] for event in reader.lines(paths.events))
     return {each["name"]: each.get("instance") for told in started for each in told if each.get("name")}
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spotmpi.backends import targets as choose
-from spotmpi.backends.base import Say
-from spotmpi.backends.targets import Place
+from spotmpi.backends import targets
+from spotmpi.backends.targets import TargetLike
 from spotmpi.core.environment import Environment, NodeGroup
-from spotmpi.core.errors import SpotmpiError, wrong
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.price import Price
+from spotmpi.core.progress import Say
 from spotmpi.forecast.forecast import Goal
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.node_groups import choose as fitting
-from spotmpi.study.budget import Cell, Price
+from spotmpi.study.budget import Cell
 from spotmpi.study.design import Design
 
 
-def priced(design: Design, where: Place, say: Say) -> Design:
+def priced(design: Design, where: TargetLike, say: Say) -> Design:
     """*design* with what a node costs in each of its cells: as it says, as its specs do, or what the group costs.
 
     Where nobody tells it, *say* says so once, and no money is told.
@@ -31,16 +32,16 @@ def priced(design: Design, where: Place, say: Say) -> Design:
         budget = replace(budget, prices=_of_specs(design) or _of_place(design, where, say))
     if budget.dollars is not None and any(budget.price_of(*cell) is None for cell in design.cells):
         remedy = "needs [price] with node_hour and told, or an environment (--on STACK) and access to its AWS account"
-        raise wrong("limits.money", budget.dollars, remedy)
+        raise input_error("limits.money", budget.dollars, remedy)
     return replace(design, budget=budget)
 
 
-def asked(goal: Goal, known: Price | None, specs: Iterable[JobSpec], where: Place) -> Goal:
+def asked(goal: Goal, known: Price | None, specs: Iterable[JobSpec], where: TargetLike) -> Goal:
     """*goal* with a price: its own, the environment's now, or else the one that is *known*; told where it is from."""
     if goal.price is not None:
         return goal
     failure = None
-    environment = choose.environment_of(where)
+    environment = targets.environment_of(where)
     if environment:
         try:
             known = of_environment(environment, specs)
@@ -71,9 +72,9 @@ def _of_specs(design: Design) -> dict[Cell, Price]:
     return {cell: Price(price, "as the spec says") for cell in design.cells if (price := told[cell[0]]) is not None}
 
 
-def _of_place(design: Design, where: Place, say: Say) -> dict[Cell, Price]:
+def _of_place(design: Design, where: TargetLike, say: Say) -> dict[Cell, Price]:
     """What a node of the groups that each cell goes to costs now; where there are several, the dearest one."""
-    environment = choose.environment_of(where)
+    environment = targets.environment_of(where)
     if environment is None or not environment.node_groups:
         return {}
     found: dict[Cell, Price] = {}

@@ -10,15 +10,15 @@ from typing import Any
 import tomli_w
 from pydantic import Field, ValidationError
 
-from spotmpi.core.errors import InputError, Problem, wrong
+from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.price import Price
 from spotmpi.forecast import published
-from spotmpi.spec import job as specs
-from spotmpi.spec import variants
+from spotmpi.spec import job, variants
 from spotmpi.spec.job import Count, Duration, JobSpec
 from spotmpi.spec.kubernetes import Part
 from spotmpi.spec.variants import BASE, Variant
 from spotmpi.study import contradictions, factors
-from spotmpi.study.budget import Budget, Price
+from spotmpi.study.budget import Budget
 from spotmpi.study.design import REPEATS, RETRIES, SEED, Design, Factors
 from spotmpi.study.factors import NODES, Level, Levels
 
@@ -72,15 +72,15 @@ def load(path: Path, overrides: Iterable[str] = (), given: Factors = _NOTHING) -
     """
     for option, value in (("--nodes", given.nodes), ("--variant", given.variants)):
         if value:
-            raise wrong(option, value, f"{path.name} is a study and says itself what it varies; leave it out")
-    values = {**specs.read_toml(path), **given.counts}
+            raise input_error(option, value, f"{path.name} is a study and says itself what it varies; leave it out")
+    values = {**job.read_toml(path), **given.counts}
     told = values.get("spec")
     if isinstance(told, str):
-        base = specs.load(path.parent / told, overrides)
+        base = job.load(path.parent / told, overrides)
     elif isinstance(told, dict):
-        base = specs.from_values(specs.resolved(told, path.parent), overrides)
+        base = job.from_values(job.resolved(told, path.parent), overrides)
     else:
-        raise wrong("spec", told, "name the job spec that the study varies, or give it as a table")
+        raise input_error("spec", told, "name the job spec that the study varies, or give it as a table")
     return design_of({**values, "spec": base.canonical()})
 
 
@@ -89,9 +89,9 @@ def design_of(values: Mapping[str, Any]) -> Design:
     try:
         file = StudyFile.model_validate(dict(values))
     except ValidationError as error:
-        raise InputError([specs.problem(dict(detail), StudyFile) for detail in error.errors()]) from None
+        raise InputError([job.problem(dict(detail), StudyFile) for detail in error.errors()]) from None
     assert isinstance(file.spec, dict)
-    base = specs.from_values(file.spec).model_copy(update={"nodes": 1})
+    base = job.from_values(file.spec).model_copy(update={"nodes": 1})
     found, problems = _cells(file, base)
     problems += _of_limits(file, base)
     if problems:
@@ -228,7 +228,7 @@ def _variant(file: StudyFile, base: JobSpec, levels: Levels, varied: list[str]) 
     title = ", ".join(word for _, word in shown) or BASE
     nodes = levels[NODES]
     assert isinstance(nodes, int)
-    return Variant(title, tuple(settings), specs.from_values(spec.canonical()), shown), nodes
+    return Variant(title, tuple(settings), job.from_values(spec.canonical()), shown), nodes
 
 
 def _set(spec: JobSpec, setting: str, field: str) -> JobSpec:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.core import names
-from spotmpi.core.errors import InputError, Problem, RunInUse, UnknownRun, wrong
-from spotmpi.spec import job as specs
-from spotmpi.study import study_file as study
-from spotmpi.study.budget import Price
+from spotmpi.core.errors import InputError, Problem, RunInUse, UnknownRun, input_error
+from spotmpi.core.price import Price
+from spotmpi.spec import job
+from spotmpi.study import study_file
 from spotmpi.study.design import Design, Factors, crossed
 from spotmpi.study.trial import Trial
 
@@ -32,8 +32,8 @@ _STUDY = "study.toml"
 def design_from_json(values: dict[str, Any]) -> Design:
     """The design whose ``source`` *values* are."""
     if "study" in values:
-        return study.design_of(values["study"])
-    spec = specs.from_values(values["spec"])
+        return study_file.design_of(values["study"])
+    spec = job.from_values(values["spec"])
     return crossed(spec, Factors(**{key: value for key, value in values.items() if key != "spec"}))
 
 
@@ -75,7 +75,7 @@ class Sweep:
         self.folder.mkdir(parents=True)
         (self.folder / _SPEC).write_text(self.design.spec.to_toml())
         if self.design.is_study:
-            (self.folder / _STUDY).write_text(study.to_toml(self.design, _SPEC))
+            (self.folder / _STUDY).write_text(study_file.to_toml(self.design, _SPEC))
         self.trials = self.design.trials()
         self.save()
 
@@ -133,7 +133,7 @@ def load(folder: Path) -> Sweep:
         place, cut = values["place"], values.get("cut")
         return Sweep(folder, design, values["work"], values["created"], place, trials, cut)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise wrong("sweep", folder.name, f"its {_RECORD} cannot be read ({error}); remove {folder}") from error
+        raise input_error("sweep", folder.name, f"its {_RECORD} cannot be read ({error}); remove {folder}") from error
 
 
 def _priced(design: Design, prices: list[Any]) -> Design:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from spotmpi.backends.base import Backend, Say
+from spotmpi.backends.base import Backend
 from spotmpi.backends.follow import follow, interrupts
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
+from spotmpi.core.progress import Say
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import require_valid

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent import pod_context as place
+from spotmpi.agent import pod_context
 from spotmpi.core.events import Event
 from spotmpi.plan.agent_plan import Shipped, pod_plan
 from spotmpi.runs import pod_output
@@ -62,7 +62,7 @@ class Gang:
             (mounts / "runs").symlink_to(self.folder / "runs")
         (mounts / "config" / "plan.json").write_text(json.dumps(self.plan))
         (mounts / "secret" / "id").write_text("key")
-        environment = {**os.environ, place.ENV_NODE: str(node), place.ENV_GENERATION: str(generation)}
+        environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_GENERATION: str(generation)}
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
         command = [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spotmpi.agent.connection import Connection
-from spotmpi.agent.peers import Hub, join
+from spotmpi.agent.peers import Coordinator, join
 
 TOKEN = "token-\u00e9"
 
@@ -25,7 +25,7 @@ class Led:
 
     def __init__(self) -> None:
         self.port = free_port()
-        self.hub = Hub(TOKEN, 3, 4, {"welcome": 7}, self.port)
+        self.hub = Coordinator(TOKEN, 3, 4, {"welcome": 7}, self.port)
 
     def serving(self, act: Callable[[], Any]) -> Any:
         """Give what *act* gives, done beside a served hub."""

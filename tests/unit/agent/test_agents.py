@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import pod_context as place
-from spotmpi.agent import protocol
+from spotmpi.agent import pod_context, protocol
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.unit.agent.gang import LIMIT, RUN, Gang, has_printed, kinds
 
 SLEEP = ("sh", "-c", "echo ready; exec sleep 60")
@@ -132,7 +131,7 @@ def test_without_node_0_every_worker_ends_as_interrupted_and_nothing_of_it_lives
 def test_a_launcher_that_ends_slowly_makes_nobody_lost(
     gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SILENCE", "3")  # seconds; after SIGTERM a launcher has five
+    monkeypatch.setenv("HEARTBEAT_TIMEOUT", "3")  # seconds; after SIGTERM a launcher has five
     code = "import os, signal, time; os.environ['RANK'] == '1' and exit(3); signal.signal(15, lambda *a: None)"
     run = gang(sys.executable, "-c", f"{code}; [time.sleep(1) for _ in range(60)]", limits={"failures": 0})
     assert run.codes() == [protocol.NOT_RETRYABLE, 0]
@@ -142,7 +141,7 @@ def test_a_launcher_that_ends_slowly_makes_nobody_lost(
 def test_a_stop_that_somebody_asks_for_is_no_failure(gang: Callable[..., Gang], tmp_path: Path) -> None:
     run = gang(*SLEEP)
     run.printed("ready", 1)
-    annotation = f'{place.STOP_ANNOTATION}="enough \\"for\\" today"\n'
+    annotation = f'{pod_context.STOP_ANNOTATION}="enough \\"for\\" today"\n'
     (tmp_path / "node-0" / "pod" / "annotations").write_text(f'other="x"\n{annotation}')
     assert run.codes() == [0, 0]
     assert kinds(run.said()) == ["started", "stopped"]
@@ -294,4 +293,4 @@ def test_the_record_has_the_image_without_any_terminal_where_its_digest_is_known
     run.start(0)
 
     assert run.codes() == [0]
-    assert runs.state(RunPaths(run.folder / "runs" / RUN)).container == (image if told else None)
+    assert reader.state(RunPaths(run.folder / "runs" / RUN)).container == (image if told else None)

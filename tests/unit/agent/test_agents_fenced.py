@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import fencing as fence
-from spotmpi.agent import protocol
+from spotmpi.agent import fencing, protocol
 from spotmpi.agent.pod_record import PodRecord
 from tests.contract.living import wait_until
 from tests.unit.agent.gang import LIMIT, RUN, Gang, kinds
@@ -76,7 +75,7 @@ def test_an_agent_that_wakes_up_after_its_successor_has_ended_the_run_writes_not
     wait_until(lambda: beats(tmp_path, 2))
     (tmp_path / "enough").touch()
     assert new.wait(LIMIT) == 0
-    wait_until(lambda: time.monotonic() > frozen + fence.FRESH)
+    wait_until(lambda: time.monotonic() > frozen + fencing.FRESH)
     before = (log.read_text(), events(run), (run.folder / "runs" / RUN / "summary.json").read_text())
 
     old.send_signal(signal.SIGCONT)
@@ -90,11 +89,11 @@ def test_the_end_of_an_attempt_is_not_written_beside_a_newer_one(tmp_path: Path)
     assert (old.take_attempt(), new.take_attempt()) == (1, 2)
     files = sorted(path for path in tmp_path.rglob("*"))
 
-    with pytest.raises(fence.Fenced, match="attempt 2 has begun"):
+    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
         old.attempt(1, 0, {"cause": "succeeded"})
-    with pytest.raises(fence.Fenced, match="attempt 2 has begun"):
+    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
         old.summary({"state": "succeeded"})
-    with pytest.raises(fence.Fenced, match="attempt 2 has begun"):
+    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
         old.event("succeeded")
     old.close()
 
@@ -111,7 +110,7 @@ def test_a_newer_attempt_is_seen_where_a_listing_is_old(tmp_path: Path, monkeypa
     PodRecord(str(tmp_path)).take_attempt()
     monkeypatch.setattr(os, "listdir", lambda path: ["1"] if str(path).endswith("attempts") else listdir(path))
 
-    with pytest.raises(fence.Fenced):
+    with pytest.raises(fencing.Fenced):
         old.event("succeeded")
 
 
@@ -119,9 +118,9 @@ def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) ->
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
     old.take_attempt()
     new.take_attempt()
-    fence.leave_number(str(tmp_path), 1)  # written last
+    fencing.leave_number(str(tmp_path), 1)  # written last
 
-    with pytest.raises(fence.Fenced):
+    with pytest.raises(fencing.Fenced):
         old.event("succeeded")
     new.event("started")
 
@@ -130,6 +129,6 @@ def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) ->
 def test_a_number_that_cannot_be_read_fences_nobody_off(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     ours = PodRecord(str(tmp_path))
     ours.take_attempt()
-    damage(tmp_path / fence.NEWEST)
+    damage(tmp_path / fencing.NEWEST)
 
     ours.event("started")

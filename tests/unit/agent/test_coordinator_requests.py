@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import pod_context as place
+from spotmpi.agent import pod_context
 from spotmpi.agent.coordinator_requests import LeaderRequests
 from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED
 
@@ -40,7 +40,7 @@ class Heard:
 
 @pytest.fixture(autouse=True)
 def pod_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(place, "POD_INFO", str(tmp_path))
+    monkeypatch.setattr(pod_context, "POD_INFO", str(tmp_path))
     return tmp_path / "annotations"
 
 

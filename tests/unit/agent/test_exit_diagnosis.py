@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotmpi.agent import exit_diagnosis as diagnosis
+from spotmpi.agent import exit_diagnosis
 from spotmpi.agent.lines import Line
 
 PRTERUN = """\
@@ -165,9 +165,9 @@ def said(text: str, rank: int | None = None) -> list[Line]:
 def test_the_reason_of_an_end_is_told_from_code_and_last_lines(
     code: int, lines: list[Line], reason: str, meant: int
 ) -> None:
-    assert diagnosis.describe(2, code, lines).startswith(reason)
-    assert diagnosis.exit_code(code, lines) == meant
+    assert exit_diagnosis.describe(2, code, lines).startswith(reason)
+    assert exit_diagnosis.exit_code(code, lines) == meant
 
 
 def test_a_launcher_that_succeeded_meant_it_whatever_it_printed() -> None:
-    assert diagnosis.exit_code(0, said(TORCHRUN.format(code=3))) == 0
+    assert exit_diagnosis.exit_code(0, said(TORCHRUN.format(code=3))) == 0

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import launchers, node
-from spotmpi.agent import pod_context as place
+from spotmpi.agent import launchers, node, pod_context
 from spotmpi.agent.launchers import Remote
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.agent_plan import Shipped, pod_plan
@@ -96,17 +95,17 @@ def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
     assert "prte_if_include" not in alone and "btl_tcp_if_include" in alone
 
 
-def place_of(tmp_path: Path, **values: Any) -> place.Place:
+def place_of(tmp_path: Path, **values: Any) -> pod_context.PodContext:
     spec = from_values({"command": ["train"], "nodes": 2, **values})
     plan = pod_plan(spec, "run-1", Shipped({}, {}))
     plan["hosts"] = ["127.0.0.1", "127.0.0.1"]
-    return place.Place(plan, 1, 0, "token", str(tmp_path))
+    return pod_context.PodContext(plan, 1, 0, "token", str(tmp_path))
 
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pod's own folder."""
-    monkeypatch.setattr(place, "WORK", str(tmp_path))
+    monkeypatch.setattr(pod_context, "WORK", str(tmp_path))
     return tmp_path
 
 

@@ -192,7 +192,7 @@ def test_a_stranger_that_says_a_little_now_and_then_is_forgotten_like_a_silent_o
     led: Led, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (stranger,) = strangers(led, 1)
-    monkeypatch.setattr(connection, "SILENCE", 0.1)
+    monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.1)
     deadline = time.monotonic() + 5
     while led.hub._strangers and time.monotonic() < deadline:
         stranger.send(b"x")

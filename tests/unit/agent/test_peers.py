@@ -81,7 +81,7 @@ def test_noise_from_a_stranger_closes_its_connection_and_nothing_else(led: Led, 
 
 
 def test_a_silent_stranger_is_forgotten(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SILENCE", 0.05)
+    monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.05)
     with socket.create_connection(("127.0.0.1", led.port)):
         led.hub.serve(0.5)
         assert led.hub._strangers
@@ -121,8 +121,8 @@ def test_a_worker_that_came_while_node_0_was_busy_comes_again_and_is_not_lost(
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds: 0.3 of silence are a loss, and a beat comes every 0.02."""
-    monkeypatch.setattr(connection, "SILENCE", 0.3)
-    monkeypatch.setattr(connection, "BEAT", 0.02)
+    monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.3)
+    monkeypatch.setattr(connection, "HEARTBEAT_INTERVAL", 0.02)
 
 
 @pytest.mark.usefixtures("hurried")

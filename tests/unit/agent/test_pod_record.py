@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import stop_requests as requests
+from spotmpi.agent import stop_requests
 from spotmpi.agent.lines import Line
 from spotmpi.agent.record import Record
 
@@ -68,24 +68,24 @@ def test_a_log_line_holds_time_rank_stream_and_text(tmp_path: Path) -> None:
 
 def test_requests_are_whole_kill_beats_stop_and_clearing_forgets_them(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()
-    folder, asked = str(tmp_path), requests.Requests(str(tmp_path))
+    folder, asked = str(tmp_path), stop_requests.Requests(str(tmp_path))
     assert asked.wanted() is None and not asked.urgent()
 
-    requests.make(folder, requests.STOP, 'a reason with "quotes" and é')
+    stop_requests.make(folder, stop_requests.STOP, 'a reason with "quotes" and é')
     ending = asked.wanted()
     assert ending and ending.checkpoint_first and ending.outcome.reason == 'a reason with "quotes" and é'
-    requests.make(folder, requests.KILL, "now")
+    stop_requests.make(folder, stop_requests.KILL, "now")
     ending = asked.wanted()
     assert ending and not ending.checkpoint_first and asked.urgent()
 
-    requests.clear(folder)
-    requests.clear(folder)
+    stop_requests.clear(folder)
+    stop_requests.clear(folder)
     assert asked.wanted() is None
 
 
 def test_many_may_ask_for_the_same_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as terminals:
-        asking = [terminals.submit(requests.make, str(tmp_path), requests.STOP, str(n)) for n in range(200)]
+        asking = [terminals.submit(stop_requests.make, str(tmp_path), stop_requests.STOP, str(n)) for n in range(200)]
 
     assert [asked.exception() for asked in asking] == [None] * 200
     assert [path.name for path in (tmp_path / "control").iterdir()] == ["stop"]
@@ -96,6 +96,6 @@ def test_an_empty_request_counts_without_a_reason(tmp_path: Path) -> None:
     (tmp_path / "control").mkdir()
     (tmp_path / "control" / "stop").touch()
 
-    ending = requests.Requests(str(tmp_path)).wanted()
+    ending = stop_requests.Requests(str(tmp_path)).wanted()
 
     assert ending and ending.outcome.reason is None

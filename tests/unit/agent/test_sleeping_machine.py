@@ -7,7 +7,7 @@ from typing import Any
 
 from spotmpi.agent.attempt import Attempt
 from spotmpi.agent.clock import Clock
-from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, Ending, Outcome
+from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
 from spotmpi.agent.record import Record
 from spotmpi.agent.supervisor import Supervisor
 
@@ -40,7 +40,7 @@ class Watching:
         self._slept, self._worked = slept, worked
         self._looks = 0
 
-    def wanted(self) -> Ending | None:
+    def wanted(self) -> StopRequest | None:
         if self.attempt and self.attempt.progress.alive:
             self._looks += 1
             if self._looks == 1:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.api.drill import drill
-from spotmpi.backends import targets as choose
+from spotmpi.backends import targets
 from spotmpi.cli.drill import command
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.core.events import Event
@@ -46,7 +46,7 @@ class ScriptedBackend:
         scalars = {"t": metrics[-1].time + self._ahead} if metrics else {}
         return RunState(run, "", "digits", "running", scalars=scalars)
 
-    def strike(self, run: str, node: int, how: str) -> None:
+    def inject_fault(self, run: str, node: int, how: str) -> None:
         self.strikes.append((run, node, how))
 
 
@@ -99,7 +99,7 @@ def test_what_was_over_before_the_drill_is_not_struck() -> None:
 def test_what_a_drill_waits_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It works: what comes before the strike, and each turn after it. It fails: silence, for ever where none comes."""
     backend = ScriptedBackend([*BEFORE, END, *AFTER])
-    monkeypatch.setattr(choose, "backend_of", lambda run, where: backend)
+    monkeypatch.setattr(targets, "backend_of", lambda run, where: backend)
     command("digits-1", node=1, json=True)
     said = capsys.readouterr()
     assert json.loads(said.out)["node"] == 1

@@ -15,9 +15,9 @@ from spotmpi.aws import state_bucket
 from spotmpi.aws.account import Aws
 from spotmpi.aws.state_bucket import Bucket, Condition, condition, make, named_in
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.dependencies import Hands
+from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.iam import policy
-from spotmpi.environments.up import NotAgreed, Wishes, up
+from spotmpi.environments.up import NotAgreed, UpOptions, up
 from tests.cloud.environment_life import FIRST, Life
 from tests.cloud.scripted_account import KEY_ID, SECRET, ScriptedAccount, World
 from tests.cloud.stocked_account import Stock
@@ -73,19 +73,19 @@ def test_a_name_that_another_account_has_is_told() -> None:
         make(account.aws, "us-east-1", Bucket("my-state", None))
 
 
-def with_state(life: Life, address: str = "s3://my-state") -> Hands:
+def with_state(life: Life, address: str = "s3://my-state") -> Dependencies:
     pulumi = life.hands.pulumi
     return replace(life.hands, pulumi=replace(pulumi, variables={**pulumi.variables, "PULUMI_BACKEND_URL": address}))
 
 
 def test_up_makes_the_bucket_after_a_yes_and_asks_once(life: Life) -> None:
-    up("lab", with_state(life), Wishes(images=False))
+    up("lab", with_state(life), UpOptions(images=False))
 
     question = "Make bucket my-state in us-east-1 for Pulumi's state, private, encrypted and versioned?"
     assert life.did[:2] == [question, "Build lab as shown?"]
     assert condition(life.account.aws, "us-east-1", Bucket("my-state", None)) == Condition(True, True)
     life.did.clear()
-    up("lab", with_state(life), Wishes(images=False))
+    up("lab", with_state(life), UpOptions(images=False))
     assert life.did == []
 
 
@@ -97,14 +97,14 @@ def test_a_no_to_the_bucket_asks_pulumi_nothing(life: Life) -> None:
 
 
 def test_a_state_elsewhere_needs_no_bucket(life: Life) -> None:
-    up("lab", with_state(life, "file:///tmp/state"), Wishes(images=False))
+    up("lab", with_state(life, "file:///tmp/state"), UpOptions(images=False))
     assert life.asked() == FIRST and life.stock.buckets == {}
 
 
 def test_a_bucket_whose_settings_may_not_be_read_is_used_as_it_is(life: Life) -> None:
     life.account.refuse("GetBucketVersioning", "AccessDenied")
 
-    up("lab", with_state(life), Wishes(images=False))
+    up("lab", with_state(life), UpOptions(images=False))
 
     assert life.asked() == FIRST and life.stock.buckets == {}
     assert any("can't be looked at: s3:GetBucketVersioning in us-east-1 is not permitted" in line for line in life.said)

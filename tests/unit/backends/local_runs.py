@@ -7,14 +7,14 @@ from typing import Any
 from spotmpi.agent import record
 from spotmpi.core import names
 from spotmpi.core.events import Event
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.contract import living
 from tests.contract.conftest import Somewhere
 from tests.contract.living import wait_until
 
 
 def paths_of(here: Somewhere, run: str) -> names.RunPaths:
-    return runs.find(run, here.backend.runs_folder)  # type: ignore[attr-defined]
+    return reader.find(run, here.backend.runs_folder)  # type: ignore[attr-defined]
 
 
 def shell(text: str, **more: Any) -> dict[str, Any]:

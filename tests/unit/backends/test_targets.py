@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spotmpi.backends import targets as choose
+from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.core.names import RunPaths
 from spotmpi.plan import manifests
-from spotmpi.runs import cache as run_cache
+from spotmpi.runs import cache
 from spotmpi.spec.job import from_values
 
 
@@ -20,7 +20,7 @@ def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of runs with the run ``a-run``, which is in the namespace ``team`` of the context ``there``."""
     spec = from_values({"image": "chainermn", "program": "digits"})
     plan = manifests.copied_plan(spec, "a-run", "there", "team")
-    run_cache.create(RunPaths(tmp_path / "runs" / "a-run"), spec.to_toml(), {**plan, "owner": "me"}, 1.0)
+    cache.create(RunPaths(tmp_path / "runs" / "a-run"), spec.to_toml(), {**plan, "owner": "me"}, 1.0)
     cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     contexts = [{"name": name, "context": {"cluster": "c"}} for name in ("here", "there")]
     content = {"clusters": [cluster], "contexts": contexts, "current-context": "here"}
@@ -34,6 +34,6 @@ def test_a_run_is_looked_for_where_its_record_says_unless_a_namespace_is_named(
     on: str | None, namespace: str, runs_folder: Path
 ) -> None:
     """It works: `status ID --on kubernetes` finds it. It fails: looked for in "default", a run that goes on is lost."""
-    backend = choose.backend_of("a-run", choose.Where(on, runs_folder))
+    backend = targets.backend_of("a-run", targets.Target(on, runs_folder))
     assert isinstance(backend, KubernetesBackend)
     assert backend._api().namespace == namespace

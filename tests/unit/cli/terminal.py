@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from spotmpi.core import names
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.contract.living import wait_until
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
@@ -41,11 +41,11 @@ def job(text: str, **more: Any) -> str:
 
 
 def only_run() -> names.RunPaths:
-    return wait_until(lambda: runs.every(Path("runs")))[0]
+    return wait_until(lambda: reader.every(Path("runs")))[0]
 
 
 def iteration_of(paths: names.RunPaths) -> int:
-    return runs.state(paths).iteration or 0
+    return reader.state(paths).iteration or 0
 
 
 def on_a_terminal(command: list[str], press: Callable[[Callable[[bytes], int]], bool] | None = None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
-from spotmpi.api import runs as api
+from spotmpi.api import runs
 from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError
 from spotmpi.study import sweep
@@ -148,7 +148,7 @@ def test_code_that_changes_during_a_sweep_is_marked_in_its_report_and_refused_af
         if "trial 2" in text:
             (spec.parent / "train me.py").write_text(SCRIPT + "# edited\n")
 
-    it = api.bench(spec, Factors([1], repeats=2), say=edit)
+    it = runs.bench(spec, Factors([1], repeats=2), say=edit)
     refused = spotmpi("report", it.id)
     assert refused.returncode == 2
     assert "different work" in refused.stderr
@@ -189,19 +189,19 @@ def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec:
 
 def test_bench_and_report_are_functions_with_the_same_result(spec: Path) -> None:
     said: list[str] = []
-    it = api.bench(spec, Factors([1], repeats=2), say=said.append)
+    it = runs.bench(spec, Factors([1], repeats=2), say=said.append)
     assert [trial.state for trial in it.trials] == ["succeeded"] * 2
-    report = api.report([it.id])
+    report = runs.report([it.id])
     assert len(report.rows) == 1
     assert report.rows[0].iterations_per_second is not None
     with pytest.raises(InputError, match="changes nothing"):
-        api.plan_bench(spec, Factors([1], ["x:slots=1"]))
+        runs.plan_bench(spec, Factors([1], ["x:slots=1"]))
 
 
 def test_a_report_goes_where_it_is_told_and_a_read_only_place_names_the_way_out(
     spec: Path, tmp_path: Path, spotmpi: Command
 ) -> None:
-    state = api.run(spec)
+    state = runs.run(spec)
     assert state.state == record.SUCCEEDED
     assert spotmpi("report", state.id[:-2], "--out", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "report.png").is_file()
@@ -212,7 +212,7 @@ def test_a_report_goes_where_it_is_told_and_a_read_only_place_names_the_way_out(
 
 
 def test_runs_of_different_work_end_with_2_unless_forced(spec: Path, spotmpi: Command) -> None:
-    first, other = api.run(spec).id, api.run(spec, ['args=["0.01"]']).id
+    first, other = runs.run(spec).id, runs.run(spec, ['args=["0.01"]']).id
     refused = spotmpi("report", first, other)
     assert refused.returncode == 2
     assert "args: 0.005, 0.01" in refused.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.contract.fake_program import fake_job
 from tests.contract.living import wait_until
 from tests.unit.cli.terminal import job, only_run, spotmpi, written
@@ -99,7 +99,7 @@ def test_json_has_no_number_that_json_lacks() -> None:
 
 def test_status_and_list_are_read_by_people() -> None:
     run = spotmpi("run", written(fake_job(iterations=4)), "--detach").stdout.strip()
-    wait_until(lambda: runs.state(only_run()).over)
+    wait_until(lambda: reader.state(only_run()).over)
 
     status, listed = spotmpi("status", run[:-2]), spotmpi("list")
 
@@ -115,7 +115,7 @@ def test_list_without_runs_says_so_and_succeeds() -> None:
 def test_an_id_may_be_shortened_as_long_as_it_is_clear() -> None:
     for _ in range(2):
         spotmpi("run", job("true"))
-    first, second = (paths.id for paths in runs.every(Path("runs")))
+    first, second = (paths.id for paths in reader.every(Path("runs")))
 
     both = spotmpi("status", "job-")
 
@@ -131,7 +131,7 @@ def test_clean_shows_first_and_deletes_when_told() -> None:
     assert run not in spotmpi("clean", "--older", "1d").stdout
 
     spotmpi("clean", "--older", "0s", "--yes")
-    assert runs.every(Path("runs")) == []
+    assert reader.every(Path("runs")) == []
 
 
 def test_clean_leaves_a_run_that_goes_on() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.contract import living
 from tests.contract.fake_program import fake_job
 from tests.contract.living import wait_until
@@ -49,7 +49,7 @@ def test_the_first_ctrl_c_stops_with_a_checkpoint() -> None:
     assert process.returncode == 130
     assert "stopping after a checkpoint; Ctrl-C again kills" in err and "checkpoint at iteration" in err
     assert out.splitlines()[-1] == f"{paths.id} stopped: Ctrl-C" and "Traceback" not in err
-    assert runs.state(paths).state == "stopped"
+    assert reader.state(paths).state == "stopped"
     wait_until(lambda: not living.of_run(paths.id))
 
 
@@ -69,7 +69,7 @@ def test_the_second_ctrl_c_kills() -> None:
 
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130 and "killing the run" in err
-    assert runs.state(paths).state == "stopped"
+    assert reader.state(paths).state == "stopped"
     wait_until(lambda: not living.of_run(paths.id))
 
 
@@ -84,13 +84,13 @@ def test_ctrl_c_while_following_logs_leaves_the_run_alone() -> None:
 
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130 and "Traceback" not in err
-    assert runs.state(only_run()).state == "running"
+    assert reader.state(only_run()).state == "running"
     assert json.loads(spotmpi("stop", run, "--json").stdout)["state"] == "stopped"
 
 
 def test_a_detached_run_is_followed_from_another_terminal_and_again_after_that_has_died() -> None:
     run = spotmpi("run", written(fake_job(iterations=120, pause=0.02)), "--detach").stdout.strip()
-    assert runs.state(only_run()).id == run
+    assert reader.state(only_run()).id == run
     first = started("logs", "-f", run, "--json")
     assert first.stdout is not None
     wait_until(lambda: iteration_of(only_run()) >= 3)
@@ -115,8 +115,8 @@ def test_a_run_outlives_the_terminal_that_started_it(number: signal.Signals) -> 
     os.killpg(process.pid, number)
     process.communicate()
 
-    wait_until(lambda: runs.state(paths).state == "succeeded")
-    assert runs.state(paths).attempt == 1
+    wait_until(lambda: reader.state(paths).state == "succeeded")
+    assert reader.state(paths).attempt == 1
 
 
 def test_a_live_view_shows_iterations_rate_and_loss_on_a_terminal() -> None:
@@ -131,7 +131,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_and_not_the_ranks() -> None:
     spec = written(fake_job(iterations=5000, pause=0.02, every=100_000))
 
     def press(write: Callable[[bytes], int]) -> bool:
-        if runs.every(Path("runs")) and iteration_of(only_run()) >= 3:
+        if reader.every(Path("runs")) and iteration_of(only_run()) >= 3:
             write(b"\x03")
             return True
         return False
@@ -139,7 +139,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_and_not_the_ranks() -> None:
     shown = on_a_terminal([SPOTMPI, "run", spec], press)
 
     assert "stopping after a checkpoint" in shown
-    state = runs.state(only_run())
+    state = reader.state(only_run())
     assert state.state == "stopped"
-    kinds = [metric["kind"] for metric in runs.lines(only_run().metrics)]
+    kinds = [metric["kind"] for metric in reader.lines(only_run().metrics)]
     assert kinds[-1] == "checkpoint"

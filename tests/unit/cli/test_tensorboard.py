@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.api import runs as api
+from spotmpi.api import runs
 from spotmpi.cli import tensorboard
 from spotmpi.runs.reader import RunState
 from tests.unit.conftest import InProcess
@@ -30,7 +30,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_started_on_the_runs_events_and_its_exit_status_is_ours(
     program: Path, tmp_path: Path, in_process: InProcess
 ) -> None:
-    state = api.run({"command": ["true"], "launcher": "none"}, where=tmp_path / "runs")
+    state = runs.run({"command": ["true"], "launcher": "none"}, where=tmp_path / "runs")
     code, _, said = in_process("tensorboard", state.id, "--port", "6007", "--runs", str(tmp_path / "runs"))
     assert code == 3
     assert program.read_text() == f"--logdir {state.folder}/tensorboard --port 6007\n"
@@ -49,8 +49,8 @@ def test_what_is_new_is_brought_until_the_run_is_over(
         return tmp_path
 
     monkeypatch.setattr(tensorboard, "REFRESH", 0.05)
-    monkeypatch.setattr(api, "pull", pull)
-    monkeypatch.setattr(api, "status", lambda run, where: states.pop(0))
+    monkeypatch.setattr(runs, "pull", pull)
+    monkeypatch.setattr(runs, "status", lambda run, where: states.pop(0))
     code, _, _ = in_process("tensorboard", "digits-1")
     assert code == 3
     assert pulled == ["tensorboard"] * 4 and not states  # at the start, twice while it ran, and once at its end

@@ -18,7 +18,7 @@ from spotmpi.agent import pod_context as place
 from spotmpi.agent import store
 from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.data import datasets as data
+from spotmpi.data import datasets
 from spotmpi.data import store as data_store
 from spotmpi.data.local_source import source_of
 from spotmpi.data.store import DataStore, Moved
@@ -188,7 +188,7 @@ def test_a_listing_tells_sizes_and_files(pod: Pod, here: Path) -> None:
 @pytest.mark.parametrize("name", ["/abs", "../up", "a/../../b", "", "."])
 def test_a_folder_that_is_none_of_the_storage_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="write a folder of the storage"):
-        data.folder_name(name)
+        datasets.folder_name(name)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: 
     name = folder.removeprefix(f"{VOLUME}/")
     for text in (name, f"./{name}", f"{name}/digits-1"):
         with pytest.raises(InputError, match=f"{why}; take another folder"):
-            data.folder_name(text)
-    assert data.folder_name(f"{name}/digits-1", reading=True) == f"{name}/digits-1"
+            datasets.folder_name(text)
+    assert datasets.folder_name(f"{name}/digits-1", reading=True) == f"{name}/digits-1"
 
 
 @pytest.fixture
@@ -210,8 +210,8 @@ def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         assert (volume.claim, volume.image) == ("runs", "registry/x:1")
         yield pod
 
-    monkeypatch.setattr(data, "volume_access", access)
-    monkeypatch.setattr(data, "ClusterApi", lambda context, namespace: None)
+    monkeypatch.setattr(datasets, "volume_access", access)
+    monkeypatch.setattr(datasets, "ClusterApi", lambda context, namespace: None)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         place = ["--on", "kubernetes", "--volume", "runs", "--image", "registry/x:1"]

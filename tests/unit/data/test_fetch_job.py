@@ -20,8 +20,7 @@ import pytest
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data import datasets as data
-from spotmpi.data import fetch as fetching
-from spotmpi.data import fetch_job
+from spotmpi.data import fetch, fetch_job
 from spotmpi.data.remote_source import Order
 from spotmpi.data.store import Moved
 from tests.unit.backends.kubernetes.watched_cluster import refused as refusal
@@ -112,12 +111,12 @@ def out_of_reach(script: Script) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "LOOK", 0.001)
+    monkeypatch.setattr(fetch, "LOOK", 0.001)
 
 
 def fetched(script: Script) -> tuple[list[Moved], list[str]]:
     said: list[str] = []
-    work = fetching.fetch(script, VOLUME, [[ORDER]], "voc", said.append, "CERTIFICATE")  # type: ignore[arg-type]
+    work = fetch.fetch(script, VOLUME, [[ORDER]], "voc", said.append, "CERTIFICATE")  # type: ignore[arg-type]
     return asyncio.run(asyncio.wait_for(work, 10)), said
 
 
@@ -200,7 +199,7 @@ def test_a_job_that_is_done_while_its_pod_is_gone_is_no_failure_and_what_is_ther
 def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(shows(job()), out_of_reach, out_of_reach, shows(job("Complete"), pod("Succeeded", DONE)))
     assert fetched(script)[0] == [Moved(3, 300, 2)]
-    monkeypatch.setattr(fetching, "PATIENCE", 0.01)
+    monkeypatch.setattr(fetch, "PATIENCE", 0.01)
     with pytest.raises(SpotmpiError, match=r"look at the Job .*, which goes on by itself: the cluster"):
         fetched(Script(shows(job()), out_of_reach))
 

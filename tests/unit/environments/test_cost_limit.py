@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import tomli_w
 
-from spotmpi.agent import cost_limit as spending
-from spotmpi.agent import machine
-from spotmpi.runs import reader as runs
+from spotmpi.agent import cost_limit, machine
+from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
-from spotmpi.spec.validate import Surroundings, validate
+from spotmpi.spec.validate import TargetCapabilities, validate
 from tests.contract.fake_program import fake_job
 from tests.contract.living import wait_until
 from tests.unit.agent.gang import kinds
@@ -41,23 +40,23 @@ def plan(cost: float | None, rate: float | None, grace: float = 60) -> dict[str,
     ],
 )
 def test_the_time_for_which_nodes_were_held(attempts: list[dict[str, Any]], seconds: float) -> None:
-    assert spending.held(attempts, since=950, now=2000) == seconds
+    assert cost_limit.held(attempts, since=950, now=2000) == seconds
 
 
 def test_the_money_that_is_left_pays_until_a_checkpoint_before_the_limit() -> None:
     # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
     before = [{"present": 1000, "started": 1050, "ended": 1100}]
 
-    assert spending.paid_until(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
-    assert spending.paid_until(plan(None, 2), before, since=950, now=5000) is None
-    assert spending.paid_until(plan(6, None), before, since=950, now=5000) is None
+    assert cost_limit.paid_until(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
+    assert cost_limit.paid_until(plan(None, 2), before, since=950, now=5000) is None
+    assert cost_limit.paid_until(plan(6, None), before, since=950, now=5000) is None
 
 
 def test_a_limit_wants_a_price_and_pays_at_least_for_a_checkpoint() -> None:
     spec = from_values({"command": ["x"], "launcher": "none", "limits": {"cost": 1.0}})
 
-    def there(rate: float | None) -> Surroundings:
-        return Surroundings(tools=frozenset({"none"}), rate=rate)
+    def there(rate: float | None) -> TargetCapabilities:
+        return TargetCapabilities(tools=frozenset({"none"}), rate=rate)
 
     assert [str(problem) for problem in validate(spec, there(None))] == [
         "price: limits.cost needs it: set what a node costs, in US dollars per hour"
@@ -73,14 +72,14 @@ def test_a_run_whose_terminal_is_gone_still_ends_at_its_limit(tmp_path: Path) ->
     (tmp_path / "job.toml").write_text(tomli_w.dumps(fake_job(iterations=100_000, every=100_000, **money)))
     command = [str(Path(sys.executable).with_name("spotmpi")), "run", "job.toml"]
     terminal = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    (paths,) = wait_until(lambda: runs.every(tmp_path / "runs"))
-    wait_until(lambda: runs.state(paths).iteration)
+    (paths,) = wait_until(lambda: reader.every(tmp_path / "runs"))
+    wait_until(lambda: reader.state(paths).iteration)
     terminal.kill()
     terminal.communicate()
 
-    wait_until(lambda: runs.summary(paths))
+    wait_until(lambda: reader.summary(paths))
 
-    summary = runs.summary(paths)
+    summary = reader.summary(paths)
     assert summary and summary["state"] == "failed" and "limits.cost ($3)" in summary["reason"]
     (attempt,) = summary["attempts"]
     assert attempt["ended"] - attempt["present"] < 3.0

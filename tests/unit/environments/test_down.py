@@ -13,13 +13,13 @@ from spotmpi.environments import ledger
 from spotmpi.environments.down import down
 from spotmpi.environments.inventory import KINDS
 from spotmpi.environments.pulumi_cli import Pulumi
-from spotmpi.environments.up import NotAgreed, Wishes, up
+from spotmpi.environments.up import NotAgreed, UpOptions, up
 from spotmpi.runs.reader import RunState
 from tests.cloud.environment_life import CNI, Killed, Life
 
 
 def test_down_stops_runs_takes_nodes_away_destroys_and_leaves_nothing(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.did.clear()
     life.asked()
     life.runs = [RunState("a-1", "", "a", "running"), RunState("b-1", "", "b", "succeeded")]
@@ -36,7 +36,7 @@ def test_down_stops_runs_takes_nodes_away_destroys_and_leaves_nothing(life: Life
 
 def test_down_stops_the_other_runs_where_one_cannot_be_stopped(life: Life) -> None:
     """It works: one line on it. It fails: the runs after it lose what they did since their last checkpoint."""
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.runs = [RunState(run, "", "a", "running") for run in ("a-1", "b-1")]
     life.trouble["stop"] = "JobSet a-1 is of another version"
     assert down("lab", life.hands) == ()
@@ -48,7 +48,7 @@ def test_down_stops_the_other_runs_where_one_cannot_be_stopped(life: Life) -> No
 def test_down_that_was_killed_at_a_step_goes_on_and_leaves_nothing(
     life: Life, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.runs = [RunState("a-1", "", "a", "running")]
     life.stock.slow = 1
     ran = Pulumi.run
@@ -73,7 +73,7 @@ def test_down_that_was_killed_at_a_step_goes_on_and_leaves_nothing(
 
 
 def test_a_no_stops_nothing(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.asked()
     life.answers = [False]
     with pytest.raises(NotAgreed):
@@ -82,7 +82,7 @@ def test_a_no_stops_nothing(life: Life) -> None:
 
 
 def test_a_destroy_that_is_broken_off_is_finished_by_the_next_and_forgets_nothing(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     (life.folder / "destroy.trouble").write_text("DependencyViolation")
     with pytest.raises(SpotmpiError, match="DependencyViolation; the same command goes on"):
         down("lab", life.hands)
@@ -99,7 +99,7 @@ def test_a_destroy_that_is_broken_off_is_finished_by_the_next_and_forgets_nothin
 
 
 def test_interfaces_that_hold_a_subnet_are_swept_and_it_goes_on_by_itself(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.asked()
     life.stock.interfaces = {
         "eni-leaked": ("vpc-1", "available", CNI),
@@ -118,7 +118,7 @@ def test_interfaces_that_hold_a_subnet_are_swept_and_it_goes_on_by_itself(life: 
 def test_the_security_group_that_eks_left_goes_once_nothing_uses_it(
     life: Life, leaked: dict[str, tuple[str, str, dict[str, str]]]
 ) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.asked()
     life.stock.interfaces = leaked
     life.stock.shields = {
@@ -159,7 +159,7 @@ def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down
     csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
     life.cluster.objects.append({"kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {"csi": csi}})
     life.stock.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     leave_one_of_each_kind(life)
 
     left = down("lab", life.hands)
@@ -183,7 +183,7 @@ def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down
 def test_kept_storage_stays_unless_its_deletion_names_the_environment(life: Life) -> None:
     life.stack("  spotmpi:storage: {keep: true}\n")
     life.stack("  spotmpi:kind: data\n", "lab-data")
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.asked()
     for wrong_name in ("lab", "yes", ""):
         with pytest.raises(InputError, match="write the environment's name, spotmpi-lab, to delete its data"):
@@ -206,7 +206,7 @@ def test_kept_storage_stays_unless_its_deletion_names_the_environment(life: Life
 
 
 def test_a_cluster_that_does_not_answer_keeps_no_environment_alive(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.cluster.refused["PersistentVolume"] = "could not list PersistentVolumes: the cluster cannot be reached"
 
     assert down("lab", life.hands) == ()
@@ -214,7 +214,7 @@ def test_a_cluster_that_does_not_answer_keeps_no_environment_alive(life: Life) -
 
 
 def test_nodes_that_do_not_go_are_told_and_do_not_stop_it(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.account.answers["UpdateAutoScalingGroup"] = lambda region, asked: {}
 
     assert down("lab", life.hands) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotmpi.environments.down import down
-from spotmpi.environments.up import Wishes, up
+from spotmpi.environments.up import UpOptions, up
 from tests.cloud.environment_life import Life
 
 GROUP = "/aws/eks/spotmpi-lab/cluster"
@@ -14,7 +14,7 @@ OURS = {"spotmpi:environment": "spotmpi-lab"}
 
 @pytest.mark.parametrize("again", [1, 4])
 def test_the_log_group_that_eks_makes_again_is_deleted_again(life: Life, again: int) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.stock.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
     life.stock.late_logs[GROUP] = again
 
@@ -25,7 +25,7 @@ def test_the_log_group_that_eks_makes_again_is_deleted_again(life: Life, again: 
 
 
 def test_a_log_group_that_eks_makes_again_and_again_is_listed_in_the_end(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.stock.logs, life.stock.late_logs[GROUP] = {GROUP}, 100
 
     assert [each.id for each in down("lab", life.hands)] == [GROUP]
@@ -60,7 +60,7 @@ GONE = [
 
 
 def test_what_only_the_tagging_api_still_lists_is_nothing_left(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.stock.machines["i-1"] = ("terminated", OURS)
     life.stock.gateways["nat-1"] = ("deleted", OURS)
     life.stock.keys["key-1"] = "PendingDeletion"
@@ -70,7 +70,7 @@ def test_what_only_the_tagging_api_still_lists_is_nothing_left(life: Life) -> No
 
 
 def test_what_the_tagging_api_lists_and_its_service_has_is_left(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.stock.machines["i-1"] = ("running", OURS)
     life.stock.gateways["nat-1"] = ("available", OURS)
     life.stock.keys["key-2"] = "Enabled"

@@ -14,7 +14,7 @@ import yaml
 from moto import mock_aws
 
 from spotmpi.aws.scaling import scaling_groups
-from spotmpi.backends import targets as choose
+from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client.view import ClusterView, context_of, view_of
 from spotmpi.core import environment
@@ -101,7 +101,7 @@ def test_an_environments_cluster_is_found_in_the_kubeconfig_whatever_is_current(
     assert context_of("spotmpi-lab") == arn
     assert context_of("spotmpi-la") is None
     (tmp_path / "lab.json").write_text(json.dumps(OUTPUTS))
-    backend = choose.backend(choose.Where(str(tmp_path / "lab.json"), tmp_path))
+    backend = targets.backend(targets.Target(str(tmp_path / "lab.json"), tmp_path))
     assert isinstance(backend, KubernetesBackend) and backend._context == arn
     assert isinstance(view_of("spotmpi-lab", "us-east-1"), ClusterView)
     with pytest.raises(

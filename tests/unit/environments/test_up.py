@@ -16,7 +16,7 @@ from spotmpi.environments import ledger, pulumi_cli
 from spotmpi.environments.checks.finding import Finding
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.environments.stack_file import read_stack
-from spotmpi.environments.up import NotAgreed, Wishes, up
+from spotmpi.environments.up import NotAgreed, UpOptions, up
 from spotmpi.runs.reader import RunState
 from tests.cloud.environment_life import FIRST, GROUP_TAGS, Killed, Life
 from tests.cloud.scripted_account import ScriptedAccount, World
@@ -43,7 +43,7 @@ def test_the_small_run_takes_two_nodes_where_a_group_may_have_them(life: Life, m
 
 
 def test_data_is_staged_before_something_runs_and_asked_for_again_by_the_next_up(life: Life) -> None:
-    wished = Wishes(data=(("set", "voc"), ("s3://sets/coco/", "coco")))
+    wished = UpOptions(data=(("set", "voc"), ("s3://sets/coco/", "coco")))
     life.trouble["stage"] = "the terminal went away"
     with pytest.raises(SpotmpiError, match="the terminal went away"):
         up("lab", life.hands, wished)
@@ -82,7 +82,7 @@ def test_up_goes_on_where_it_was_broken_off(life: Life, step: str) -> None:
     assert life.asked().count("up --yes --skip-preview @lab") == (2 if step == "up" else 1)
 
 
-WISHED = Wishes(data=(("set", "voc"),), expires=timedelta(hours=8))
+WISHED = UpOptions(data=(("set", "voc"),), expires=timedelta(hours=8))
 
 
 @pytest.mark.parametrize("step", ["Build", "aws", "push", "stage", "run"])
@@ -110,7 +110,7 @@ GROUP = "/aws/eks/spotmpi-lab/cluster"
 def test_the_log_group_that_eks_made_again_after_a_former_environment_goes_after_a_yes(life: Life) -> None:
     life.stock.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
 
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
 
     assert life.did[0].startswith(f"Delete log group {GROUP}? EKS made it again")
     assert life.stock.logs == {"/aws/eks/spotmpi-lab-two/cluster"}
@@ -124,11 +124,11 @@ def test_a_no_to_deleting_the_log_group_builds_nothing_and_tells_the_command(lif
 
 
 def test_the_log_group_of_the_stack_itself_is_left_alone(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     life.stock.logs = {GROUP}
     life.did.clear()
 
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
 
     assert life.did == [] and life.stock.logs == {GROUP}
 
@@ -168,19 +168,19 @@ def test_a_stack_without_a_zone_is_told_how_to_choose_one(life: Life) -> None:
 
 def test_kept_storage_is_built_first(life: Life) -> None:
     life.stack("  spotmpi:storage: {keep: true}\n")
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     assert [line.rpartition("@")[2] for line in life.asked()] == ["lab-data"] * 3 + ["lab"] * 3
     assert not any(each.startswith(("push", "run")) for each in life.did)
 
 
 def test_groups_are_closed_by_aws_when_an_environment_expires_and_opened_by_the_next_up(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False, expires=timedelta(hours=8)))
+    up("lab", life.hands, UpOptions(images=False, expires=timedelta(hours=8)))
 
     end = life.stock.ends["eks-g4dn"]
     assert (end["MinSize"], end["MaxSize"], end["DesiredCapacity"]) == (0, 0, 0)
     assert timedelta(hours=7, minutes=59) < end["StartTime"] - datetime.now(UTC) <= timedelta(hours=8)
     life.stock.groups["eks-g4dn"]["MaxSize"] = 0  # as AWS leaves it after that time
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     assert life.stock.groups["eks-g4dn"]["MaxSize"] == 2 and life.stock.ends == {}
 
 
@@ -249,14 +249,14 @@ def test_a_machine_without_pulumi_is_told(life: Life) -> None:
 
 
 def test_without_a_terminal_a_yes_has_to_be_said(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spotmpi.cli import environment_commands as environment_life
+    from spotmpi.cli import environment_commands
 
-    monkeypatch.setattr(environment_life, "open_account", lambda region: life.hands.aws)
+    monkeypatch.setattr(environment_commands, "open_account", lambda region: life.hands.aws)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    hands = environment_life._hands("lab", False)
+    hands = environment_commands._hands("lab", False)
     with pytest.raises(InputError, match=r"say --yes where nobody can be asked: Build lab"):
         hands.agree("Build lab as shown?")
-    assert environment_life._hands("lab", True).agree("?") and isinstance(hands.pulumi, pulumi_cli.Pulumi)
+    assert environment_commands._hands("lab", True).agree("?") and isinstance(hands.pulumi, pulumi_cli.Pulumi)
 
 
 def test_a_stack_without_a_zone_gets_the_best_row_after_a_yes_and_says_what_lost(

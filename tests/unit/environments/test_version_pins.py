@@ -7,7 +7,7 @@ import yaml
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.stack_file import read_stack
-from spotmpi.environments.up import Wishes, up
+from spotmpi.environments.up import UpOptions, up
 from spotmpi.environments.version_pins import follow
 from tests.cloud.eks_account import Eks, node_group
 from tests.cloud.environment_life import Life
@@ -65,10 +65,10 @@ def test_a_file_without_a_version_gets_the_one_that_runs_so_that_a_new_default_u
 
 
 def test_up_follows_before_it_asks_pulumi_and_leaves_what_is_not_built(life: Life) -> None:
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     assert read_stack("lab").kubernetes is None
     Eks().script(life.account)
-    up("lab", life.hands, Wishes(images=False))
+    up("lab", life.hands, UpOptions(images=False))
     assert read_stack("lab").kubernetes == "1.35"
 
 

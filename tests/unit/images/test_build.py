@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from spotmpi.api.images import build_image, push_image
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.images import build as images
+from spotmpi.images import build
 from spotmpi.images.build import Build
 
 DIGEST = "sha256:" + "ab" * 32
@@ -76,8 +76,8 @@ def test_a_push_to_ecr_logs_in_and_gives_the_digest(builder: Path, monkeypatch: 
 
 
 def test_the_password_is_never_an_argument() -> None:
-    assert "secret" not in " ".join(images.login_command("docker", "host", "AWS"))
-    assert base64.b64encode(b"AWS:secret").decode() not in " ".join(images.login_command("docker", "host", "AWS"))
+    assert "secret" not in " ".join(build.login_command("docker", "host", "AWS"))
+    assert base64.b64encode(b"AWS:secret").decode() not in " ".join(build.login_command("docker", "host", "AWS"))
 
 
 def test_another_registry_is_pushed_to_without_a_login(builder: Path) -> None:

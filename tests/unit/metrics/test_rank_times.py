@@ -1,7 +1,7 @@
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.metrics import rates as metrics
+from spotmpi.metrics import rates
 from spotmpi.metrics.rank_times import unpack
 from tests.unit.metrics.test_rates import window
 
@@ -25,7 +25,7 @@ def test_the_mean_of_each_rank_and_the_share_of_waiting_leave_the_first_line_out
         window(6, [0.1, 0.1], waited=0.01, ranks=protocol.pack(times)),
         window(7, [0.1]),
     ]
-    found = metrics.read(lines)
+    found = rates.read(lines)
     assert found.ranks == pytest.approx((0.1, 0.2))
     assert found.waited == pytest.approx(0.15)
     assert "waited" not in found.series and "ranks" not in found.series

@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from spotmpi.agent import protocol
-from spotmpi.core import archives as ship
-from spotmpi.core import names
+from spotmpi.core import archives, names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.plan import manifests, pods
-from spotmpi.plan.cluster_target import Site, on_groups
+from spotmpi.plan.cluster_target import ClusterTarget, on_groups
 from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
 from spotmpi.plan.templates import Template
 from spotmpi.spec.job import JobSpec, from_values
@@ -89,8 +88,10 @@ TEMPLATES = (
         },
     ),
 )
-SITE = Site("training", "registry/image@sha256:0", "runs", {}, (), "any")
-NODES = Site("training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), "node", TEMPLATES)
+TARGET = ClusterTarget("training", "registry/image@sha256:0", "runs", {}, (), "any")
+NODES = ClusterTarget(
+    "training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), "node", TEMPLATES
+)
 
 
 def submission(run: str = "digits-1", forward: Sequence[str] = ()) -> Submission:
@@ -98,9 +99,9 @@ def submission(run: str = "digits-1", forward: Sequence[str] = ()) -> Submission
     return Submission(run, "ann", keys, {"pod.tar.gz": b"code"}, {"program": "digits"})
 
 
-def plan(values: dict[str, Any], site: Site = SITE, run: str = "digits-1") -> list[dict[str, Any]]:
+def plan(values: dict[str, Any], target: ClusterTarget = TARGET, run: str = "digits-1") -> list[dict[str, Any]]:
     spec = from_values(values)
-    return kubernetes_plan(spec, site, submission(run, spec.forward))
+    return kubernetes_plan(spec, target, submission(run, spec.forward))
 
 
 def found(value: Any, key: str) -> Iterator[Any]:
@@ -126,12 +127,15 @@ LIKE = GROUP.model_copy(
 WITH_EFA = GROUP.model_copy(update={"type": "p4d.24xlarge", "efa_interfaces": 4})
 ON_GROUPS = {**SMALL, "slots": 4, "resources": {"gpu": 1, "cpu": 2}}
 CASES = {
-    "small": (SMALL, SITE),
-    "plain": (PLAIN, SITE),
+    "small": (SMALL, TARGET),
+    "plain": (PLAIN, TARGET),
     "full": (FULL, NODES),
-    "one-group": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [GROUP], "us-east-1a")),
-    "efa": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [WITH_EFA], "us-east-1a")),
-    "two-groups": (ON_GROUPS, on_groups(replace(SITE, spread="node", egress_denied=True), [GROUP, LIKE], "us-east-1a")),
+    "one-group": (ON_GROUPS, on_groups(replace(TARGET, spread="node", egress_denied=True), [GROUP], "us-east-1a")),
+    "efa": (ON_GROUPS, on_groups(replace(TARGET, spread="node", egress_denied=True), [WITH_EFA], "us-east-1a")),
+    "two-groups": (
+        ON_GROUPS,
+        on_groups(replace(TARGET, spread="node", egress_denied=True), [GROUP, LIKE], "us-east-1a"),
+    ),
 }
 every_plan = pytest.mark.parametrize(("values", "site"), CASES.values(), ids=CASES)
 
@@ -148,7 +152,7 @@ def test_whole_plans_are_as_agreed(name: str, golden: Golden) -> None:
 
 def test_agents_are_told_the_image_that_a_template_puts_in_place_of_the_specs() -> None:
     other = Template("pod.yaml", {"spec": {"containers": [{"name": "node", "image": "other:1"}]}})
-    jobset, config, *_ = plan(PLAIN, replace(SITE, templates=(other,)))
+    jobset, config, *_ = plan(PLAIN, replace(TARGET, templates=(other,)))
     assert [each["image"] for each in manifests.pod_template(jobset)["spec"]["containers"]] == ["other:1"]
     assert json.loads(config["data"]["plan.json"])["work"]["container"] == "other:1"
 
@@ -157,13 +161,15 @@ def test_agents_are_told_the_image_that_a_template_puts_in_place_of_the_specs() 
 def test_pods_ask_for_no_fabric_that_they_would_share_or_that_some_nodes_lack(
     spread: str, groups: list[NodeGroup]
 ) -> None:
-    said = json.dumps(plan(ON_GROUPS, on_groups(replace(SITE, spread=spread), groups, "us-east-1a")))
+    said = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, spread=spread), groups, "us-east-1a")))
     assert pods.EFA not in said and "FI_PROVIDER" not in said
 
 
 @every_plan
-def test_the_same_arguments_give_the_same_plan_and_no_object_twice(values: dict[str, Any], site: Site) -> None:
-    first, second = plan(values, site), plan(values, site)
+def test_the_same_arguments_give_the_same_plan_and_no_object_twice(
+    values: dict[str, Any], target: ClusterTarget
+) -> None:
+    first, second = plan(values, target), plan(values, target)
     assert first == second
     seen: set[int] = set()
 
@@ -178,8 +184,10 @@ def test_the_same_arguments_give_the_same_plan_and_no_object_twice(values: dict[
 
 
 @every_plan
-def test_all_but_the_jobset_is_owned_by_it_and_lies_in_its_namespace(values: dict[str, Any], site: Site) -> None:
-    jobset, *parts = plan(values, site)
+def test_all_but_the_jobset_is_owned_by_it_and_lies_in_its_namespace(
+    values: dict[str, Any], target: ClusterTarget
+) -> None:
+    jobset, *parts = plan(values, target)
     assert jobset["kind"] == "JobSet" and jobset["spec"]["suspend"] is True
     assert sorted(part["kind"] for part in parts) == ["ConfigMap", "NetworkPolicy", "Secret"]
     for part in parts:
@@ -189,8 +197,8 @@ def test_all_but_the_jobset_is_owned_by_it_and_lies_in_its_namespace(values: dic
 
 
 @every_plan
-def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], site: Site) -> None:
-    pod = next(found(plan(values, site)[0], "template"))["spec"]["template"]["spec"]
+def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], target: ClusterTarget) -> None:
+    pod = next(found(plan(values, target)[0], "template"))["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
@@ -202,8 +210,8 @@ def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], site: Site
 
 
 @every_plan
-def test_only_what_is_mounted_from_the_plan_is_referred_to(values: dict[str, Any], site: Site) -> None:
-    jobset, *parts = plan(values, site)
+def test_only_what_is_mounted_from_the_plan_is_referred_to(values: dict[str, Any], target: ClusterTarget) -> None:
+    jobset, *parts = plan(values, target)
     (template,) = found(jobset, "volumes")
     (mounts,) = found(jobset, "volumeMounts")
     assert {mount["name"] for mount in mounts} == {volume["name"] for volume in template}
@@ -272,19 +280,19 @@ def test_the_network_policy_lets_a_run_talk_to_itself_and_to_no_other() -> None:
 
 
 def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_open_connections_to_each_other() -> None:
-    policy = plan(SMALL, replace(SITE, egress_denied=True))[-1]
+    policy = plan(SMALL, replace(TARGET, egress_denied=True))[-1]
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
     assert policy["spec"]["egress"] == [{"to": policy["spec"]["ingress"][0]["from"]}]
 
 
 def test_archives_depend_on_names_and_contents_alone() -> None:
-    files = [ship.Member("b.py", b"two"), ship.Member("a/a.py", b"one")]
-    assert ship.archive(files) == ship.archive(reversed(files))
-    assert ship.archive(files) != ship.archive([files[0], ship.Member("a/a.py", b"One")])
-    assert ship.archive(files) != ship.archive([files[0], ship.Member("a/a.py", b"one", executable=True)])
+    files = [archives.Member("b.py", b"two"), archives.Member("a/a.py", b"one")]
+    assert archives.archive(files) == archives.archive(reversed(files))
+    assert archives.archive(files) != archives.archive([files[0], archives.Member("a/a.py", b"One")])
+    assert archives.archive(files) != archives.archive([files[0], archives.Member("a/a.py", b"one", executable=True)])
 
 
 def test_what_is_shipped_fits_a_config_map_and_imports_nothing_that_is_not() -> None:
-    packed = ship.pod_side(names.SOURCE)
-    assert len(packed) < ship.LARGEST
-    assert packed == ship.pod_side(names.SOURCE)
+    packed = archives.pod_side(names.SOURCE)
+    assert len(packed) < archives.LARGEST
+    assert packed == archives.pod_side(names.SOURCE)

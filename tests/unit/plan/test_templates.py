@@ -12,18 +12,18 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
 from spotmpi.core.errors import InputError
 from spotmpi.plan import pods
-from spotmpi.plan.cluster_target import Site
+from spotmpi.plan.cluster_target import ClusterTarget
 from spotmpi.plan.templates import Template
 from spotmpi.spec.job import from_values
 
 Object = dict[str, Any]
-SITE = Site("training", "image:1", "runs", {}, (), "any")
+TARGET = ClusterTarget("training", "image:1", "runs", {}, (), "any")
 SPEC = from_values({"command": ["x"], "launcher": "none"})
 
 
 def pod(*templates: Object) -> Object:
     named = tuple(Template(f"{number}.yaml", values) for number, values in enumerate(templates, 1))
-    return pods.template(SPEC, Site(**{**vars(SITE), "templates": named}), "run-1")
+    return pods.template(SPEC, ClusterTarget(**{**vars(TARGET), "templates": named}), "run-1")
 
 
 def container(found: Object, name: str = "node") -> Object:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.cache import MISSING, Given, RunCache
@@ -66,7 +66,7 @@ def contents(paths: RunPaths) -> dict[str, str]:
 
 def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
     take(paths, STORY)
-    state = runs.state(paths)
+    state = reader.state(paths)
     assert (state.state, state.attempt, state.iteration, state.ended) == ("succeeded", 1, 20, 1010)
     found = list(folder_events(paths, follow=False, alive=lambda: False))
     assert [event.kind for event in found if event.kind not in (record.LINE, record.METRIC)] == [
@@ -95,8 +95,8 @@ def test_a_follower_that_comes_again_adds_only_what_is_new(paths: RunPaths, tmp_
 def test_what_a_restart_tells_once_more_is_written_once(paths: RunPaths, tmp_path: Path) -> None:
     again = [*STORY[:-3], event(1008, record.RESTARTED), *STORY]
     take(paths, again)
-    metrics = [values["iteration"] for values in runs.lines(paths.metrics)]
-    kinds = [values["event"] for values in runs.lines(paths.events)]
+    metrics = [values["iteration"] for values in reader.lines(paths.metrics)]
+    kinds = [values["event"] for values in reader.lines(paths.events)]
     assert metrics == [10, 20]
     assert kinds == ["submitted", "started", "restarted", "succeeded"]
 
@@ -107,7 +107,7 @@ def test_metrics_of_an_attempt_whose_clock_is_behind_are_kept(paths: RunPaths) -
     with RunCache(paths) as cache:
         for _ in range(2):
             cache.take([*STORY[:-3], *later])
-    assert [values["iteration"] for values in runs.lines(paths.metrics)] == [10, 20, 30, 40]
+    assert [values["iteration"] for values in reader.lines(paths.metrics)] == [10, 20, 30, 40]
 
 
 def test_memory_does_not_grow_with_the_lines_and_metrics_of_a_long_run(paths: RunPaths) -> None:
@@ -119,7 +119,7 @@ def test_memory_does_not_grow_with_the_lines_and_metrics_of_a_long_run(paths: Ru
             cache.take(line(number + 1) for number in range(first, first + 1000))
         grown, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert len(list(runs.lines(paths.metrics))) == 5001
+    assert len(list(reader.lines(paths.metrics))) == 5001
     assert grown < 200_000, "bytes"
 
 
@@ -164,6 +164,6 @@ def test_a_deleted_copy_is_not_made_again_by_following(tmp_path: Path) -> None:
 
 
 def test_a_copy_tells_where_its_run_is_and_a_local_run_is_no_copy(paths: RunPaths) -> None:
-    assert runs.cluster_of(paths) == (None, "here")
+    assert reader.cluster_of(paths) == (None, "here")
     paths.plan.write_text('{"backend": "local"}')
-    assert runs.cluster_of(paths) is None
+    assert reader.cluster_of(paths) is None

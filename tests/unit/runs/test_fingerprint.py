@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from spotmpi.runs import data_fingerprint as data_files
+from spotmpi.runs import data_fingerprint
 from spotmpi.runs import machine
-from spotmpi.runs import fingerprint as work
+from spotmpi.runs import fingerprint
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec
 
@@ -34,15 +34,15 @@ def digits(**values: Any) -> JobSpec:
 def test_small_data_is_known_by_its_content_wherever_it_lies_and_whenever_it_was_copied(
     folder: Path, tmp_path: Path
 ) -> None:
-    first = data_files.identify(folder)
+    first = data_fingerprint.identify(folder)
     moved = tmp_path / "elsewhere"
     folder.rename(moved)
     os.utime(moved / "b.txt", (1, 1))
-    second = data_files.identify(moved)
+    second = data_fingerprint.identify(moved)
     assert (first["files"], first["bytes"]) == (2, 6)
     assert first["content"] == second["content"] is not None
     assert first["state"] != second["state"]
-    assert data_files.same(first, second)
+    assert data_fingerprint.same(first, second)
 
 
 def test_one_changed_byte_of_equal_size_and_time_elsewhere_is_different_data(folder: Path, tmp_path: Path) -> None:
@@ -50,38 +50,38 @@ def test_one_changed_byte_of_equal_size_and_time_elsewhere_is_different_data(fol
     (other / "inner").mkdir(parents=True)
     (other / "b.txt").write_text("twO")
     (other / "inner" / "a.txt").write_text("one")
-    assert not data_files.same(data_files.identify(folder), data_files.identify(other))
+    assert not data_fingerprint.same(data_fingerprint.identify(folder), data_fingerprint.identify(other))
 
 
 def test_a_renamed_file_is_different_data(folder: Path) -> None:
-    before = data_files.identify(folder)
+    before = data_fingerprint.identify(folder)
     (folder / "b.txt").rename(folder / "c.txt")
-    assert not data_files.same(before, data_files.identify(folder))
+    assert not data_fingerprint.same(before, data_fingerprint.identify(folder))
 
 
 def test_big_data_is_not_read_at_the_start_but_when_two_places_are_compared(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_files, "HASHED_AT_ONCE", 5)
-    here = data_files.identify(folder)
+    monkeypatch.setattr(data_fingerprint, "HASHED_AT_ONCE", 5)
+    here = data_fingerprint.identify(folder)
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
-    there = data_files.identify(copy)
+    there = data_fingerprint.identify(copy)
     assert here["content"] is there["content"] is None
-    assert data_files.same(here, there)
-    assert data_files.identify(folder)["content"] == data_files.settle(here)["content"] is not None
+    assert data_fingerprint.same(here, there)
+    assert data_fingerprint.identify(folder)["content"] == data_fingerprint.settle(here)["content"] is not None
 
 
 def test_big_data_that_changed_since_cannot_be_taken_for_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_files, "HASHED_AT_ONCE", 5)
-    here = data_files.identify(folder)
+    monkeypatch.setattr(data_fingerprint, "HASHED_AT_ONCE", 5)
+    here = data_fingerprint.identify(folder)
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
     (folder / "b.txt").write_text("twO")
-    assert data_files.settle(here)["content"] is None
-    assert not data_files.same(here, data_files.identify(copy))
+    assert data_fingerprint.settle(here)["content"] is None
+    assert not data_fingerprint.same(here, data_fingerprint.identify(copy))
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
@@ -89,12 +89,12 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
 ) -> None:
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "a file"))
-    assert data_files.identify(folder)["content"] is not None
+    assert data_fingerprint.identify(folder)["content"] is not None
 
 
 def test_a_missing_data_folder_is_told_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone.*cannot be read"):
-        work.identify(digits(data=str(tmp_path / "gone")))
+        fingerprint.identify(digits(data=str(tmp_path / "gone")))
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_a_missing_data_folder_is_told_with_its_path(tmp_path: Path) -> None:
     [(["--seed", "7"], 7), (["--seed=-1"], -1), (["--epochs", "3"], None), (["--seed"], None), (["--seed", "x"], None)],
 )
 def test_the_seed_is_read_from_the_arguments(args: list[str], seed: int | None) -> None:
-    assert work.seed_of(args) == seed
+    assert fingerprint.seed_of(args) == seed
 
 
 def test_work_is_the_same_for_any_number_of_nodes_and_slots() -> None:
-    assert work.differences(work.identify(digits()), work.identify(digits(nodes=4, slots=2))) == []
+    assert fingerprint.differences(fingerprint.identify(digits()), fingerprint.identify(digits(nodes=4, slots=2))) == []
 
 
 @pytest.mark.parametrize(
@@ -120,30 +120,30 @@ def test_work_is_the_same_for_any_number_of_nodes_and_slots() -> None:
     ],
 )
 def test_different_work_is_told_with_both_values(changed: JobSpec, told: str) -> None:
-    assert told in work.differences(work.identify(digits()), work.identify(changed))
+    assert told in fingerprint.differences(fingerprint.identify(digits()), fingerprint.identify(changed))
 
 
 def test_what_a_variant_declares_is_no_difference() -> None:
-    changed = work.identify(digits(args=["--double-buffering"], env={"A": "b"}))
-    assert work.differences(work.identify(digits()), changed, declared=["args"]) == ["env.A: none, b"]
+    changed = fingerprint.identify(digits(args=["--double-buffering"], env={"A": "b"}))
+    assert fingerprint.differences(fingerprint.identify(digits()), changed, declared=["args"]) == ["env.A: none, b"]
 
 
 def test_another_machine_is_different_work_but_a_newer_kernel_is_not() -> None:
-    here = work.identify(digits())
+    here = fingerprint.identify(digits())
     newer = {**here, "machine": {**here["machine"], "system": "Linux 99"}}
     bigger = {**here, "machine": {**here["machine"], "cores": 512}}
-    assert work.differences(here, newer) == []
-    assert work.differences(here, bigger) == [f"machine.cores: {here['machine']['cores']}, 512"]
+    assert fingerprint.differences(here, newer) == []
+    assert fingerprint.differences(here, bigger) == [f"machine.cores: {here['machine']['cores']}, 512"]
 
 
 def test_a_run_elsewhere_is_identified_without_looking_here() -> None:
-    one = work.identify(digits(data="/only/there"), here=False)
+    one = fingerprint.identify(digits(data="/only/there"), here=False)
     assert (one["machine"], one["data"]["path"], one["data"]["content"]) == (None, "/only/there", None)
-    assert work.differences(one, work.identify(digits(data="/only/there"), here=False)) == []
-    other = work.identify(digits(data="/other"), here=False)
-    assert work.differences(one, other) == ["data: /only/there, /other"]
+    assert fingerprint.differences(one, fingerprint.identify(digits(data="/only/there"), here=False)) == []
+    other = fingerprint.identify(digits(data="/other"), here=False)
+    assert fingerprint.differences(one, other) == ["data: /only/there, /other"]
     local = {**one, "machine": machine.describe()}
-    assert work.differences(one, local)[0].startswith("machine: none, ")
+    assert fingerprint.differences(one, local)[0].startswith("machine: none, ")
 
 
 def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -> None:
@@ -159,22 +159,22 @@ def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -
     git("add", ".")
     git("commit", "-m", "first")
     spec = JobSpec(command=["python3", str(script)], launcher="none")
-    clean = work.identify(spec)
+    clean = fingerprint.identify(spec)
     assert len(clean["code"]["commit"]) == 40
     assert clean["code"]["diff"] is None
     (script.parent / "beside.py").write_text("")
-    beside = work.identify(spec)
+    beside = fingerprint.identify(spec)
     assert beside["code"]["diff"] is not None
-    assert work.differences(clean, beside) == []
+    assert fingerprint.differences(clean, beside) == []
     script.write_text("print(2)")
-    changed = work.identify(spec)
+    changed = fingerprint.identify(spec)
     assert changed["code"]["diff"] not in (None, beside["code"]["diff"])
-    assert work.differences(clean, changed)[0].startswith(f"code.{script}: ")
+    assert fingerprint.differences(clean, changed)[0].startswith(f"code.{script}: ")
 
 
 def test_a_command_outside_any_checkout_has_no_commit(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    found = work.identify(JobSpec(command=["python3", str(script)], launcher="none"))["code"]
+    found = fingerprint.identify(JobSpec(command=["python3", str(script)], launcher="none"))["code"]
     assert (found["commit"], found["diff"]) == (None, None)
     assert list(found["files"]) == [str(script)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.core import names
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from spotmpi.runs.folder import folder_events
 from spotmpi.core.events import Event
 from spotmpi.agent import record
@@ -136,10 +136,10 @@ def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
     written.event(record.FAILED, reason="the end")
     written.close()
 
-    state = runs.state(paths)
+    state = reader.state(paths)
 
     assert (state.iteration, state.total_iterations, state.reason) == (30_000, 30_000, "the end")
-    assert sum(1 for _ in runs.lines(paths.metrics)) == 30_001
+    assert sum(1 for _ in reader.lines(paths.metrics)) == 30_001
 
 
 def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
         (tmp_path / "attempts" / str(number)).mkdir(parents=True)
         (tmp_path / "attempts" / str(number) / "node-0.json").write_text(text)
 
-    assert [each["attempt"] for each in runs.attempts(names.RunPaths(tmp_path))] == [1, 10]
+    assert [each["attempt"] for each in reader.attempts(names.RunPaths(tmp_path))] == [1, 10]
 
 
 def test_a_run_recorded_by_nobody_is_lost_and_one_with_an_end_is_not(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(json.dumps({"t": 1.0, "event": "submitted", "name": "x"}) + "\n")
-    assert runs.state(names.RunPaths(tmp_path)).state == "lost"
+    assert reader.state(names.RunPaths(tmp_path)).state == "lost"
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write(json.dumps({"t": 2.0, "event": "failed", "reason": "why"}) + "\n")
 
-    assert runs.state(names.RunPaths(tmp_path)).state == "failed"
+    assert reader.state(names.RunPaths(tmp_path)).state == "failed"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from spotmpi.runs import pod_output
 from spotmpi.runs.folder import folder_events
 from spotmpi.cli import tables
@@ -21,7 +21,7 @@ from spotmpi.cli.event_output import Filter, print_events
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.agent import replay
-from spotmpi.agent.attempt_history import Accounts
+from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.lines import LineSplitter, PieceSplitter
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
@@ -77,11 +77,11 @@ def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
     assert json.loads(json.dumps([event.to_json() for event in events]))
     assert {"submitted", "started", "succeeded"} <= {event.kind for event in events}
     assert replay.entries(str(paths.folder), 0, 0.0, 1e12)
-    assert Accounts(_Nowhere(paths), {}, 0.0).attempts == []  # type: ignore[arg-type]
+    assert AttemptHistory(_Nowhere(paths), {}, 0.0).attempts == []  # type: ignore[arg-type]
 
 
 class _Nowhere:
-    """What `Accounts` needs of a record that it only reads."""
+    """What `AttemptHistory` needs of a record that it only reads."""
 
     def __init__(self, paths: RunPaths) -> None:
         self.folder = str(paths.folder)
@@ -102,7 +102,7 @@ def test_no_line_of_a_program_ends_logs_list_status_or_a_view_or_acts_on_its_ter
             if isinstance(watching, view.LiveView):
                 watching._bar.refresh()
     print_events(events, Filter.of(None, None, None), as_json=False, live=False)
-    state = runs.state(paths)
+    state = reader.state(paths)
     tables.show_runs([state], as_json=False)
     tables.show_status(state, as_json=False)
     said = capsys.readouterr()
@@ -158,7 +158,7 @@ def test_no_reason_of_another_user_acts_on_a_terminal_or_becomes_markup(
     with paths.events.open("a") as events:
         for each in ("submitted", "started", kind):
             events.write(json.dumps({"t": 1_789_000_100, "event": each, **told}) + "\n")
-    state = runs.state(paths)
+    state = reader.state(paths)
     tables.show_runs([state], as_json=False)
     tables.show_status(state, as_json=False)
     found = list(folder_events(paths, follow=False, alive=lambda: False))

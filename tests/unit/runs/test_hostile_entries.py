@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.metrics import rates as metrics
-from spotmpi.runs import reader as runs
+from spotmpi.metrics import rates
+from spotmpi.runs import reader
 from spotmpi.runs import pod_output
 from spotmpi.runs.folder import folder_events
 from spotmpi.cli import tables
@@ -93,11 +93,11 @@ def test_events_that_no_agent_has_written_end_nobody(
         events.write(json.dumps({"t": 1_789_000_100, **values}) + "\n")
     with paths.metrics.open("a") as lines:
         lines.write(json.dumps({"t": 1_789_000_100, **values}) + "\n")
-    state = runs.state(paths)
+    state = reader.state(paths)
     tables.show_runs([state], as_json=False)
     tables.show_status(state, as_json=False)
     with view.PlainView() as plain:
         for event in folder_events(paths, follow=False, alive=lambda: False):
             plain.show(event)
-    assert metrics.read(runs.lines(paths.metrics)).rates
-    assert runs.every(tmp_path)
+    assert rates.read(reader.lines(paths.metrics)).rates
+    assert reader.every(tmp_path)

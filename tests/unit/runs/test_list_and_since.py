@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from spotmpi.core import names
-from spotmpi.runs import reader as runs
-from spotmpi.runs import cache as run_cache
+from spotmpi.runs import reader
+from spotmpi.runs import cache
 from spotmpi.cli.main import main
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
@@ -61,8 +61,8 @@ def test_mine_are_the_runs_that_i_submitted_and_those_of_nobody_known(tmp_path: 
 
 def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: Path, spotmpi: Command) -> None:
     plan: dict[str, Any] = {"run": "x-1", "name": "x", "owner": "bob"}
-    run_cache.create(names.RunPaths(tmp_path / "x-1"), "", plan, 1.0)
-    assert runs.state(names.RunPaths(tmp_path / "x-1")).owner == "bob"
+    cache.create(names.RunPaths(tmp_path / "x-1"), "", plan, 1.0)
+    assert reader.state(names.RunPaths(tmp_path / "x-1")).owner == "bob"
     assert json.loads(spotmpi("list", "--mine", "--json")[1]) == []
 
 

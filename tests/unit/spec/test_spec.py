@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.spec import template as spec_template
+from spotmpi.spec import template
 from spotmpi.spec.job import Data, JobSpec, duration, from_values, load, read_duration, seconds
 
 
@@ -193,13 +193,13 @@ def test_a_run_without_a_name_is_called_after_what_it_runs(values: dict[str, Any
 
 
 def test_the_template_is_valid_as_it_is() -> None:
-    spec = from_values(tomllib.loads(spec_template.template()))
+    spec = from_values(tomllib.loads(template.template()))
 
     assert (spec.image, spec.program, spec.world_size) == ("chainermn", "digits", 2)
 
 
 def test_the_template_names_every_key_and_is_valid_with_all_of_them_in() -> None:
-    text = spec_template.template()
+    text = template.template()
     lines = []
     for line in text.splitlines():
         key = re.match(r"# (\[\w+\]|\w+ = .*)", line)
@@ -226,9 +226,9 @@ def test_init_never_overwrites(tmp_path: Path) -> None:
     path.write_text("mine")
 
     with pytest.raises(InputError, match="exists already"):
-        spec_template.write(path)
+        template.write(path)
     with pytest.raises(SpotmpiError, match="cannot write"):
-        spec_template.write(tmp_path / "no" / "folder.toml")
+        template.write(tmp_path / "no" / "folder.toml")
 
     assert path.read_text() == "mine"
 

@@ -9,9 +9,9 @@ import pytest
 
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import from_values
-from spotmpi.spec.validate import Surroundings, require_valid, validate
+from spotmpi.spec.validate import TargetCapabilities, require_valid, validate
 
-HERE = Surroundings(
+HERE = TargetCapabilities(
     programs={"chainermn": ("allreduce", "digits"), "pytorch": ("digits", "ssd")},
     tools=frozenset({"mpirun", "torchrun", "none"}),
     gpus=2,
@@ -29,7 +29,7 @@ def secret_env(**sources: str) -> dict[str, Any]:
     return {"command": ["x"], "kubernetes": {"secret_env": sources}}
 
 
-def told(values: dict[str, Any], there: Surroundings = HERE) -> list[str]:
+def told(values: dict[str, Any], there: TargetCapabilities = HERE) -> list[str]:
     return [str(problem) for problem in validate(from_values(values), there)]
 
 
@@ -130,7 +130,7 @@ def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expecte
 
 
 def test_what_the_place_lacks_is_told() -> None:
-    bare = Surroundings(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
+    bare = TargetCapabilities(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
 
     found = told({"command": ["x"], "data": "/nowhere", "launcher": "torchrun"}, bare)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotmpi.core.errors import UnknownRun, wrong
+from spotmpi.core.errors import UnknownRun, input_error
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import sweep
@@ -22,7 +22,7 @@ class FakeRunner:
 
     def require_valid(self, spec: JobSpec) -> None:
         if self.invalid(spec):
-            raise wrong("slots", spec.slots, "too many")
+            raise input_error("slots", spec.slots, "too many")
 
     def new_id(self, spec: JobSpec) -> str:
         return f"run-{len(self.started) + 1}"
@@ -38,7 +38,7 @@ class FakeRunner:
 
     def follow(self, run: str) -> RunState:
         if run not in self.known:
-            raise UnknownRun(wrong("run", run, "no such run").problems)
+            raise UnknownRun(input_error("run", run, "no such run").problems)
         return self.state(run)
 
     def state(self, run: str) -> RunState:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError
-from spotmpi.study import study_file as study
+from spotmpi.study import study_file
 from spotmpi.study.design import Design
 
 GPU = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
 
 
 def design_of(factors: dict[str, Any], spec: dict[str, Any] = GPU, **more: Any) -> Design:
-    return study.design_of({"spec": spec, "factors": factors, **more})
+    return study_file.design_of({"spec": spec, "factors": factors, **more})
 
 
 def problems_of(factors: dict[str, Any], spec: dict[str, Any] = GPU, **more: Any) -> list[str]:

@@ -10,12 +10,11 @@ import pytest
 import tomli_w
 
 from spotmpi.cli.main import main
+from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
 from spotmpi.runs.reader import RunState
-from spotmpi.study import execution as bench
-from spotmpi.study import study_file as study
-from spotmpi.study import sweep
-from spotmpi.study.budget import Budget, Price
+from spotmpi.study import execution, study_file, sweep
+from spotmpi.study.budget import Budget
 from spotmpi.study.design import Design
 from spotmpi.study.sweep import Sweep
 from spotmpi.study.trial import Trial
@@ -33,7 +32,7 @@ class Timed(FakeRunner):
 
 
 def opened(folder: Path, design: Design, name: str = "study-1") -> Sweep:
-    return bench.open_sweep(design, bench.Recording(folder, name), False, quiet)
+    return execution.open_sweep(design, execution.Recording(folder, name), False, quiet)
 
 
 def test_the_estimate_says_what_is_not_known_and_what_will_be_cut_off() -> None:
@@ -51,14 +50,14 @@ def test_a_study_is_cut_off_by_its_money_limit_and_goes_on_with_a_higher_one(tmp
         return design_of({"nodes": [1]}, repeats=5, price=price, limits={"money": money, "trial": "60s"})
 
     it, said = opened(tmp_path, limited(2.5)), list[str]()
-    bench.carry_out(it, Timed(), said.append)
+    execution.carry_out(it, Timed(), said.append)
     assert said[0].startswith("estimate: 5 trials, about 5 min and $5.00: more than limits.money = 2.5")
     assert states(it) == ["succeeded"] * 2 + ["pending"] * 3
     kept = sweep.load(it.folder)
     assert kept.cut == "limits.money = 2.5 is reached: $2.00 spent, the next trial costs $1.00"
     again = opened(tmp_path, limited(10.0), "another")
     assert again.id == it.id
-    bench.carry_out(again, Timed(), quiet)
+    execution.carry_out(again, Timed(), quiet)
     assert states(again) == ["succeeded"] * 5
     assert sweep.load(it.folder).cut is None
 
@@ -66,13 +65,13 @@ def test_a_study_is_cut_off_by_its_money_limit_and_goes_on_with_a_higher_one(tmp
 def test_a_time_limit_counts_failed_tries_too(tmp_path: Path) -> None:
     limits = {"time": "3m", "trial": "60s"}
     it = opened(tmp_path, design_of({"nodes": [1]}, repeats=3, limits=limits))
-    bench.carry_out(it, Timed({1: ["failed"], 2: ["failed"]}), quiet)
+    execution.carry_out(it, Timed({1: ["failed"], 2: ["failed"]}), quiet)
     assert states(it) == ["succeeded", "pending", "pending"]
 
 
 def test_a_trial_that_fails_three_times_is_reported_and_the_study_goes_on(tmp_path: Path) -> None:
     it, said = opened(tmp_path, design_of({"nodes": [1, 2]}, repeats=1)), list[str]()
-    bench.carry_out(it, Timed({1: ["failed"], 2: ["failed"], 3: ["failed"]}), said.append)
+    execution.carry_out(it, Timed({1: ["failed"], 2: ["failed"], 3: ["failed"]}), said.append)
     assert states(it) == ["failed", "succeeded"]
     assert [line for line in said if "failed (try" in line][-1].startswith("trial 1 failed (try 3 of 3): it failed")
 
@@ -87,7 +86,7 @@ def test_a_study_reads_back_from_its_record_and_from_the_file_beside_it(tmp_path
     )
     it = opened(tmp_path, design)
     assert sweep.load(it.folder) == it
-    again = study.load(it.folder / "study.toml")
+    again = study_file.load(it.folder / "study.toml")
     assert (again, again.budget) == (design, design.budget)
     assert it.command == f"spotmpi bench {it.folder}/study.toml"
 

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.core.errors import InputError
+from spotmpi.core.price import Price
 from spotmpi.forecast.forecast import Goal
 from spotmpi.report.gather import gather
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import from_values
-from spotmpi.study import execution as bench
-from spotmpi.study import pricing, sweep
-from spotmpi.study import study_file as study
-from spotmpi.study.budget import Price
+from spotmpi.study import execution, pricing, study_file, sweep
 from spotmpi.study.design import Design
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.unit.core.test_environment import OUTPUTS
@@ -46,18 +44,18 @@ def account(one_account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> Sc
 
 
 @pytest.fixture
-def lab(tmp_path: Path, account: ScriptedAccount) -> Where:
+def lab(tmp_path: Path, account: ScriptedAccount) -> Target:
     """An environment with two groups."""
     like = OUTPUTS["node_groups"][0]
     groups = [{**like, "name": name, "type": kind, "labels": {"group": name}} for name, (kind, _) in KINDS.items()]
     path = tmp_path / "lab.json"
     path.write_text(json.dumps({**OUTPUTS, "node_groups": groups}))
-    return Where(str(path), tmp_path / "runs")
+    return Target(str(path), tmp_path / "runs")
 
 
 def design(groups: list[str], nodes: list[int] | None = None, **more: Any) -> Design:
     spec = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
-    return study.design_of({"spec": spec, "factors": {"node_group": groups, "nodes": nodes or [1]}, **more})
+    return study_file.design_of({"spec": spec, "factors": {"node_group": groups, "nodes": nodes or [1]}, **more})
 
 
 def at(priced: Design) -> dict[str, Price | None]:
@@ -69,7 +67,7 @@ def hourly(priced: Design) -> dict[str, float]:
     return {name: price.node_hour for name, price in at(priced).items() if price}
 
 
-def test_a_node_costs_what_its_own_group_does_now(lab: Where) -> None:
+def test_a_node_costs_what_its_own_group_does_now(lab: Target) -> None:
     said: list[str] = []
     assert hourly(pricing.priced(design(["g4dn"]), lab, said.append)) == {"base": 0.20}
     (line,) = said
@@ -82,7 +80,7 @@ def test_a_node_costs_what_its_own_group_does_now(lab: Where) -> None:
 
 
 def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_of_each(
-    lab: Where, tmp_path: Path
+    lab: Target, tmp_path: Path
 ) -> None:
     """By hand: 10 minutes of a node cost 3.33 cents (g4dn) or 7.5 cents (g5); 2 repeats on 1 and on 2 nodes make 6 of
     each, so 20 + 45 cents. At the dearest price of both it would be 90."""
@@ -91,8 +89,8 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     priced = pricing.priced(wanted, lab, quiet)
     assert priced.budget.estimate(priced.trials()) == "8 trials, about 80 min and $0.65"
 
-    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    bench.carry_out(it, TenMinutes(), quiet)
+    it = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    execution.carry_out(it, TenMinutes(), quiet)
     assert (it.cut, it.over) == (None, True)
     assert priced.budget.spent(it.trials) == pytest.approx((8 * 600.0, 0.65))
     for trial in it.trials:
@@ -109,11 +107,11 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     assert "$0.2 an hour (spot price of g4dn.xlarge" in costs.said[0]
 
 
-def test_a_limit_of_money_cuts_at_the_price_of_the_groups_that_ran(lab: Where, tmp_path: Path) -> None:
+def test_a_limit_of_money_cuts_at_the_price_of_the_groups_that_ran(lab: Target, tmp_path: Path) -> None:
     limits = {"money": 0.25, "trial": "10m"}
     priced = pricing.priced(design(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab, quiet)
-    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    bench.carry_out(it, TenMinutes(), quiet)
+    it = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    execution.carry_out(it, TenMinutes(), quiet)
     spent = sum({"group g4dn": 0.2, "group g5": 0.45}[t.variant] * t.nodes / 6 for t in it.trials if t.over)
     after = next(trial for trial in it.trials if not trial.over)
     more = {"group g4dn": 0.2, "group g5": 0.45}[after.variant] * after.nodes / 6
@@ -128,16 +126,16 @@ class TenMinutes(FakeRunner):
         return replace(super().state(run), submitted=1000.0, ended=1600.0)
 
 
-def test_what_a_study_or_its_spec_says_asks_nobody(lab: Where, account: ScriptedAccount) -> None:
+def test_what_a_study_or_its_spec_says_asks_nobody(lab: Target, account: ScriptedAccount) -> None:
     told = {"node_hour": 0.9, "told": "list price"}
     assert at(pricing.priced(design(["g5"], price=told), lab, quiet)) == {"base": Price(0.9, "list price")}
     spec = {"command": ["train"], "launcher": "none", "price": 0.7}
-    own = study.design_of({"spec": spec, "factors": {"nodes": [1]}})
+    own = study_file.design_of({"spec": spec, "factors": {"nodes": [1]}})
     assert at(pricing.priced(own, lab, quiet)) == {"base": Price(0.7, "as the spec says")}
     assert account.calls("DescribeSpotPriceHistory") == []
 
 
-def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Where, account: ScriptedAccount) -> None:
+def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Target, account: ScriptedAccount) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     said: list[str] = []
     assert at(pricing.priced(design(["g5"]), lab, said.append)) == {"base": None}
@@ -154,10 +152,10 @@ def test_here_a_limit_of_money_needs_a_price_too() -> None:
         pricing.priced(design(["g5"], limits={"money": 5.0, "trial": "1m"}), None, quiet)
 
 
-def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: Where, tmp_path: Path) -> None:
-    priced = pricing.priced(study.design_of({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab, quiet)
-    it = bench.open_sweep(priced, bench.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    bench.carry_out(it, FakeRunner(), quiet)
+def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: Target, tmp_path: Path) -> None:
+    priced = pricing.priced(study_file.design_of({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab, quiet)
+    it = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    execution.carry_out(it, FakeRunner(), quiet)
     for trial in it.trials:
         record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded())
     assert at(sweep.load(it.folder).design) == at(priced)
@@ -167,7 +165,7 @@ def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: 
     assert report.price == at(priced)["base"]
 
 
-def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Where, account: ScriptedAccount) -> None:
+def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Target, account: ScriptedAccount) -> None:
     known = Price(0.3, "spot price in October")
     specs = [from_values({"image": "chainermn", "program": "digits", "resources": {"gpu": 1}})]
     assert pricing.asked(Goal(price=1.0), known, specs, lab).price == 1.0

@@ -9,13 +9,13 @@ import pytest
 import tomli_w
 import yaml
 
-from spotmpi.api import studies as measure
+from spotmpi.api import studies
 from spotmpi.core import names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, choose
-from spotmpi.study import study_file as study
+from spotmpi.study import study_file
 from spotmpi.study.design import Factors
 from spotmpi.study.trial import DRIFT, MEASURED, SILENT
 from tests.unit.spec.test_node_groups import group
@@ -127,21 +127,21 @@ def test_a_program_of_ones_own_has_neither_our_options_nor_silent_partners() -> 
 def test_options_that_a_study_decides_itself_are_refused_and_the_others_win(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(tomli_w.dumps({"spec": GPU, "factors": {"nodes": [1, 2]}, "repeats": 2}))
     with pytest.raises(InputError, match="says itself what it varies"):
-        study.load(tmp_path / "study.toml", given=Factors(nodes=[1]))
-    given = study.load(tmp_path / "study.toml", ["env.A=1"], Factors(repeats=7, seed=3))
+        study_file.load(tmp_path / "study.toml", given=Factors(nodes=[1]))
+    given = study_file.load(tmp_path / "study.toml", ["env.A=1"], Factors(repeats=7, seed=3))
     assert (given.repeats, given.seed, given.spec.env) == (7, 3, {"A": "1"})
 
 
 def test_a_spec_is_no_study_and_a_study_needs_a_spec(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text("[factors]\nnodes = [1]\n")
     with pytest.raises(InputError, match="name the job spec that the study varies"):
-        measure.design_of(tmp_path / "study.toml", Factors())
-    assert not measure.design_of(JobSpec(command=["x"], launcher="none"), Factors()).is_study
+        studies.design_of(tmp_path / "study.toml", Factors())
+    assert not studies.design_of(JobSpec(command=["x"], launcher="none"), Factors()).is_study
 
 
 @pytest.mark.parametrize("path", sorted((names.SOURCE / "studies").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_ready_study_is_a_valid_one_that_can_have_intervals(path: Path) -> None:
-    design = measure.design_of(path, Factors())
+    design = studies.design_of(path, Factors())
     assert design.is_study and design.repeats >= 5
     assert "is not known" not in design.budget.estimate(design.trials())
     if path.stem.startswith("ssd300"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.core import names
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from spotmpi.study import sweep
 from spotmpi.study.trial import DRIFT, MEASURED, SILENT, SUCCEEDED
 
@@ -43,6 +43,6 @@ def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None
     assert [row["Slowest rank"] == "-" for row in shares] == [row["Nodes"] == "1" for row in shares]
 
     silent = next(trial for trial in trials if trial.role == SILENT and trial.nodes == 2)
-    lines = list(runs.lines(tmp_path / "runs" / silent.runs[-1] / "metrics.jsonl"))
+    lines = list(reader.lines(tmp_path / "runs" / silent.runs[-1] / "metrics.jsonl"))
     assert lines[0]["exchange"] is False
     assert not [line for line in lines if line["kind"] == "checkpoint"]

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import InputError, RunInUse, UnknownRun
-from spotmpi.runs import fingerprint as work
+from spotmpi.runs import fingerprint
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
-from spotmpi.study import execution as bench
-from spotmpi.study import sweep
+from spotmpi.study import execution, sweep
 from spotmpi.study.design import Factors, crossed
 from spotmpi.study.sweep import Sweep
 from tests.unit.study.fake_runner import FakeRunner, quiet, states
@@ -22,7 +21,7 @@ def open_sweep(
     runs: Path, factors: Factors, name: str = "sweep-1", spec: JobSpec = SPEC, said: list[str] | None = None
 ) -> Sweep:
     say = quiet if said is None else said.append
-    return bench.open_sweep(crossed(spec, factors), bench.Recording(runs, name), factors.fresh, say)
+    return execution.open_sweep(crossed(spec, factors), execution.Recording(runs, name), factors.fresh, say)
 
 
 def test_each_repeat_goes_through_all_combinations_in_an_order_of_its_own() -> None:
@@ -104,13 +103,13 @@ def test_what_keeps_any_trial_from_running_is_told_before_the_first_one_starts()
     runner.invalid = lambda spec: spec.nodes * spec.slots > 4
     design = crossed(SPEC, Factors([1, 2, 4], ["b:slots=2"]))
     with pytest.raises(InputError, match="slots = 2"):
-        bench.require_valid(design, runner)
-    bench.require_valid(crossed(SPEC, Factors([1, 2, 4])), runner)
+        execution.require_valid(design, runner)
+    execution.require_valid(crossed(SPEC, Factors([1, 2, 4])), runner)
 
 
 def test_a_sweep_runs_every_trial_once_and_notes_its_run(tmp_path: Path) -> None:
     it, runner = open_sweep(tmp_path, Factors([1, 2], repeats=2)), FakeRunner()
-    bench.carry_out(it, runner, quiet)
+    execution.carry_out(it, runner, quiet)
     recorded = sweep.load(it.folder)
     assert [(t.runs[0], t.nodes) for t in recorded.trials] == runner.started
     assert states(it) == ["succeeded"] * 4
@@ -121,14 +120,14 @@ def test_a_broken_off_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     factors = Factors([1, 2], repeats=2)
     it, runner = open_sweep(tmp_path, factors), FakeRunner({3: ["power cut"]})
     with pytest.raises(KeyboardInterrupt):
-        bench.carry_out(it, runner, quiet)
+        execution.carry_out(it, runner, quiet)
     assert states(it) == ["succeeded", "succeeded", "running", "pending"]
     said: list[str] = []
     again = open_sweep(tmp_path, factors, "sweep-2", said=said)
     assert again.id == it.id
     assert said == ["continuing sweep sweep-1: 2 of 4 trials are done (--new starts over)"]
     runner.known["run-3"] = "succeeded"  # its supervisor outlived our terminal
-    bench.carry_out(again, runner, quiet)
+    execution.carry_out(again, runner, quiet)
     assert [t.runs for t in sweep.load(it.folder).trials] == [("run-1",), ("run-2",), ("run-3",), ("run-4",)]
     assert states(it) == ["succeeded"] * 4
 
@@ -139,9 +138,9 @@ def test_a_trial_that_came_to_nothing_while_nobody_watched_is_run_anew_and_not_c
 ) -> None:
     it, runner = open_sweep(tmp_path, Factors([1], repeats=1)), FakeRunner({1: ["power cut"]})
     with pytest.raises(KeyboardInterrupt):
-        bench.carry_out(it, runner, quiet)
+        execution.carry_out(it, runner, quiet)
     runner.known["run-1"] = became
-    bench.carry_out(it, runner, quiet)
+    execution.carry_out(it, runner, quiet)
     trial = sweep.load(it.folder).trials[0]
     assert (trial.state, trial.runs, trial.failures) == ("succeeded", ("run-1", "run-2"), 0)
 
@@ -149,27 +148,27 @@ def test_a_trial_that_came_to_nothing_while_nobody_watched_is_run_anew_and_not_c
 def test_a_trial_noted_but_never_started_is_run_under_a_new_id(tmp_path: Path) -> None:
     it, runner = open_sweep(tmp_path, Factors([1], repeats=1)), FakeRunner({1: ["power cut"]})
     with pytest.raises(KeyboardInterrupt):
-        bench.carry_out(it, runner, quiet)
+        execution.carry_out(it, runner, quiet)
     runner.known.clear()
-    bench.carry_out(it, runner, quiet)
+    execution.carry_out(it, runner, quiet)
     assert sweep.load(it.folder).trials[0].runs == ("run-2",)
 
 
 def test_a_stopped_trial_stops_the_sweep_which_goes_on_later(tmp_path: Path) -> None:
     factors = Factors([1, 2], repeats=1)
     it, runner = open_sweep(tmp_path, factors), FakeRunner({1: ["stopped"]})
-    with pytest.raises(bench.Stopped, match="run-1 was stopped") as stopped:
-        bench.carry_out(it, runner, quiet)
+    with pytest.raises(execution.Stopped, match="run-1 was stopped") as stopped:
+        execution.carry_out(it, runner, quiet)
     assert stopped.value.exit_code == 130
     assert states(it) == ["pending", "pending"]
-    bench.carry_out(open_sweep(tmp_path, factors), runner, quiet)
+    execution.carry_out(open_sweep(tmp_path, factors), runner, quiet)
     assert states(it) == ["succeeded", "succeeded"]
 
 
 def test_a_failed_trial_is_tried_again_and_then_marked_while_the_sweep_goes_on(tmp_path: Path) -> None:
     it = open_sweep(tmp_path, Factors([1, 2], repeats=1, retries=1))
     runner, said = FakeRunner({1: ["failed"], 2: ["failed"]}), list[str]()
-    bench.carry_out(it, runner, said.append)
+    execution.carry_out(it, runner, said.append)
     first, second = sweep.load(it.folder).trials
     assert (first.state, first.failures, first.runs, first.reason) == ("failed", 2, ("run-1", "run-2"), "it failed")
     assert second.state == "succeeded"
@@ -178,19 +177,19 @@ def test_a_failed_trial_is_tried_again_and_then_marked_while_the_sweep_goes_on(t
 
 def test_a_trial_that_fails_once_succeeds_with_its_second_run(tmp_path: Path) -> None:
     it = open_sweep(tmp_path, Factors([1], repeats=1))
-    bench.carry_out(it, FakeRunner({1: ["lost"]}), quiet)
+    execution.carry_out(it, FakeRunner({1: ["lost"]}), quiet)
     trial = sweep.load(it.folder).trials[0]
     assert (trial.state, trial.failures, trial.runs, trial.reason) == ("succeeded", 1, ("run-1", "run-2"), None)
-    assert bench.paths_of(trial, tmp_path) is not None
+    assert execution.paths_of(trial, tmp_path) is not None
 
 
 def test_failures_are_remembered_over_a_break(tmp_path: Path) -> None:
     it = open_sweep(tmp_path, Factors([1], repeats=1, retries=1))
     runner = FakeRunner({1: ["failed"], 2: ["power cut"]})
     with pytest.raises(KeyboardInterrupt):
-        bench.carry_out(it, runner, quiet)
+        execution.carry_out(it, runner, quiet)
     runner.known["run-2"] = "failed"
-    bench.carry_out(it, runner, quiet)
+    execution.carry_out(it, runner, quiet)
     assert sweep.load(it.folder).trials[0].failures == 2
     assert states(it) == ["failed"]
     assert len(runner.started) == 2
@@ -216,23 +215,23 @@ def test_a_sweep_is_not_continued_with_other_work(tmp_path: Path, monkeypatch: p
 
 def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_place(tmp_path: Path) -> None:
     design = crossed(SPEC, Factors([1]))
-    here = bench.open_sweep(design, bench.Recording(tmp_path, "here"), False, quiet)
-    there = bench.open_sweep(design, bench.Recording(tmp_path, "there", "kubernetes/team"), False, quiet)
+    here = execution.open_sweep(design, execution.Recording(tmp_path, "here"), False, quiet)
+    there = execution.open_sweep(design, execution.Recording(tmp_path, "there", "kubernetes/team"), False, quiet)
     assert (here.id, there.id) == ("here", "there")
     assert there.command.endswith("--seed 1 --on kubernetes/team")
-    assert bench.open_sweep(design, bench.Recording(tmp_path, "x", "kubernetes/team"), False, quiet) == there
+    assert execution.open_sweep(design, execution.Recording(tmp_path, "x", "kubernetes/team"), False, quiet) == there
 
 
 def test_a_finished_sweep_is_left_alone_by_the_same_command(tmp_path: Path) -> None:
     it = open_sweep(tmp_path, Factors([1], repeats=1))
-    bench.carry_out(it, FakeRunner(), quiet)
+    execution.carry_out(it, FakeRunner(), quiet)
     assert open_sweep(tmp_path, Factors([1], repeats=1), "sweep-2").id == "sweep-2"
 
 
 def test_two_processes_never_carry_out_one_sweep(tmp_path: Path) -> None:
     it = open_sweep(tmp_path, Factors([1], repeats=1))
     with it.held(), pytest.raises(RunInUse, match="another process"):
-        bench.carry_out(sweep.load(it.folder), FakeRunner(), quiet)
+        execution.carry_out(sweep.load(it.folder), FakeRunner(), quiet)
     assert states(it) == ["pending"]
 
 
@@ -248,7 +247,7 @@ def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
     it = open_sweep(tmp_path, Factors([2, 1], ["b:args+=--x 'y z',slots=2"], repeats=2, seed=7, retries=5))
     again = sweep.find("sweep", tmp_path)
     assert again == it
-    assert again.work == json.loads(json.dumps(work.identify(SPEC)))
+    assert again.work == json.loads(json.dumps(fingerprint.identify(SPEC)))
 
 
 def test_a_damaged_record_is_told_with_its_folder_and_hides_no_other(tmp_path: Path) -> None:

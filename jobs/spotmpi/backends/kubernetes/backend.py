@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import record
-from spotmpi.backends.base import Say
-from spotmpi.backends.kubernetes import fault_injection as faults
+from spotmpi.backends.kubernetes import fault_injection
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes import stop as stopping
 from spotmpi.backends.kubernetes.client import api as cluster_api
@@ -20,31 +19,28 @@ from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.backends.kubernetes.follow.state import submitted
 from spotmpi.backends.kubernetes.loop_thread import LoopThread, call
-from spotmpi.backends.kubernetes.submit import code as code_shipping
+from spotmpi.backends.kubernetes.submit import code, pod_templates, target
 from spotmpi.backends.kubernetes.submit import objects as submitting
-from spotmpi.backends.kubernetes.submit import pod_templates
-from spotmpi.backends.kubernetes.submit import target as cluster_offer
 from spotmpi.backends.kubernetes.submit.hourly_price import run_rate
 from spotmpi.backends.kubernetes.submit.keys import make_keys
 from spotmpi.backends.kubernetes.volume_access import Volume
-from spotmpi.backends.local import machine as local_machine
-from spotmpi.core import archives as ship
-from spotmpi.core import names
+from spotmpi.backends.local import machine
+from spotmpi.core import archives, names
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import NotPermitted, Problem, UnknownRun, UnreadableRun, wrong
+from spotmpi.core.errors import NotPermitted, Problem, UnknownRun, UnreadableRun, input_error
 from spotmpi.core.events import Event, Lines, Stream
+from spotmpi.core.progress import Say
 from spotmpi.images.build import build_for
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.local import Plan
 from spotmpi.runs import cache as run_cache
-from spotmpi.runs import fingerprint as work
-from spotmpi.runs import reader as runs
+from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.cache import Given, RunCache
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.validate import Surroundings
+from spotmpi.spec.validate import TargetCapabilities
 
 _MADE_LATER = "<made at submission>"
 
@@ -64,39 +60,39 @@ class KubernetesBackend:
         self._namespace = namespace or (environment.namespace if environment else None)
         self._environment = environment
 
-    def survey(self, spec: JobSpec) -> Surroundings:
+    def survey(self, spec: JobSpec) -> TargetCapabilities:
         """What `spotmpi.spec.validate` has to know; the GPUs are the scheduler's business."""
-        here = local_machine.survey(spec)
-        return Surroundings(
+        here = machine.survey(spec)
+        return TargetCapabilities(
             programs=here.programs,
             data_is_folder=True,
             code_is_folder=here.code_is_folder,
             tools=frozenset({"none", "mpirun", "torchrun"}),
             gpus=spec.resources.gpu * spec.world_size,
             variables=here.variables,
-            lasting=cluster_offer.lasting(spec, self._environment),
+            lasting=target.lasting(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
             rate=run_rate(spec, self._environment),
         )
 
     def plan(self, spec: JobSpec, run: str) -> Plan:
         """The run's objects in the order of creation, without its keys."""
-        offer = cluster_offer.make(spec, self._environment, self._api())
-        shipped = code_shipping.shipment(offer.spec, offer.site)
+        offer = target.make(spec, self._environment, self._api())
+        shipped = code.shipment(offer.spec, offer.target)
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
             keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
-            code={"pod.tar.gz": ship.pod_side(names.SOURCE), **(shipped.carried if shipped else {})},
+            code={"pod.tar.gz": archives.pod_side(names.SOURCE), **(shipped.carried if shipped else {})},
             user_code=shipped.facts if shipped else None,
-            work=work.identify(offer.spec, here=False),
+            work=fingerprint.identify(offer.spec, here=False),
             rate=run_rate(offer.spec, self._environment),
         )
-        objects = manifests.kubernetes_plan(offer.spec, offer.site, submission)
-        if offer.site.templates:
-            pod_templates.require_shape(manifests.pod_template(objects[0]), offer.site.templates)
+        objects = manifests.kubernetes_plan(offer.spec, offer.target, submission)
+        if offer.target.templates:
+            pod_templates.require_shape(manifests.pod_template(objects[0]), offer.target.templates)
         return {
-            **manifests.copied_plan(spec, run, self._api().context, offer.site.namespace),
+            **manifests.copied_plan(spec, run, self._api().context, offer.target.namespace),
             "notes": [*offer.notes, *([shipped.note] if shipped else [])],
             "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
             "owner": submission.owner,
@@ -111,9 +107,9 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / plan["run"])
         mounted = manifests.mounted(plan["objects"][0])
         # A run that is continued has a record here, which nobody may delete meanwhile.
-        with runs.lock(paths) if paths.folder.exists() else contextlib.nullcontext():
+        with reader.lock(paths) if paths.folder.exists() else contextlib.nullcontext():
             if mounted:
-                call(code_shipping.store(self._api(), plan, spec, Volume(*mounted), say))
+                call(code.store(self._api(), plan, spec, Volume(*mounted), say))
             created = call(submitting.create(self._api(), plan, say))
             run_cache.create(paths, spec.to_toml(), {**plan, "objects": created.objects}, created.submitted)
 
@@ -123,10 +119,10 @@ class KubernetesBackend:
         cached = self._cached(run)
         jobset = None if cached and cached.state in record.TERMINAL else call(self._find(run))
         if jobset is None:
-            return Stream(folder_events(runs.find(run, self.runs_folder), follow=False, alive=lambda: False))
+            return Stream(folder_events(reader.find(run, self.runs_folder), follow=False, alive=lambda: False))
         return Stream(self._live_events(paths, jobset, follow, wants_output=not follow))
 
-    def state(self, run: str) -> runs.RunState:
+    def state(self, run: str) -> reader.RunState:
         """What the run has come to: from this terminal's copy once that holds its end, else from the cluster."""
         cached = self._cached(run)
         if cached and cached.state in record.TERMINAL:
@@ -138,7 +134,7 @@ class KubernetesBackend:
             )
         return self._of_jobset(jobset) if jobset else self._without_jobset(run)
 
-    def _of_jobset(self, jobset: Object) -> runs.RunState:
+    def _of_jobset(self, jobset: Object) -> reader.RunState:
         """The state of a run that the cluster has, be it only that this version cannot read it."""
         run = jobset["metadata"]["name"]
         cached = self._cached(run)
@@ -147,38 +143,38 @@ class KubernetesBackend:
         try:
             return self._looked_at(run, jobset)
         except UnreadableRun as error:
-            known = cached or runs.RunState(run, str(self.runs_folder / run), run, runs.UNKNOWN)
+            known = cached or reader.RunState(run, str(self.runs_folder / run), run, reader.UNKNOWN)
             owner = manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER)
-            return replace(known, state=runs.UNKNOWN, reason=str(error), submitted=submitted(jobset), owner=owner)
+            return replace(known, state=reader.UNKNOWN, reason=str(error), submitted=submitted(jobset), owner=owner)
 
-    def _without_jobset(self, run: str) -> runs.RunState:
+    def _without_jobset(self, run: str) -> reader.RunState:
         """The state of a run that the namespace lacks: lost, unless its end is known or it is in another cluster."""
-        paths = runs.find(run, self.runs_folder)
-        found, api = runs.state(paths), self._api()
-        if found.state != runs.ELSEWHERE or runs.cluster_of(paths) not in _targets(api):
+        paths = reader.find(run, self.runs_folder)
+        found, api = reader.state(paths), self._api()
+        if found.state != reader.ELSEWHERE or reader.cluster_of(paths) not in _targets(api):
             return found
-        return replace(found, state=runs.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
+        return replace(found, state=reader.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
 
-    def _looked_at(self, run: str, jobset: Object) -> runs.RunState:
+    def _looked_at(self, run: str, jobset: Object) -> reader.RunState:
         """The state of a run that the cluster has; its copy alone cannot know that somebody carries it on."""
         paths = names.RunPaths(self.runs_folder / run)
         last = None
         for event in self._live_events(paths, jobset, follow=False):
             last = event if isinstance(event, Event) else None
-        found = runs.state(paths)
+        found = reader.state(paths)
         waiting = last is not None and last.kind == record.WAITING
-        found = with_counters(found, jobset, runs.earlier_attempts(paths), waiting)
+        found = with_counters(found, jobset, reader.earlier_attempts(paths), waiting)
         if found.state in record.TERMINAL:
             return found
         if last and waiting:
             return replace(found, state=record.WAITING, reason=last.reason)
-        return replace(found, state=runs.RUNNING)
+        return replace(found, state=reader.RUNNING)
 
-    def list(self) -> list[runs.RunState]:
+    def list(self) -> list[reader.RunState]:
         """The runs of the namespace and those that this terminal has copies of, oldest first."""
         there = {jobset["metadata"]["name"]: jobset for jobset in call(self._jobsets())}
         here = _targets(self._api())
-        gone = [paths.id for paths in runs.every(self.runs_folder) if runs.cluster_of(paths) in here]
+        gone = [paths.id for paths in reader.every(self.runs_folder) if reader.cluster_of(paths) in here]
         found = [self._of_jobset(jobset) for jobset in there.values()]
         found += [self._without_jobset(run) for run in gone if run not in there]
         return sorted(found, key=lambda state: (state.submitted or math.inf, state.id))
@@ -193,13 +189,13 @@ class KubernetesBackend:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
                 cache.take([Entry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 
-    def strike(self, run: str, node: int, how: str) -> None:
+    def inject_fault(self, run: str, node: int, how: str) -> None:
         """Evict or delete a node's pod, or kill the ranks in it."""
-        call(faults.strike(self._api(), run, node, how))
+        call(fault_injection.inject_fault(self._api(), run, node, how))
 
     def shell(self, run: str, node: int) -> Sequence[str]:
         """Kubectl exec into a node's pod."""
-        pod = call(faults.pod_of(self._api(), run, node))["metadata"]["name"]
+        pod = call(fault_injection.pod_of(self._api(), run, node))["metadata"]["name"]
         context = ["--context", self._context] if self._context else []
         there = ["--namespace", self._api().namespace, "--container", pods.CONTAINER, "--stdin", "--tty", pod]
         return ["kubectl", *context, "exec", *there, "--", "/bin/sh"]
@@ -215,12 +211,12 @@ class KubernetesBackend:
 
     def _volume_of(self, paths: names.RunPaths, jobset: Object | None) -> Volume:
         """Where a run's folder is, from the cluster, this terminal's copy, or the environment that was named."""
-        objects = [jobset] if jobset else runs.plan(paths).get("objects") if paths.plan.is_file() else None
+        objects = [jobset] if jobset else reader.plan(paths).get("objects") if paths.plan.is_file() else None
         if objects:
             return pulling.volume_of(manifests.mounted(objects[0]), paths.id)
         if self._environment is None:
             remedy = "neither the cluster nor this terminal knows it any more; name its environment with --on STACK"
-            raise wrong("run", paths.id, remedy)
+            raise input_error("run", paths.id, remedy)
         image, repository = next(iter(self._environment.repositories.items()))
         build = build_for(image, self._environment.has_gpus)
         return Volume(self._environment.volume_claim, build.reference(repository))
@@ -267,10 +263,12 @@ class KubernetesBackend:
         groups = () if isinstance(choice, list) else [group.name for group in choice.groups]
 
         def ask() -> str | None:
-            from spotmpi.aws import launch_failures as no_machine
+            from spotmpi.aws import launch_failures
             from spotmpi.aws.account import open_account
 
-            return no_machine.why_no_machine(open_account(environment.region), environment, groups, submitted(jobset))
+            return launch_failures.why_no_machine(
+                open_account(environment.region), environment, groups, submitted(jobset)
+            )
 
         return ask
 
@@ -283,11 +281,11 @@ class KubernetesBackend:
                 plan["owner"] = owner
             run_cache.create(paths, spec.to_toml(), plan, submitted(jobset))
 
-    def _cached(self, run: str) -> runs.RunState | None:
+    def _cached(self, run: str) -> reader.RunState | None:
         paths = names.RunPaths(self.runs_folder / run)
-        return runs.state(paths) if paths.events.is_file() else None
+        return reader.state(paths) if paths.events.is_file() else None
 
 
-def _targets(api: ClusterApi) -> tuple[runs.Target, runs.Target]:
+def _targets(api: ClusterApi) -> tuple[reader.ClusterName, reader.ClusterName]:
     """How copies name the namespace of *api*; those of older versions name no context where it was the current one."""
-    return runs.Target(api.context, api.namespace), runs.Target(None, api.namespace)
+    return reader.ClusterName(api.context, api.namespace), reader.ClusterName(None, api.namespace)

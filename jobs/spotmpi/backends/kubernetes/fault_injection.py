@@ -28,7 +28,7 @@ async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
     return pods[0]
 
 
-async def strike(api: ClusterApi, run: str, node: int, how: str) -> None:
+async def inject_fault(api: ClusterApi, run: str, node: int, how: str) -> None:
     """Evict a node's pod as a drain does, delete it, or kill the ranks in it."""
     pod = str((await pod_of(api, run, node))["metadata"]["name"])
     with told(f"{how} pod {pod}"):

@@ -12,16 +12,15 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from spotmpi.agent import pack, store
-from spotmpi.agent import pod_context as place
+from spotmpi.agent import pack, pod_context, store
 from spotmpi.agent.supervisor import LOCK
-from spotmpi.backends.base import Say
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
 from spotmpi.core import names
-from spotmpi.core.errors import RunInUse, SpotmpiError, wrong
+from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
+from spotmpi.core.progress import Say
 
 # What a terminal's copy knows better: it also has what happened before the first pod ran.
 _KEPT = ("events.jsonl", "spec.toml", "plan.yaml", LOCK)
@@ -44,7 +43,7 @@ async def pull(api: ClusterApi, paths: RunPaths, volume: Volume, say: Say, part:
         packed, unpacked = Path(aside, "run.tar"), Path(aside, "run")
         async with _access(api, paths.id, volume, say) as there:
             with packed.open("wb") as file:
-                folder = f"{place.RUNS}/{paths.id}"
+                folder = f"{pod_context.RUNS}/{paths.id}"
                 await there.read(["python3", "-c", _PACK, folder, part or ".", str(store.TAIL)], file)
         left_out = _unpack(packed, unpacked, paths.id)
         packed.unlink()
@@ -155,5 +154,5 @@ def _take_over(new: Path, folder: Path) -> None:
 def volume_of(mounted: tuple[str, str, tuple[str, ...]] | None, run: str) -> Volume:
     """The `Volume` of what a run's pods mount; InputError where it has none."""
     if mounted is None:
-        raise wrong("run", run, "has no run volume, so all that is left of it is what this terminal has")
+        raise input_error("run", run, "has no run volume, so all that is left of it is what this terminal has")
     return Volume(*mounted)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from lightkube import ApiError
 
-from spotmpi.agent import pod_context as place
+from spotmpi.agent import pod_context
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
 from spotmpi.backends.kubernetes.follow import start_limit
@@ -81,7 +81,7 @@ async def _is_stray(api: ClusterApi, jobset: Object) -> bool:
 
 async def _ask_agent(api: ClusterApi, pod: Object, reason: str) -> None:
     name = pod["metadata"]["name"]
-    await api.patch(cluster_api.POD, name, {"metadata": {"annotations": {place.STOP_ANNOTATION: reason}}})
+    await api.patch(cluster_api.POD, name, {"metadata": {"annotations": {pod_context.STOP_ANNOTATION: reason}}})
     limit = time.monotonic() + pod["spec"].get("terminationGracePeriodSeconds", 30) + 10
     while time.monotonic() < limit and await _running(api, name):
         await asyncio.sleep(0.2)

@@ -12,11 +12,11 @@ from typing import BinaryIO
 
 from lightkube import ApiError
 
-from spotmpi.backends.base import Say
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, told
 from spotmpi.backends.kubernetes.follow.waiting import Seen, why_waiting
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.progress import Say
 from spotmpi.plan import volume_pod
 
 PATIENCE = 300.0  # seconds for a node to take the pod and pull its image

@@ -14,21 +14,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spotmpi.agent import record
-from spotmpi.agent import stop_requests as requests
+from spotmpi.agent import record, stop_requests
 from spotmpi.agent.supervisor import LOCK
-from spotmpi.backends.base import Say
 from spotmpi.backends.local import machine as local_machine
 from spotmpi.core import names
-from spotmpi.core.errors import RunInUse, SpotmpiError, wrong
+from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
+from spotmpi.core.progress import Say
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.local import Plan, launch_plan
-from spotmpi.runs import fingerprint as work
-from spotmpi.runs import reader as runs
+from spotmpi.runs import fingerprint, reader
 from spotmpi.runs.folder import folder_events
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.validate import Surroundings
+from spotmpi.spec.validate import TargetCapabilities
 
 # What a launcher around us tells its ranks; ours would take it for their own.
 _OF_A_LAUNCHER = re.compile(
@@ -43,7 +41,7 @@ class LocalBackend:
     def __init__(self, runs_folder: Path) -> None:
         self.runs_folder = runs_folder
 
-    def survey(self, spec: JobSpec) -> Surroundings:
+    def survey(self, spec: JobSpec) -> TargetCapabilities:
         """What `spotmpi.spec.validate` has to know of this machine."""
         return local_machine.survey(spec)
 
@@ -52,8 +50,8 @@ class LocalBackend:
         paths = self._paths(run)
         machine = local_machine.describe(spec)
         if paths.plan.is_file() and spec.code is None:  # a run that is continued starts where it started at first
-            machine = replace(machine, folder=runs.plan(paths)["folder"])
-        return launch_plan(spec, paths, machine, work.identify(spec))
+            machine = replace(machine, folder=reader.plan(paths)["folder"])
+        return launch_plan(spec, paths, machine, fingerprint.identify(spec))
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
         """Make the run folder, or take up an old one, and start the run's supervisor."""
@@ -69,7 +67,7 @@ class LocalBackend:
             ) from error
         try:
             _hold(paths, lock)
-            requests.clear(str(paths.folder))
+            stop_requests.clear(str(paths.folder))
             _write_plan(paths, spec, plan)
             _start_supervisor(paths, lock)
         except OSError as error:
@@ -80,29 +78,29 @@ class LocalBackend:
     def events(self, run: str, follow: bool) -> Iterator[Event]:
         """All events of the run, read from its folder."""
         paths = self._own(run)
-        return folder_events(paths, follow, alive=lambda: runs.alive(paths))
+        return folder_events(paths, follow, alive=lambda: reader.alive(paths))
 
-    def state(self, run: str) -> runs.RunState:
+    def state(self, run: str) -> reader.RunState:
         """What the run has come to so far."""
-        return runs.state(runs.find(run, self.runs_folder))
+        return reader.state(reader.find(run, self.runs_folder))
 
-    def list(self) -> list[runs.RunState]:
+    def list(self) -> list[reader.RunState]:
         """All runs of the runs folder."""
-        return [runs.state(paths) for paths in runs.every(self.runs_folder)]
+        return [reader.state(paths) for paths in reader.every(self.runs_folder)]
 
     def stop(self, run: str, reason: str, now: bool) -> None:
         """Leave the request where the supervisor looks for it; a run that is over stays as it is."""
         paths = self._own(run)
-        if runs.alive(paths):
+        if reader.alive(paths):
             try:
-                requests.make(str(paths.folder), requests.KILL if now else requests.STOP, reason)
+                stop_requests.make(str(paths.folder), stop_requests.KILL if now else stop_requests.STOP, reason)
             except OSError as error:
                 raise SpotmpiError(f"cannot leave the request to stop in {paths.folder}: {error.strerror}") from error
 
-    def strike(self, run: str, node: int, how: str) -> None:
+    def inject_fault(self, run: str, node: int, how: str) -> None:
         """Kill rank 0; machines of which nodes could be taken away are not here."""
         if how != "kill" or node != 0:
-            raise wrong("--how", how, "a run on this machine has rank 0 to kill: use --node 0 --how kill")
+            raise input_error("--how", how, "a run on this machine has rank 0 to kill: use --node 0 --how kill")
         pid_file = self._own(run).folder / "rank-0.pid"
         try:
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
@@ -114,18 +112,18 @@ class LocalBackend:
 
     def pull(self, run: str, say: Say, part: str | None = None) -> Path:
         """A local run's folder is here already."""
-        return runs.find(run, self.runs_folder).folder
+        return reader.find(run, self.runs_folder).folder
 
     def shell(self, run: str, node: int) -> Sequence[str]:
         """A shell in the run's folder."""
-        folder = runs.find(run, self.runs_folder).folder
+        folder = reader.find(run, self.runs_folder).folder
         return ["env", "--chdir", str(folder), os.environ.get("SHELL", "/bin/sh")]
 
     def _own(self, run: str) -> names.RunPaths:
         """The paths of a run of this machine; InputError for one that goes on elsewhere, as far as is known here."""
-        paths = runs.find(run, self.runs_folder)
-        if (target := runs.cluster_of(paths)) and runs.state(paths).state not in record.TERMINAL:
-            raise wrong("--on", "local", f"run {paths.id} is in {target}: leave --on out")
+        paths = reader.find(run, self.runs_folder)
+        if (target := reader.cluster_of(paths)) and reader.state(paths).state not in record.TERMINAL:
+            raise input_error("--on", "local", f"run {paths.id} is in {target}: leave --on out")
         return paths
 
     def _paths(self, run: str) -> names.RunPaths:
@@ -140,7 +138,7 @@ def _hold(paths: names.RunPaths, lock: int, patience: float = 10.0) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() > deadline or runs.state(paths).state not in record.TERMINAL:
+            if time.monotonic() > deadline or reader.state(paths).state not in record.TERMINAL:
                 remedy = f"`spotmpi stop {paths.id}` ends it"
                 raise RunInUse(f"run {paths.id} is still going on; {remedy}") from None
         time.sleep(0.01)

@@ -11,19 +11,19 @@ from pathlib import Path
 
 from spotmpi.agent import launchers
 from spotmpi.core import names
-from spotmpi.images import environment as image_environment
+from spotmpi.images import environment
 from spotmpi.plan.local import Machine
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.validate import Surroundings
+from spotmpi.spec.validate import TargetCapabilities
 
 _PROCESSES = 1024  # beyond this nobody means it
 _BRINGS = {"mpirun": "openmpi==", "torchrun": "torch=="}  # launcher -> the locked requirement that brings it
 
 
-def survey(spec: JobSpec) -> Surroundings:
+def survey(spec: JobSpec) -> TargetCapabilities:
     """What `spotmpi.spec.validate` has to know; nothing is installed for it."""
-    return Surroundings(
-        programs={image: programs_of(image) for image in image_environment.known_images()},
+    return TargetCapabilities(
+        programs={image: programs_of(image) for image in environment.known_images()},
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
         code_is_folder=spec.code is None or _is_folder(spec.code),
         tools=frozenset({"none", *_tools(spec.image)}),
@@ -41,7 +41,7 @@ def _is_folder(path: str) -> bool:
 
 def _can_start(command: str, spec: JobSpec) -> bool:
     """Whether the first word of a command can be started; nobody knows yet what an image not installed brings."""
-    image_bin = image_environment.location(spec.image) / "bin" if spec.image in image_environment.known_images() else ""
+    image_bin = environment.location(spec.image) / "bin" if spec.image in environment.known_images() else ""
     if image_bin and not Path(image_bin).is_dir():
         return True
     path = spec.env.get("PATH") or f"{image_bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -52,7 +52,7 @@ def _can_start(command: str, spec: JobSpec) -> bool:
 
 def describe(spec: JobSpec) -> Machine:
     """What the plan has to know."""
-    image_bin = None if spec.image is None else image_environment.location(spec.image) / "bin"
+    image_bin = None if spec.image is None else environment.location(spec.image) / "bin"
     mpirun = str(image_bin / "mpirun") if image_bin else shutil.which("mpirun")
     return Machine(
         folder=spec.code or str(Path.cwd()),
@@ -75,7 +75,7 @@ def programs_of(image: str) -> tuple[str, ...]:
 def _tools(image: str | None) -> list[str]:
     if image is None:
         return [tool for tool, found in (("mpirun", shutil.which("mpirun")), ("torchrun", _has_torch())) if found]
-    lock = names.IMAGES / image / image_environment.LOCK
+    lock = names.IMAGES / image / environment.LOCK
     text = lock.read_text() if lock.is_file() else ""
     return [tool for tool, requirement in _BRINGS.items() if re.search(f"^{requirement}", text, re.MULTILINE)]
 

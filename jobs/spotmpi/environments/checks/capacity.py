@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spotmpi.aws import machine_types as machines
-from spotmpi.aws import quotas
+from spotmpi.aws import machine_types, quotas
 from spotmpi.environments.checks.finding import Check, Finding, Level, Subject
 from spotmpi.environments.stack_file import StackFile, StackGroup
 
@@ -18,8 +17,8 @@ def offers(subject: Subject) -> Iterator[Finding]:
     names = sorted({group.type for group in stack.groups if group.type})
     if not names:
         return
-    known = machines.machine_types(subject.aws, subject.region, names)
-    there = machines.offered(subject.aws, subject.region, names)
+    known = machine_types.machine_types(subject.aws, subject.region, names)
+    there = machine_types.offered(subject.aws, subject.region, names)
     for group in stack.groups:
         if group.type:
             yield _offer(stack, group, known.get(group.type), (group.type, stack.zone) in there)
@@ -32,7 +31,7 @@ def spot_quota(subject: Subject) -> Iterator[Finding]:
     groups = [group for group in subject.stack.groups if group.type and group.max and group.market == "spot"]
     if not groups:
         return
-    known = machines.machine_types(subject.aws, subject.region, sorted({group.type or "" for group in groups}))
+    known = machine_types.machine_types(subject.aws, subject.region, sorted({group.type or "" for group in groups}))
     used = quotas.running(subject.aws, subject.region)
     for code in sorted({quotas.quota_code(group.type or "") or "" for group in groups} - {""}):
         counted = [group for group in groups if quotas.quota_code(group.type or "") == code and group.type in known]
@@ -41,7 +40,7 @@ def spot_quota(subject: Subject) -> Iterator[Finding]:
             yield _quota(subject, group, known[group.type or ""].vcpus, code, limit - used[code])
 
 
-def _offer(stack: StackFile, group: StackGroup, kind: machines.MachineType | None, there: bool) -> Finding:
+def _offer(stack: StackFile, group: StackGroup, kind: machine_types.MachineType | None, there: bool) -> Finding:
     name = f"group {group.name}"
     elsewhere = f"spotmpi plan --types {group.type} --nodes {group.max or 1} --write {stack.stack}"
     if kind is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from spotmpi.aws import machine_types as machines
+from spotmpi.aws import machine_types
 from spotmpi.aws.eks_zones import default_second, second_zones, taken_by_eks
 from spotmpi.aws.one_zone_storage import one_zone_storage
 from spotmpi.environments.checks.finding import Check, Finding, Subject
@@ -34,7 +34,7 @@ def credentials(subject: Subject) -> Iterator[Finding]:
 
 def region(subject: Subject) -> Iterator[Finding]:
     """Whether the region exists and is enabled."""
-    name, enabled = subject.region, machines.regions(subject.aws)
+    name, enabled = subject.region, machine_types.regions(subject.aws)
     if name not in enabled:
         yield Finding("region", "error", f"there is no AWS region {name}", "change aws:region in the stack's file")
     elif not enabled[name]:
@@ -51,7 +51,7 @@ def zone(subject: Subject) -> Iterator[Finding]:
     stack = subject.stack
     if stack is None:
         return
-    zones = machines.zones(subject.aws, subject.region)
+    zones = machine_types.zones(subject.aws, subject.region)
     yield _first_zone(subject.region, stack, {each.name: each.id for each in zones})
     if stack.kind != "data" and stack.zone is not None:
         yield _second_zone(subject.region, stack, stack.zone, zones)
@@ -70,7 +70,7 @@ def _first_zone(region: str, stack: StackFile, ids: Mapping[str, str]) -> Findin
     return Finding("zone", "ok", f"{stack.zone} is {id}")
 
 
-def _second_zone(region: str, stack: StackFile, first: str, zones: Sequence[machines.Zone]) -> Finding:
+def _second_zone(region: str, stack: StackFile, first: str, zones: Sequence[machine_types.Zone]) -> Finding:
     name, fitting = stack.second_zone or default_second(region, first), second_zones(zones, first)
     id = next((each.id for each in zones if each.name == name), None)
     if name in fitting:

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 from spotmpi.aws import quotas
 from spotmpi.aws.account import Aws, open_account
-from spotmpi.aws.concurrent_calls import Gap
+from spotmpi.aws.concurrent_calls import CallFailure
 from spotmpi.aws.errors import CallFailed, CloudError
 from spotmpi.aws.machine_types import regions as all_regions
 from spotmpi.aws.quotas import Increase
-from spotmpi.core.errors import InputError, Problem, wrong
+from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.environments.zones.ranking import ranked
 from spotmpi.environments.zones.rows import Row, rows_of
 from spotmpi.environments.zones.survey import Survey, survey
@@ -71,7 +71,7 @@ def quota_to_ask_for(row: Row) -> int | None:
     if row.short == 0:
         return None
     if row.quota_code is None:
-        raise wrong(
+        raise input_error(
             "type", row.type, "no spot quota is known for this family; ask for it in the Service Quotas console"
         )
     if row.short is None or row.needed is None or row.running is None:
@@ -135,7 +135,7 @@ def _require_enabled(aws: Aws, regions: Sequence[str]) -> None:
 
 
 def _require_existing(found: Survey, types: Sequence[str], regions: Sequence[str]) -> None:
-    known = [facts.machines for facts in found.regions if not isinstance(facts.machines, Gap)]
+    known = [facts.machines for facts in found.regions if not isinstance(facts.machines, CallFailure)]
     if len(known) < len(found.regions):
         return
     missing = [each for each in types if not any(each in machines for machines in known)]
@@ -147,5 +147,5 @@ def _require_existing(found: Survey, types: Sequence[str], regions: Sequence[str
 
 
 def _increases(found: Survey) -> tuple[Increase, ...]:
-    asked = [each for facts in found.regions for each in facts.increases.values() if not isinstance(each, Gap)]
+    asked = [each for facts in found.regions for each in facts.increases.values() if not isinstance(each, CallFailure)]
     return tuple(sorted((each for some in asked for each in some), key=lambda each: each.created))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from spotmpi.aws import quotas
-from spotmpi.aws.concurrent_calls import Gap
+from spotmpi.aws.concurrent_calls import CallFailure
 from spotmpi.aws.eks_zones import second_zones, taken_by_eks
 from spotmpi.aws.environment_price import SYSTEM_TYPE, environment_price
 from spotmpi.aws.machine_types import Zone
@@ -66,9 +66,9 @@ def rows_of(survey: Survey, types: Sequence[str], nodes: int) -> list[Row]:
 
 
 def _zones(facts: RegionFacts) -> Iterator[Zone]:
-    if not isinstance(facts.zones, Gap):
+    if not isinstance(facts.zones, CallFailure):
         yield from facts.zones
-    elif not isinstance(facts.offered, Gap):
+    elif not isinstance(facts.offered, CallFailure):
         yield from (Zone(name, "") for name in sorted({zone for _, zone in facts.offered}))
 
 
@@ -83,7 +83,7 @@ def _row(survey: Survey, facts: RegionFacts, zone: Zone, machine: str, nodes: in
     on_demand = cells.known("on_demand", facts.on_demand[machine])
     scores = cells.known("score", survey.scores[machine])
     system = facts.on_demand[SYSTEM_TYPE]
-    cost = environment_price(nodes, price, None if isinstance(system, Gap) else system)
+    cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system)
     return Row(
         type=machine,
         region=facts.region,
@@ -101,7 +101,7 @@ def _row(survey: Survey, facts: RegionFacts, zone: Zone, machine: str, nodes: in
         efa=kind.efa if kind else None,
         one_zone=one_zone_storage(facts.region, zone.id) if zone.id else None,
         eks=taken_by_eks(zone.id) if zone.id else None,
-        second_zones=None if isinstance(facts.zones, Gap) else second_zones(facts.zones, zone.name),
+        second_zones=None if isinstance(facts.zones, CallFailure) else second_zones(facts.zones, zone.name),
         idle=cost.idle,
         busy=cost.busy,
         **_quota(cells, facts, machine, kind.vcpus if kind else None, nodes),
@@ -113,8 +113,8 @@ class _Cells:
     def __init__(self) -> None:
         self.gaps: dict[str, str] = {}
 
-    def known(self, name: str, value: Given | Gap) -> Given | None:
-        if isinstance(value, Gap):
+    def known(self, name: str, value: Given | CallFailure) -> Given | None:
+        if isinstance(value, CallFailure):
             self.gaps[name] = value.reason
             return None
         return value

@@ -12,7 +12,7 @@ from spotmpi.aws import machine_types as machines
 from spotmpi.aws import placement_scores as scores
 from spotmpi.aws import prices, quotas
 from spotmpi.aws.account import Aws
-from spotmpi.aws.concurrent_calls import Answer, Gap, Questions
+from spotmpi.aws.concurrent_calls import Answer, CallFailure, ConcurrentCalls
 from spotmpi.aws.environment_price import SYSTEM_TYPE
 from spotmpi.aws.machine_types import MachineType, Zone
 from spotmpi.aws.prices import SpotPrice
@@ -21,17 +21,17 @@ from spotmpi.aws.quotas import Increase
 
 @dataclass(frozen=True)
 class RegionFacts:
-    """What one region answered; a Gap stands where a call failed."""
+    """What one region answered; a CallFailure stands where a call failed."""
 
     region: str
-    zones: tuple[Zone, ...] | Gap
-    machines: Mapping[str, MachineType] | Gap
-    offered: frozenset[tuple[str, str]] | Gap
-    spot: Mapping[tuple[str, str], SpotPrice] | Gap
-    on_demand: Mapping[str, float | Gap | None]
-    limits: Mapping[str, int | Gap]
-    running: Counter[str] | Gap
-    increases: Mapping[str, tuple[Increase, ...] | Gap]
+    zones: tuple[Zone, ...] | CallFailure
+    machines: Mapping[str, MachineType] | CallFailure
+    offered: frozenset[tuple[str, str]] | CallFailure
+    spot: Mapping[tuple[str, str], SpotPrice] | CallFailure
+    on_demand: Mapping[str, float | CallFailure | None]
+    limits: Mapping[str, int | CallFailure]
+    running: Counter[str] | CallFailure
+    increases: Mapping[str, tuple[Increase, ...] | CallFailure]
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class Survey:
     """The answers of all regions, and the placement scores by type and zone id."""
 
     regions: tuple[RegionFacts, ...]
-    scores: Mapping[str, Mapping[str, int] | Gap]
+    scores: Mapping[str, Mapping[str, int] | CallFailure]
 
     @property
-    def gaps(self) -> tuple[Gap, ...]:
+    def gaps(self) -> tuple[CallFailure, ...]:
         """Every different thing that could not be learnt, in the order of the columns."""
-        found: dict[Gap, None] = {}
+        found: dict[CallFailure, None] = {}
         for facts in self.regions:
             single = (facts.zones, facts.machines, facts.offered, facts.spot)
             groups = (facts.on_demand, facts.limits, {"": facts.running}, facts.increases)
-            found |= {each: None for each in single if isinstance(each, Gap)}
-            found |= {each: None for group in groups for each in group.values() if isinstance(each, Gap)}
-        found |= {each: None for each in self.scores.values() if isinstance(each, Gap)}
+            found |= {each: None for each in single if isinstance(each, CallFailure)}
+            found |= {each: None for group in groups for each in group.values() if isinstance(each, CallFailure)}
+        found |= {each: None for each in self.scores.values() if isinstance(each, CallFailure)}
         return tuple(found)
 
 
@@ -68,7 +68,7 @@ class _Asked:
 
 def survey(aws: Aws, regions: Sequence[str], types: Sequence[str], nodes: int, now: datetime) -> Survey:
     """Asks for *types* in all *regions*, and for the scores of *nodes* machines; CloudError if nothing can be asked."""
-    with Questions() as questions:
+    with ConcurrentCalls() as questions:
         # The slowest first: scores and price lists have one call for each type.
         asked_scores = {
             each: questions.ask(partial(scores.placement_scores, aws, regions, each, nodes)) for each in types
@@ -80,7 +80,7 @@ def survey(aws: Aws, regions: Sequence[str], types: Sequence[str], nodes: int, n
         )
 
 
-def _ask(questions: Questions, aws: Aws, region: str, types: Sequence[str], now: datetime) -> _Asked:
+def _ask(questions: ConcurrentCalls, aws: Aws, region: str, types: Sequence[str], now: datetime) -> _Asked:
     asked = _Asked(
         zones=questions.ask(partial(machines.zones, aws, region)),
         machines=questions.ask(partial(machines.machine_types, aws, region, types)),

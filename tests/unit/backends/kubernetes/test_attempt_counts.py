@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from spotmpi.backends.kubernetes import backend as kubernetes
+from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.follow.attempt_counts import with_counters
 from spotmpi.core.names import RunPaths
 from spotmpi.plan import manifests
-from spotmpi.runs import cache as run_cache
-from spotmpi.runs import reader as run_records
+from spotmpi.runs import cache, reader
 from spotmpi.runs.reader import RunState
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod
 
@@ -22,7 +21,7 @@ from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, job
 def copy(runs_folder: Path, *events: dict[str, Any]) -> RunPaths:
     """Lay down the copy of a terminal that submitted the run, and has seen *events* of it since."""
     paths, spec = RunPaths(runs_folder / RUN), manifests.spec_of(jobset())
-    run_cache.create(paths, spec.to_toml(), manifests.copied_plan(spec, RUN, "this", "here"), 1000.0)
+    cache.create(paths, spec.to_toml(), manifests.copied_plan(spec, RUN, "this", "here"), 1000.0)
     with paths.events.open("a") as file:
         file.writelines(json.dumps({"t": 1000.0 + at, **event}) + "\n" for at, event in enumerate(events, 1))
     return paths
@@ -39,7 +38,7 @@ def test_a_terminal_that_looks_while_the_gang_restarts_knows_all_attempts(
     """It works: JobSet's counters. It fails: "attempts 0 (0 failures, 0 interruptions)" after fifteen."""
     counters = {"restarts": 15, "restartsCountTowardsMax": 2}
     there = FakeCluster([], [jobset(status=counters)])
-    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
     started = [{"event": "started", "attempt": each + 1, "failures": 0, "interruptions": each} for each in range(seen)]
     copy(runs, *started)
 
@@ -66,15 +65,15 @@ def test_a_copy_does_not_go_back_where_an_agent_has_lost_its_record(runs: Path) 
     """Without a run volume each attempt is an agent's first: it counts from the beginning."""
     first = {"event": "started", "attempt": 3, "failures": 1, "interruptions": 1}
     again = {"event": "started", "attempt": 1, "failures": 0, "interruptions": 0}
-    assert counts(run_records.state(copy(runs, first, again))) == (3, 1, 1)
+    assert counts(reader.state(copy(runs, first, again))) == (3, 1, 1)
 
 
 def test_a_continued_run_counts_failures_anew(runs: Path) -> None:
     failed = {"event": "failed", "failures": 3, "interruptions": 1}
     paths = copy(runs, {"event": "started", "attempt": 4, "failures": 2, "interruptions": 1}, failed)
     copy(runs, {"event": "started", "attempt": 5, "failures": 0, "interruptions": 0})
-    assert counts(run_records.state(paths)) == (5, 0, 0)
-    assert run_records.earlier_attempts(paths) == 4
+    assert counts(reader.state(paths)) == (5, 0, 0)
+    assert reader.earlier_attempts(paths) == 4
 
 
 def test_the_attempt_of_a_running_pod_is_not_waiting(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +81,6 @@ def test_the_attempt_of_a_running_pod_is_not_waiting(runs: Path, monkeypatch: py
     name = there.pods[0]["metadata"]["name"]
     started = {"t": 4e9, "event": "started", "attempt": 1, "failures": 0, "interruptions": 0}
     there.logs[name] = [json.dumps({"n": 1, "e": started}, separators=(",", ":"))]
-    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
     copy(runs)
     assert counts(KubernetesBackend(runs).state(RUN)) == (16, 0, 15)

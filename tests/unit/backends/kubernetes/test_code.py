@@ -17,15 +17,15 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.agent.node import unpack_code
-from spotmpi.agent.pod_context import Place
+from spotmpi.agent.pod_context import PodContext
 from spotmpi.backends.kubernetes import volume_access
 from spotmpi.backends.kubernetes.submit import code as code_shipping
 from spotmpi.backends.kubernetes.submit.code import shipment
 from spotmpi.core import code_folder
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.plan.cluster_target import Site
+from spotmpi.plan.cluster_target import ClusterTarget
 from spotmpi.plan.volume_pod import store_command
-from spotmpi.runs import fingerprint as work
+from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec, from_values
 from tests.unit.agent.gang import LIMIT, Gang
 from tests.unit.backends.kubernetes.volume_cluster import VOLUME, VolumeCluster
@@ -55,8 +55,8 @@ def spec(code: Path, **values: Any) -> JobSpec:
     return from_values({"command": ["./run.sh"], "launcher": "none", "code": str(code), **values})
 
 
-def site(volume: str | None) -> Site:
-    return Site(namespace="here", image="image", volume=volume, node_selector={}, tolerations=(), spread="any")
+def target(volume: str | None) -> ClusterTarget:
+    return ClusterTarget(namespace="here", image="image", volume=volume, node_selector={}, tolerations=(), spread="any")
 
 
 def test_what_git_ignores_stays_behind_in_a_checkout_and_out_of_one(code: Path) -> None:
@@ -99,7 +99,7 @@ def test_what_cannot_be_taken_along_is_named_with_a_remedy(
 
 
 def test_little_code_goes_in_the_config_map(code: Path) -> None:
-    found = shipment(spec(code), site(None))
+    found = shipment(spec(code), target(None))
     assert found is not None and not found.by_volume
     assert found.carried == {"user.tgz": found.packed.archive} and found.archive == "/spotmpi/config/user.tgz"
     assert found.facts == {
@@ -108,16 +108,16 @@ def test_little_code_goes_in_the_config_map(code: Path) -> None:
         "sha256": hashlib.sha256(found.packed.archive).hexdigest(),
     }
     assert found.note == f"code: 4 files, 0 kB ({found.packed.digest}), by ConfigMap"
-    assert shipment(from_values({"command": ["true"]}), site(None)) is None
+    assert shipment(from_values({"command": ["true"]}), target(None)) is None
 
 
 def test_much_code_goes_by_the_run_volume_or_not_at_all(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spotmpi.core.archives.LARGEST", 100)
-    found = shipment(spec(code), site("claim"))
+    found = shipment(spec(code), target("claim"))
     assert found is not None and found.carried == {}
     assert found.archive == f"/spotmpi/volume/code/{found.packed.digest}.tgz" and "by the run volume" in found.note
     with pytest.raises(InputError, match=r"0 kB go without a run volume; set kubernetes\.volume"):
-        shipment(spec(code), site(None))
+        shipment(spec(code), target(None))
 
 
 class Store(VolumeCluster):
@@ -198,7 +198,7 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
     packed = code_folder.pack(code)
     archive, folder = tmp_path / "user.tgz", tmp_path / "user"
     facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
-    here = Place({"code": facts, "folder": str(folder)}, 0, 0, "", "")
+    here = PodContext({"code": facts, "folder": str(folder)}, 0, 0, "", "")
     for damaged, said in ((packed.archive[:50], "it has 50 of"), (code_folder.pack(code / "lib").archive, "it has")):
         archive.write_bytes(damaged)
         with pytest.raises(OSError, match=f"is damaged: {said} .*; start the run again, which uploads it anew"):
@@ -234,9 +234,9 @@ def test_a_run_starts_with_its_code_or_ends_with_what_is_wrong_with_it(
 
 
 def test_code_makes_runs_different_work_and_what_is_ignored_does_not(code: Path) -> None:
-    before = work.identify(spec(code), here=False)
+    before = fingerprint.identify(spec(code), here=False)
     (code / "notes.log").write_text("more")
-    assert not work.differences(before, work.identify(spec(code), here=False))
+    assert not fingerprint.differences(before, fingerprint.identify(spec(code), here=False))
     (code / "lib" / "data.py").write_text("x = 1\n")
-    (difference,) = work.differences(before, work.identify(spec(code), here=False))
+    (difference,) = fingerprint.differences(before, fingerprint.identify(spec(code), here=False))
     assert difference.startswith("code.code: ")

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.api import cleanup as cleaning
+from spotmpi.api import cleanup
 from spotmpi.api import runs as api
-from spotmpi.backends import targets as choose
-from spotmpi.backends.base import Say
+from spotmpi.backends import targets
 from spotmpi.backends.kubernetes import backend as kubernetes
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
-from spotmpi.backends.kubernetes.submit import objects as submitting
+from spotmpi.backends.kubernetes.submit import objects
 from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
+from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
 from spotmpi.plan.local import Plan
-from spotmpi.runs import cache as run_cache
-from spotmpi.runs import reader as run_records
+from spotmpi.runs import cache, reader
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
 
 
@@ -27,7 +26,7 @@ def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> Run
     """Lay down the copy of a run that was submitted in 1970."""
     paths = RunPaths(runs_folder / run)
     spec = manifests.spec_of(jobset())
-    run_cache.create(paths, spec.to_toml(), manifests.copied_plan(spec, run, context, "here"), 1000.0)
+    cache.create(paths, spec.to_toml(), manifests.copied_plan(spec, run, context, "here"), 1000.0)
     return paths
 
 
@@ -52,7 +51,7 @@ def clean(folder: Path, said: list[str] | None = None) -> list[str]:
 def test_a_run_that_goes_on_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -> None:
     """It works: elsewhere, and who can tell. It fails: lost, as if nobody were left to end it."""
     copy(runs)
-    (state,) = api.list_runs(choose.Where(choose.LOCAL, runs))
+    (state,) = api.list_runs(targets.Target(targets.LOCAL, runs))
     assert (state.state, state.over) == ("elsewhere", False)
     assert state.reason == f"it is in namespace here of context this; `spotmpi status {RUN}` asks there"
 
@@ -108,15 +107,15 @@ def test_a_copy_names_the_cluster_also_where_that_was_the_current_one(runs: Path
     assert runs_of(runs) == [("this", "here")]
 
 
-def runs_of(folder: Path) -> list[run_records.Target | None]:
-    return [run_records.cluster_of(paths) for paths in run_records.every(folder)]
+def runs_of(folder: Path) -> list[reader.ClusterName | None]:
+    return [reader.cluster_of(paths) for paths in reader.every(folder)]
 
 
 @pytest.mark.parametrize("verb", ["events", "stop"])
 def test_the_backend_of_this_machine_leaves_a_run_of_a_cluster_alone(runs: Path, verb: str) -> None:
     """It works: one line. It fails: `stop` waits for ever, `logs` tells that its supervisor is gone."""
     copy(runs)
-    here = choose.Where(choose.LOCAL, runs)
+    here = targets.Target(targets.LOCAL, runs)
     calls: dict[str, Callable[[], object]] = {
         "events": lambda: api.logs(RUN, True, here),
         "stop": lambda: api.stop(RUN, where=here),
@@ -129,7 +128,7 @@ def test_a_record_that_somebody_writes_is_not_deleted(runs: Path) -> None:
     """It works: kept, with a line. It fails: `--resume` finds its folder gone while it submits."""
     paths, said = copy(runs), list[str]()
     ended(paths)
-    with run_records.lock(paths):
+    with reader.lock(paths):
         assert clean(runs, said) == []
     assert said == [f"{RUN} is kept: another process writes the record of run {RUN}; try again later"]
     assert clean(runs) == [RUN]
@@ -143,21 +142,21 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     ended(paths)
     deleted: list[list[str]] = []
 
-    async def create(api: FakeCluster, plan: Plan, say: Say) -> submitting.Created:
+    async def create(api: FakeCluster, plan: Plan, say: Say) -> objects.Created:
         deleted.append(clean(runs))
-        return submitting.Created([], 2000.0)
+        return objects.Created([], 2000.0)
 
-    monkeypatch.setattr(submitting, "create", create)
+    monkeypatch.setattr(objects, "create", create)
     plan = {"run": RUN, "name": "digits", "objects": [jobset()]}
     KubernetesBackend(runs).submit(manifests.spec_of(jobset()), plan, print)
     assert deleted == [[]]
-    assert [event["event"] for event in run_records.lines(paths.events)] == ["submitted", "stopped", "submitted"]
+    assert [event["event"] for event in reader.lines(paths.events)] == ["submitted", "stopped", "submitted"]
 
 
 def test_a_record_that_was_continued_after_it_was_found_old_is_kept(runs: Path) -> None:
     paths, said = copy(runs), list[str]()
     ended(paths)
-    found = cleaning.old_runs(runs, 1e12, said.append)
+    found = cleanup.old_runs(runs, 1e12, said.append)
     copy(runs)
-    assert cleaning.delete_records(found, said.append) == []
+    assert cleanup.delete_records(found, said.append) == []
     assert said == [f"{RUN} is kept: it has been resumed"]

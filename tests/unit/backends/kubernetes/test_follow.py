@@ -12,8 +12,8 @@ import pytest
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.follow import run as cluster_follow
+from spotmpi.backends.kubernetes.client import api
+from spotmpi.backends.kubernetes.follow import run
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
@@ -59,8 +59,8 @@ def look(cluster: FakeCluster, of: Object) -> list[Event]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_follow, "TALK", 0.02)
-    monkeypatch.setattr(cluster_follow, "LAST_WORDS", 1.0)
+    monkeypatch.setattr(run, "TALK", 0.02)
+    monkeypatch.setattr(run, "LAST_WORDS", 1.0)
 
 
 def printed(number: int, kind: str, **values: Any) -> str:
@@ -76,7 +76,7 @@ def test_the_reason_of_a_wait_is_told_once_and_again_when_it_changes() -> None:
 
     def script(events: list[Event]) -> None:
         if len(events) == 1:
-            cluster.put(cluster_api.POD, "MODIFIED", unscheduled(0, "0/3 nodes: insufficient memory"))
+            cluster.put(api.POD, "MODIFIED", unscheduled(0, "0/3 nodes: insufficient memory"))
 
     events = follow(cluster, jobset(), script, enough=2)
     assert [event.kind for event in events] == [record.WAITING, record.WAITING]
@@ -159,7 +159,7 @@ def test_the_end_comes_last_also_where_a_nodes_clock_is_ahead() -> None:
     cluster.logs[name] = [json.dumps({"n": 1, "e": late}, separators=(",", ":"))]
     going = jobset()
     going["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
-    events = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, "DELETED", going))
+    events = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, "DELETED", going))
     assert [event.kind for event in events] == [record.RESTARTED, record.STOPPED]
     assert events[1].time > events[0].time
 
@@ -177,8 +177,8 @@ def test_another_terminals_end_is_told_with_its_reason() -> None:
     def script(events: list[Event]) -> None:
         given_up = jobset()
         given_up["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] = "limits.start (600s) is over"
-        cluster.put(cluster_api.JOBSET, "MODIFIED", given_up)
-        cluster.put(cluster_api.JOBSET, "DELETED", given_up)
+        cluster.put(api.JOBSET, "MODIFIED", given_up)
+        cluster.put(api.JOBSET, "DELETED", given_up)
 
     end = follow(cluster, jobset(), script)[-1]
     assert (end.kind, end.reason) == (record.FAILED, "limits.start (600s) is over")
@@ -186,7 +186,7 @@ def test_another_terminals_end_is_told_with_its_reason() -> None:
 
 def test_a_deleted_jobset_is_a_stopped_run() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU")])
-    end = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, "DELETED", jobset()))[-1]
+    end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, "DELETED", jobset()))[-1]
     assert (end.kind, end.reason) == (record.STOPPED, "its JobSet was deleted")
 
 
@@ -196,10 +196,8 @@ def test_a_stop_elsewhere_is_told_with_its_reason_before_the_last_pod_has_gone()
     def script(events: list[Event]) -> None:
         going = jobset()
         going["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
-        cluster.put(cluster_api.JOBSET, "MODIFIED", going)
-        cluster.put(
-            cluster_api.JOBSET, "MODIFIED", going | {"metadata": {**going["metadata"], "deletionTimestamp": "x"}}
-        )
+        cluster.put(api.JOBSET, "MODIFIED", going)
+        cluster.put(api.JOBSET, "MODIFIED", going | {"metadata": {**going["metadata"], "deletionTimestamp": "x"}})
 
     end = follow(cluster, jobset(), script)[-1]
     assert (end.kind, end.reason) == (record.STOPPED, "enough")
@@ -208,7 +206,7 @@ def test_a_stop_elsewhere_is_told_with_its_reason_before_the_last_pod_has_gone()
 def test_a_jobset_that_went_while_the_api_was_away_is_a_stopped_run() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU")])
     gone: Object = {"items": []}
-    end = follow(cluster, jobset(), lambda events: cluster.put(cluster_api.JOBSET, cluster_api.AGAIN, gone))[-1]
+    end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, api.AGAIN, gone))[-1]
     assert end.kind == record.STOPPED
 
 
@@ -218,8 +216,8 @@ def test_the_agents_own_words_on_the_end_come_before_the_jobsets() -> None:
     cluster.logs[leader["metadata"]["name"]] = [printed(1, "started", attempt=1), printed(2, "failed", reason="why")]
 
     def script(events: list[Event]) -> None:
-        cluster.put(cluster_api.JOBSET, "MODIFIED", jobset(status=failed("jobset failed due to exit code 78")))
-        cluster.put(cluster_api.POD, "MODIFIED", pod(0, "Failed"))
+        cluster.put(api.JOBSET, "MODIFIED", jobset(status=failed("jobset failed due to exit code 78")))
+        cluster.put(api.POD, "MODIFIED", pod(0, "Failed"))
 
     events = follow(cluster, jobset(), script)
     assert [(event.kind, event.reason) for event in events] == [(record.STARTED, None), (record.FAILED, "why")]
@@ -285,14 +283,14 @@ def test_a_worker_that_was_killed_for_memory_is_told_before_the_next_attempt() -
 
 def test_a_refused_watch_ends_the_stream_with_the_refusal() -> None:
     cluster = FakeCluster([])
-    cluster.refuses[cluster_api.POD] = refused(403)
+    cluster.refuses[api.POD] = refused(403)
     with pytest.raises(ApiError):
         follow(cluster, jobset())
 
 
 def test_events_that_may_not_be_read_are_done_without() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU")])
-    cluster.refuses[cluster_api.EVENT] = refused(403)
+    cluster.refuses[api.EVENT] = refused(403)
     (event,) = follow(cluster, jobset(), enough=1)
     assert "no GPU" in str(event.reason)
     assert "no GPU" in str(look(cluster, jobset())[0].reason)
@@ -303,7 +301,7 @@ def test_pods_that_went_while_the_api_was_away_are_forgotten() -> None:
 
     def script(events: list[Event]) -> None:
         if len(events) == 1:
-            cluster.put(cluster_api.POD, cluster_api.AGAIN, {"items": [unscheduled(1, "no memory")]})
+            cluster.put(api.POD, api.AGAIN, {"items": [unscheduled(1, "no memory")]})
 
     events = follow(cluster, jobset(), script, enough=2)
     assert "2/2 nodes: no GPU" in str(events[0].reason)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.follow import replay as replaying
+from spotmpi.backends.kubernetes.follow import replay
 from spotmpi.backends.kubernetes.follow.replay import Replayer
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.plan import manifests
@@ -34,7 +34,7 @@ class Pods:
 
 @pytest.fixture
 def jobset(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(replaying, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(replay, "PAUSES", (0.0, 0.0, 0.0))
     monkeypatch.setattr(manifests, "mounted", lambda jobset: None)
     return {"metadata": {"name": "digits-1"}}
 

@@ -8,11 +8,11 @@ import pytest
 
 from spotmpi.agent import record
 from spotmpi.api import runs as api
-from spotmpi.backends.kubernetes import backend as kubernetes
+from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.follow import folder_reading
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry
@@ -28,7 +28,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """The cluster of every context, which lets nobody read logs, as RBAC without `pods/log` does."""
     there = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset()])
     there.refuses["log"] = refused(403)
-    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
     return there
 
 
@@ -82,7 +82,7 @@ def test_logs_that_cannot_show_anything_fail_and_status_does_not(
     runs: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holding(monkeypatch, NotPermitted("not permitted"))
-    where = Where("kubernetes", runs)
+    where = Target("kubernetes", runs)
     with pytest.raises(NotPermitted, match=r"ask for `get` on `pods/log` \(not permitted\)"):
         list(api.logs(RUN, False, where))
     assert api.status(RUN, where).state == "running"

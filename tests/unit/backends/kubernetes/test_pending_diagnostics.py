@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spotmpi.backends.kubernetes.follow import autoscaler
-from spotmpi.backends.kubernetes.follow import pending_diagnostics as beyond
-from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask, Beyond
+from spotmpi.backends.kubernetes.follow import autoscaler, pending_diagnostics
+from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask, PendingDiagnostics
 from spotmpi.backends.kubernetes.follow.waiting import Seen, why_waiting
 from spotmpi.core.errors import SpotmpiError
 from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, refused, stamp
@@ -135,7 +134,7 @@ def node_event(reason: str, message: str, age: float = 10, node: str = "n-1") ->
 def said(cluster: FakeCluster, pod: Object, ask: Ask | None = None, looks: int = 1) -> str | None:
     """The wait line of a run of one pod, submitted a minute ago, after some looks."""
     seen = Seen({"a": pod})
-    it = Beyond(cluster, ask)  # type: ignore[arg-type]
+    it = PendingDiagnostics(cluster, ask)  # type: ignore[arg-type]
     for _ in range(looks):
         asyncio.run(it.look(seen, time.time() - 60))
     return why_waiting(seen, "run-1", 1)
@@ -186,7 +185,7 @@ def test_events_of_other_nodes_and_times_and_what_is_over_are_passed_over(
 
 def test_a_node_that_does_not_answer_is_told_with_what_its_events_say(cluster: FakeCluster) -> None:
     seen = Seen({"a": bound("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
-    asyncio.run(Beyond(cluster, None).look(seen, time.time() - 60))  # type: ignore[arg-type]
+    asyncio.run(PendingDiagnostics(cluster, None).look(seen, time.time() - 60))  # type: ignore[arg-type]
     line = why_waiting(seen, "run-1", 1)
     assert line and line.startswith("1/1 nodes: n-1 does not answer")
     assert line.endswith("; node n-1: SpotInterruption: Spot Instance will be reclaimed")
@@ -209,7 +208,7 @@ def test_everybody_is_asked_now_and_then_whatever_the_number_of_looks(
     line = said(cluster, pod, lambda: asked.append(1), looks=5)
     assert len(cluster.asked) == 1 and len(asked) == (pod["spec"] == {})
     assert line and ("full" in line or "SpotInterruption" in line)
-    monkeypatch.setattr(beyond, "LOOK", 0.0)
+    monkeypatch.setattr(pending_diagnostics, "LOOK", 0.0)
     cluster.asked.clear()
     said(cluster, pod, looks=3)
     assert len(cluster.asked) == 3
@@ -222,7 +221,7 @@ def test_nobody_is_asked_about_pods_that_run(cluster: FakeCluster) -> None:
 
 def test_a_pod_that_got_its_node_needs_no_machine_any_more(cluster: FakeCluster) -> None:
     seen = Seen({"a": unscheduled()})
-    it = Beyond(cluster, None)  # type: ignore[arg-type]
+    it = PendingDiagnostics(cluster, None)  # type: ignore[arg-type]
     asyncio.run(it.look(seen, time.time() - 60))
     assert seen.beyond
     seen.pods = {"a": bound()}

@@ -51,7 +51,7 @@ class FakePod:
         answer = self.answers.pop(0)
         if answer[:1] == [SILENT]:
             answer = answer[1:]
-            await asyncio.sleep(pod_log.SILENCE * 5)
+            await asyncio.sleep(pod_log.HEARTBEAT_TIMEOUT * 5)
         lines = [item for item in answer if not isinstance(item, Exception)]
         for start in range(0, len(lines), self.at_once):
             yield "\n".join(lines[start : start + self.at_once])
@@ -79,7 +79,7 @@ class FakePod:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_log, "RETRY", 0)
-    monkeypatch.setattr(pod_log, "SILENCE", 0.02)
+    monkeypatch.setattr(pod_log, "HEARTBEAT_TIMEOUT", 0.02)
 
 
 def numbers(entries: list[Entry]) -> list[int]:

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from lightkube import ApiError
 
-from spotmpi.backends.kubernetes import stop as stopping
+from spotmpi.backends.kubernetes import stop
 from spotmpi.core import names
 from spotmpi.plan import manifests
 
@@ -52,7 +52,7 @@ class Namespace:
 
 
 def left(there: Namespace, *jobsets: Object) -> list[str]:
-    found = asyncio.run(stopping.without_strays(there, jobsets))  # type: ignore[arg-type]
+    found = asyncio.run(stop.without_strays(there, jobsets))  # type: ignore[arg-type]
     return [each["metadata"]["name"] for each in found]
 
 

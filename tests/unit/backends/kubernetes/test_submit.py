@@ -14,16 +14,16 @@ import pytest
 from lightkube import ApiError
 
 from spotmpi.agent import ssh
-from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit.keys import make_keys
 from spotmpi.core.errors import NotPermitted, RunInUse
-from spotmpi.plan.cluster_target import Site
+from spotmpi.plan.cluster_target import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.spec.job import from_values
 
 Object = dict[str, Any]
-SITE = Site("here", "any:1", None, {}, (), "any")
+TARGET = ClusterTarget("here", "any:1", None, {}, (), "any")
 
 
 MADE = "2026-11-20T11:00:00Z"
@@ -59,7 +59,7 @@ class Namespace:
         return next((each for each in self.made if each["kind"] == kind), None)
 
     async def list(self, kind: str) -> Sequence[Object]:
-        assert kind == cluster_api.NETWORK_POLICY
+        assert kind == api.NETWORK_POLICY
         if self.policies is None:
             raise refused(403, "networkpolicies is forbidden")
         return self.policies
@@ -84,7 +84,7 @@ def refused(code: int, message: str) -> ApiError:
 def plan(ssh_secret: str | None, *forward: str, nodes: int = 2) -> Object:
     spec = from_values({"command": ["x"], "nodes": nodes, "launcher": "mpirun", "forward": list(forward)})
     keys = dict.fromkeys([*make_keys(), *(f"env.{name}" for name in forward)], "later")
-    objects = kubernetes_plan(spec, SITE, Submission("x-1", "ann", keys, {}, {}))
+    objects = kubernetes_plan(spec, TARGET, Submission("x-1", "ann", keys, {}, {}))
     return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
 
 
@@ -228,7 +228,7 @@ def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_wait
 
 def test_a_name_that_is_taken_is_told() -> None:
     there = Namespace()
-    there.made.append({"kind": cluster_api.JOBSET, "metadata": {}})
+    there.made.append({"kind": api.JOBSET, "metadata": {}})
     with pytest.raises(RunInUse, match="run x-1 exists in here already"):
         submit(there, plan(None))
 

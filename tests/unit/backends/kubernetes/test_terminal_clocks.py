@@ -13,14 +13,14 @@ import pytest
 
 from spotmpi.agent import record
 from spotmpi.api import runs as api
-from spotmpi.backends.kubernetes import backend as kubernetes
+from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.client.clock import ClusterClock
-from spotmpi.backends.targets import Where
+from spotmpi.backends.targets import Target
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import reader as run_records
+from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
 from tests.unit.backends.kubernetes.served_api import Server
 from tests.unit.backends.kubernetes.test_client import api_at
@@ -49,7 +49,7 @@ class Training(FakeCluster):
 
 def training(ahead: float, monkeypatch: pytest.MonkeyPatch) -> Training:
     there = Training([], ahead=ahead)
-    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
     return there
 
 
@@ -59,12 +59,12 @@ def test_a_run_is_followed_to_its_end(ahead: float, runs: Path, monkeypatch: pyt
     there = training(ahead, monkeypatch)
     shown: list[Event] = []
 
-    state = api.run(SPEC, where=Where("kubernetes", runs), watch=shown.append)
+    state = api.run(SPEC, where=Target("kubernetes", runs), watch=shown.append)
 
     assert [event.kind for event in shown] == ["submitted", "started", "succeeded"]
     assert (state.state, state.attempt) == ("succeeded", 1)
     assert state.submitted is not None and abs(state.submitted - there.now()) < 60
-    kinds = [event["event"] for event in run_records.lines(RunPaths(Path(state.folder)).events)]
+    kinds = [event["event"] for event in reader.lines(RunPaths(Path(state.folder)).events)]
     assert kinds == ["submitted", "started", "succeeded"], "the copy is as whole as what was shown"
 
 
@@ -73,7 +73,7 @@ def test_agents_count_the_limits_from_the_clusters_moment(
     ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = training(ahead, monkeypatch)
-    api.run(SPEC, where=Where("kubernetes", runs), detach=True)
+    api.run(SPEC, where=Target("kubernetes", runs), detach=True)
     (parts,) = [each for each in there.created if each["kind"] == "ConfigMap"]
     assert abs(json.loads(parts["data"]["plan.json"])["submitted"] - there.now()) < 60
 
@@ -83,14 +83,14 @@ def test_a_continued_run_is_shown_from_its_continuation_on(
     ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training(ahead, monkeypatch)
-    paths = RunPaths(Path(api.run(SPEC, where=Where("kubernetes", runs), detach=True).folder))
+    paths = RunPaths(Path(api.run(SPEC, where=Target("kubernetes", runs), detach=True).folder))
     paths.events.write_text(
         '{"t": 1.0, "event": "submitted"}\n{"t": 2.0, "event": "started"}\n{"t": 3.0, "event": "failed"}\n'
     )
     shown: list[Event] = []
     again = training(ahead, monkeypatch)
     again.namespace = "default"
-    api.resume(paths.id, where=Where("kubernetes", runs), watch=shown.append)
+    api.resume(paths.id, where=Target("kubernetes", runs), watch=shown.append)
     assert [event.kind for event in shown] == ["submitted", "started", "succeeded"]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.api import runs as api
-from spotmpi.backends.kubernetes import backend as kubernetes
-from spotmpi.backends.targets import Where
+from spotmpi.backends.kubernetes import backend
+from spotmpi.backends.targets import Target
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import cost
 from spotmpi.plan import manifests
@@ -42,7 +42,7 @@ UNREADABLE: dict[str, Callable[[], Object]] = {
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """The cluster of every context: it has the run, whose node 0 trains."""
     there = FakeCluster([pod(0, "Running")], [jobset()])
-    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
     return there
 
 
@@ -52,7 +52,7 @@ def test_a_jobset_that_cannot_be_read_has_a_line_of_its_own_in_the_list(
 ) -> None:
     """It works: two rows. It fails: a traceback for everybody in the namespace."""
     cluster.jobsets.append(UNREADABLE[reason]())
-    first, second = api.list_runs(Where("kubernetes", runs))
+    first, second = api.list_runs(Target("kubernetes", runs))
     assert (first.id, first.state, first.over) == (OTHER, "unknown", False)
     assert str(first.reason).startswith(reason)
     assert (second.id, second.state) == (RUN, "running")
@@ -60,14 +60,14 @@ def test_a_jobset_that_cannot_be_read_has_a_line_of_its_own_in_the_list(
 
 def test_a_missing_owner_is_no_reason_not_to_show_a_run(runs: Path, cluster: FakeCluster) -> None:
     del cluster.jobsets[0]["metadata"]["annotations"][manifests.ANNOTATION_OWNER]
-    assert [(state.state, state.owner) for state in api.list_runs(Where("kubernetes", runs))] == [("running", None)]
+    assert [(state.state, state.owner) for state in api.list_runs(Target("kubernetes", runs))] == [("running", None)]
 
 
 def test_a_run_that_cannot_be_read_has_a_state_can_be_stopped_and_cannot_be_followed(
     runs: Path, cluster: FakeCluster
 ) -> None:
     cluster.jobsets[:], cluster.pods[:] = [newer()], []
-    where = Where("kubernetes", runs)
+    where = Target("kubernetes", runs)
     assert (api.status(OTHER, where).state, api.status(OTHER, where).owner) == ("unknown", "her")
     with pytest.raises(SpotmpiError, match="upgrade spotmpi"):
         list(api.logs(OTHER, True, where))
@@ -80,11 +80,11 @@ def test_a_suspended_jobset_of_another_version_is_not_taken_for_a_broken_submiss
 ) -> None:
     """It works: left to its queue. It fails: deleted by whoever lists runs, for it has no parts of a name we know."""
     cluster.jobsets.append(other(newer()["metadata"]["annotations"], suspend=True))
-    api.list_runs(Where("kubernetes", runs))
+    api.list_runs(Target("kubernetes", runs))
     assert cluster.deleted == []
 
 
 def test_the_cost_of_an_environment_says_whose_nodes_it_cannot_tell(runs: Path, cluster: FakeCluster) -> None:
     cluster.jobsets.append(newer())
-    (note,) = cost._look_at_runs(Where("kubernetes", runs))
+    (note,) = cost._look_at_runs(Target("kubernetes", runs))
     assert note.startswith(f"nodes of {OTHER} count as idle: this version cannot read JobSet {OTHER}")

@@ -10,8 +10,8 @@ import pytest
 
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes import volume_access
-from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.follow import run as cluster_follow
+from spotmpi.backends.kubernetes.client import api
+from spotmpi.backends.kubernetes.follow import run
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.events import Event
@@ -24,8 +24,8 @@ from tests.unit.backends.kubernetes.watched_cluster import RUN, jobset, pod, ref
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume_access, "_LOOK", 0.01)
-    monkeypatch.setattr(cluster_follow, "LAST_WORDS", 1.0)
-    monkeypatch.setattr(cluster_follow, "TALK", 0.02)
+    monkeypatch.setattr(run, "LAST_WORDS", 1.0)
+    monkeypatch.setattr(run, "TALK", 0.02)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_who_may_not_read_claims_has_a_pod_without_an_owner(there: RunPaths, tmp
     usual = cluster.find
 
     async def find(kind: str, name: str, namespace: str | None = None) -> Object | None:
-        if kind == cluster_api.CLAIM:
+        if kind == api.CLAIM:
             raise refused(403)
         return await usual(kind, name, namespace)
 
@@ -144,7 +144,7 @@ def test_a_run_whose_pods_are_gone_is_told_from_its_folder(there: RunPaths, foll
     over = {"conditions": [{"type": "Completed", "status": "True"}]}
     cluster = VolumeCluster(there.folder.parent)
     it = jobset(age=60, status=over, volume="claim")
-    cluster.put(cluster_api.JOBSET, "ADDED", it)
+    cluster.put(api.JOBSET, "ADDED", it)
 
     events = [event for event in followed(cluster, it, follow) if event.kind != record.WAITING]
 

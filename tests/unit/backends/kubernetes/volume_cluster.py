@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import httpx2
 
 from spotmpi.backends.kubernetes import pull as pulling
-from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core.names import RunPaths
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster
@@ -53,13 +53,13 @@ class VolumeCluster(FakeCluster):
         return values
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        if kind == cluster_api.CLAIM:
+        if kind == api.CLAIM:
             return self.claim
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
         return {"metadata": {"name": name}, "status": {"phase": phase}} if phase else None
 
     async def list(self, kind: str, labels: Any = None, about: str | None = None) -> list[Object]:
-        if kind != cluster_api.EVENT:
+        if kind != api.EVENT:
             return await super().list(kind, labels)
         return [event for event in self.events if event["involvedObject"]["name"] == about]
 

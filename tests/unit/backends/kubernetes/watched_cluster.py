@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 from lightkube import ApiError
 
-from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client import api
 from spotmpi.plan import manifests
 from spotmpi.spec.job import from_values
 
@@ -85,7 +85,7 @@ class FakeCluster:
     async def create(self, values: Object) -> Object:
         made = {**values, "metadata": {**values["metadata"], "uid": "7", "creationTimestamp": stamp(-self.ahead)}}
         self.created.append(made)
-        if values["kind"] == cluster_api.JOBSET:
+        if values["kind"] == api.JOBSET:
             self.jobsets.append(made)
         return made
 
@@ -95,7 +95,7 @@ class FakeCluster:
     async def watch(self, kind: str, labels: Any = None, name: str | None = None) -> AsyncIterator[tuple[str, Object]]:
         if kind in self.refuses:
             raise self.refuses[kind]
-        if kind == cluster_api.POD:
+        if kind == api.POD:
             for item in self.pods:
                 yield "ADDED", item
         queue = self.changes.setdefault(kind, asyncio.Queue())
@@ -105,13 +105,13 @@ class FakeCluster:
     async def list(self, kind: str, labels: Any = None) -> list[Object]:
         if kind in self.refuses:
             raise self.refuses[kind]
-        return {cluster_api.POD: self.pods, cluster_api.JOBSET: self.jobsets}.get(kind, [])
+        return {api.POD: self.pods, api.JOBSET: self.jobsets}.get(kind, [])
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         self.asked.append(f"{namespace}/{name}")
         if f"{namespace}/{name}" in self.refuses:
             raise self.refuses[f"{namespace}/{name}"]
-        if kind == cluster_api.JOBSET:
+        if kind == api.JOBSET:
             if kind in self.refuses:
                 raise self.refuses[kind]
             return next((each for each in self.jobsets if each["metadata"]["name"] == name), None)
@@ -137,10 +137,10 @@ class FakeCluster:
             return
         self.patched_jobset = jobset()
         self.patched_jobset["metadata"]["annotations"] |= values["metadata"]["annotations"]
-        self.put(cluster_api.JOBSET, "MODIFIED", self.patched_jobset)
+        self.put(api.JOBSET, "MODIFIED", self.patched_jobset)
 
     async def delete(self, kind: str, name: str, wait: bool = False, now: bool = False) -> None:
         await asyncio.sleep(0.1)  # a request takes its time; a follower that has ended by then has not deleted
         self.deleted.append(name)
         self.jobsets = [each for each in self.jobsets if each["metadata"]["name"] != name]
-        self.put(cluster_api.JOBSET, "DELETED", self.patched_jobset)
+        self.put(api.JOBSET, "DELETED", self.patched_jobset)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import supervisor
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.contract import living
 from tests.contract.conftest import Somewhere
 from tests.contract.fake_program import fake_job
@@ -30,7 +30,7 @@ def test_a_killed_rank_ends_the_attempt_and_the_next_goes_on_above_zero(here: So
 
     state = here.state_once(run, "succeeded")
     assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
-    first, second = runs.attempts(paths_of(here, run))
+    first, second = reader.attempts(paths_of(here, run))
     assert "SIGKILL" in first["reason"] and first["last_iteration"] >= 5
     assert second["resumed_iteration"] > 0
     assert second["lost_iterations"] == first["last_iteration"] - second["resumed_iteration"] <= 2
@@ -54,7 +54,7 @@ def test_a_killed_supervisor_leaves_no_process_and_a_run_that_can_be_continued(h
     here.resume(run, {**job, "env": {**job["env"], "FAKE_PAUSE": "0.001"}})
     state = here.state_once(run, "succeeded")
     assert (state.attempt, state.iteration) == (2, 200)
-    first, second = runs.summary(paths_of(here, run))["attempts"]  # type: ignore[index]
+    first, second = reader.summary(paths_of(here, run))["attempts"]  # type: ignore[index]
     assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
 
 
@@ -176,7 +176,7 @@ def test_the_supervisors_own_fault_ends_the_run_and_is_told(
     monkeypatch.setattr(supervisor.Supervisor, "run", broken)
     assert supervisor._supervise(str(tmp_path), {}) == 1
 
-    last = list(runs.lines(tmp_path / "events.jsonl"))[-1]
+    last = list(reader.lines(tmp_path / "events.jsonl"))[-1]
     assert last["event"] == "failed" and "RuntimeError('a bug')" in last["reason"]
     assert "a bug" in capfd.readouterr().err
 
@@ -186,5 +186,5 @@ def test_the_failure_that_ends_a_run_is_counted_in_its_state_as_in_its_summary(h
 
     state = here.state_once(run, "failed")
 
-    summary = runs.summary(paths_of(here, run)) or {}
+    summary = reader.summary(paths_of(here, run)) or {}
     assert (state.attempt, state.failures, summary["failures"]) == (2, 2, 2)

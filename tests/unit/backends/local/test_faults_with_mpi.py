@@ -14,7 +14,7 @@ import pytest
 
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.contract.conftest import Somewhere
 from tests.contract.living import wait_until
 from tests.unit.backends.real_ranks import SLOW, local_place, paths_of, rank
@@ -55,7 +55,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
 
 
 def _result(paths: names.RunPaths) -> str:
-    summary = runs.summary(paths)
+    summary = reader.summary(paths)
     assert summary is not None
     return str(summary["result"]["parameters"])
 
@@ -76,13 +76,13 @@ def test_a_killed_rank_costs_at_most_a_checkpoint_interval_and_changes_no_bit_of
     args = [*DIGITS, "--loader-processes", str(loaders)]
     run = here.submit({"program": "digits", "args": args, "checkpoint": {"every": f"{EVERY}s"}, **WAYS[way]})
     paths = paths_of(here, run)
-    wait_until(lambda: any(line["kind"] == "checkpoint" for line in runs.lines(paths.metrics)), 120)
+    wait_until(lambda: any(line["kind"] == "checkpoint" for line in reader.lines(paths.metrics)), 120)
     time.sleep(EVERY / 4)
 
     os.kill(rank(run, 1), signal.SIGKILL)
 
     here.state_once(run, "succeeded")
-    first, second = runs.attempts(paths)
+    first, second = reader.attempts(paths)
     assert first["cause"] == "failure" and 0 < first["last_iteration"] < TOTAL, "the kill was to fall in mid-run"
     assert second["resumed_iteration"] == first["checkpoint_iteration"] > 0
     assert second["first_iteration"] == second["resumed_iteration"] + 1
@@ -93,7 +93,7 @@ def test_a_killed_rank_costs_at_most_a_checkpoint_interval_and_changes_no_bit_of
 
 def _repeated_seconds(paths: names.RunPaths, resumed: int) -> tuple[float, float]:
     """How long the first attempt had taken for the iterations that the second repeats, and for its longest one."""
-    lines = [line for line in runs.lines(paths.metrics) if line["kind"] == "metric" and line["attempt"] == 1]
+    lines = [line for line in reader.lines(paths.metrics) if line["kind"] == "metric" and line["attempt"] == 1]
     took = {line["iteration"]: sum(line["seconds"]) for line in lines}
     return sum(seconds for iteration, seconds in took.items() if iteration > resumed), max(took.values())
 
@@ -112,7 +112,7 @@ def test_a_stopped_run_goes_on_with_other_limits_and_ends_bit_for_bit_the_same(
     assert 20 <= (stopped.iteration or 0) < TOTAL
     here.resume(run, {**job, "limits": {"failures": 0}})
     here.state_once(run, "succeeded")
-    assert runs.attempts(paths_of(here, run))[1]["resumed_iteration"] >= 20
+    assert reader.attempts(paths_of(here, run))[1]["resumed_iteration"] >= 20
     assert _result(paths_of(here, run)) == undisturbed(way)
 
 
@@ -130,7 +130,7 @@ def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
 
     here.state_once(run, "succeeded")
 
-    metrics = [line for line in runs.lines(paths_of(here, run).metrics) if line["kind"] == "metric"]
+    metrics = [line for line in reader.lines(paths_of(here, run).metrics) if line["kind"] == "metric"]
     assert [line["iteration"] for line in metrics] == [10, 20, 30, 40, 50]
     losses = [line["loss"] for line in metrics]
     assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]

@@ -16,7 +16,7 @@ from spotmpi.agent import record
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.contract import living
 from tests.contract.conftest import Somewhere
 from tests.contract.fake_program import fake_job
@@ -45,14 +45,16 @@ def test_a_run_is_continued_behind_a_torn_last_line(here: Somewhere) -> None:
     job = fake_job(iterations=4, fault={1: [2, "exit 1"]}, limits={"failures": 0})
     run = here.submit(job)
     here.state_once(run, "failed")
-    wait_until(lambda: not runs.alive(paths_of(here, run)))
+    wait_until(lambda: not reader.alive(paths_of(here, run)))
     with paths_of(here, run).metrics.open("a") as file:
         file.write('{"t": 17, "kind": "met')
 
     here.resume(run, job)
 
     here.state_once(run, "succeeded")
-    metrics = [values["iteration"] for values in runs.lines(paths_of(here, run).metrics) if values["kind"] == "metric"]
+    metrics = [
+        values["iteration"] for values in reader.lines(paths_of(here, run).metrics) if values["kind"] == "metric"
+    ]
     assert metrics == [1, 2, 3, 4]
 
 
@@ -126,7 +128,7 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_it_goes_on_once_there_is_r
 
     assert "No space left on device; free some space, then --resume" in (state.reason or "")
     wait_until(lambda: not living.of_run(run))
-    summary = runs.summary(paths_of(here, run))
+    summary = reader.summary(paths_of(here, run))
     assert summary and summary["attempts"][0]["last_iteration"] >= 100
     filler.unlink()
     here.resume(run, {**job, "env": {**job["env"], "FAKE_ITERATIONS": str(state.iteration or 0)}})
@@ -152,7 +154,7 @@ except OSError:
 
     # The first to be refused is the record of the attempt, once the program has ended without a word.
     assert "No space left on device; free some space, then --resume" in (state.reason or "")
-    summary = wait_until(lambda: runs.summary(paths_of(here, run)))
+    summary = wait_until(lambda: reader.summary(paths_of(here, run)))
     assert summary and [attempt["cause"] for attempt in summary["attempts"]] == ["not retryable"]
 
 
@@ -163,7 +165,7 @@ def test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run(mounted: Call
     run = here.submit(job)
     here.state_once(run, "failed")
     paths = paths_of(here, run)
-    wait_until(lambda: not runs.alive(paths))
+    wait_until(lambda: not reader.alive(paths))
     before = {path: path.read_bytes() for path in (paths.spec, paths.plan, paths.metrics)}
     with (place / "filler").open("wb") as file, pytest.raises(OSError, match="No space left"):
         while True:
@@ -191,6 +193,6 @@ def test_a_file_that_may_not_grow_ends_the_run_with_its_reason(tmp_path: Path) -
     )
 
     assert done.returncode == 1
-    last = list(runs.lines(paths.events))[-1]
+    last = list(reader.lines(paths.events))[-1]
     assert last["event"] == "failed" and "File too large" in last["reason"]
     assert not living.of_run(paths.id)

@@ -16,7 +16,7 @@ import pytest
 
 from spotmpi.agent import launchers, record
 from spotmpi.core.events import Event
-from spotmpi.runs import reader as runs
+from spotmpi.runs import reader
 from tests.contract import living
 from tests.contract.conftest import Somewhere
 from tests.contract.fake_program import SOURCE, fake_job
@@ -84,7 +84,7 @@ def test_a_killed_rank_is_named_and_the_next_attempt_goes_on_above_zero(here: So
     os.kill(rank(run, 1), signal.SIGKILL)
 
     state = here.state_once(run, "succeeded")
-    first, second = runs.attempts(paths_of(here, run))
+    first, second = reader.attempts(paths_of(here, run))
     assert first["reason"] == "rank 1 was killed by SIGKILL" and first["cause"] == "failure"
     assert second["resumed_iteration"] > 0 and second["lost_iterations"] <= 1
     assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
@@ -99,7 +99,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(here: Somewher
     os.kill(launcher(run)[-1], signal.SIGKILL)
 
     here.state_once(run, "succeeded")
-    first, second = runs.attempts(paths_of(here, run))
+    first, second = reader.attempts(paths_of(here, run))
     assert "the launcher on node" in first["reason"] and "killed by SIGKILL" in first["reason"]
     assert first["cause"] == "failure" and second["resumed_iteration"] > 0
     assert not before & set(living.of_run(run))
@@ -136,7 +136,7 @@ def test_a_stop_gets_its_checkpoint_before_the_launcher_hears_of_it(here: Somewh
     here.backend.stop(run, "enough", now=False)
 
     here.state_once(run, "stopped")
-    reasons = [line["reason"] for line in runs.lines(paths_of(here, run).metrics) if line["kind"] == "checkpoint"]
+    reasons = [line["reason"] for line in reader.lines(paths_of(here, run).metrics) if line["kind"] == "checkpoint"]
     assert reasons == ["notice"]
     if start is not TORCHRUN:  # torchrun itself prints one when it is told to end
         assert not [text for text in texts(list(here.backend.events(run, follow=True))) if "Traceback" in text]
@@ -149,7 +149,7 @@ def test_the_exit_code_of_a_rank_is_what_counts(here: Somewhere, start: dict[str
     run = here.submit(fake(start, iterations=4, fault={1: [2, f"exit {code}"]}, limits=limits))
     here.state_once(run, "failed")
 
-    (attempt,) = runs.attempts(paths_of(here, run))
+    (attempt,) = reader.attempts(paths_of(here, run))
     assert attempt["cause"] == cause and f"rank 0 ended with exit code {code}" in attempt["reason"]
 
 

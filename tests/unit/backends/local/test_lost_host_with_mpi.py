@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import exit_diagnosis as diagnosis
-from spotmpi.agent import protocol
+from spotmpi.agent import exit_diagnosis, protocol
 from spotmpi.agent.lines import Line
 from spotmpi.images.environment import prepare
 
@@ -48,8 +47,8 @@ def test_mpirun_that_lost_a_host_is_an_interruption_whatever_its_exit_code(image
                     os.kill(rank, signal.SIGKILL)
 
     lines = [Line(None, "e", line) for line in words.splitlines()]
-    assert diagnosis.exit_code(mpirun.returncode, lines) == protocol.INTERRUPTED, (mpirun.returncode, words)
-    assert diagnosis.describe(0, mpirun.returncode, lines).startswith("lost ")
+    assert exit_diagnosis.exit_code(mpirun.returncode, lines) == protocol.INTERRUPTED, (mpirun.returncode, words)
+    assert exit_diagnosis.describe(0, mpirun.returncode, lines).startswith("lost ")
 
 
 def daemons_of(agent: Path) -> list[int]:

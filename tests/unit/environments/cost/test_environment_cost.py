@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.aws.billing import Life, Use, make_bill
-from spotmpi.backends import targets as choose
-from spotmpi.backends.targets import Where
+from spotmpi.backends import targets
+from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.cost import environment_cost
@@ -58,7 +58,7 @@ def test_an_environment_costs_what_its_machines_did_though_nobody_watched(
     recorded(tmp_path, BIG)
     recorded(tmp_path, SMALL)
 
-    cost = environment_cost(there, T0 - HOUR, Where(runs_folder=tmp_path), account.aws, T0 + 9 * HOUR)
+    cost = environment_cost(there, T0 - HOUR, Target(runs_folder=tmp_path), account.aws, T0 + 9 * HOUR)
 
     assert cost.bill == make_bill(LIVES, [*BIG, *SMALL], CURVES, T0 - HOUR, T0 + 9 * HOUR)
     assert cost.billed == {"Amazon Elastic Compute Cloud - Compute": pytest.approx(3.5), "EC2 - Other": 0.5}
@@ -80,7 +80,7 @@ def test_where_the_bill_may_not_be_read_the_rest_is_there(
 ) -> None:
     account.refuse("GetCostAndUsage", "AccessDeniedException")
 
-    cost = environment_cost(there, T0, Where(runs_folder=tmp_path), account.aws, T0 + 9 * HOUR)
+    cost = environment_cost(there, T0, Target(runs_folder=tmp_path), account.aws, T0 + 9 * HOUR)
 
     assert cost.billed is None and cost.dollars == pytest.approx(2.70)
     assert "no bill to compare with: ce:GetCostAndUsage in us-east-1 is not permitted" in cost.notes[-1]
@@ -90,26 +90,26 @@ def test_a_colleagues_run_on_the_cluster_is_no_idle_time_and_what_nobody_held_is
     account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(tmp_path, BIG)
-    monkeypatch.setattr(choose, "backend", lambda where: Colleagues(tmp_path))
+    monkeypatch.setattr(targets, "backend", lambda where: Colleagues(tmp_path))
 
-    cost = environment_cost(there, T0 - HOUR, Where("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+    cost = environment_cost(there, T0 - HOUR, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
 
     assert cost.bill.by("owner") == pytest.approx({"ann": 1.50, "bob": 0.20})
     assert cost.bill.total("idle") == pytest.approx(0.92)
     assert not any("count as idle" in note for note in cost.notes)
 
-    longer = environment_cost(there, T0 - 20 * HOUR, Where("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+    longer = environment_cost(there, T0 - 20 * HOUR, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
     assert "runs of others that ended more than a day ago, and were never listed here until then" in longer.notes[1]
 
 
 def test_a_cluster_that_cannot_be_asked_for_runs_is_said(
     account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(where: Where) -> None:
+    def refused(where: Target) -> None:
         raise SpotmpiError("no route")
 
-    monkeypatch.setattr(choose, "backend", refused)
-    cost = environment_cost(there, T0, Where("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+    monkeypatch.setattr(targets, "backend", refused)
+    cost = environment_cost(there, T0, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
     assert cost.dollars == pytest.approx(2.70) and cost.bill.total("used") == 0
     assert "count as idle, since the cluster can't be asked: no route" in cost.notes[1]
 
@@ -124,7 +124,7 @@ def test_the_command_shows_an_environment_and_how_far_the_bill_is_away(
     recorded(tmp_path, BIG)
     recorded(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: there)
-    monkeypatch.setattr(choose, "backend", lambda where: Colleagues(tmp_path))
+    monkeypatch.setattr(targets, "backend", lambda where: Colleagues(tmp_path))
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account.aws)
     monkeypatch.setattr("time.time", lambda: T0 + 9 * HOUR)
 

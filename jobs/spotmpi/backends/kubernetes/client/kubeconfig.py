@@ -15,7 +15,7 @@ from lightkube.config.kubeconfig import SERVICE_ACCOUNT
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 
 _LISTS = ("clusters", "contexts", "users")
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
@@ -28,9 +28,11 @@ def configuration(context: str | None) -> Any:
     try:
         found: Any = read().get(context_name=context)
     except ConfigError as error:
-        raise wrong("context", context, f"{error}; {_REMEDY}") from error
+        raise input_error("context", context, f"{error}; {_REMEDY}") from error
     except KeyError as error:
-        raise wrong("context", context, f"it names {error}, which the kubeconfig does not have; {_REMEDY}") from error
+        raise input_error(
+            "context", context, f"it names {error}, which the kubeconfig does not have; {_REMEDY}"
+        ) from error
     return found if found.user else found._replace(user=User())  # whom the cluster may let in without a name
 
 
@@ -73,7 +75,7 @@ def _content(path: Path) -> Mapping[str, Any]:
         AttributeError,
     ) as error:
         words = " ".join(str(error).split())
-        raise wrong("KUBECONFIG", str(path), f"is no kubeconfig ({words}); mend it, or name another") from error
+        raise input_error("KUBECONFIG", str(path), f"is no kubeconfig ({words}); mend it, or name another") from error
     return content
 
 

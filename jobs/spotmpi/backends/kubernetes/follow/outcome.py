@@ -30,7 +30,7 @@ def ended(condition: Object, failures: int) -> Event:
     return Event(moment, record.FAILED, values={"reason": reason, "used_up": used_up})
 
 
-class LastWords:
+class ExitDiagnosis:
     """Gathers what pods say and how they end, to be told with a failure that only the JobSet tells."""
 
     def __init__(self) -> None:

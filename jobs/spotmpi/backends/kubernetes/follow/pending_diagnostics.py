@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 from lightkube import ApiError
 
-from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.follow import autoscaler
 from spotmpi.backends.kubernetes.follow.waiting import Seen
@@ -20,7 +20,7 @@ Ask = Callable[[], str | None]  # blocks; SpotmpiError where it can't be asked
 LOOK = 30.0  # seconds between questions
 
 
-class Beyond:
+class PendingDiagnostics:
     """Asks now and then, and only while a pod waits; whoever may not be asked, or is not there, is done without."""
 
     def __init__(self, client: ClusterApi, ask: Ask | None) -> None:
@@ -52,7 +52,7 @@ class Beyond:
 
     async def _autoscaler(self) -> str | None:
         try:
-            told = await self._client.find(cluster_api.CONFIG_MAP, autoscaler.NAME, autoscaler.NAMESPACE)
+            told = await self._client.find(api.CONFIG_MAP, autoscaler.NAME, autoscaler.NAMESPACE)
         except (ApiError, httpx2.HTTPError):
             return None
         return autoscaler.word_of(told, self._client.now()) if told else None

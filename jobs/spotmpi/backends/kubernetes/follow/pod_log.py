@@ -11,14 +11,14 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import RETRY, ClusterApi, told
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event, Lines
 from spotmpi.runs import pod_output
 from spotmpi.runs.pod_output import Entry
 
-SILENCE = 3.0  # seconds without a word after which a pod's log may have been rotated under all that it said
+HEARTBEAT_TIMEOUT = 3.0  # seconds without a word after which a pod's log may have been rotated under all that it said
 OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
 
 Replay = Callable[[str, int, float, float], Awaitable[list[Entry]]]  # pod, node, since, until -> entries
@@ -83,8 +83,8 @@ class PodLog:
             except ApiError as error:
                 if error.status.code == 403:
                     refusals += 1
-                    self._believe(error, refusals if follow and self._last else cluster_api.REFUSALS + 1)
-                if cluster_api.missing(error) or not follow:
+                    self._believe(error, refusals if follow and self._last else api.REFUSALS + 1)
+                if api.missing(error) or not follow:
                     return
             except httpx2.HTTPError:
                 over = not follow  # A dead node's log cannot be had at this moment, and a look does not wait for it.
@@ -94,7 +94,7 @@ class PodLog:
 
     def _believe(self, error: ApiError, refusals: int) -> None:
         """Raise NotPermitted, unless it is a server that has just started: such a one may refuse whom it knows."""
-        if refusals > cluster_api.REFUSALS:
+        if refusals > api.REFUSALS:
             with told(f"read the log of pod {self._source.pod}"):
                 raise error
 
@@ -103,7 +103,7 @@ class PodLog:
         first = asyncio.ensure_future(anext(log, None))
         try:
             if follow:
-                await asyncio.wait({first}, timeout=SILENCE)
+                await asyncio.wait({first}, timeout=HEARTBEAT_TIMEOUT)
                 if not first.done():
                     yield None
             text = await first

@@ -8,14 +8,12 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
-from spotmpi.agent import boot
-from spotmpi.agent import pod_context as place
-from spotmpi.backends.base import Say
+from spotmpi.agent import boot, pod_context
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
-from spotmpi.core import archives as ship
-from spotmpi.core import names
+from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
+from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
 from spotmpi.runs import pod_output
 from spotmpi.runs.pod_output import Entry
@@ -43,7 +41,7 @@ class Replayer:
         Raises:
             SpotmpiError: no pod can read it.
         """
-        words = f"{shlex.quote(f'{place.RUNS}/{self._run}')} {node} {since!r} {until!r}"
+        words = f"{shlex.quote(f'{pod_context.RUNS}/{self._run}')} {node} {since!r} {until!r}"
         why = ""
         for pause in PAUSES:
             pods = living()
@@ -77,6 +75,6 @@ class Replayer:
         if self._own is None:
             own = await self._open.enter_async_context(volume_access(self._client, volume, self._say))
             unpack = f"mkdir -p {_CODE} && tar xzf - -C {_CODE}"
-            await own.run(["sh", "-c", unpack], io.BytesIO(ship.pod_side(names.SOURCE)))
+            await own.run(["sh", "-c", unpack], io.BytesIO(archives.pod_side(names.SOURCE)))
             self._own = own
         return self._own

@@ -11,12 +11,12 @@ from typing import Any
 from lightkube import ApiError
 
 from spotmpi.agent import record
-from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
 from spotmpi.backends.kubernetes.follow import read_ahead, start_limit
 from spotmpi.backends.kubernetes.follow.folder_reading import FolderReading
-from spotmpi.backends.kubernetes.follow.outcome import LastWords, ended
-from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask, Beyond
+from spotmpi.backends.kubernetes.follow.outcome import ExitDiagnosis, ended
+from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask, PendingDiagnostics
 from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source
 from spotmpi.backends.kubernetes.follow.replay import Replayer
 from spotmpi.backends.kubernetes.follow.state import followed, name_of, node_of, phase_of, pulled
@@ -44,10 +44,10 @@ class ClusterFollower:
         self._jobset: Object = jobset
         self._entries: asyncio.Queue[list[Entry] | Exception | None] = asyncio.Queue(WAITING)
         self._seen = Seen()
-        self._beyond = Beyond(client, ask_cloud)
+        self._beyond = PendingDiagnostics(client, ask_cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._words = LastWords()
+        self._words = ExitDiagnosis()
         self._end: Entry | None = None  # what node 0's agent says of the end
         self._over: Event | None = None  # and what the JobSet itself says
         self._ran = False  # whether it came to an end by itself
@@ -96,7 +96,7 @@ class ClusterFollower:
 
     async def _at_this_moment(self) -> AsyncIterator[list[Entry]]:
         self._take_jobset(self._jobset)
-        pods = await self._client.list(cluster_api.POD, {names.LABEL_RUN: self._it.run})
+        pods = await self._client.list(api.POD, {names.LABEL_RUN: self._it.run})
         pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         self._seen.pods = {name_of(pod): pod for pod in pods}
         found = [self._output(pod, follow=False) for pod in pods if self._reports(pod)]
@@ -151,8 +151,8 @@ class ClusterFollower:
         return Event(self._client.now(), kind, values={"reason": reason})
 
     async def _watch_jobset(self) -> None:
-        async for change, jobset in self._client.watch(cluster_api.JOBSET, name=self._it.run):
-            if change == cluster_api.AGAIN:
+        async for change, jobset in self._client.watch(api.JOBSET, name=self._it.run):
+            if change == api.AGAIN:
                 change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._jobset)
             self._take_jobset(jobset, gone=change == "DELETED")
             if self._over:
@@ -180,10 +180,10 @@ class ClusterFollower:
         return self._words.added_to(self._over, self._seen.pods.values())
 
     async def _watch_pods(self) -> None:
-        async for change, pod in self._client.watch(cluster_api.POD, labels={names.LABEL_RUN: self._it.run}):
+        async for change, pod in self._client.watch(api.POD, labels={names.LABEL_RUN: self._it.run}):
             if change == "DELETED":
                 self._seen.pods.pop(name_of(pod), None)
-            elif change == cluster_api.AGAIN:
+            elif change == api.AGAIN:
                 self._seen.pods.clear()
                 for there in pod["items"]:
                     self._take_pod(there)
@@ -200,15 +200,15 @@ class ClusterFollower:
 
     async def _watch_events(self) -> None:
         try:
-            async for change, event in self._client.watch(cluster_api.EVENT):
-                if change != cluster_api.AGAIN:
+            async for change, event in self._client.watch(api.EVENT):
+                if change != api.AGAIN:
                     self._take_event(event)
         except ApiError:
             self._seen.blind = True  # The pods' own conditions remain.
 
     async def _read_events(self) -> None:
         try:
-            for event in await self._client.list(cluster_api.EVENT):
+            for event in await self._client.list(api.EVENT):
                 self._take_event(event)
         except ApiError:
             self._seen.blind = True
@@ -247,8 +247,8 @@ class ClusterFollower:
         try:
             with told("end the run"):
                 note = {"metadata": {"annotations": {manifests.ANNOTATION_GIVEN_UP: reason}}}
-                await self._client.patch(cluster_api.JOBSET, self._it.run, note)
-                await self._client.delete(cluster_api.JOBSET, self._it.run)
+                await self._client.patch(api.JOBSET, self._it.run, note)
+                await self._client.delete(api.JOBSET, self._it.run)
         except SpotmpiError:
             return False  # Whoever follows without the right to delete goes on waiting.
         return True

@@ -7,15 +7,14 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spotmpi.agent import pod_context as place
-from spotmpi.backends.base import Say
+from spotmpi.agent import pod_context
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
-from spotmpi.core import archives as ship
-from spotmpi.core import code_folder
+from spotmpi.core import archives, code_folder
 from spotmpi.core.code_folder import Packed
-from spotmpi.core.errors import SpotmpiError, wrong
-from spotmpi.plan.cluster_target import Site
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.progress import Say
+from spotmpi.plan.cluster_target import ClusterTarget
 from spotmpi.plan.volume_pod import store_command
 from spotmpi.spec.job import JobSpec
 
@@ -30,8 +29,8 @@ class Shipment(NamedTuple):
     def archive(self) -> str:
         """Where pods find it."""
         if self.by_volume:
-            return f"{place.CODE_STORE}/{self.packed.digest}.tgz"
-        return f"{place.CONFIG}/{place.CODE_ARCHIVE}"
+            return f"{pod_context.CODE_STORE}/{self.packed.digest}.tgz"
+        return f"{pod_context.CONFIG}/{pod_context.CODE_ARCHIVE}"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -41,7 +40,7 @@ class Shipment(NamedTuple):
     @property
     def carried(self) -> dict[str, bytes]:
         """What of it the ConfigMap holds, by file name."""
-        return {} if self.by_volume else {place.CODE_ARCHIVE: self.packed.archive}
+        return {} if self.by_volume else {pod_context.CODE_ARCHIVE: self.packed.archive}
 
     @property
     def note(self) -> str:
@@ -49,15 +48,19 @@ class Shipment(NamedTuple):
         return f"code: {self.packed}, by {'the run volume' if self.by_volume else 'ConfigMap'}"
 
 
-def shipment(spec: JobSpec, site: Site) -> Shipment | None:
+def shipment(spec: JobSpec, target: ClusterTarget) -> Shipment | None:
     """How the code of *spec* gets to a cluster, packed; InputError where there is no way for so much."""
     if spec.code is None:
         return None
     packed = code_folder.pack(Path(spec.code))
-    found = Shipment(packed, len(packed.archive) > ship.LARGEST)
-    if found.by_volume and site.volume is None:
-        size = f"{len(packed.archive) / 1e3:,.0f} kB packed, and {ship.LARGEST / 1e3:,.0f} kB go without a run volume"
-        raise wrong("code", spec.code, f"is {size}; set kubernetes.volume, or list in .gitignore what is not needed")
+    found = Shipment(packed, len(packed.archive) > archives.LARGEST)
+    if found.by_volume and target.volume is None:
+        size = (
+            f"{len(packed.archive) / 1e3:,.0f} kB packed, and {archives.LARGEST / 1e3:,.0f} kB go without a run volume"
+        )
+        raise input_error(
+            "code", spec.code, f"is {size}; set kubernetes.volume, or list in .gitignore what is not needed"
+        )
     return found
 
 
@@ -76,7 +79,7 @@ async def store(api: ClusterApi, plan: dict[str, Any], spec: JobSpec, volume: Vo
     name, size = f"{packed.digest}.tgz", len(packed.archive)
     async with volume_access(api, volume, say) as there:
         missing, index = io.BytesIO(), json.dumps({name: [size, packed.sha256]}).encode()
-        await there.ask(store_command("missing", place.CODE_STORE), io.BytesIO(index), missing)
+        await there.ask(store_command("missing", pod_context.CODE_STORE), io.BytesIO(index), missing)
         if json.loads(missing.getvalue()):
-            put = store_command("put", place.CODE_STORE, name, str(size), packed.sha256)
+            put = store_command("put", pod_context.CODE_STORE, name, str(size), packed.sha256)
             await there.run(put, io.BytesIO(packed.archive))

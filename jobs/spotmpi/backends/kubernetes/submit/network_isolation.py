@@ -7,9 +7,9 @@ from typing import Any
 
 from lightkube import ApiError
 
-from spotmpi.backends.base import Say
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.core.progress import Say
 
 
 async def denies_egress(api: ClusterApi, labels: Mapping[str, str], say: Say) -> bool:

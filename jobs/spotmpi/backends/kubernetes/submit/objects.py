@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from lightkube import ApiError
 
-from spotmpi.backends.base import Say
-from spotmpi.backends.kubernetes import stop as stopping
+from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
 from spotmpi.backends.kubernetes.follow.state import submitted
 from spotmpi.backends.kubernetes.submit.keys import make_keys
 from spotmpi.backends.kubernetes.submit.network_isolation import denies_egress
 from spotmpi.core.errors import NotPermitted, RunInUse
+from spotmpi.core.progress import Say
 from spotmpi.plan import manifests, pods, shared_keys
 
 _COLLECTION = 20.0  # seconds in which the cluster garbage-collects what a deleted object owned
@@ -47,14 +47,14 @@ async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Created:
     """
     with told("submit the run"):
         try:
-            await stopping.make_room(api, plan["run"])
+            await stop.make_room(api, plan["run"])
             plan = {**plan, "objects": await _with_egress(api, plan["objects"], say)}
             try:
                 return await _created(api, plan["objects"])
             except _NoSecret as refused:
                 objects = _without_secret(plan, refused)
                 say(f"you may not create Secrets: the run shares the SSH keys of {plan['ssh_secret']}")
-                await stopping.until_gone(api, plan["run"])
+                await stop.until_gone(api, plan["run"])
                 return await _created(api, objects)
         except ApiError as error:
             if cluster_api.conflicts(error):

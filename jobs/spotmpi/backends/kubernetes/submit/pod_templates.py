@@ -12,7 +12,7 @@ from lightkube.models.core_v1 import PodTemplateSpec
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
 from spotmpi.backends.kubernetes.loop_thread import call
-from spotmpi.core.errors import wrong
+from spotmpi.core.errors import input_error
 from spotmpi.plan.templates import FIELD, Template
 from spotmpi.spec.kubernetes import CONFIG_MAP
 
@@ -43,17 +43,17 @@ def require_shape(pod: Object, templates: Sequence[Template]) -> None:
         known = PodTemplateSpec.from_dict(pod).to_dict()
     except ValueError as error:
         text = str(error).replace("`$.", "`")
-        raise wrong(FIELD, names, f"do not give a pod template: {text[:1].lower() + text[1:]}") from error
+        raise input_error(FIELD, names, f"do not give a pod template: {text[:1].lower() + text[1:]}") from error
     unknown = _lost(pod, known)
     if unknown:
-        raise wrong(FIELD, names, f"unknown in a pod template: {', '.join(unknown)}")
+        raise input_error(FIELD, names, f"unknown in a pod template: {', '.join(unknown)}")
 
 
 async def _config_map(name: str, api: ClusterApi) -> dict[str, str]:
     with told(f"read {name}"):
         found = await api.find(cluster_api.CONFIG_MAP, name.removeprefix(CONFIG_MAP))
     if found is None:
-        raise wrong(
+        raise input_error(
             FIELD, name, f"namespace {api.namespace} has no such ConfigMap; `kubectl get configmaps` lists them"
         )
     texts: dict[str, str] = found.get("data") or {}
@@ -64,16 +64,18 @@ def _text(name: str) -> str:
     try:
         return Path(name).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise wrong(FIELD, name, f"cannot be read as a text file ({error}); a ConfigMap is {CONFIG_MAP}NAME") from error
+        raise input_error(
+            FIELD, name, f"cannot be read as a text file ({error}); a ConfigMap is {CONFIG_MAP}NAME"
+        ) from error
 
 
 def _parsed(name: str, text: str) -> Template:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise wrong(FIELD, name, f"is not YAML: {' '.join(str(error).split())}") from error
+        raise input_error(FIELD, name, f"is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
-        raise wrong(FIELD, name, "holds no pod template: write metadata: and spec: as in a Pod")
+        raise input_error(FIELD, name, "holds no pod template: write metadata: and spec: as in a Pod")
     return Template(name, values)
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
 from spotmpi.core.environment import Environment
-from spotmpi.core.errors import InputError, wrong
+from spotmpi.core.errors import InputError, input_error
 from spotmpi.images import build as images
 from spotmpi.images import registry
 from spotmpi.images.build import Build
 from spotmpi.images.registry import Pinned
 from spotmpi.plan.agent_plan import VOLUME
-from spotmpi.plan.cluster_target import Site, on_groups
+from spotmpi.plan.cluster_target import ClusterTarget, on_groups
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
@@ -21,9 +21,9 @@ from spotmpi.spec.node_groups import Choice
 
 @dataclass(frozen=True)
 class Offer:
-    """A site for the run, the spec as it is there, and what its user should know of both."""
+    """A target for the run, the spec as it is there, and what its user should know of both."""
 
-    site: Site
+    target: ClusterTarget
     spec: JobSpec
     notes: tuple[str, ...]
 
@@ -52,10 +52,10 @@ def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Off
     elif spec.kubernetes.image:
         pinned = registry.pin_named(spec.kubernetes.image)
     else:
-        raise wrong(
+        raise input_error(
             "kubernetes.image", None, "name the image to pull, such as --set kubernetes.image=REGISTRY/chainermn:TAG"
         )
-    site = Site(
+    target = ClusterTarget(
         namespace=api.namespace,
         image=pinned.reference,
         volume=volume(spec, environment),
@@ -66,9 +66,9 @@ def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Off
         egress_denied=environment is not None,
     )
     if environment and choice.groups:
-        site = on_groups(site, choice.groups, environment.zone)
-    notes = [*_notes_on_nodes(choice, site), *_notes_on_image(build, environment, pinned), *_notes_on_volume(site)]
-    return Offer(site, choice.spec, tuple(notes))
+        target = on_groups(target, choice.groups, environment.zone)
+    notes = [*_notes_on_nodes(choice, target), *_notes_on_image(build, environment, pinned), *_notes_on_volume(target)]
+    return Offer(target, choice.spec, tuple(notes))
 
 
 def _choice(spec: JobSpec, environment: Environment | None) -> Choice:
@@ -90,7 +90,7 @@ def _build(choice: Choice, environment: Environment | None) -> Build | None:
     return images.build_with_kernels(image, choice.capability)
 
 
-def _notes_on_nodes(choice: Choice, site: Site) -> list[str]:
+def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:
     if not choice.groups:
         return []
     chosen = [group.name for group in choice.groups]
@@ -98,10 +98,10 @@ def _notes_on_nodes(choice: Choice, site: Site) -> list[str]:
     if choice.others:
         note += f" (kubernetes.node_groups could name {', '.join(choice.others)}, which fit as well)"
     fabric = (
-        f"each node asks for EFA x {site.efa}: NCCL takes it where the image has libfabric and aws-ofi-nccl, else TCP "
+        f"each node requests EFA x {target.efa}: NCCL uses it where the image has libfabric and aws-ofi-nccl, else TCP "
         "(spotmpi's own images have neither)"
     )
-    return [note, fabric] if site.efa else [note]
+    return [note, fabric] if target.efa else [note]
 
 
 def _notes_on_image(build: Build | None, environment: Environment | None, pinned: Pinned) -> list[str]:
@@ -111,7 +111,7 @@ def _notes_on_image(build: Build | None, environment: Environment | None, pinned
     return notes
 
 
-def _notes_on_volume(site: Site) -> list[str]:
-    if site.volume is not None:
+def _notes_on_volume(target: ClusterTarget) -> list[str]:
+    if target.volume is not None:
         return []
     return ["no run volume: an interruption starts from zero, and logs last a day (set kubernetes.volume to a claim)"]

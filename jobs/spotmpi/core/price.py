@@ -1,0 +1,16 @@
+"""What a node costs, as far as it is known. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars that a node costs an hour, and where and when that was so."""
+
+    node_hour: float
+    told: str
+
+    def __str__(self) -> str:
+        return f"${self.node_hour:g} an hour ({self.told})"

@@ -1,0 +1,7 @@
+"""How long operations report their progress: one line of text at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Say = Callable[[str], None]

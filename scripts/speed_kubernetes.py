@@ -36,10 +36,10 @@ from scripts.speed_clients import Counting, Measured, Measuring, first_line  # n
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
 from spotmpi.api import runs  # noqa: E402
 from spotmpi.backends.targets import Target  # noqa: E402
-from tests.cluster.testbed.cluster import Cluster, running_cluster  # noqa: E402
-from tests.cluster.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
-from tests.cluster.testbed.kwok import Kwok  # noqa: E402
-from tests.cluster.testbed.mpi_operator import MpiOperator  # noqa: E402
+from tests.testbed.cluster import Cluster, running_cluster  # noqa: E402
+from tests.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
+from tests.testbed.kwok import Kwok  # noqa: E402
+from tests.testbed.mpi_operator import MpiOperator  # noqa: E402
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 IMAGE = "chainermn"

@@ -15,7 +15,7 @@ from _pytest._code.code import ExceptionChainRepr
 from tests.tools import ToolError, bin_folder, needed
 
 if TYPE_CHECKING:
-    from tests.cluster.testbed.kubernetes import Kubernetes
+    from tests.testbed.kubernetes import Kubernetes
 
 WIDTH = 400  # characters of a line of a failure
 
@@ -98,7 +98,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def api_server() -> Iterator[Kubernetes]:
     """A real API server with nothing behind it; needs the pinned programs, but neither root nor containers."""
     # Plain tests must not pay for what only marked ones use.
-    from tests.cluster.testbed.api_server import running_api_server
+    from tests.testbed.api_server import running_api_server
 
     with running_api_server() as kubernetes:
         yield kubernetes

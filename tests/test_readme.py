@@ -21,7 +21,7 @@ RUN_ELSEWHERE = {
     "source .venv/bin/activate": ".ci/run",
     "spotmpi bench jobs/studies/cpu.toml": "tests/unit/study/test_study_with_mpi.py",
     "helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace": (
-        "tests/cluster/testbed/jobset.py"  # the same controller, from its module
+        "tests/testbed/jobset.py"  # the same controller, from its module
     ),
     "spotmpi image push chainermn --to REGISTRY/chainermn": "tests/unit/images/test_build.py",
     "spotmpi run jobs/examples/digits.toml --on kubernetes --nodes 2 --set kubernetes.image=REFERENCE": "tests/cluster",

@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from spotmpi.core.environment import Environment
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kubernetes import Kubernetes as Reached
 from tests.engine.providers.cloud import Asked, Cloud
 from tests.engine.providers.kubernetes import RELEASE, Kubernetes, object_name
 from tests.engine.providers.records import Record
+from tests.testbed.cluster import Cluster
+from tests.testbed.kubernetes import Kubernetes as Reached
 
 LIMIT = 300.0  # seconds for one object
 

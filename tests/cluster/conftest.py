@@ -10,10 +10,10 @@ import pytest
 
 from tests.cluster.environment_namespace import environment_namespace, user_kubeconfig
 from tests.cluster.followed import Runs, runs_in
-from tests.cluster.testbed import images, prerequisites
-from tests.cluster.testbed.cluster import Cluster, running_cluster
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.kubernetes import RESTRICTED, Kubernetes
+from tests.testbed import images, prerequisites
+from tests.testbed.cluster import Cluster, running_cluster
+from tests.testbed.errors import TestbedError
+from tests.testbed.kubernetes import RESTRICTED, Kubernetes
 
 # The contract in full runs here, on this machine, and at night over pods; these always run over pods too.
 CONTRACT = (

@@ -11,9 +11,9 @@ from typing import Any
 
 from infra import names, program
 from infra.stack_config import read
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kubernetes import as_yaml
 from tests.infra.conftest import config_of, recorded
+from tests.testbed.cluster import Cluster
+from tests.testbed.kubernetes import as_yaml
 
 STACK = "cpu"
 USER = "engineer"

@@ -21,10 +21,10 @@ from spotmpi.plan import manifests
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import require_valid
 from tests.cluster.environment_namespace import user_kubeconfig
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kubernetes import Object
-from tests.cluster.testbed.waiting import wait_for
 from tests.contract import living
+from tests.testbed.cluster import Cluster
+from tests.testbed.kubernetes import Object
+from tests.testbed.waiting import wait_for
 
 LIMIT = 90.0  # seconds in which anything that a test waits for has happened
 PARTS = "pods,jobsets,jobs,secrets,configmaps,networkpolicies,services"

@@ -20,9 +20,9 @@ from spotmpi.data import datasets
 from spotmpi.data.datasets import Storage
 from spotmpi.data.store import Moved
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
-from tests.cluster.testbed.certificates import Authority
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.certificates import Authority
+from tests.testbed.cluster import Cluster
+from tests.testbed.waiting import wait_for
 from tests.unit.data.web_site import Site, serving
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]

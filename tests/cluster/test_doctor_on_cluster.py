@@ -23,8 +23,8 @@ from spotmpi.environments.checks.live import Live
 from spotmpi.environments.doctor import examined
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.cluster.applied import dress, undress
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.cluster import Cluster
+from tests.testbed.waiting import wait_for
 from tests.unit.core.test_environment import OUTPUTS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

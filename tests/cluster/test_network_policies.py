@@ -14,10 +14,10 @@ from spotmpi.agent import peers
 from spotmpi.plan.pods import CONTAINER
 from tests.cluster.environment_namespace import environment_namespace
 from tests.cluster.followed import Followed, Runs, plain, runs_in
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.network_policies import NAME_LABEL
-from tests.cluster.testbed.objects import pod, pod_spec
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.cluster import Cluster
+from tests.testbed.network_policies import NAME_LABEL
+from tests.testbed.objects import pod, pod_spec
+from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("base"), pytest.mark.timeout(300)]
 

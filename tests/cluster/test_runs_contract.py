@@ -11,10 +11,10 @@ from spotmpi.agent import record
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.core.events import Event
 from tests.cluster.followed import runs_in
-from tests.cluster.testbed.cluster import Cluster
 from tests.contract.conftest import Somewhere
 from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_programs import *  # noqa: F403
+from tests.testbed.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -15,9 +15,9 @@ import tomli_w
 from spotmpi.core import names
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.cluster.followed import LIMIT, Runs
-from tests.cluster.testbed.waiting import wait_for
 from tests.contract import living
 from tests.contract.fake_program import fake_job
+from tests.testbed.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,

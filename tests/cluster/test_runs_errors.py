@@ -19,9 +19,9 @@ from spotmpi.core.events import Event
 from spotmpi.spec.job import from_values
 from tests.cluster.environment_namespace import objects
 from tests.cluster.followed import Followed, Runs, digits, plain, runs_in
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kubernetes import Kubernetes, Object
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.cluster import Cluster
+from tests.testbed.kubernetes import Kubernetes, Object
+from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

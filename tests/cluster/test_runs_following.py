@@ -8,7 +8,7 @@ import pytest
 
 from spotmpi.agent import record
 from tests.cluster.followed import Followed, Runs, plain
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

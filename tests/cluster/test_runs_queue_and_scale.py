@@ -9,9 +9,9 @@ import pytest
 
 from spotmpi.agent import record
 from tests.cluster.followed import Runs, plain
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kueue import Kueue
-from tests.cluster.testbed.kwok import Kwok
+from tests.testbed.cluster import Cluster
+from tests.testbed.kueue import Kueue
+from tests.testbed.kwok import Kwok
 
 pytestmark = [
     pytest.mark.cluster,

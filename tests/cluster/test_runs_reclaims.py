@@ -22,9 +22,9 @@ from spotmpi.agent import record
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.spec.job import from_values
 from tests.cluster.followed import Followed, Runs, digits, parameters
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.node import Node
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.cluster import Cluster
+from tests.testbed.node import Node
+from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
 

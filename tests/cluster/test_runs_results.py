@@ -13,7 +13,7 @@ from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from spotmpi.spec.job import from_values
 from tests.cluster.followed import Runs, digits, parameters, plain
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
 

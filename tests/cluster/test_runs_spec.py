@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.followed import Runs, plain
-from tests.cluster.testbed.cluster import Cluster
+from tests.testbed.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from spotmpi.core import names
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from spotmpi.runs import reader as runs
 from tests.cluster.followed import Followed, Runs, digits, parameters, runs_in
-from tests.cluster.testbed.cluster import Cluster
+from tests.testbed.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
 

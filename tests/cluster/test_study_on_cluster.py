@@ -17,7 +17,7 @@ from spotmpi.runs import reader
 from spotmpi.study import sweep
 from spotmpi.study.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from tests.cluster.followed import Runs
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,

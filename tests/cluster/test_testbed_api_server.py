@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.cluster.testbed.kubernetes import RESTRICTED, Kubernetes
-from tests.cluster.testbed.objects import SECURITY, pod, pod_spec
+from tests.testbed.kubernetes import RESTRICTED, Kubernetes
+from tests.testbed.objects import SECURITY, pod, pod_spec
 
 pytestmark = [
     pytest.mark.cluster,

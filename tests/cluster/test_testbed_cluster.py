@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.daemon import Daemon
-from tests.cluster.testbed.kubernetes import Object
-from tests.cluster.testbed.objects import SECURITY, container, headless_service, indexed_job, jobset, pod, pod_spec
-from tests.cluster.testbed.programs import program
-from tests.cluster.testbed.waiting import wait_for
-from tests.cluster.testbed.web import free_ports, http_health
+from tests.testbed.cluster import Cluster
+from tests.testbed.daemon import Daemon
+from tests.testbed.kubernetes import Object
+from tests.testbed.objects import SECURITY, container, headless_service, indexed_job, jobset, pod, pod_spec
+from tests.testbed.programs import program
+from tests.testbed.waiting import wait_for
+from tests.testbed.web import free_ports, http_health
 
 pytestmark = [
     pytest.mark.cluster,

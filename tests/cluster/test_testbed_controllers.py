@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kubernetes import Object
-from tests.cluster.testbed.kueue import Kueue
-from tests.cluster.testbed.kwok import Kwok
-from tests.cluster.testbed.mpi_operator import MpiOperator
-from tests.cluster.testbed.objects import container, indexed_job, jobset, pod_spec
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.cluster import Cluster
+from tests.testbed.kubernetes import Object
+from tests.testbed.kueue import Kueue
+from tests.testbed.kwok import Kwok
+from tests.testbed.mpi_operator import MpiOperator
+from tests.testbed.objects import container, indexed_job, jobset, pod_spec
+from tests.testbed.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,

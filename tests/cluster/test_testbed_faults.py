@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.objects import jobset, pod, pod_spec
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.cluster import Cluster
+from tests.testbed.errors import TestbedError
+from tests.testbed.objects import jobset, pod, pod_spec
+from tests.testbed.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,

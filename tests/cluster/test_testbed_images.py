@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.objects import pod, pod_spec
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed.cluster import Cluster
+from tests.testbed.objects import pod, pod_spec
+from tests.testbed.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,

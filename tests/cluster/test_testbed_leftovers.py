@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.testbed import leftovers
-from tests.cluster.testbed.programs import REPOSITORY
-from tests.cluster.testbed.slot import Slot
-from tests.cluster.testbed.waiting import wait_for
+from tests.testbed import leftovers
+from tests.testbed.programs import REPOSITORY
+from tests.testbed.slot import Slot
+from tests.testbed.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,
@@ -24,8 +24,8 @@ pytestmark = [
 # Starts a cluster of one node with one pod, says in which slot, and waits to be killed.
 SESSION = """
 import sys
-from tests.cluster.testbed.cluster import start_cluster
-from tests.cluster.testbed.objects import pod, pod_spec
+from tests.testbed.cluster import start_cluster
+from tests.testbed.objects import pod, pod_spec
 cluster = start_cluster(set(), nodes=1)
 cluster.apply(pod("orphan", pod_spec(cluster.images["base"], ["sleep", "300"])))
 cluster.kubectl("wait", "pod/orphan", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.cluster.testbed", *arguments]
+    command = [sys.executable, "-m", "tests.testbed", *arguments]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
 
 

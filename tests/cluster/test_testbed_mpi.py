@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kubernetes import Object
-from tests.cluster.testbed.objects import container, headless_service, indexed_job, pod_spec
+from tests.testbed.cluster import Cluster
+from tests.testbed.kubernetes import Object
+from tests.testbed.objects import container, headless_service, indexed_job, pod_spec
 
 pytestmark = [
     pytest.mark.cluster,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.testbed import images, prerequisites
-from tests.cluster.testbed.daemon import Daemon, wait_until
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.slot import Slot, every_slot, take_slot
+from tests.testbed import images, prerequisites
+from tests.testbed.daemon import Daemon, wait_until
+from tests.testbed.errors import TestbedError
+from tests.testbed.slot import Slot, every_slot, take_slot
 
 
 def test_nodes_and_their_pods_share_a_network_and_no_address() -> None:
@@ -31,8 +31,8 @@ def test_nodes_and_their_pods_share_a_network_and_no_address() -> None:
 
 
 def test_two_clusters_never_get_the_same_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.cluster.testbed.slot.cache_folder", lambda: tmp_path)
-    monkeypatch.setattr("tests.cluster.testbed.slot._LONGEST_FOLDER", 1000)
+    monkeypatch.setattr("tests.testbed.slot.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("tests.testbed.slot._LONGEST_FOLDER", 1000)
     first, lock = take_slot()
     second, other_lock = take_slot()
     assert first != second

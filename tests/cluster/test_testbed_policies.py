@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.testbed.network_policies import NAME_LABEL, Endpoint, endpoint, matches, rules
+from tests.testbed.network_policies import NAME_LABEL, Endpoint, endpoint, matches, rules
 
 HERE = {NAME_LABEL: "here"}
 THERE = {NAME_LABEL: "there", "team": "vision"}

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.testbed.slot import take_slot
-from tests.cluster.testbed.store import REGISTRY, Store
+from tests.testbed.slot import take_slot
+from tests.testbed.store import REGISTRY, Store
 
 pytestmark = [
     pytest.mark.cluster,

@@ -27,14 +27,14 @@ from tests.cluster.applied import Applied, dress, undress
 from tests.cluster.aws_command import REPOSITORY, install
 from tests.cluster.followed import PARTS
 from tests.cluster.own_process import without_cuda
-from tests.cluster.testbed.cluster import Cluster
-from tests.cluster.testbed.kubernetes import as_yaml
 from tests.engine.engine import Engine, repository_project
 from tests.engine.journey import ACCESS
 from tests.engine.life import Life
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serving
+from tests.testbed.cluster import Cluster
+from tests.testbed.kubernetes import as_yaml
 
 pytestmark = [
     pytest.mark.cluster,

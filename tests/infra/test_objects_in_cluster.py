@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pulumi.runtime import rpc
 
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.daemon import wait_until
-from tests.cluster.testbed.kubernetes import Kubernetes, as_yaml
-from tests.cluster.testbed.programs import module_file
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.daemon import wait_until
+from tests.testbed.kubernetes import Kubernetes, as_yaml
+from tests.testbed.programs import module_file
 
 if TYPE_CHECKING:
     from tests.infra.conftest import Recording

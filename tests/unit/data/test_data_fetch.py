@@ -19,7 +19,7 @@ from spotmpi.agent import fetch, store
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data.remote_source import Order, authority_of, orders_of
 from tests.cloud.scripted_account import ScriptedAccount
-from tests.cluster.testbed.certificates import Authority
+from tests.testbed.certificates import Authority
 from tests.unit.data.fetched_volume import PIECE, WEIGHTS, Volume, fast_volume, sha
 from tests.unit.data.web_site import Site, serving
 

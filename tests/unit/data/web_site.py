@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from spotmpi.data.remote_source import Order
-from tests.cluster.testbed.certificates import Credential
+from tests.testbed.certificates import Credential
 
 
 class Site:

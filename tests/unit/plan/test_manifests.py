@@ -19,7 +19,7 @@ from spotmpi.plan.cluster_target import ClusterTarget, on_groups
 from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
 from spotmpi.plan.templates import Template
 from spotmpi.spec.job import JobSpec, from_values
-from tests.cluster.testbed.network_policies import matches
+from tests.testbed.network_policies import matches
 
 Golden = Callable[[str, str], None]
 

@@ -9,9 +9,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.cluster.testbed.daemon import SYSTEM_PATH
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.slot import cache_folder
+from tests.testbed.daemon import SYSTEM_PATH
+from tests.testbed.errors import TestbedError
+from tests.testbed.slot import cache_folder
 
 _RELEASE = "bookworm"
 # What the Dockerfiles of images/ install by apt, and what tests look at pods with.

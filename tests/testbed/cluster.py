@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tests.cluster.testbed import cgroups, images, leftovers, prerequisites
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.dns import Dns
-from tests.cluster.testbed.jobset import JobSet
-from tests.cluster.testbed.kubernetes import Kubernetes
-from tests.cluster.testbed.network import create_bridge
-from tests.cluster.testbed.node import Node
-from tests.cluster.testbed.objects import shared_claim
-from tests.cluster.testbed.policy_engine import PolicyEngine
-from tests.cluster.testbed.slot import Slot, take_slot
-from tests.cluster.testbed.store import Store
+from tests.testbed import cgroups, images, leftovers, prerequisites
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.dns import Dns
+from tests.testbed.jobset import JobSet
+from tests.testbed.kubernetes import Kubernetes
+from tests.testbed.network import create_bridge
+from tests.testbed.node import Node
+from tests.testbed.objects import shared_claim
+from tests.testbed.policy_engine import PolicyEngine
+from tests.testbed.slot import Slot, take_slot
+from tests.testbed.store import Store
 
 NODES = 2
 

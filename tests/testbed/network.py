@@ -6,8 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.slot import Slot
+from tests.testbed.errors import TestbedError
+from tests.testbed.slot import Slot
 
 
 def create_bridge(slot: Slot, nodes: int) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import yaml
 
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.daemon import Daemon, wait_until
-from tests.cluster.testbed.kubernetes import Kubernetes, Object, as_yaml
-from tests.cluster.testbed.programs import program
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.daemon import Daemon, wait_until
+from tests.testbed.kubernetes import Kubernetes, Object, as_yaml
+from tests.testbed.programs import program
 
 _START_LIMIT = 60.0
 

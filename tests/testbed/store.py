@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tests.cluster.testbed.containerd import Containerd
-from tests.cluster.testbed.slot import cache_folder, every_slot
+from tests.testbed.containerd import Containerd
+from tests.testbed.slot import cache_folder, every_slot
 
 REGISTRY = "spotmpi.test"
 _LAYERS = Path("io.containerd.snapshotter.v1.overlayfs") / "snapshots"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.daemon import Daemon
-from tests.cluster.testbed.node import DOMAIN
-from tests.cluster.testbed.programs import program
-from tests.cluster.testbed.slot import Slot
-from tests.cluster.testbed.web import free_ports, http_health
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.daemon import Daemon
+from tests.testbed.node import DOMAIN
+from tests.testbed.programs import program
+from tests.testbed.slot import Slot
+from tests.testbed.web import free_ports, http_health
 
 _COREFILE = """\
 {domain}:53 in-addr.arpa:53 ip6.arpa:53 {{

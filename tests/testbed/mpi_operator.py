@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.cluster.testbed.controller import Controller
-from tests.cluster.testbed.kubernetes import Object
-from tests.cluster.testbed.programs import module_file
+from tests.testbed.controller import Controller
+from tests.testbed.kubernetes import Object
+from tests.testbed.programs import module_file
 
 _NAMESPACE = "mpi-operator"
 

@@ -7,7 +7,7 @@ import ssl
 import urllib.error
 import urllib.request
 
-from tests.cluster.testbed.certificates import Credential
+from tests.testbed.certificates import Credential
 
 
 def free_ports(count: int) -> list[int]:

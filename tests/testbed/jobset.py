@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.controller import Controller
-from tests.cluster.testbed.kubernetes import Object
-from tests.cluster.testbed.programs import module_file
-from tests.cluster.testbed.web import free_ports
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.controller import Controller
+from tests.testbed.kubernetes import Object
+from tests.testbed.programs import module_file
+from tests.testbed.web import free_ports
 
 _JOBSET_PODS = {"matchExpressions": [{"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}]}
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import yaml
 
-from tests.cluster.testbed import cgroups
-from tests.cluster.testbed.containerd import Containerd
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.daemon import Daemon, wait_until
-from tests.cluster.testbed.kubernetes import Kubernetes
-from tests.cluster.testbed.network import write_cni_configuration
-from tests.cluster.testbed.programs import program
-from tests.cluster.testbed.slot import Slot
-from tests.cluster.testbed.store import PAUSE_IMAGE
-from tests.cluster.testbed.web import free_ports
+from tests.testbed import cgroups
+from tests.testbed.containerd import Containerd
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.daemon import Daemon, wait_until
+from tests.testbed.kubernetes import Kubernetes
+from tests.testbed.network import write_cni_configuration
+from tests.testbed.programs import program
+from tests.testbed.slot import Slot
+from tests.testbed.store import PAUSE_IMAGE
+from tests.testbed.web import free_ports
 
 DOMAIN = "cluster.local"
 _START_LIMIT = 60.0

@@ -7,11 +7,11 @@ import json
 import shlex
 import sys
 
-from tests.cluster.testbed import leftovers
-from tests.cluster.testbed.cluster import NODES, Cluster, start_cluster, stop_cluster
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.kubernetes import Kubernetes
-from tests.cluster.testbed.slot import Slot, every_slot
+from tests.testbed import leftovers
+from tests.testbed.cluster import NODES, Cluster, start_cluster, stop_cluster
+from tests.testbed.errors import TestbedError
+from tests.testbed.kubernetes import Kubernetes
+from tests.testbed.slot import Slot, every_slot
 
 
 def start(options: argparse.Namespace) -> None:

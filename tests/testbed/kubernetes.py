@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 from lightkube import Client, KubeConfig
 
-from tests.cluster.testbed.daemon import wait_until
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.programs import program
+from tests.testbed.daemon import wait_until
+from tests.testbed.errors import TestbedError
+from tests.testbed.programs import program
 
 Object = dict[str, Any]
 _DEFINITION_LIMIT = 30.0

@@ -19,13 +19,13 @@ from lightkube import Client, KubeConfig
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.networking_v1 import NetworkPolicy
 
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.daemon import Daemon
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.network_policies import NAME_LABEL, Endpoint, endpoint, rules
-from tests.cluster.testbed.slot import Slot
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.daemon import Daemon
+from tests.testbed.errors import TestbedError
+from tests.testbed.network_policies import NAME_LABEL, Endpoint, endpoint, rules
+from tests.testbed.slot import Slot
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[2]
 # Where packets pass between pods, and from a pod to an address of this machine.
 _JUMPS = (
     ("FORWARD", "-s", "{network}"),

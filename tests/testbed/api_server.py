@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.kubernetes import Kubernetes
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.kubernetes import Kubernetes
 
 
 @contextlib.contextmanager

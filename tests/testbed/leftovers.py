@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster.testbed import cgroups
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.policy_engine import has_rules, remove_rules
-from tests.cluster.testbed.slot import Slot
+from tests.testbed import cgroups
+from tests.testbed.errors import TestbedError
+from tests.testbed.policy_engine import has_rules, remove_rules
+from tests.testbed.slot import Slot
 
 _CNI_RESULTS = Path("/var/lib/cni/results")
 _LOG_LINKS = Path("/var/log/containers")

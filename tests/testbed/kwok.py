@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 from lightkube.resources.core_v1 import Node
 
-from tests.cluster.testbed.control_plane import ControlPlane
-from tests.cluster.testbed.controller import Controller
-from tests.cluster.testbed.programs import module_file
-from tests.cluster.testbed.web import free_ports, http_health
+from tests.testbed.control_plane import ControlPlane
+from tests.testbed.controller import Controller
+from tests.testbed.programs import module_file
+from tests.testbed.web import free_ports, http_health
 
 _MARK = {"kwok.x-k8s.io/node": "fake"}
 # Without the stage that completes the pods of Jobs: they run until somebody stops them; and without the heartbeats of

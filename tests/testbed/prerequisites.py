@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.cluster.testbed.errors import TestbedError
+from tests.testbed.errors import TestbedError
 
 # What each Debian package is looked up by.
 PACKAGES = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.cluster.testbed.errors import TestbedError
+from tests.testbed.errors import TestbedError
 
 _SLOTS = 8
 # Unix sockets below the folder must fit 107 bytes.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.cluster.testbed.daemon import SYSTEM_PATH, Daemon
-from tests.cluster.testbed.errors import TestbedError
+from tests.testbed.daemon import SYSTEM_PATH, Daemon
+from tests.testbed.errors import TestbedError
 
 # The namespace that the kubelet's side of containerd uses.
 _NAMESPACE = "k8s.io"

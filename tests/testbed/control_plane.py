@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.cluster.testbed.certificates import Authority, Credential, service_account_key, write_kubeconfig
-from tests.cluster.testbed.daemon import Daemon
-from tests.cluster.testbed.programs import program
-from tests.cluster.testbed.web import free_ports, https_health
+from tests.testbed.certificates import Authority, Credential, service_account_key, write_kubeconfig
+from tests.testbed.daemon import Daemon
+from tests.testbed.programs import program
+from tests.testbed.web import free_ports, https_health
 
 ADMIN_GROUP = "system:masters"
 SERVICE_RANGE = "10.96.0.0/16"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.testbed.kubernetes import Object
+from tests.testbed.kubernetes import Object
 
 SECURITY: Object = {
     "runAsNonRoot": True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.testbed.errors import TestbedError
+from tests.testbed.errors import TestbedError
 from tests.tools import REPOSITORY as REPOSITORY
 from tests.tools import ToolError, bin_folder
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.testbed import debian
-from tests.cluster.testbed.daemon import SYSTEM_PATH
-from tests.cluster.testbed.errors import TestbedError
-from tests.cluster.testbed.programs import REPOSITORY
-from tests.cluster.testbed.slot import cache_folder
-from tests.cluster.testbed.store import PAUSE_IMAGE, REGISTRY, Store
+from tests.testbed import debian
+from tests.testbed.daemon import SYSTEM_PATH
+from tests.testbed.errors import TestbedError
+from tests.testbed.programs import REPOSITORY
+from tests.testbed.slot import cache_folder
+from tests.testbed.store import PAUSE_IMAGE, REGISTRY, Store
 
-_OWN = REPOSITORY / "tests" / "cluster" / "images"
+_OWN = REPOSITORY / "tests" / "testbed" / "dockerfiles"
 _SHIPPED = REPOSITORY / "images"
 _BASE = "localhost/spotmpi-debian"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -49,7 +49,7 @@ class Image:
 
 
 def find(name: str) -> Image:
-    """Give the image of that name: a folder of images/ or of tests/cluster/images/."""
+    """Give the image of that name: a folder of images/ or of tests/testbed/dockerfiles/."""
     if (_SHIPPED / name / "Dockerfile").is_file():
         # The shipped Dockerfiles want CUDA unless told otherwise.
         plain = (("REQUIREMENTS", "requirements.lock"),)

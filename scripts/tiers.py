@@ -96,11 +96,12 @@ BUILD = ["nice", "-n", "19", PYTHON, str(PROJECT / "scripts" / "tools"), *ENGINE
 
 STATIC = Tier(
     "static",
-    "lint, format, types, and Python 3.8 for the pod side",
+    "lint, format, types, the order of rooms, and Python 3.8 for the pod side",
     [
         [str(BIN / "ruff"), "check"],
         [str(BIN / "ruff"), "format", "--check"],
         [str(BIN / "mypy")],
+        [str(BIN / "lint-imports")],
         [
             str(BIN / "vermin"),
             "--target=3.8-",

@@ -1,9 +1,25 @@
-"""What an environment's image registry holds."""
+"""An image registry of ECR: what it holds, and the login that pushes to it."""
 
 from __future__ import annotations
 
+import base64
+from typing import NamedTuple
+
 from spotmpi.aws.account import Aws
 from spotmpi.aws.errors import CallFailed
+
+_TIMEOUT = 5.0  # seconds for the registry to answer while a run waits to start
+
+
+class RegistryError(Exception):
+    """The registry did not answer or refused; the message says why, in boto3's words."""
+
+
+class Login(NamedTuple):
+    """A user name and a short-lived password for a registry."""
+
+    user: str
+    password: str
 
 
 def in_registry(aws: Aws, region: str, repository: str, tag: str) -> bool:
@@ -16,3 +32,41 @@ def in_registry(aws: Aws, region: str, repository: str, tag: str) -> bool:
             raise
         return False
     return True
+
+
+def tag_digest(region: str, repository: str, tag: str) -> str:
+    """The digest of a tag in an ECR repository, by its address.
+
+    Raises:
+        LookupError: the repository has no such tag.
+        RegistryError: the registry could not be asked.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    config = Config(connect_timeout=_TIMEOUT, read_timeout=_TIMEOUT, retries={"total_max_attempts": 2})
+    host, _, name = repository.partition("/")
+    request = {"registryId": host[:12], "repositoryName": name, "imageIds": [{"imageTag": tag}]}
+    try:
+        answer = boto3.client("ecr", region_name=region, config=config).describe_images(**request)
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ImageNotFoundException":
+            raise LookupError(tag) from error
+        raise RegistryError(str(error)) from error
+    except BotoCoreError as error:
+        raise RegistryError(str(error)) from error
+    return str(answer["imageDetails"][0]["imageDigest"])
+
+
+def registry_login(region: str) -> Login:
+    """The login at the ECR registry of the account in *region*; RegistryError where it is refused."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        answer = boto3.client("ecr", region_name=region).get_authorization_token()
+    except (BotoCoreError, ClientError) as error:
+        raise RegistryError(str(error)) from error
+    user, _, password = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode().partition(":")
+    return Login(user, password)

@@ -11,14 +11,14 @@ from spotmpi.agent.gpus import have_kernels
 from spotmpi.core import archives, names
 from spotmpi.core.errors import input_error
 
-TOOLS = ("buildah", "podman", "docker")  # in the order of choice
-LOCAL = "localhost/spotmpi"  # what images are called before they are pushed
+TOOLS = ("buildah", "podman", "docker")  # in order of preference
+LOCAL = "localhost/spotmpi"  # prefix of an image's name before it is pushed
 
 # Build arguments for machines without GPUs: no CUDA underneath, and no CuPy.
 WITHOUT_GPUS = (("BASE_IMAGE", "docker.io/library/debian:bookworm"), ("REQUIREMENTS", "requirements.lock"))
 
 # Build arguments that differ from the Dockerfile's defaults, and the architectures that such a build has kernels for.
-# Each image's own record (/opt/spotmpi/image.json) says it of a build for certain, and agents go by that.
+# The record inside an image (/opt/spotmpi/image.json) is authoritative; agents use that one.
 _V100 = (
     ("BASE_IMAGE", "docker.io/nvidia/cuda:12.6.3-base-ubuntu22.04"),
     ("REQUIREMENTS", "requirements-v100.lock"),
@@ -55,11 +55,11 @@ class Build:
 
     @property
     def local_reference(self) -> str:
-        """What the image is called on the machine that built it."""
+        """The image's name on the machine that built it."""
         return f"{LOCAL}-{self.image}:{self.tag}"
 
     def reference(self, repository: str) -> str:
-        """What the image is called in a repository."""
+        """The image's name in a repository."""
         return f"{repository}:{self.tag}"
 
 
@@ -73,18 +73,18 @@ def build_with_kernels(image: str, capability: str | None) -> Build | None:
     builds = _BUILDS.get(image)
     if capability is None or builds is None:
         return build_for(image, True)
-    fitting = (arguments for arguments, kernels in builds.items() if have_kernels(kernels, capability))
-    return next(map(functools.partial(Build, image), fitting), None)
+    matches = (arguments for arguments, kernels in builds.items() if have_kernels(kernels, capability))
+    return next(map(functools.partial(Build, image), matches), None)
 
 
 def push_line(build: Build) -> str:
-    """The command line that puts a build where the runs of an environment pull it from."""
-    given = "".join(f" --build-arg {name}={value}" for name, value in build.arguments)
-    return f"spotmpi image push {build.image}{given} --on STACK"
+    """The command line that pushes a build to the registry of an environment."""
+    options = "".join(f" --build-arg {name}={value}" for name, value in build.arguments)
+    return f"spotmpi image push {build.image}{options} --on STACK"
 
 
 def require_known(image: str) -> None:
-    """Raise InputError unless a folder of images/ has a Dockerfile for *image*."""
+    """Raise InputError unless `images/` has a folder with a Dockerfile for *image*."""
     known = sorted(path.parent.name for path in names.IMAGES.glob("*/Dockerfile"))
     if image not in known:
         raise input_error("image", image, f"use one of: {', '.join(known)}")
@@ -92,9 +92,9 @@ def require_known(image: str) -> None:
 
 def build_command(tool: str, build: Build) -> list[str]:
     """The arguments that build an image with *tool*."""
-    given = [part for name, value in build.arguments for part in ("--build-arg", f"{name}={value}")]
-    where = ["--file", str(build.dockerfile), "--tag", build.local_reference]
-    return [tool, "build", *given, *where, str(names.IMAGES)]
+    options = [part for name, value in build.arguments for part in ("--build-arg", f"{name}={value}")]
+    target = ["--file", str(build.dockerfile), "--tag", build.local_reference]
+    return [tool, "build", *options, *target, str(names.IMAGES)]
 
 
 def push_commands(tool: str, build: Build, repository: str) -> list[list[str]]:
@@ -109,12 +109,12 @@ def login_command(tool: str, host: str, user: str) -> list[str]:
 
 
 def ecr_region(repository: str) -> str | None:
-    """The region of an ECR repository, or None where the repository is somewhere else."""
+    """The region of an ECR repository, or None for another registry."""
     match = _ECR.match(repository)
     return match["region"] if match else None
 
 
-def pushed_digest(said: str) -> str | None:
-    """The manifest's digest in what a push printed, where it tells."""
-    found = re.findall(r"sha256:[0-9a-f]{64}", said)
-    return found[-1] if found else None
+def pushed_digest(output: str) -> str | None:
+    """The manifest's digest in the output of a push; None where the builder prints none."""
+    digests = re.findall(r"sha256:[0-9a-f]{64}", output)
+    return digests[-1] if digests else None

@@ -1,73 +1,70 @@
-"""Builds and pushes images with whatever builder is there."""
+"""Builds and pushes images with the container builder of this machine."""
 
 from __future__ import annotations
 
-import base64
 import shutil
 import subprocess
 
+from spotmpi.aws.registry import RegistryError, registry_login
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.progress import Say
 from spotmpi.images import build as images
 from spotmpi.images.build import Build
 
 
-def find_tool(wanted: str | None = None) -> str:
-    """The builder to use: the wanted one, else the first of buildah, podman and docker that is on PATH."""
-    if wanted is not None and wanted not in images.TOOLS:
-        raise input_error("--tool", wanted, f"use one of: {', '.join(images.TOOLS)}")
-    found = next((tool for tool in ([wanted] if wanted else images.TOOLS) if shutil.which(tool)), None)
-    if found is None:
-        raise SpotmpiError(f"no {wanted or 'buildah, podman or docker'} on PATH: install one to build images")
-    return found
+def find_tool(name: str | None = None) -> str:
+    """The builder to use: the one of that *name*, else the first of buildah, podman and docker that is on PATH."""
+    if name is not None and name not in images.TOOLS:
+        raise input_error("--tool", name, f"use one of: {', '.join(images.TOOLS)}")
+    tool = next((tool for tool in ([name] if name else images.TOOLS) if shutil.which(tool)), None)
+    if tool is None:
+        raise SpotmpiError(f"{name or 'buildah, podman or docker'} not found on PATH: install one to build images")
+    return tool
 
 
-def build(tool: str, wanted: Build, say: Say) -> str:
-    """Build the image unless this very build is there already; its local reference.
+def build(tool: str, target: Build, say: Say) -> str:
+    """Build the image unless this machine has this build already; returns its local reference.
 
     Raises:
         InputError: no such image.
-        SpotmpiError: the builder failed; its last lines are in the message, all of them went to stderr.
+        SpotmpiError: the builder failed; its output went to stderr.
     """
-    images.require_known(wanted.image)
-    if subprocess.run([tool, "inspect", wanted.local_reference], capture_output=True).returncode == 0:
-        say(f"{wanted.local_reference} is built already")
-        return wanted.local_reference
-    say(f"building {wanted.local_reference} with {tool}")
-    if subprocess.run(images.build_command(tool, wanted), stdout=2).returncode:
-        raise SpotmpiError(f"{tool} could not build {wanted.image}: what it said is above")
-    return wanted.local_reference
+    images.require_known(target.image)
+    if subprocess.run([tool, "inspect", target.local_reference], capture_output=True).returncode == 0:
+        say(f"{target.local_reference} is already built")
+        return target.local_reference
+    say(f"building {target.local_reference} with {tool}")
+    if subprocess.run(images.build_command(tool, target), stdout=2).returncode:
+        raise SpotmpiError(f"{tool} could not build {target.image}: see its output above")
+    return target.local_reference
 
 
-def push(tool: str, wanted: Build, repository: str, say: Say) -> str:
-    """Push a built image, after logging in where the repository is ECR's; its reference, by digest where it is told."""
+def push(tool: str, target: Build, repository: str, say: Say) -> str:
+    """Push a built image, after a login where the repository is ECR's; returns its reference, by digest if known."""
     region = images.ecr_region(repository)
     if region is not None:
         _log_in(tool, repository, region)
-    say(f"pushing {wanted.reference(repository)}")
-    said = ""
-    for command in images.push_commands(tool, wanted, repository):
-        done = subprocess.run(command, capture_output=True, text=True)
-        said = done.stdout + done.stderr
-        if done.returncode:
-            last = said.strip().splitlines()[-1:] or ["it says nothing"]
-            raise SpotmpiError(f"{tool} could not {command[1]} {wanted.reference(repository)}: {last[0]}")
-    digest = images.pushed_digest(said)
-    return f"{repository}@{digest}" if digest else wanted.reference(repository)
+    say(f"pushing {target.reference(repository)}")
+    output = ""
+    for command in images.push_commands(tool, target, repository):
+        process = subprocess.run(command, capture_output=True, text=True)
+        output = process.stdout + process.stderr
+        if process.returncode:
+            last = output.strip().splitlines()[-1:] or ["no output"]
+            raise SpotmpiError(f"{tool} could not {command[1]} {target.reference(repository)}: {last[0]}")
+    digest = images.pushed_digest(output)
+    return f"{repository}@{digest}" if digest else target.reference(repository)
 
 
 def _log_in(tool: str, repository: str, region: str) -> None:
-    import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
-
     try:
-        answer = boto3.client("ecr", region_name=region).get_authorization_token()
-    except (BotoCoreError, ClientError) as error:
+        user, password = registry_login(region)
+    except RegistryError as error:
         raise SpotmpiError(
             f"could not get a login for {repository}: {error}; check `aws sts get-caller-identity`"
         ) from error
-    user, _, password = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode().partition(":")
     host = repository.partition("/")[0]
-    done = subprocess.run(images.login_command(tool, host, user), input=password, capture_output=True, text=True)
-    if done.returncode:
-        raise SpotmpiError(f"{tool} could not log in at {host}: {done.stderr.strip()}")
+    command = images.login_command(tool, host, user)
+    process = subprocess.run(command, input=password, capture_output=True, text=True)
+    if process.returncode:
+        raise SpotmpiError(f"{tool} could not log in at {host}: {process.stderr.strip()}")

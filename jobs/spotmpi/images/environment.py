@@ -15,13 +15,13 @@ from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 
 LOCK = "requirements.lock"
-GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more where GPUs are
+GPU_LOCK = "requirements-gpu.lock"  # of an image that needs more packages on machines with GPUs
 BUILD_CONSTRAINTS = "build-constraints.txt"
 _READY = ".ready"
 
 
 def known_images() -> list[str]:
-    """The images that this checkout holds: folders with locked requirements."""
+    """The names of all images: folders with locked requirements."""
     return sorted(path.parent.name for path in names.IMAGES.glob(f"*/{LOCK}"))
 
 
@@ -38,65 +38,65 @@ def lock_hash(image: str, lock: str = LOCK) -> str:
 
 
 def location(image: str, lock: str = LOCK) -> Path:
-    """Where the environment of *image* is, or will be once `prepare` has made it."""
+    """The folder of the environment of *image*, whether or not it is installed yet."""
     return names.cache_folder() / "images" / f"{image}-{lock_hash(image, lock)}"
 
 
 def prepare(image: str, say: Callable[[str], None] = lambda text: None, lock: str = LOCK) -> Path:
     """The environment of *image*, installed first where it is missing.
 
-    It is complete or absent: an install broken off is taken up again. Several processes may ask at once.
+    An interrupted install is repeated; concurrent callers wait for each other.
 
     Raises:
         InputError: no such image.
         SpotmpiError: uv is missing or could not install; the message holds uv's last lines.
     """
-    place = location(image, lock)
-    if (place / _READY).is_file():
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with (place.parent / f".{place.name}.lock").open("w") as turn:
+    folder = location(image, lock)
+    if (folder / _READY).is_file():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        if not (place / _READY).is_file():
+        if not (folder / _READY).is_file():
             say(f"installing the {image} image's locked requirements (once)")
-            _install(image, place, lock)
-            (place / _READY).touch()
-    return place
+            _install(image, folder, lock)
+            (folder / _READY).touch()
+    return folder
 
 
-def _install(image: str, place: Path, lock: str) -> None:
-    folder = names.IMAGES / image
-    shutil.rmtree(place, ignore_errors=True)
-    constraints = folder / BUILD_CONSTRAINTS
+def _install(image: str, folder: Path, lock: str) -> None:
+    source = names.IMAGES / image
+    shutil.rmtree(folder, ignore_errors=True)
+    constraints = source / BUILD_CONSTRAINTS
     extra = ["--build-constraints", str(constraints)] if constraints.is_file() else []
-    _uv("venv", "--quiet", "--python", _python_for(folder), str(place))
+    _uv("venv", "--quiet", "--python", _python_for(source), str(folder))
     # Compiled once here, or every rank compiles its framework anew where Python may not write bytecode.
-    compiled = ("--quiet", "--compile-bytecode", "--python", str(place / "bin" / "python"))
-    _uv("pip", "sync", *compiled, *extra, str(folder / lock))
+    options = ("--quiet", "--compile-bytecode", "--python", str(folder / "bin" / "python"))
+    _uv("pip", "sync", *options, *extra, str(source / lock))
 
 
-def _python_for(folder: Path) -> str:
+def _python_for(source: Path) -> str:
     """This interpreter where the image allows it, else the version that the image asks for."""
     import tomllib
 
-    wanted = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["requires-python"]
-    this = f"=={sys.version_info[0]}.{sys.version_info[1]}.*"
-    return sys.executable if wanted.startswith(">=") or wanted == this else wanted.strip("=.*")
+    required = tomllib.loads((source / "pyproject.toml").read_text())["project"]["requires-python"]
+    current = f"=={sys.version_info[0]}.{sys.version_info[1]}.*"
+    return sys.executable if required.startswith(">=") or required == current else required.strip("=.*")
 
 
 def _uv(*arguments: str) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
     environment["UV_PYTHON_DOWNLOADS"] = "never"
-    done = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, env=environment)
-    if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-8:])
+    process = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, env=environment)
+    if process.returncode:
+        last = "\n".join(process.stderr.strip().splitlines()[-8:])
         raise SpotmpiError(f"could not install the image ({' '.join(arguments[:2])}): {last}")
 
 
 def find_uv() -> str:
-    """The uv to use: the one inside the checkout, else the one on PATH; SpotmpiError where there is none."""
-    inside = names.PROJECT / ".uv" / "bin" / "uv"
-    found = str(inside) if inside.is_file() else shutil.which("uv")
-    if not found:
-        raise SpotmpiError("uv is missing: run ./scripts/setup once, or install uv and put it on PATH")
-    return found
+    """The uv to use: the checkout's own, else the one on PATH; SpotmpiError where there is none."""
+    own = names.PROJECT / ".uv" / "bin" / "uv"
+    uv = str(own) if own.is_file() else shutil.which("uv")
+    if not uv:
+        raise SpotmpiError("uv not found: run ./scripts/setup once, or install uv and put it on PATH")
+    return uv

@@ -20,7 +20,7 @@ ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/spotmpi/chainermn"
 
 @pytest.fixture
 def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A buildah on PATH that writes down its arguments and input; what it has built it can inspect."""
+    """A buildah on PATH that logs its arguments and input, and can inspect what it has built."""
     log = tmp_path / "log"
     script = tmp_path / "bin" / "buildah"
     script.parent.mkdir()
@@ -56,9 +56,9 @@ def test_other_arguments_are_another_build() -> None:
 
 def test_machines_without_gpus_get_a_build_without_cuda(builder: Path) -> None:
     plain = build_image("chainermn", tool="buildah", cpu=True)
-    said = builder.read_text()
-    assert "--build-arg BASE_IMAGE=docker.io/library/debian:bookworm" in said
-    assert "--build-arg REQUIREMENTS=requirements.lock" in said
+    calls = builder.read_text()
+    assert "--build-arg BASE_IMAGE=docker.io/library/debian:bookworm" in calls
+    assert "--build-arg REQUIREMENTS=requirements.lock" in calls
     assert plain != build_image("chainermn", tool="buildah")
     own = Build("chainermn", (("BASE_IMAGE", "mine"), ("REQUIREMENTS", "requirements.lock")))
     assert build_image("chainermn", ["BASE_IMAGE=mine"], "buildah", cpu=True) == own.local_reference
@@ -69,10 +69,10 @@ def test_a_push_to_ecr_logs_in_and_gives_the_digest(builder: Path, monkeypatch: 
         monkeypatch.setenv(name, "testing")
     with mock_aws():
         assert push_image("chainermn", ECR, tool="buildah") == f"{ECR}@{DIGEST}"
-    said = builder.read_text()
-    assert "login --username AWS --password-stdin 123456789012.dkr.ecr.eu-west-1.amazonaws.com" in said
-    assert "password: 123456789012-auth-token" in said
-    assert said.rstrip().endswith(f"push {ECR}:{Build('chainermn').tag}")
+    calls = builder.read_text()
+    assert "login --username AWS --password-stdin 123456789012.dkr.ecr.eu-west-1.amazonaws.com" in calls
+    assert "password: 123456789012-auth-token" in calls
+    assert calls.rstrip().endswith(f"push {ECR}:{Build('chainermn').tag}")
 
 
 def test_the_password_is_never_an_argument() -> None:
@@ -97,17 +97,17 @@ def test_wrong_input_names_the_remedy(arguments: tuple[str, tuple[str, ...]], wo
         build_image(*arguments)
 
 
-def test_without_a_repository_the_place_has_to_bring_one() -> None:
+def test_without_a_repository_the_target_must_be_an_environment() -> None:
     with pytest.raises(InputError, match="name a repository, or an environment by --on"):
         push_image("chainermn")
 
 
-def test_a_builder_that_fails_or_is_missing_is_told(builder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_builder_that_fails_or_is_missing_is_an_error(builder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (builder.parent / "broken").touch()
     with pytest.raises(SpotmpiError, match="buildah could not build chainermn"):
         build_image("chainermn", tool="buildah")
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SpotmpiError, match="no buildah, podman or docker on PATH"):
+    with pytest.raises(SpotmpiError, match="buildah, podman or docker not found on PATH"):
         build_image("chainermn")
     with pytest.raises(InputError, match="use one of: buildah, podman, docker"):
         build_image("chainermn", tool="kaniko")

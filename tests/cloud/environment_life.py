@@ -114,10 +114,10 @@ class Life:
             knows=lambda there: self.known,
             command=self.command,
             push=self.push,
-            stage=lambda source, folder, where, say: self.do(f"stage {source} as {folder} on {where.place}"),
+            stage=lambda source, folder, target, say: self.do(f"stage {source} as {folder} on {target.place}"),
             run=self.run,
-            list_runs=lambda where: self.runs,
-            stop_run=lambda run, where: self.stop(run, where),
+            list_runs=lambda on: self.runs,
+            stop_run=lambda run, on: self.stop(run, on),
             sleep=lambda seconds: self.do("wait"),
         )
 
@@ -146,11 +146,11 @@ class Life:
 
     def run(self, values: dict[str, Any], **more: Any) -> RunState:
         self.small_run = values
-        self.do(f"run {values['image']} on {more['where'].place}")
+        self.do(f"run {values['image']} on {more['on'].place}")
         return RunState("smoke-1", "", "smoke", "succeeded")
 
-    def stop(self, run: str, where: Target) -> Any:
-        self.do(f"stop {run} on {where.place}")
+    def stop(self, run: str, on: Target) -> Any:
+        self.do(f"stop {run} on {on.place}")
         self.runs = [each for each in self.runs if each.id != run]
 
     def asked(self) -> list[str]:

@@ -49,9 +49,9 @@ def handed(made: Dependencies, address: str, place: Target, step: str) -> Depend
         examine=lambda stack, aws: [],
         push=push,
         stage=stage,
-        run=lambda values, where, say: runs.run(without_cuda(values), where=place, say=say),
-        list_runs=lambda where: runs.list_runs(place),
-        stop_run=lambda run, where: runs.stop(run, where=place),
+        run=lambda values, on, say: runs.run(without_cuda(values), on=place, say=say),
+        list_runs=lambda on: runs.list_runs(place),
+        stop_run=lambda run, on: runs.stop(run, on=place),
     )
 
 

@@ -207,7 +207,7 @@ def test_an_environment_is_built_used_and_taken_down_though_the_command_is_kille
     assert [each["name"] for each in machines[0]] == [NODE]
 
     # Down: killed as it says each step, and broken off in the engine. A run ends with a checkpoint before machines go.
-    long = runs.run(without_cuda(LONG), where=account.place, detach=True)
+    long = runs.run(without_cuda(LONG), on=account.place, detach=True)
     wait_for_metrics(account, long.id)
     going = ("down", "lab", "--yes")
     told = [account.spotmpi(*going, dies_at=step).stderr for step in range(1, 5)]

@@ -90,8 +90,8 @@ class Life:
             command=self.command,
             push=self.push,
             run=lambda values, **more: self.do("run") or RunState("smoke-1", "", "smoke", "succeeded"),
-            list_runs=lambda where: self.runs,
-            stop_run=lambda run, where: self.stop(run),
+            list_runs=lambda on: self.runs,
+            stop_run=lambda run, on: self.stop(run),
             sleep=lambda seconds: None,
         )
 

@@ -26,7 +26,7 @@ def build_image(
 def push_image(
     image: str,
     repository: str | None = None,
-    where: TargetLike = None,
+    on: TargetLike = None,
     arguments: Iterable[str] = (),
     tool: str | None = None,
     say: Say = lambda text: None,
@@ -40,7 +40,7 @@ def push_image(
         InputError: no such image, or no repository is named and the place has none for it.
         SpotmpiError: the builder, the login or the push failed.
     """
-    environment = targets.environment_of(where)
+    environment = targets.environment_of(on)
     wanted = _build(image, arguments, not cpu and (environment is None or environment.has_gpus))
     target = repository or _repository(image, environment)
     builder = image_builder.find_tool(tool)

@@ -43,15 +43,15 @@ def init(path: Path | str = "job.toml") -> Path:
     return Path(path)
 
 
-def plan(source: Source, overrides: Iterable[str] = (), where: TargetLike = None) -> Plan:
+def plan(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
     """What `run` would start, as plain JSON values; nothing is started or written."""
-    return _planned(read_spec(source, overrides), where)[1]
+    return _planned(read_spec(source, overrides), on)[1]
 
 
 def run(
     source: Source,
     overrides: Iterable[str] = (),
-    where: TargetLike = None,
+    on: TargetLike = None,
     detach: bool = False,
     watch: Callable[[Event], None] = lambda event: None,
     say: Say = lambda text: None,
@@ -66,20 +66,20 @@ def run(
         SpotmpiError: it could not be started.
     """
     spec = read_spec(source, overrides)
-    backend, made = _planned(spec, where)
+    backend, made = _planned(spec, on)
     return _started(backend, spec, made, detach, watch, say)
 
 
 def resume(
     run: str,
     overrides: Iterable[str] = (),
-    where: TargetLike = None,
+    on: TargetLike = None,
     detach: bool = False,
     watch: Callable[[Event], None] = lambda event: None,
     say: Say = lambda text: None,
 ) -> RunState:
     """Continue a run that has ended, from its newest whole checkpoint, with *overrides* applied to its spec."""
-    paths, backend = reader.find(run, targets.where(where).folder), targets.backend_of(run, where)
+    paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
     state = backend.state(paths.id)
     if state.state == record.SUCCEEDED:
         raise input_error("--resume", paths.id, "has succeeded; there is nothing left to continue")
@@ -90,33 +90,33 @@ def resume(
     return _started(backend, spec, backend.plan(spec, paths.id), detach, _from_next_submission(paths, watch), say)
 
 
-def plan_resume(run: str, overrides: Iterable[str] = (), where: TargetLike = None) -> Plan:
+def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
-    paths, backend = reader.find(run, targets.where(where).folder), targets.backend_of(run, where)
+    paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
     spec = job.load(paths.spec, overrides)
     require_valid(spec, backend.survey(spec))
     return backend.plan(spec, paths.id)
 
 
-def list_runs(where: TargetLike = None, mine: bool = False) -> list[RunState]:
+def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:
     """All recorded runs, oldest first; with *mine* only those that this user submitted, as far as is known."""
-    found = targets.backend(where).list()
+    found = targets.backend(on).list()
     return [state for state in found if state.owner in (None, names.user())] if mine else found
 
 
-def status(run: str, where: TargetLike = None) -> RunState:
+def status(run: str, on: TargetLike = None) -> RunState:
     """What a run has come to so far; its id may be shortened."""
-    return targets.backend_of(run, where).state(run)
+    return targets.backend_of(run, on).state(run)
 
 
-def logs(run: str, follow: bool = False, where: TargetLike = None) -> Iterator[Event]:
+def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Event]:
     """The events of a run from its submission, lines included; with *follow* until it ends."""
-    return targets.backend_of(run, where).events(run, follow)
+    return targets.backend_of(run, on).events(run, follow)
 
 
-def stop(run: str, now: bool = False, wait: bool = True, where: TargetLike = None) -> RunState:
+def stop(run: str, now: bool = False, wait: bool = True, on: TargetLike = None) -> RunState:
     """Stop a run after a checkpoint, or *now* without one; a run that is over stays as it is."""
-    backend = targets.backend_of(run, where)
+    backend = targets.backend_of(run, on)
     before = backend.state(run)
     if before.over:
         return before
@@ -133,34 +133,34 @@ def drill(
     run: str,
     node: int = 0,
     how: str = "evict",
-    where: TargetLike = None,
+    on: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
 ) -> Recovery:
     """Cause a fault (evict, delete, kill) at a node of a training run; what its recovery cost."""
     from spotmpi.api.drill import drill
 
-    backend = targets.backend_of(run, where)
+    backend = targets.backend_of(run, on)
     return drill(backend, backend.state(run).id, node, how, watch)
 
 
-def shell_command(run: str, node: int = 0, where: TargetLike = None) -> Sequence[str]:
+def shell_command(run: str, node: int = 0, on: TargetLike = None) -> Sequence[str]:
     """The command that opens a shell where a node of the run is."""
-    backend = targets.backend_of(run, where)
+    backend = targets.backend_of(run, on)
     return backend.shell(backend.state(run).id, node)
 
 
-def pull(run: str, where: TargetLike = None, say: Say = lambda text: None, part: str | None = None) -> Path:
+def pull(run: str, on: TargetLike = None, say: Say = lambda text: None, part: str | None = None) -> Path:
     """Bring all that is kept of a run (checkpoints, logs, TensorBoard events), or one *part*, here; its folder.
 
     A run whose JobSet is gone, and which this machine has never seen, needs its whole id.
     """
-    backend = targets.backend_of(run, where)
+    backend = targets.backend_of(run, on)
     with contextlib.suppress(UnknownRun):
         run = backend.state(run).id
     return backend.pull(run, say, part)
 
 
-def clean(older: float, delete: bool = False, where: TargetLike = None, say: Say = lambda text: None) -> list[RunState]:
+def clean(older: float, delete: bool = False, on: TargetLike = None, say: Say = lambda text: None) -> list[RunState]:
     """The runs that ended more than *older* seconds ago; with *delete* their folders are gone afterwards.
 
     A copy of a run on a cluster that has no end is kept, unless its cluster says that the run is over. *say* hears
@@ -168,16 +168,16 @@ def clean(older: float, delete: bool = False, where: TargetLike = None, say: Say
     """
     from spotmpi.api.cleanup import delete_records, old_runs
 
-    found = old_runs(targets.where(where).folder, time.time() - older, say)
+    found = old_runs(targets.target_of(on).folder, time.time() - older, say)
     return delete_records(found, say) if delete else [each.state for each in found]
 
 
-def _backend_for(spec: JobSpec, where: TargetLike) -> Backend:
-    return targets.backend(where, spec.kubernetes.context, spec.kubernetes.namespace)
+def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
+    return targets.backend(on, spec.kubernetes.context, spec.kubernetes.namespace)
 
 
-def _planned(spec: JobSpec, where: TargetLike) -> tuple[Backend, Plan]:
-    backend = _backend_for(spec, where)
+def _planned(spec: JobSpec, on: TargetLike) -> tuple[Backend, Plan]:
+    backend = _backend_for(spec, on)
     require_valid(spec, backend.survey(spec))
     run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
     return backend, backend.plan(spec, run)

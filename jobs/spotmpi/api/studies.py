@@ -32,7 +32,7 @@ def bench(
     source: Source,
     factors: Factors = _AS_IT_SAYS,
     overrides: Iterable[str] = (),
-    where: TargetLike = None,
+    on: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
     say: Say = lambda text: None,
 ) -> Sweep:
@@ -47,12 +47,12 @@ def bench(
     """
     from spotmpi.study import execution
 
-    here = targets.where(where)
+    target = targets.target_of(on)
     design = design_of(source, factors, overrides)
-    runner = _runner(design, where, watch, say)
+    runner = _runner(design, on, watch, say)
     execution.require_valid(design, runner)
-    design = pricing.priced(design, where, say)
-    recording = execution.Recording(here.folder, runner.new_id(design.spec), here.place)
+    design = pricing.priced(design, on, say)
+    recording = execution.Recording(target.folder, runner.new_id(design.spec), target.place)
     it = execution.open_sweep(design, recording, factors.fresh, say)
     execution.carry_out(it, runner, say)
     return it
@@ -62,15 +62,15 @@ def plan_bench(
     source: Source,
     factors: Factors = _AS_IT_SAYS,
     overrides: Iterable[str] = (),
-    where: TargetLike = None,
+    on: TargetLike = None,
     say: Say = lambda text: None,
 ) -> Design:
     """What `bench` would measure; its `trials` are in the order in which they would run. Nothing is started."""
     from spotmpi.study import execution
 
     design = design_of(source, factors, overrides)
-    execution.require_valid(design, _runner(design, where, lambda event: None, say))
-    return pricing.priced(design, where, say)
+    execution.require_valid(design, _runner(design, on, lambda event: None, say))
+    return pricing.priced(design, on, say)
 
 
 def design_of(source: Source, factors: Factors, overrides: Iterable[str] = ()) -> Design:
@@ -80,7 +80,7 @@ def design_of(source: Source, factors: Factors, overrides: Iterable[str] = ()) -
     return crossed(read_spec(source, overrides), factors)
 
 
-def report(wanted: Sequence[str] = (), where: TargetLike = None, force: bool = False) -> Report:
+def report(wanted: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:
     """The report of one sweep or of any number of runs of the same work; by default of the newest sweep or run.
 
     Raises:
@@ -89,10 +89,10 @@ def report(wanted: Sequence[str] = (), where: TargetLike = None, force: bool = F
     """
     from spotmpi.report.gather import gather
 
-    return gather(wanted, targets.where(where).folder, datetime.now(), force)
+    return gather(wanted, targets.target_of(on).folder, datetime.now(), force)
 
 
-def compare(before: str, after: str, where: TargetLike = None, force: bool = False) -> Comparison:
+def compare(before: str, after: str, on: TargetLike = None, force: bool = False) -> Comparison:
     """Two sweeps or runs of the same work, row by row.
 
     Raises:
@@ -101,7 +101,7 @@ def compare(before: str, after: str, where: TargetLike = None, force: bool = Fal
     """
     from spotmpi.report.comparison import compare as compared
 
-    return compared(report([before], where, force=True), report([after], where, force=True), force)
+    return compared(report([before], on, force=True), report([after], on, force=True), force)
 
 
 def predict(
@@ -109,12 +109,12 @@ def predict(
     nodes: Sequence[int],
     fit: Sequence[int] | None = None,
     goal: Goal | None = None,
-    where: TargetLike = None,
+    on: TargetLike = None,
 ) -> list[Forecast]:
     """What a sweep (by default the newest) or a published table lets expect of other node counts, for each series.
 
     The model is fitted to the counts *fit*, by default the smaller half of those that were measured. Without a price in
-    *goal* it is that of the environment that *where* names now, else the one that the sweep was carried out at.
+    *goal* it is that of the environment that *on* names now, else the one that the sweep was carried out at.
 
     Raises:
         InputError: there is too little to fit to, or *goal* can't be answered.
@@ -127,17 +127,17 @@ def predict(
     if measured in published.tables():
         found = published.tables()[measured].as_series()
     else:
-        made = report([measured] if measured else [], where, force=True)
+        made = report([measured] if measured else [], on, force=True)
         found, specs, known = series_of(made), made.specs, made.price
     if not found:
         raise input_error("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
-    goal = pricing.asked(goal or forecast.Goal(), known, specs, where)
+    goal = pricing.asked(goal or forecast.Goal(), known, specs, on)
     return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in found]
 
 
-def _runner(design: Design, where: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:
+def _runner(design: Design, on: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:
     from spotmpi.study.trials import BackendRunner
 
     cluster = design.spec.kubernetes
-    backend = targets.backend(where, cluster.context, cluster.namespace)
-    return BackendRunner(backend, targets.where(where).folder, watch, say)
+    backend = targets.backend(on, cluster.context, cluster.namespace)
+    return BackendRunner(backend, targets.target_of(on).folder, watch, say)

@@ -21,7 +21,7 @@ KUBERNETES = "kubernetes"
 
 @dataclass(frozen=True)
 class Target:
-    """Target runs happen, and the folder in which this machine keeps their records.
+    """Where runs happen, and the folder in which this machine keeps their records.
 
     ``on`` is ``local``, ``kubernetes`` or ``kubernetes/NAMESPACE`` (the kubeconfig's current context), the name of a
     Pulumi stack, or a file of its outputs. By default ``SPOTMPI_ON``, else local.
@@ -41,33 +41,33 @@ class Target:
         return self.on or os.environ.get("SPOTMPI_ON") or LOCAL
 
 
-TargetLike = Target | Path | None  # a path is a runs folder on this machine
+TargetLike = Target | str | None  # a str is what --on says
 
 
-def where(place: TargetLike) -> Target:
-    """The `Target` that *place* stands for."""
-    return place if isinstance(place, Target) else Target(runs_folder=place)
+def target_of(on: TargetLike) -> Target:
+    """The `Target` that *on* stands for; by default SPOTMPI_ON, else this machine."""
+    return on if isinstance(on, Target) else Target(on)
 
 
-def backend(place: TargetLike, context: str | None = None, namespace: str | None = None) -> Backend:
-    """The backend for *place*; *context* and *namespace* are what a spec asks of a cluster.
+def backend(on: TargetLike, context: str | None = None, namespace: str | None = None) -> Backend:
+    """The backend for *on*; *context* and *namespace* are what a spec asks of a cluster.
 
     Raises:
         InputError: no such place.
     """
-    here = where(place)
-    if here.place == LOCAL:
+    target = target_of(on)
+    if target.place == LOCAL:
         from spotmpi.backends.local.backend import LocalBackend
 
-        return LocalBackend(here.folder)
+        return LocalBackend(target.folder)
     # Only runs on a cluster pay for the import of a Kubernetes client.
     from spotmpi.backends.kubernetes.backend import KubernetesBackend
 
-    kind, _, chosen = here.place.partition("/")
+    kind, _, chosen = target.place.partition("/")
     if kind == KUBERNETES:
-        return KubernetesBackend(here.folder, context, chosen or namespace)
-    environment = environment_of(here)
-    return KubernetesBackend(here.folder, context or _context(environment), namespace, environment)
+        return KubernetesBackend(target.folder, context, chosen or namespace)
+    environment = environment_of(target)
+    return KubernetesBackend(target.folder, context or _context(environment), namespace, environment)
 
 
 def _context(environment: Environment | None) -> str | None:
@@ -77,26 +77,26 @@ def _context(environment: Environment | None) -> str | None:
     return context_of(environment.cluster) if environment else None
 
 
-def backend_of(run: str, place: TargetLike) -> Backend:
+def backend_of(run: str, on: TargetLike) -> Backend:
     """The backend that knows *run*: the named one, else the one that its record in the runs folder names.
 
     ``kubernetes`` names no namespace: where the record has one, that is meant.
     """
-    here = where(place)
+    target = target_of(on)
     try:
-        target = reader.cluster_of(reader.find(run, here.folder)) if here.on in (None, KUBERNETES) else None
+        cluster = reader.cluster_of(reader.find(run, target.folder)) if target.on in (None, KUBERNETES) else None
     except UnknownRun:
-        target = None
-    if target is None:
-        return backend(here)
-    return backend(Target(f"{KUBERNETES}/{target.namespace}", here.runs_folder), target.context)
+        cluster = None
+    if cluster is None:
+        return backend(target)
+    return backend(Target(f"{KUBERNETES}/{cluster.namespace}", target.runs_folder), cluster.context)
 
 
-def environment_of(place: TargetLike) -> Environment | None:
+def environment_of(on: TargetLike) -> Environment | None:
     """The environment that a stack's name or a file of its outputs stands for; None for other places."""
     from spotmpi.core import environment
 
-    named = where(place).place
+    named = target_of(on).place
     if named == LOCAL or named.partition("/")[0] == KUBERNETES:
         return None
     return environment.load(Path(named)) if named.endswith(".json") else environment.of_stack(named)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Env, Json, On, RunsFolder, Set, Slots, overrides, where
+from spotmpi.cli.options import Env, Json, On, RunsFolder, Set, Slots, overrides, target
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
     from spotmpi.cli import studies
 
     given = {"variants": variant, "repeats": repeats, "seed": seed, "retries": retries}
-    wanted = studies.Wanted(spec, nodes, given, tuple(overrides(None, slots, assignments, env)), where(on, runs), new)
+    wanted = studies.Wanted(spec, nodes, given, tuple(overrides(None, slots, assignments, env)), target(on, runs), new)
     if dry_run:
         studies.show_trials(wanted, json)
     else:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, RunsFolder
+from spotmpi.cli.options import Json, RunsFolder, target
 
 
 def command(
@@ -19,6 +19,6 @@ def command(
     from spotmpi.cli.view import say
     from spotmpi.spec.job import read_duration
 
-    found = api.clean(read_duration("--older", older), yes, runs, say)
+    found = api.clean(read_duration("--older", older), yes, target(None, runs), say)
     tables.show_runs(found, json)
     say(f"{len(found)} runs deleted" if yes else f"{len(found)} runs; --yes deletes them")

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from spotmpi.api import runs as api
+from spotmpi.backends.targets import Target
 from spotmpi.cli.view import say
 from spotmpi.core.errors import EXIT_FAILURE
 from spotmpi.report.comparison import Comparison, named
@@ -19,7 +20,7 @@ _HEADER = ("ROW", "BEFORE", "AFTER", "CHANGE", "BOUNDS", "")
 
 def show(before: str, after: str, limit: float | None, runs: Path | None, force: bool, as_json: bool) -> None:
     """Print what changed and whether it is more than noise; exit 1 where a row fell below *limit*."""
-    made = api.compare(before, after, runs, force)
+    made = api.compare(before, after, Target(runs_folder=runs), force)
     if as_json:
         print(json.dumps(made.to_json()))
     else:

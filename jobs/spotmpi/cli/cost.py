@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunsFolder, where
+from spotmpi.cli.options import Json, On, RunsFolder, target
 
 
 def command(
@@ -26,4 +26,4 @@ def command(
     from spotmpi.cli import cost_table
     from spotmpi.spec.job import read_duration
 
-    cost_table.show(cost_table.find(what, read_duration("--since", since), price, where(on, runs)), json)
+    cost_table.show(cost_table.find(what, read_duration("--since", since), price, target(on, runs)), json)

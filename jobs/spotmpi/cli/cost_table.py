@@ -23,19 +23,19 @@ _EC2 = "Amazon Elastic Compute Cloud - Compute"
 _KEPT = 42 * 86400.0  # AWS keeps scaling activities for six weeks
 
 
-def find(what: str | None, back: float, price: float | None, where: Target) -> Cost:
+def find(what: str | None, back: float, price: float | None, target: Target) -> Cost:
     """The cost of the run that *what* names, or else of that stack or the place of --on, for *back* seconds."""
     if price is not None and not 0 < price < math.inf:
         raise input_error("--price", price, "give US dollars per node and hour, more than 0")
     if what is not None:
         try:
-            return cost.run_cost(what, where, price)
+            return cost.run_cost(what, target, price)
         except UnknownRun:
-            if any(paths.id.startswith(what) for paths in reader.every(where.folder)):
+            if any(paths.id.startswith(what) for paths in reader.every(target.folder)):
                 raise  # several begin so
     if back > _KEPT:
         raise input_error("--since", f"{back / 86400:g}d", "AWS tells of the last 42d at most")
-    place = Target(what or where.on, where.runs_folder)
+    place = Target(what or target.on, target.runs_folder)
     environment = targets.environment_of(place)
     if environment is None:
         raise input_error("ID|STACK", what, "name a run of `spotmpi list`, a stack, or an environment by --on")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, where
+from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 
 def command(
@@ -22,4 +22,4 @@ def command(
 
     view = TurnsView()
     view.say(f"waiting for the next iteration that the run reports; then {how} of node {node}")
-    print_recovery(api.drill(run, node, how, where(on, runs), view.show), json)
+    print_recovery(api.drill(run, node, how, target(on, runs), view.show), json)

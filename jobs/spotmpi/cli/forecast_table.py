@@ -15,10 +15,10 @@ _HEADER = ("NODES", "IT/S", "95 %", "EFF.", "MEASURED", "ERROR", "$/1000 IT", "H
 
 
 def show(
-    measured: str | None, nodes: Sequence[int], fit: Sequence[int] | None, goal: Goal, where: Target, as_json: bool
+    measured: str | None, nodes: Sequence[int], fit: Sequence[int] | None, goal: Goal, target: Target, as_json: bool
 ) -> None:
     """Print a table for each series that was measured, with what to think of it."""
-    forecasts = runs.predict(measured, nodes, fit, goal, where)
+    forecasts = runs.predict(measured, nodes, fit, goal, target)
     if as_json:
         print(json.dumps([_json(forecast) for forecast in forecasts]))
         return

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import On, where
+from spotmpi.cli.options import On, target
 
 app = typer.Typer(help="Build and push images.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -42,4 +42,4 @@ def push(
     from spotmpi.api.images import push_image
     from spotmpi.cli.view import say
 
-    print(push_image(name, to, where(on, None), build_arg or (), tool, say, cpu))
+    print(push_image(name, to, target(on, None), build_arg or (), tool, say, cpu))

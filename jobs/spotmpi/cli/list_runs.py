@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunsFolder, where
+from spotmpi.cli.options import Json, On, RunsFolder, target
 
 
 def command(
@@ -17,4 +17,4 @@ def command(
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
 
-    tables.show_runs(api.list_runs(where(on, runs), mine), json)
+    tables.show_runs(api.list_runs(target(on, runs), mine), json)

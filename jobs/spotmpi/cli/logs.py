@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, where
+from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 
 def command(
@@ -24,7 +24,7 @@ def command(
     from spotmpi.cli import final_cost
     from spotmpi.cli.event_output import Filter, print_events
 
-    wanted, here = Filter.of(node, grep, since), where(on, runs)
+    wanted, here = Filter.of(node, grep, since), target(on, runs)
     print_events(api.logs(run, follow, here), wanted, json, live=follow)
     if follow:
         final_cost.tell(run, here)

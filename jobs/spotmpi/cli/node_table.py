@@ -32,13 +32,13 @@ _TITLES = (
 )
 
 
-def find(where: Target) -> tuple[Node, ...]:
+def find(target: Target) -> tuple[Node, ...]:
     """The nodes of the cluster at a place; what AWS may not be asked stays unknown, and stderr says why."""
-    if where.place == targets.LOCAL:
-        raise input_error("--on", where.place, "name an environment, or kubernetes: this machine has no nodes to list")
-    environment = targets.environment_of(where)
+    if target.place == targets.LOCAL:
+        raise input_error("--on", target.place, "name an environment, or kubernetes: this machine has no nodes to list")
+    environment = targets.environment_of(target)
     if environment is None:
-        return list_nodes(ClusterView(None), where.place.partition("/")[2] or None)
+        return list_nodes(ClusterView(None), target.place.partition("/")[2] or None)
     nodes = list_nodes(view_of(environment.cluster, environment.region), environment.namespace)
     try:
         from spotmpi.aws.account import open_account

@@ -48,7 +48,7 @@ Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Override the s
 Slots = Annotated[int | None, typer.Option("--slots", help="Override the spec's processes per node.")]
 
 
-def where(on: str | None, runs: Path | None) -> Target:
+def target(on: str | None, runs: Path | None) -> Target:
     """The place that --on and --runs name."""
     from spotmpi.backends.targets import Target
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunsFolder, where
+from spotmpi.cli.options import Json, On, RunsFolder, target
 
 
 def command(
@@ -42,4 +42,4 @@ def command(
     until = None if deadline is None else read_duration("--deadline", deadline)
     goal = Goal(iterations, epochs, until, price, worth)
     counts = node_counts(fit, "--fit") if fit else None
-    forecast_table.show(measured, node_counts(nodes), counts, goal, where(on, runs), json)
+    forecast_table.show(measured, node_counts(nodes), counts, goal, target(on, runs), json)

@@ -1,6 +1,6 @@
 """`spotmpi pull`: a run's folder, brought here."""
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, where
+from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 
 def command(run: RunId, on: On = None, runs: RunsFolder = None, json: Json = False) -> None:
@@ -9,4 +9,4 @@ def command(run: RunId, on: On = None, runs: RunsFolder = None, json: Json = Fal
     from spotmpi.cli import tables
     from spotmpi.cli.view import say
 
-    tables.show_folder(api.pull(run, where(on, runs), say), json)
+    tables.show_folder(api.pull(run, target(on, runs), say), json)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Env, Json, Nodes, On, RunsFolder, Set, Slots, overrides, where
+from spotmpi.cli.options import Env, Json, Nodes, On, RunsFolder, Set, Slots, overrides, target
 
 
 def command(
@@ -26,7 +26,7 @@ def command(
     """Run a job, follow it, and record it; exit 0 when it succeeds, 1 when it fails, 130 when interrupted."""
     from spotmpi.cli import submit
 
-    wanted = submit.Wanted(spec, resume, tuple(overrides(nodes, slots, assignments, env)), where(on, runs))
+    wanted = submit.Wanted(spec, resume, tuple(overrides(nodes, slots, assignments, env)), target(on, runs))
     if dry_run:
         submit.show_plan(wanted)
     else:

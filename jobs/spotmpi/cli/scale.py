@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, where
+from spotmpi.cli.options import Json, On, target
 
 
 def command(
@@ -22,4 +22,4 @@ def command(
     from spotmpi.spec.job import read_duration
 
     length = timedelta(seconds=read_duration("--warm", warm))
-    show(keep_warm(environment_at(where(on, None)), group, nodes, length), json)
+    show(keep_warm(environment_at(target(on, None)), group, nodes, length), json)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import On, RunId, RunsFolder, where
+from spotmpi.cli.options import On, RunId, RunsFolder, target
 
 
 def command(
@@ -18,5 +18,5 @@ def command(
 
     from spotmpi.api import runs as api
 
-    done = subprocess.run(api.shell_command(run, node, where(on, runs)))
+    done = subprocess.run(api.shell_command(run, node, target(on, runs)))
     raise typer.Exit(done.returncode)

@@ -1,6 +1,6 @@
 """`spotmpi status`: what a run has come to so far."""
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, where
+from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 
 def command(run: RunId, on: On = None, runs: RunsFolder = None, json: Json = False) -> None:
@@ -8,4 +8,4 @@ def command(run: RunId, on: On = None, runs: RunsFolder = None, json: Json = Fal
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
 
-    tables.show_status(api.status(run, where(on, runs)), json)
+    tables.show_status(api.status(run, target(on, runs)), json)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, On, RunId, RunsFolder, where
+from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 
 def command(
@@ -18,4 +18,4 @@ def command(
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
 
-    tables.show_status(api.stop(run, now, where=where(on, runs)), json)
+    tables.show_status(api.stop(run, now, on=target(on, runs)), json)

@@ -33,7 +33,7 @@ class Wanted:
     nodes: str | None
     given: Mapping[str, Any]
     overrides: tuple[str, ...]
-    where: Target
+    target: Target
     fresh: bool
 
     @property
@@ -49,7 +49,7 @@ class Wanted:
 
 def show_trials(wanted: Wanted, as_json: bool) -> None:
     """Print the trials in the order in which they would run."""
-    design = api.plan_bench(wanted.spec, wanted.factors, wanted.overrides, wanted.where, say)
+    design = api.plan_bench(wanted.spec, wanted.factors, wanted.overrides, wanted.target, say)
     trials = design.trials()
     if as_json:
         shown = ("number", "variant", "nodes", "repeat", "role")
@@ -73,10 +73,10 @@ def bench(wanted: Wanted, as_json: bool) -> None:
             if event.kind != record.LINE:  # what the program prints is in the trial's logs
                 view.show(event)
 
-        it = api.bench(wanted.spec, wanted.factors, wanted.overrides, wanted.where, watch, view.say)
+        it = api.bench(wanted.spec, wanted.factors, wanted.overrides, wanted.target, watch, view.say)
     if any(trial.state == SUCCEEDED and trial.role == MEASURED for trial in it.trials):
         # What was measured is shown in any case: trials of changed code are marked rather than refused.
-        _hand_over(api.report([it.id], wanted.where, force=True), it.folder / "report", as_json)
+        _hand_over(api.report([it.id], wanted.target, force=True), it.folder / "report", as_json)
     elif as_json:
         print(json.dumps(it.to_json()))
     _tell_failed(it)
@@ -86,7 +86,7 @@ def bench(wanted: Wanted, as_json: bool) -> None:
 
 def report(wanted: Sequence[str], out: Path | None, runs: Path | None, force: bool, as_json: bool) -> None:
     """Show the report of a sweep or runs, and write its files."""
-    made = api.report(wanted, runs, force)
+    made = api.report(wanted, Target(runs_folder=runs), force)
     folder = (runs or names.default_runs_folder()).absolute()
     _hand_over(made, out or made.folder(folder), as_json)
 

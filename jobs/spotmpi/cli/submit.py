@@ -26,15 +26,15 @@ class Wanted:
     spec: Path | None
     resume: str | None
     overrides: tuple[str, ...]
-    where: Target
+    target: Target
 
 
 def show_plan(wanted: Wanted) -> None:
     """Print the plan as JSON, which is YAML."""
     if wanted.resume is not None:
-        made = runs.plan_resume(wanted.resume, wanted.overrides, wanted.where)
+        made = runs.plan_resume(wanted.resume, wanted.overrides, wanted.target)
     else:
-        made = runs.plan(_spec(wanted), wanted.overrides, wanted.where)
+        made = runs.plan(_spec(wanted), wanted.overrides, wanted.target)
     print(json.dumps(made, indent=1))
 
 
@@ -44,9 +44,9 @@ def run(wanted: Wanted, detach: bool, as_json: bool) -> None:
         if wanted.resume is not None:
             if wanted.spec is not None:
                 raise input_error("--resume", wanted.resume, "takes the run's own spec: leave the spec file out")
-            state = runs.resume(wanted.resume, wanted.overrides, wanted.where, detach, view.show, view.say)
+            state = runs.resume(wanted.resume, wanted.overrides, wanted.target, detach, view.show, view.say)
         else:
-            state = runs.run(_spec(wanted), wanted.overrides, wanted.where, detach, view.show, view.say)
+            state = runs.run(_spec(wanted), wanted.overrides, wanted.target, detach, view.show, view.say)
     if as_json:
         print(json.dumps(vars(state)))
     elif detach:
@@ -54,7 +54,7 @@ def run(wanted: Wanted, detach: bool, as_json: bool) -> None:
     else:
         _tell_end(state)
     if not detach:
-        final_cost.tell(state.id, wanted.where)
+        final_cost.tell(state.id, wanted.target)
     raise typer.Exit(0 if detach else _exit_code(state))
 
 

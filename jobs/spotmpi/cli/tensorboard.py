@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import On, RunId, RunsFolder, where
+from spotmpi.cli.options import On, RunId, RunsFolder, target
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -19,7 +19,7 @@ _PART = "tensorboard"
 
 def command(
     run: RunId,
-    port: Annotated[int, typer.Option("--port", help="Target TensorBoard listens on this machine.")] = 6006,
+    port: Annotated[int, typer.Option("--port", help="Port of this machine on which TensorBoard listens.")] = 6006,
     on: On = None,
     runs: RunsFolder = None,
 ) -> None:
@@ -34,7 +34,7 @@ def command(
     program = shutil.which("tensorboard")
     if program is None:
         raise SpotmpiError("there is no tensorboard on PATH; install it, such as by `uv tool install tensorboard`")
-    place = where(on, runs)
+    place = target(on, runs)
     events = api.pull(run, place, say, _PART) / _PART
     events.mkdir(exist_ok=True)
     say(f"TensorBoard: http://localhost:{port} (Ctrl-C ends it)")

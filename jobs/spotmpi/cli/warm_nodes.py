@@ -11,11 +11,11 @@ from spotmpi.core.errors import input_error
 from spotmpi.environments.warm_nodes import Warm
 
 
-def environment_at(where: Target) -> Environment:
+def environment_at(target: Target) -> Environment:
     """The environment at a place; InputError for places that are none."""
-    environment = targets.environment_of(where)
+    environment = targets.environment_of(target)
     if environment is None:
-        raise input_error("--on", where.place, "name an environment: a stack, or a file of its outputs")
+        raise input_error("--on", target.place, "name an environment: a stack, or a file of its outputs")
     return environment
 
 

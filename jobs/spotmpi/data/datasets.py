@@ -34,7 +34,7 @@ _OURS = {
 class Storage:
     """Where data is: a place as `--on` names it, with claim and image where it is no environment."""
 
-    where: TargetLike = None
+    on: TargetLike = None
     claim: str | None = None
     image: str | None = None
 
@@ -148,7 +148,7 @@ def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutin
 
 def reached(storage: Storage) -> tuple[ClusterApi, Volume]:
     """The cluster and the volume of a storage; InputError where the place has none."""
-    here = targets.where(storage.where)
+    here = targets.target_of(storage.on)
     if here.place == targets.LOCAL:
         raise input_error(
             "--on", here.place, "name an environment, or kubernetes: runs on this machine take any folder"

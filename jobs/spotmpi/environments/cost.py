@@ -55,28 +55,28 @@ class Cost:
 
 
 def run_cost(
-    run: str, where: TargetLike = None, price: float | None = None, aws: Aws | None = None, now: float | None = None
+    run: str, on: TargetLike = None, price: float | None = None, aws: Aws | None = None, now: float | None = None
 ) -> Cost:
     """What a run's machines cost while they worked for it, by its own record.
 
     *price*, US dollars per node and hour, holds instead of what the spec or AWS says. What AWS's prices came to for a
     run that has ended is kept in its folder, and nobody is asked again. InputError where no price is known.
     """
-    here, now = targets.where(where), now or time.time()
-    paths = reader.find(run, here.folder)
+    target, now = targets.target_of(on), now or time.time()
+    paths = reader.find(run, target.folder)
     price = price or job.load(paths.spec).price
     kept = None if price else _kept(paths)
     if kept is not None:
         return kept
-    made = _run_cost(paths, here, price, aws, now)
+    made = _run_cost(paths, target, price, aws, now)
     if not price and reader.state(paths).over:
         _keep(paths, made)
     return made
 
 
-def _run_cost(paths: RunPaths, here: Target, price: float | None, aws: Aws | None, now: float) -> Cost:
+def _run_cost(paths: RunPaths, target: Target, price: float | None, aws: Aws | None, now: float) -> Cost:
     own = node_usage.uses_of(paths)
-    environment = None if price else _environment(here, paths)
+    environment = None if price else _environment(target, paths)
     kinds = {use.machine: _kind(use.machine, paths, environment, price) for use in own}
     held = [
         Life(name, None, "", kinds[name], *_span(own, name, now)) for name in dict.fromkeys(use.machine for use in own)
@@ -85,7 +85,7 @@ def _run_cost(paths: RunPaths, here: Target, price: float | None, aws: Aws | Non
     curves = {kind: Curve(((0.0, price),)) for kind in set(kinds.values())} if price else {}
     if environment:
         curves = _curves(aws or open_account(environment.region), environment, set(kinds.values()), first)
-    bill = make_bill(held, node_usage.every_use(here.folder), curves, first, now)
+    bill = make_bill(held, node_usage.every_use(target.folder), curves, first, now)
     state = reader.state(paths)
     notes = () if own else ("no attempt has started yet",)
     return Cost(f"{paths.id} ({state.state})", first, state.ended or now, bill, paths.id, notes=notes)
@@ -113,7 +113,7 @@ def _kept(paths: RunPaths) -> Cost | None:
 
 
 def environment_cost(
-    environment: Environment, since: float, where: Target, aws: Aws | None = None, now: float | None = None
+    environment: Environment, since: float, target: Target, aws: Aws | None = None, now: float | None = None
 ) -> Cost:
     """What an environment's GPU or work nodes cost since *since* (Unix seconds), whoever used them.
 
@@ -123,8 +123,8 @@ def environment_cost(
     found = scaling.lives(aws, environment, scaling.scaling_groups(aws, environment))
     there = [life for life in found if (life.ended or now) > since]
     curves = _curves(aws, environment, {life.kind for life in there}, since)
-    unseen = _look_at_runs(where)
-    bill = make_bill(there, node_usage.every_use(where.folder), curves, since, now)
+    unseen = _look_at_runs(target)
+    bill = make_bill(there, node_usage.every_use(target.folder), curves, since, now)
     notes = ["nodes only: control plane, system nodes, disks, storage and traffic come on top", *unseen]
     if since < now - _LISTED:
         notes.append(
@@ -138,24 +138,24 @@ def environment_cost(
     return Cost(environment.name, since, now, bill, None, billed, tuple(notes))
 
 
-def _look_at_runs(where: Target) -> list[str]:
+def _look_at_runs(target: Target) -> list[str]:
     """Bring the records of everybody's runs that the place has here, or say why not."""
     try:
-        found = targets.backend(where).list()
+        found = targets.backend(target).list()
     except SpotmpiError as error:
         return [f"runs that this machine has no record of count as idle, since the cluster can't be asked: {error}"]
     return [f"nodes of {state.id} count as idle: {state.reason}" for state in found if state.state == reader.UNKNOWN]
 
 
-def _environment(where: Target, paths: RunPaths) -> Environment:
+def _environment(target: Target, paths: RunPaths) -> Environment:
     plan = reader.plan(paths) if paths.plan.is_file() else {}
-    if where.on is None and plan.get("there"):
+    if target.on is None and plan.get("there"):
         return Environment.model_validate(plan["there"])  # as it was then; it may be gone by now
-    named = where.on or (plan.get("environment") if plan.get("backend") != targets.LOCAL else None)
+    named = target.on or (plan.get("environment") if plan.get("backend") != targets.LOCAL else None)
     remedy = "what a node costs is not known: give --price, or name the run's environment by --on"
     if named is None:
         raise input_error("price", None, remedy)
-    found = targets.environment_of(Target(stack_of(str(named)), where.runs_folder))
+    found = targets.environment_of(Target(stack_of(str(named)), target.runs_folder))
     if found is None:
         raise input_error("price", None, remedy)
     return found

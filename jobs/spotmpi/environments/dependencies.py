@@ -36,8 +36,8 @@ def _push(image: str, there: Environment, say: Say) -> str:
     return push_image(image, there.repositories[image], say=say, cpu=not there.has_gpus)
 
 
-def _stage(source: str, folder: str, where: Target, say: Say) -> None:
-    datasets.push([source], folder, datasets.Storage(where), say)
+def _stage(source: str, folder: str, target: Target, say: Say) -> None:
+    datasets.push([source], folder, datasets.Storage(target), say)
 
 
 def _run(command: Sequence[str]) -> None:

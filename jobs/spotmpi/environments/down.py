@@ -95,11 +95,11 @@ class _Removing:
             self._or_say("its runs can't be stopped one by one", self._stop_each)
 
     def _stop_each(self) -> None:
-        where = Target(self._stack.stack)
-        for run in self._hands.list_runs(where):
+        target = Target(self._stack.stack)
+        for run in self._hands.list_runs(target):
             if not run.over:
                 self._hands.say(f"stopping {run.id} with a checkpoint")
-                self._or_say(f"{run.id} can't be stopped", partial(self._hands.stop_run, run.id, where=where))
+                self._or_say(f"{run.id} can't be stopped", partial(self._hands.stop_run, run.id, on=target))
 
     def _shrink(self) -> None:
         if self._there is not None:

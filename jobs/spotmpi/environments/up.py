@@ -224,7 +224,7 @@ class _Building:
             "resources": {"gpu": min(1, gpus)},
             "limits": {"start": "20m", "failures": 0},
         }
-        state = self._hands.run(values, where=Target(self._stack.stack), say=self._hands.say)
+        state = self._hands.run(values, on=Target(self._stack.stack), say=self._hands.say)
         if state.state != record.SUCCEEDED:
             look = f"`spotmpi logs {state.id}` shows more, `spotmpi doctor {self._stack.stack}` looks around"
             raise SpotmpiError(f"the small run {state.state}: {state.reason}; {look}")

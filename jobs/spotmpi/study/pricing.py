@@ -19,7 +19,7 @@ from spotmpi.study.budget import Cell
 from spotmpi.study.design import Design
 
 
-def priced(design: Design, where: TargetLike, say: Say) -> Design:
+def priced(design: Design, on: TargetLike, say: Say) -> Design:
     """*design* with what a node costs in each of its cells: as it says, as its specs do, or what the group costs.
 
     Where nobody tells it, *say* says so once, and no money is told.
@@ -29,19 +29,19 @@ def priced(design: Design, where: TargetLike, say: Say) -> Design:
     """
     budget = design.budget
     if budget.price is None:
-        budget = replace(budget, prices=_of_specs(design) or _of_place(design, where, say))
+        budget = replace(budget, prices=_of_specs(design) or _of_place(design, on, say))
     if budget.dollars is not None and any(budget.price_of(*cell) is None for cell in design.cells):
         remedy = "needs [price] with node_hour and told, or an environment (--on STACK) and access to its AWS account"
         raise input_error("limits.money", budget.dollars, remedy)
     return replace(design, budget=budget)
 
 
-def asked(goal: Goal, known: Price | None, specs: Iterable[JobSpec], where: TargetLike) -> Goal:
+def asked(goal: Goal, known: Price | None, specs: Iterable[JobSpec], on: TargetLike) -> Goal:
     """*goal* with a price: its own, the environment's now, or else the one that is *known*; told where it is from."""
     if goal.price is not None:
         return goal
     failure = None
-    environment = targets.environment_of(where)
+    environment = targets.environment_of(on)
     if environment:
         try:
             known = of_environment(environment, specs)
@@ -72,9 +72,9 @@ def _of_specs(design: Design) -> dict[Cell, Price]:
     return {cell: Price(price, "as the spec says") for cell in design.cells if (price := told[cell[0]]) is not None}
 
 
-def _of_place(design: Design, where: TargetLike, say: Say) -> dict[Cell, Price]:
+def _of_place(design: Design, on: TargetLike, say: Say) -> dict[Cell, Price]:
     """What a node of the groups that each cell goes to costs now; where there are several, the dearest one."""
-    environment = targets.environment_of(where)
+    environment = targets.environment_of(on)
     if environment is None or not environment.node_groups:
         return {}
     found: dict[Cell, Price] = {}

@@ -99,7 +99,7 @@ def test_what_was_over_before_the_drill_is_not_struck() -> None:
 def test_what_a_drill_waits_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It works: what comes before the strike, and each turn after it. It fails: silence, for ever where none comes."""
     backend = ScriptedBackend([*BEFORE, END, *AFTER])
-    monkeypatch.setattr(targets, "backend_of", lambda run, where: backend)
+    monkeypatch.setattr(targets, "backend_of", lambda run, on: backend)
     command("digits-1", node=1, json=True)
     said = capsys.readouterr()
     assert json.loads(said.out)["node"] == 1

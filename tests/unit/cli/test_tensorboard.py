@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.api import runs
+from spotmpi.backends.targets import Target
 from spotmpi.cli import tensorboard
 from spotmpi.runs.reader import RunState
 from tests.unit.conftest import InProcess
@@ -30,7 +31,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_started_on_the_runs_events_and_its_exit_status_is_ours(
     program: Path, tmp_path: Path, in_process: InProcess
 ) -> None:
-    state = runs.run({"command": ["true"], "launcher": "none"}, where=tmp_path / "runs")
+    state = runs.run({"command": ["true"], "launcher": "none"}, on=Target(runs_folder=tmp_path / "runs"))
     code, _, said = in_process("tensorboard", state.id, "--port", "6007", "--runs", str(tmp_path / "runs"))
     assert code == 3
     assert program.read_text() == f"--logdir {state.folder}/tensorboard --port 6007\n"

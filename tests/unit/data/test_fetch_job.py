@@ -280,4 +280,4 @@ def test_what_no_secret_could_hold_is_refused() -> None:
 def test_a_source_that_is_named_twice_is_refused() -> None:
     address = f"https://x.org/set.tar#sha256={'0' * 64}"
     with pytest.raises(InputError, match=r"SRC = .*set.tar.*is named twice"):
-        data.push([address, address], "voc", data.Storage("kubernetes"))  # type: ignore[arg-type]
+        data.push([address, address], "voc", data.Storage("kubernetes"))

@@ -6,6 +6,7 @@ import pytest
 import tomli_w
 
 from spotmpi.api import studies
+from spotmpi.backends.targets import Target
 from spotmpi.forecast import model
 from spotmpi.study.design import Factors
 from spotmpi.study.trial import SUCCEEDED
@@ -51,10 +52,10 @@ def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth
         "repeats": 2,
     }
     Path("study.toml").write_text(tomli_w.dumps(values))
-    it = studies.bench("study.toml", Factors(), where=tmp_path / "runs")
+    it = studies.bench("study.toml", Factors(), on=Target(runs_folder=tmp_path / "runs"))
     assert {trial.state for trial in it.trials} == {SUCCEEDED}
 
-    found = studies.predict(it.id, [3, 4], [1, 2], where=tmp_path / "runs")
+    found = studies.predict(it.id, [3, 4], [1, 2], on=Target(runs_folder=tmp_path / "runs"))
     assert [each.model.series.name for each in found] == ["20 MB/s", "60 MB/s"]
     for each in found:
         errors = []

@@ -116,7 +116,7 @@ def test_ranks_on_this_machine_get_it_and_no_record_does(tmp_path: Path) -> None
     state = runs.run(
         job,
         given("TOKEN", "PLAIN=2"),
-        tmp_path / "runs",
+        Target(runs_folder=tmp_path / "runs"),
         watch=lambda event: lines.append(event.values.get("text", "")),
     )
 

@@ -45,7 +45,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 def clean(folder: Path, said: list[str] | None = None) -> list[str]:
     """Give the ids of the runs that were deleted."""
-    return [state.id for state in api.clean(-60, True, folder, (said if said is not None else []).append)]
+    say = (said if said is not None else []).append
+    return [state.id for state in api.clean(-60, True, targets.Target(runs_folder=folder), say)]
 
 
 def test_a_run_that_goes_on_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -> None:
@@ -118,7 +119,7 @@ def test_the_backend_of_this_machine_leaves_a_run_of_a_cluster_alone(runs: Path,
     here = targets.Target(targets.LOCAL, runs)
     calls: dict[str, Callable[[], object]] = {
         "events": lambda: api.logs(RUN, True, here),
-        "stop": lambda: api.stop(RUN, where=here),
+        "stop": lambda: api.stop(RUN, on=here),
     }
     with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: leave --on out"):
         calls[verb]()

@@ -71,7 +71,7 @@ def test_a_run_that_cannot_be_read_has_a_state_can_be_stopped_and_cannot_be_foll
     assert (api.status(OTHER, where).state, api.status(OTHER, where).owner) == ("unknown", "her")
     with pytest.raises(SpotmpiError, match="upgrade spotmpi"):
         list(api.logs(OTHER, True, where))
-    assert api.stop(OTHER, where=where).state == "stopped"
+    assert api.stop(OTHER, on=where).state == "stopped"
     assert cluster.deleted == [OTHER]
 
 

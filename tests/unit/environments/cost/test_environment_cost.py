@@ -90,7 +90,7 @@ def test_a_colleagues_run_on_the_cluster_is_no_idle_time_and_what_nobody_held_is
     account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(tmp_path, BIG)
-    monkeypatch.setattr(targets, "backend", lambda where: Colleagues(tmp_path))
+    monkeypatch.setattr(targets, "backend", lambda target: Colleagues(tmp_path))
 
     cost = environment_cost(there, T0 - HOUR, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
 
@@ -105,7 +105,7 @@ def test_a_colleagues_run_on_the_cluster_is_no_idle_time_and_what_nobody_held_is
 def test_a_cluster_that_cannot_be_asked_for_runs_is_said(
     account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(where: Target) -> None:
+    def refused(target: Target) -> None:
         raise SpotmpiError("no route")
 
     monkeypatch.setattr(targets, "backend", refused)
@@ -124,7 +124,7 @@ def test_the_command_shows_an_environment_and_how_far_the_bill_is_away(
     recorded(tmp_path, BIG)
     recorded(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: there)
-    monkeypatch.setattr(targets, "backend", lambda where: Colleagues(tmp_path))
+    monkeypatch.setattr(targets, "backend", lambda target: Colleagues(tmp_path))
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account.aws)
     monkeypatch.setattr("time.time", lambda: T0 + 9 * HOUR)
 

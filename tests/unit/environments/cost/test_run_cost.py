@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.aws.node_price import node_price
+from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError
 from spotmpi.environments.cost import run_cost
@@ -31,7 +32,7 @@ def test_a_run_costs_its_part_of_the_machines_that_its_own_record_names(
 
     monkeypatch.setattr(environment, "of_stack", of_stack)
 
-    cost = run_cost("bi", tmp_path, None, account.aws, T0 + 9 * HOUR)
+    cost = run_cost("bi", Target(runs_folder=tmp_path), None, account.aws, T0 + 9 * HOUR)
 
     assert asked == ["lab"]
     assert (cost.dollars, cost.shares[0].waiting) == pytest.approx((1.50, 0.08))
@@ -45,35 +46,41 @@ def test_a_run_is_told_after_its_environment_is_gone_and_when_nobody_can_be_aske
     recorded(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: pytest.fail("the stack is gone"))
 
-    first = run_cost("big", tmp_path, None, account.aws, T0 + 9 * HOUR)
+    first = run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 9 * HOUR)
     assert first.dollars == pytest.approx(1.50)
     account.asked.clear()
-    assert run_cost("big", tmp_path, None, account.aws, T0 + 99 * HOUR) == first
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 99 * HOUR) == first
     assert account.asked == []
 
     # Resumed, it is computed anew; what cannot be read is, too.
     events = tmp_path / "big" / "events.jsonl"
     more = {"t": T0 + 4 * HOUR, "event": "started", "attempt": 3, "machines": [{"node": 0, "instance": ONE}]}
     events.write_text(events.read_text() + json.dumps(more) + "\n")
-    assert run_cost("big", tmp_path, None, account.aws, T0 + 5 * HOUR).dollars == pytest.approx(1.50 + 0.60)
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 5 * HOUR).dollars == pytest.approx(
+        1.50 + 0.60
+    )
     events.write_text(events.read_text() + json.dumps({"t": T0 + 5 * HOUR, "event": "succeeded"}) + "\n")
     (tmp_path / "big" / "bill.json").write_text("{")
-    assert run_cost("big", tmp_path, None, account.aws, T0 + 9 * HOUR).dollars == pytest.approx(1.50 + 0.60)
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 9 * HOUR).dollars == pytest.approx(
+        1.50 + 0.60
+    )
 
 
 def test_a_given_price_asks_nobody_and_none_is_asked_for(tmp_path: Path) -> None:
     recorded(tmp_path, BIG)
 
-    assert run_cost("big", tmp_path, price=1.0, now=T0 + 9 * HOUR).dollars == pytest.approx(1.5 * 2 + 1.0)
+    assert run_cost("big", Target(runs_folder=tmp_path), price=1.0, now=T0 + 9 * HOUR).dollars == pytest.approx(
+        1.5 * 2 + 1.0
+    )
     with pytest.raises(InputError, match=r"price: what a node costs is not known: give --price, or name"):
-        run_cost("big", tmp_path)
+        run_cost("big", Target(runs_folder=tmp_path))
 
 
 def test_a_run_on_this_machine_has_variables_and_no_environment_that_could_tell_a_price(tmp_path: Path) -> None:
     recorded(tmp_path, BIG, backend="local", environment={"PATH": "/bin"})
 
     with pytest.raises(InputError, match=r"price: what a node costs is not known: give --price, or name"):
-        run_cost("big", tmp_path)
+        run_cost("big", Target(runs_folder=tmp_path))
 
 
 def test_the_price_of_a_node_for_a_limit_is_that_of_the_dearest_group(
@@ -122,7 +129,9 @@ def test_what_a_run_has_cost_is_said_and_kept_as_its_follower_sees_it_end(
     code, _, complaint = in_process(*follow)
     assert code == 0 and complaint.endswith("spotmpi: it has cost $1.50 of nodes\n")
     account.asked.clear()
-    assert run_cost("big", tmp_path, None, account.aws, T0 + 99 * HOUR).dollars == pytest.approx(1.50)
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 99 * HOUR).dollars == pytest.approx(
+        1.50
+    )
     assert account.asked == []
     code, _, complaint = in_process("logs", "-f", "small", "--runs", str(tmp_path))
     assert code == 0 and "cost" not in complaint

@@ -12,8 +12,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.cli.view import say
 from spotmpi.core.errors import EXIT_FAILURE
 from spotmpi.report.comparison import Comparison, named
-from spotmpi.report.figures import number
-from spotmpi.report.section import bounded, factor
+from spotmpi.report.figures import bounded, factor, number
 
 _HEADER = ("ROW", "BEFORE", "AFTER", "CHANGE", "BOUNDS", "")
 

@@ -10,7 +10,8 @@ import re
 
 import pytest
 
-from spotmpi.study.factors import KNOWN, LEVELS, ONLY, UNDERSTOOD
+from spotmpi.study.contradictions import LEVELS, ONLY, UNDERSTOOD
+from spotmpi.study.factors import KNOWN
 from tests.programs.conftest import Image
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(300)]

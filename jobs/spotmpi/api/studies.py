@@ -16,14 +16,14 @@ from spotmpi.spec import job as specs
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.study import pricing, study_file
-from spotmpi.study.study import Design, Factors, crossed
+from spotmpi.study.design import Design, Factors, crossed
 from spotmpi.study.sweep import Sweep
 
 if TYPE_CHECKING:
     from spotmpi.forecast.forecast import Forecast, Goal
     from spotmpi.report.comparison import Comparison
     from spotmpi.report.report import Report
-    from spotmpi.study.backend_runner import BackendRunner
+    from spotmpi.study.trials import BackendRunner
 
 _AS_IT_SAYS = Factors()
 
@@ -119,14 +119,13 @@ def predict(
     Raises:
         InputError: there is too little to fit to, or *goal* can't be answered.
     """
-    from spotmpi.forecast import forecast, model
-    from spotmpi.forecast.series import published_tables
-    from spotmpi.report.scaling import series_of
+    from spotmpi.forecast import forecast, model, published
+    from spotmpi.report.fitted import series_of
 
     specs: Sequence[JobSpec] = ()
     known = None
-    if measured in published_tables():
-        found = published_tables()[measured].as_series()
+    if measured in published.tables():
+        found = published.tables()[measured].as_series()
     else:
         made = report([measured] if measured else [], on, force=True)
         found, specs, known = series_of(made), made.specs, made.price
@@ -137,7 +136,7 @@ def predict(
 
 
 def _runner(design: Design, on: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:
-    from spotmpi.study.backend_runner import BackendRunner
+    from spotmpi.study.trials import BackendRunner
 
     cluster = design.spec.kubernetes
     backend = targets.backend(on, cluster.context, cluster.namespace)

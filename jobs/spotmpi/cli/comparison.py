@@ -12,7 +12,8 @@ from spotmpi.backends.targets import Target
 from spotmpi.cli.view import say
 from spotmpi.core.errors import EXIT_FAILURE
 from spotmpi.report.comparison import Comparison, named
-from spotmpi.report.figures import bounded, factor, number
+from spotmpi.report.figures import number
+from spotmpi.report.section import bounded, factor
 
 _HEADER = ("ROW", "BEFORE", "AFTER", "CHANGE", "BOUNDS", "")
 

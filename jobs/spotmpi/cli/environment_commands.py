@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 
 import typer
 
@@ -113,7 +112,7 @@ def _hands(stack: str, yes: bool) -> Dependencies:
         return typer.confirm(question, err=True)
 
     # The stack's file and Pulumi's project have to be of the same folder.
-    project = Path.cwd() if Path("Pulumi.yaml").is_file() else names.PROJECT
+    project = names.pulumi_project()
     return Dependencies(open_account(read_stack(stack).region), Pulumi(_print, project), say, agree)
 
 

@@ -20,7 +20,7 @@ from spotmpi.core.errors import EXIT_FAILURE, input_error
 from spotmpi.core.events import Event
 from spotmpi.report import files, terminal
 from spotmpi.report.report import Report
-from spotmpi.study.study import Factors
+from spotmpi.study.design import Factors
 from spotmpi.study.sweep import Sweep
 from spotmpi.study.trial import FAILED, MEASURED, SUCCEEDED
 

@@ -36,11 +36,16 @@ def archive(files: Iterable[Member]) -> bytes:
     return packed.getvalue()
 
 
-def pod_side(source: Path) -> bytes:
-    """The archive of the agent and of our training programs; *source* is the folder that holds the package."""
+def agent_files(source: Path) -> list[Member]:
+    """The agent and our training programs in order of name; *source* is the folder that holds the package."""
     package = source / "spotmpi"
     files = [package / "__init__.py", *(package / "agent").rglob("*.py"), *(package / "programs").rglob("*.py")]
-    return archive(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
+    return sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
+
+
+def pod_side(source: Path) -> bytes:
+    """The archive of `agent_files`."""
+    return archive(agent_files(source))
 
 
 def digest(data: bytes) -> str:

@@ -9,15 +9,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2]  # the folder that holds the package
-PROJECT = SOURCE.parent
+_PACKAGE = Path(__file__).resolve().parents[1]
+_WHEEL_FILES = _PACKAGE / "_project"  # what a wheel carries of the checkout, laid out in the same way
+INSTALLED = _WHEEL_FILES.is_dir()  # from a wheel, not run from a checkout
+SOURCE = _PACKAGE.parent  # the folder that holds the package: `jobs` of a checkout, or site-packages
+PROJECT = _WHEEL_FILES if INSTALLED else SOURCE.parent
 IMAGES = PROJECT / "images"
-PROGRAMS = SOURCE / "spotmpi" / "programs"
+PROGRAMS = _PACKAGE / "programs"
 EXAMPLES = PROJECT / "jobs" / "examples"
 
 RUN_ID = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _SLUG_LENGTH = 22
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def pulumi_project() -> Path:
+    """The folder of the Pulumi project: the current one, or from elsewhere the checkout that this is run from."""
+    current = Path.cwd()
+    return current if INSTALLED or (current / "Pulumi.yaml").is_file() else PROJECT
 
 
 def slug(name: str) -> str:

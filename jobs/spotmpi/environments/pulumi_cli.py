@@ -27,7 +27,7 @@ class Pulumi:
     """The project in a folder, and the variables that Pulumi runs with; what it prints goes to *say*."""
 
     say: Say
-    project: Path = names.PROJECT
+    project: Path = field(default_factory=names.pulumi_project)
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def run(self, stack: str, *arguments: str) -> None:

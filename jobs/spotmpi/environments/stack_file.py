@@ -63,7 +63,7 @@ def stack_of(environment: str) -> str:
 
 def stack_path(stack: str, folder: Path | None = None) -> Path:
     """The file of *stack*; InputError where there is none."""
-    folder = folder or (Path("stacks") if Path("stacks").is_dir() else names.PROJECT / "stacks")
+    folder = folder or (Path("stacks") if Path("stacks").is_dir() else names.pulumi_project() / "stacks")
     path = folder / f"Pulumi.{stack}.yaml"
     if not _NAME.fullmatch(stack) or not path.is_file():
         known = sorted(each.name[7:-5] for each in folder.glob("Pulumi.*.yaml"))

@@ -94,9 +94,11 @@ def _uv(*arguments: str) -> None:
 
 
 def find_uv() -> str:
-    """The uv to use: the checkout's own, else the one on PATH; SpotmpiError where there is none."""
-    own = names.PROJECT / ".uv" / "bin" / "uv"
-    uv = str(own) if own.is_file() else shutil.which("uv")
+    """The uv to use: the checkout's, the one installed with spotmpi, or the one on PATH; SpotmpiError if none."""
+    for own in (names.PROJECT / ".uv" / "bin" / "uv", Path(sys.executable).parent / "uv"):
+        if own.is_file():
+            return str(own)
+    uv = shutil.which("uv")
     if not uv:
         raise SpotmpiError("uv not found: run ./scripts/setup once, or install uv and put it on PATH")
     return uv

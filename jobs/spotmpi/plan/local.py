@@ -20,6 +20,7 @@ class Machine:
     folder: str  # where commands start
     path: str  # the PATH of the user
     python: str  # an interpreter for the starter
+    source: str  # the folder with the agent and the training programs
     mpirun: str | None
     mpirun_family: int  # Open MPI's major version
     image_bin: str | None  # the programs of the image's environment
@@ -50,7 +51,7 @@ def launch_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: di
 
 def _commands(spec: JobSpec, machine: Machine) -> list[dict[str, Any]]:
     """One launcher command per node; mpirun has them all on node 0."""
-    starter = [machine.python, "-I", "-S", str(names.SOURCE / "spotmpi" / "agent" / "starter.py")]
+    starter = [machine.python, "-I", "-S", str(Path(machine.source, "spotmpi", "agent", "starter.py"))]
     if spec.launcher == "mpirun":
         assert machine.mpirun is not None
         start = launchers.mpirun(machine.mpirun, machine.mpirun_family, spec.world_size, machine.root)
@@ -102,7 +103,7 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_TENSORBOARD: str(paths.tensorboard),
     }
     if spec.program:
-        environment["PYTHONPATH"] = str(names.SOURCE)
+        environment["PYTHONPATH"] = machine.source
     if spec.data is not None:
         environment[protocol.ENV_DATA] = spec.data.path
     return {**environment, **spec.env}

@@ -9,7 +9,7 @@ from spotmpi.metrics import intervals
 from spotmpi.report.figures import share
 from spotmpi.report.rows import Row, kept
 from spotmpi.report.time_breakdown import slowest
-from spotmpi.report.trial_results import AWS, NO_GROUP, Machine, Measured, NodePlacement
+from spotmpi.report.trial_results import Measured
 
 DRIFT_LIMIT = 0.05
 SLOW_RANK_LIMIT = 0.05
@@ -31,12 +31,6 @@ def drift(before: Sequence[Measured], after: Sequence[Measured]) -> list[str]:
         return []
     how = "faster" if change > 0 else "slower"
     return [f"Drift: after all trials the smallest cell was {share(abs(change))} {how} than before them."]
-
-
-def node_doubts(runs: Sequence[Measured], probes: Sequence[Measured]) -> list[str]:
-    """Machines that are not what the environment says, runs whose machines are apart, and untypical benchmarks."""
-    machines = list({machine.name: machine for run in runs for machine in run.machines}.values())
-    return [*_differences(machines), *_apart(runs), *_elsewhere(runs, probes)]
 
 
 def _repeats(rows: Sequence[Row]) -> list[str]:
@@ -72,51 +66,5 @@ def _slow_ranks(rows: Sequence[Row], silent: Mapping[tuple[str, int], Sequence[M
     return found
 
 
-def _differences(machines: Iterable[Machine]) -> list[str]:
-    found: dict[str, list[str]] = {}
-    for machine in machines:
-        for difference in _unlike(machine.claimed, machine.real) if machine.real else ():
-            found.setdefault(difference, []).append(machine.name)
-    return [f"By {AWS}, {_some(names)} {difference}." for difference, names in found.items()]
-
-
-def _unlike(claimed: NodePlacement, real: NodePlacement) -> list[str]:
-    found = []
-    for what, said, is_so in (
-        ("of type", claimed.type, real.type),
-        ("in zone", claimed.zone, real.zone),
-        ("of market", claimed.market, real.market),
-    ):
-        # Several node groups are told as "spot or on-demand".
-        if said and is_so and is_so not in said.split(" or "):
-            found.append(f"is {what} {is_so}, where the environment says {said}")
-    grouped = real.placement_group not in (None, NO_GROUP)
-    if claimed.placement_group == NO_GROUP and grouped:
-        found.append(f"is in placement group {real.placement_group}, where the environment says that it is in none")
-    if claimed.placement_group == "in one" and not grouped:
-        found.append("is in no placement group, where the environment says that it is in one")
-    return found
-
-
-def _apart(runs: Iterable[Measured]) -> list[str]:
-    """Nodes of one run in several zones or placement groups; the network between those is slower."""
-    found = []
-    for what, key in (("zones", "zone"), ("placement groups", "placement_group")):
-        of_runs = [{getattr(machine.place, key) for machine in run.machines} - {None} for run in runs]
-        spread = sorted(set().union(*(places for places in of_runs if len(places) > 1)))
-        if spread:
-            listed = ", ".join(spread)
-            found.append(f"Some runs had nodes in several {what} ({listed}): the network between them is slower.")
-    return found
-
-
-def _elsewhere(runs: Iterable[Measured], probes: Iterable[Measured]) -> list[str]:
-    used = {machine.name for run in runs for machine in run.machines}
-    foreign = sorted({machine.name for probe in probes for machine in probe.machines} - used)
-    if not foreign or not used:
-        return []
-    return [f"The micro-benchmarks also measured {_some(foreign)}, which no trial ran on."]
-
-
 def _some(runs: Sequence[str]) -> str:
-    return runs[0] if len(runs) == 1 else f"{runs[0]} (and {len(runs) - 1} more)"
+    return runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"

@@ -12,7 +12,7 @@ from pathlib import Path
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.report import caveats, report, rows, sections, trial_results
+from spotmpi.report import caveats, nodes, parts, report, rows, trial_results
 from spotmpi.report.report import Report
 from spotmpi.report.trial_results import Measured
 from spotmpi.runs import reader as runs
@@ -63,7 +63,7 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
             *_warnings(found, unlike),
             *_missing(it, there),
             *caveats.doubts(table, silent),
-            *caveats.node_doubts(found, probes),
+            *nodes.doubts(found, probes),
             *_drift(it, runs_folder),
         ],
         commands=[it.command],
@@ -75,7 +75,7 @@ def of_sweep(it: Sweep, runs_folder: Path, now: datetime, force: bool = False) -
         price=next(iter(design.budget.told), None),
         specs=[variant.spec for variant in design.variants],
     )
-    return dataclasses.replace(made, sections=sections.sweep_sections(it, made, runs_folder))
+    return dataclasses.replace(made, sections=parts.of_sweep(it, made, runs_folder))
 
 
 def _read(wanted: Sequence[tuple[RunPaths, str]]) -> list[Measured]:
@@ -109,11 +109,11 @@ def of_runs(paths: Sequence[RunPaths], now: datetime, force: bool = False) -> Re
         rows=table,
         conditions=report.conditions(found[0]),
         method=report.method(found),
-        warnings=_warnings(found, unlike) + caveats.doubts(table, {}) + caveats.node_doubts(named, ()),
+        warnings=_warnings(found, unlike) + caveats.doubts(table, {}) + nodes.doubts(named, ()),
         commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
         spec=paths[0].spec.read_text() if paths[0].spec.is_file() else "",
         place=f"{paths[0].id}/report",
-        sections=[section for section in (sections.node_section(named),) if section],
+        sections=[section for section in (nodes.section(named),) if section],
     )
 
 

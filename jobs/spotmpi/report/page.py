@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spotmpi.core.printable import printable_lines
-from spotmpi.report import svg
+from spotmpi.report import svg, svg_strips
+from spotmpi.report.cells import quality_name, table
 from spotmpi.report.chart import Drawing, Strips
 from spotmpi.report.charts import charts
 from spotmpi.report.figures import number, share
 from spotmpi.report.report import Report, label
 from spotmpi.report.rows import Row, place
-from spotmpi.report.table import quality_name, table
 from spotmpi.report.trial_results import Measured
 
 _TEMPLATE = "page.html.j2"
@@ -69,7 +69,7 @@ def _drawn(chart: Drawing) -> dict[str, object]:
     from markupsafe import Markup
 
     if isinstance(chart, Strips):
-        drawn, legend = svg.strips_svg(chart), svg.strips_legend(chart)
+        drawn, legend = svg_strips.svg(chart), svg_strips.legend(chart)
     else:
         drawn, legend = svg.svg(chart), svg.legend(chart.curves)
     return {

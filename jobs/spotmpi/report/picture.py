@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.printable import printable
-from spotmpi.report.chart import (
-    IDEAL,
-    MEASURED,
-    NAMED_FROM,
-    TRACE,
-    Chart,
-    Curve,
-    Drawing,
-    Strip,
-    Strips,
-    strips_axis,
-    x_axis,
-    y_axis,
-)
+from spotmpi.report.axes import strips_axis, x_axis, y_axis
+from spotmpi.report.chart import IDEAL, MEASURED, NAMED_FROM, TRACE, Chart, Curve, Drawing, Strip, Strips
 from spotmpi.report.charts import charts
 from spotmpi.report.figures import share, tick
 from spotmpi.report.report import Report

@@ -1,4 +1,4 @@
-"""A report: the rows of recorded runs, under which conditions and how they were measured. Pure."""
+"""A report: the rows of recorded runs, under which conditions and how they were measured."""
 
 from __future__ import annotations
 
@@ -10,39 +10,11 @@ from typing import Any
 from spotmpi.core.price import Price
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import rates as metrics
-from spotmpi.report.chart import Drawing
 from spotmpi.report.figures import share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row
+from spotmpi.report.section import Section
 from spotmpi.report.trial_results import Measured
 from spotmpi.spec.job import JobSpec
-
-
-@dataclass(frozen=True)
-class Section:
-    """``cells`` has one list per row, as long as ``header``; columns from ``numeric`` on align right.
-
-    ``said`` are sentences above the table, ``listed`` what stands beside the charts as a list.
-    Charts that are ``pictured`` are in the picture of the report too.
-    """
-
-    title: str
-    said: tuple[str, ...]
-    header: tuple[str, ...] = ()
-    cells: tuple[tuple[str, ...], ...] = ()
-    numeric: int = 1
-    charts: tuple[Drawing, ...] = ()
-    listed: tuple[str, ...] = ()
-    pictured: bool = False
-
-    @property
-    def right(self) -> list[bool]:
-        """For each column whether it aligns right."""
-        return [at >= self.numeric for at in range(len(self.header))]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        rows = [dict(zip(self.header, row, strict=True)) for row in self.cells]
-        return {"title": self.title, "said": self.said, "rows": rows, "listed": self.listed}
 
 
 @dataclass(frozen=True)

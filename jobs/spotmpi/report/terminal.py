@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 from spotmpi.core.printable import printable
+from spotmpi.report.cells import Table as Cells
+from spotmpi.report.cells import table
 from spotmpi.report.report import Report
-from spotmpi.report.table import Table as Cells
-from spotmpi.report.table import table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
 from spotmpi.report.chart import Strip, Strips
-from spotmpi.report.figures import bounded, counted, share
-from spotmpi.report.report import Section
+from spotmpi.report.figures import counted, share
 from spotmpi.report.rows import Row, kept
+from spotmpi.report.section import Section, bounded
 from spotmpi.report.trial_results import Measured
 
 Silent = Mapping[tuple[str, int], Sequence[Measured]]  # (variant, nodes) -> runs without exchange

@@ -1,8 +1,8 @@
-"""A recorded run as a report needs it, and the machines that it was on."""
+"""One recorded run as a report needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,83 +10,11 @@ from spotmpi.core.errors import input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.metrics import rates
 from spotmpi.metrics.rates import Training
+from spotmpi.report import machines
+from spotmpi.report.machines import Machine
 from spotmpi.runs import fingerprint as work
 from spotmpi.runs import reader
 from spotmpi.spec import job
-from spotmpi.study import placement
-
-AWS = "AWS"
-NO_GROUP = "none"
-_CLAIMED = "the environment"
-_BY_PODS = "its pods"
-_GROUPS = {"yes": "in one", "no": NO_GROUP}
-
-
-@dataclass(frozen=True)
-class NodePlacement:
-    """Type, market, zone and placement group of a machine; None is not told. A claim only says whether ``in one``."""
-
-    type: str | None = None
-    market: str | None = None
-    zone: str | None = None
-    placement_group: str | None = None
-
-
-@dataclass(frozen=True)
-class Machine:
-    """One machine; ``real`` is what AWS said of it, None where it did not; ``told`` is who told the best that is known.
-
-    ``failure`` is what kept AWS from being asked.
-    """
-
-    name: str
-    claimed: NodePlacement
-    real: NodePlacement | None
-    told: str
-    failure: str | None = None
-
-    @property
-    def place(self) -> NodePlacement:
-        """The best that is known."""
-        return self.real or self.claimed
-
-
-def read_machines(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tuple[Machine, ...]:
-    """The machines of all attempts; *hardware* are the facts of its nodes in the last one, like ones once."""
-    asked, names = placement.read(paths), _machine_names(paths)
-    return tuple(
-        _machine(name, group, asked)
-        for group in hardware
-        for node in group.get("nodes", [])
-        for name in names.get(node, [f"node {node}"])
-    )
-
-
-def _machine_names(paths: RunPaths) -> dict[int, list[str]]:
-    """By node index, over all attempts."""
-    found: dict[int, dict[str, None]] = {}
-    for event in reader.lines(paths.events):
-        for each in event.get("machines") or []:
-            if each.get("name"):
-                found.setdefault(each["node"], {})[each["name"]] = None
-    return {node: list(names) for node, names in found.items()}
-
-
-def _machine(name: str, facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Machine:
-    claimed = NodePlacement(
-        facts.get("type"),
-        facts.get("market"),
-        facts.get("zone"),
-        _GROUPS.get(facts.get("placement_group", ""), facts.get("placement_group")),
-    )
-    said = asked["nodes"].get(name)
-    if said:
-        real = NodePlacement(said["type"], said["market"], said["zone"], said["placement_group"])
-        return Machine(f"{name} ({said['id']})", claimed, real, AWS)
-    if claimed.market is None:
-        return Machine(name, claimed, None, _BY_PODS)
-    return Machine(name, claimed, None, f"{_CLAIMED}, not asked of AWS", asked["failure"])
-
 
 STRONG = "strong"
 WEAK = "weak"
@@ -205,7 +133,7 @@ def read(paths: RunPaths, variant: str) -> Measured:
         failures=state.failures,
         oversubscribed=bool(summary.get("oversubscribed", plan.get("oversubscribed"))),
         started=state.submitted,
-        machines=read_machines(paths, summary.get("hardware") or ()),
+        machines=machines.read(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),
     )
 

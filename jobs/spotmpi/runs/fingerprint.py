@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from spotmpi import __version__
 from spotmpi.core import code_folder
 from spotmpi.runs import data_fingerprint
 from spotmpi.runs import machine
@@ -22,6 +23,7 @@ from spotmpi.spec.job import JobSpec
 # Compared part by part; nodes and slots are what a comparison varies.
 _COMPARED = ("program", "args", "env", "launcher", "resources", "image", "container", "machine", "versions")
 _NOTED_ONLY = ("system",)  # a newer kernel alone does not make runs incomparable
+_NO_CHECKOUT: dict[str, str | None] = {"commit": None, "diff": None}
 _NAMED_FILE_LIMIT = 32 << 20  # bytes: what is bigger on a command line is data, not code
 
 
@@ -29,7 +31,7 @@ def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
     """Everything that makes the work of *spec* what it is, as JSON values.
 
     ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``container`` (what pods pull),
-    ``code``, ``data``, ``machine``, ``versions``. Big data is identified by its listing, so a start never waits for it
+    ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (our own version). Big data is identified by its listing, so a start never waits for it
     to be read. For a run that is not to happen *here*, only the path of its data is known and nothing of the machine.
 
     Raises:
@@ -48,6 +50,7 @@ def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
         "data": _data_of(spec, here),
         "machine": machine.describe() if here else None,
         "versions": _versions(spec),
+        "spotmpi": __version__,
     }
 
 
@@ -119,7 +122,8 @@ def _code(spec: JobSpec) -> dict[str, Any]:
     """The files that are run, by hash, and the state of the checkout that they are in."""
     if spec.program:
         files = {"programs": hash_files(sorted(_program_files(spec)))}
-        return {"files": files, **checkout(names.PROJECT)}
+        # An installed package may lie in a virtual environment within a checkout of something else.
+        return {"files": files, **(_NO_CHECKOUT if names.INSTALLED else checkout(names.PROJECT))}
     if spec.code is not None:
         folder = Path(spec.code)
         content = hash_tree(folder, code_folder.names(folder))

@@ -16,7 +16,7 @@ from spotmpi.runs import fingerprint
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import sweep
-from spotmpi.study.study import Design
+from spotmpi.study.design import Design
 from spotmpi.study.sweep import Sweep
 from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, PENDING, READ, RUNNING, SUCCEEDED, Trial
 

@@ -16,7 +16,7 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.node_groups import choose as fitting
 from spotmpi.study.budget import Cell
-from spotmpi.study.study import Design
+from spotmpi.study.design import Design
 
 
 def priced(design: Design, on: TargetLike, say: Say) -> Design:

@@ -12,15 +12,15 @@ from pydantic import Field, ValidationError
 
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.core.price import Price
-from spotmpi.forecast.series import published_tables
+from spotmpi.forecast import published
 from spotmpi.spec import job, variants
 from spotmpi.spec.job import Count, Duration, JobSpec
 from spotmpi.spec.kubernetes import Part
 from spotmpi.spec.variants import BASE, Variant
-from spotmpi.study import factors
+from spotmpi.study import contradictions, factors
 from spotmpi.study.budget import Budget
+from spotmpi.study.design import REPEATS, RETRIES, SEED, Design, Factors
 from spotmpi.study.factors import NODES, Level, Levels
-from spotmpi.study.study import REPEATS, RETRIES, SEED, Design, Factors
 
 _NOTHING = Factors()
 
@@ -131,8 +131,8 @@ def _of_limits(file: StudyFile, base: JobSpec) -> list[Problem]:
         found.append(Problem("silent", True, "only our programs can leave out the exchange of gradients"))
     if file.probe and base.image is None:
         found.append(Problem("probe", True, "the micro-benchmarks need one of the images: name it in the spec"))
-    if file.compare is not None and file.compare not in published_tables():
-        found.append(Problem("compare", file.compare, f"published tables are: {', '.join(published_tables())}"))
+    if file.compare is not None and file.compare not in published.tables():
+        found.append(Problem("compare", file.compare, f"published tables are: {', '.join(published.tables())}"))
     return found
 
 
@@ -149,7 +149,7 @@ def _cells(file: StudyFile, base: JobSpec) -> tuple[list[tuple[Variant, int]], l
         except InputError as error:
             problems += error.problems
             continue
-        problems += factors.problems(levels, base, variant.spec, nodes)
+        problems += contradictions.problems(levels, base, variant.spec, nodes)
         found[variant.name, nodes] = (variant, nodes)
     return list(found.values()), problems
 

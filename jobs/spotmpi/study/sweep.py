@@ -18,7 +18,7 @@ from spotmpi.core.errors import InputError, Problem, RunInUse, UnknownRun, input
 from spotmpi.core.price import Price
 from spotmpi.spec import job
 from spotmpi.study import study_file
-from spotmpi.study.study import Design, Factors, crossed
+from spotmpi.study.design import Design, Factors, crossed
 from spotmpi.study.trial import Trial
 
 LOCAL = "local"

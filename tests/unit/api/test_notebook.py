@@ -51,7 +51,7 @@ except InputError as error:
     print([problem.field for problem in error.problems])
 """,
     "bench": """
-from spotmpi.study.study import Factors
+from spotmpi.study.design import Factors
 sweep = api.bench(job, Factors(nodes=(1,), repeats=2), say=lambda text: None)
 print(type(sweep).__name__, len(sweep.trials), sweep.over)
 """,

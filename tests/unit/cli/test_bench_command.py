@@ -14,7 +14,7 @@ from spotmpi.api import runs
 from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError
 from spotmpi.study import sweep
-from spotmpi.study.study import Factors
+from spotmpi.study.design import Factors
 
 SCRIPT = """
 import sys, time

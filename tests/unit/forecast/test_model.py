@@ -6,9 +6,9 @@ import numpy
 import pytest
 
 from spotmpi.core.errors import InputError
-from spotmpi.forecast import forecast, model
+from spotmpi.forecast import forecast, model, published
 from spotmpi.forecast.forecast import Goal
-from spotmpi.forecast.series import Series, published_references, published_table, published_tables
+from spotmpi.forecast.series import Series
 
 COMPUTE, VOLUME, LATENCY = 0.8, 0.1, 0.004  # seconds
 
@@ -96,7 +96,7 @@ def test_too_few_counts_are_refused_with_those_there_are() -> None:
 
 
 def of_published(table: str, name: str) -> Series:
-    return next(series for series in published_table(table, "compare").as_series() if series.name == name)
+    return next(series for series in published.table(table, "compare").as_series() if series.name == name)
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,18 @@ def test_the_published_8_nodes_are_predicted_from_2_and_4_honestly(table: str, n
 
 
 def test_the_super_linear_published_cell_raises_our_own_warning_and_no_other_does() -> None:
-    warnings = [said for table in published_tables().values() for each in table.as_series() for said in each.warnings()]
+    warnings = [said for table in published.tables().values() for each in table.as_series() for said in each.warnings()]
     (said,) = warnings
     assert said.startswith("fp16, double buffering, 8 nodes: efficiency 108.5 % against 2 nodes is above 105 %")
 
 
 def test_published_tables_say_where_they_come_from_and_how_they_were_measured() -> None:
-    for table in published_tables().values():
+    for table in published.tables().values():
         assert table.source and len(table.setup) > 3
         assert all(list(rates) == [2, 4, 8] for rates in table.series.values())
-    assert len(published_references()) == 3
+    assert len(published.references()) == 3
     with pytest.raises(InputError, match="there are: chainercv-ssd300-p2, chainercv-ssd300-p3"):
-        published_table("nope", "compare")
+        published.table("nope", "compare")
 
 
 def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:

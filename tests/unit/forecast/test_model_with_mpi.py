@@ -8,7 +8,7 @@ import tomli_w
 from spotmpi.api import studies
 from spotmpi.backends.targets import Target
 from spotmpi.forecast import model
-from spotmpi.study.study import Factors
+from spotmpi.study.design import Factors
 from spotmpi.study.trial import SUCCEEDED
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.cli.main import main
-from spotmpi.study.study import Factors
+from spotmpi.study.design import Factors
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
 
 

@@ -13,7 +13,7 @@ from spotmpi.report.report import Report
 from spotmpi.report.rows import Row
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import sweep
-from spotmpi.study.study import Factors, crossed
+from spotmpi.study.design import Factors, crossed
 from spotmpi.study.sweep import Sweep
 from spotmpi.study.trial import SUCCEEDED, Trial
 

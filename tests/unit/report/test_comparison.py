@@ -6,7 +6,7 @@ import pytest
 
 from spotmpi.cli.main import main
 from spotmpi.study import sweep
-from spotmpi.study.study import Factors, crossed
+from spotmpi.study.design import Factors, crossed
 from spotmpi.study.sweep import Sweep
 from spotmpi.study.trial import SUCCEEDED, Trial
 from tests.unit.report.recorded_runs import SPEC, START, Recorded, record, work_of

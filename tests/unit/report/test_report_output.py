@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.report import axes, charts, files, svg, svg_strips, terminal
 from spotmpi.report import chart as chart_data
-from spotmpi.report import charts, files, svg, terminal
+from spotmpi.report.cells import table
 from spotmpi.report.chart import Strip, Strips
 from spotmpi.report.figures import number, share
-from spotmpi.report.files import markdown
+from spotmpi.report.markdown import markdown
 from spotmpi.report.page import page
-from spotmpi.report.table import table
 from tests.unit.report.recorded_runs import SPEC, Recorded, over_nodes, sweep_report
 
 
@@ -93,7 +93,7 @@ STRIPS = Strips(
 def test_parts_of_a_strip_lie_end_to_end_under_a_name_that_is_folded() -> None:
     from xml.etree import ElementTree
 
-    root = ElementTree.fromstring(svg.strips_svg(STRIPS))
+    root = ElementTree.fromstring(svg_strips.svg(STRIPS))
     _, _, width, height = (float(part) for part in root.attrib["viewBox"].split())
     first, second = (element.attrib for element in root.iter("rect"))
     assert float(first["x"]) + float(first["width"]) == pytest.approx(float(second["x"]), abs=0.2)
@@ -102,7 +102,7 @@ def test_parts_of_a_strip_lie_end_to_end_under_a_name_that_is_folded() -> None:
     assert [element.text for element in named] == STRIPS.names[0]
     assert len(named) == 2
     assert all(float(element.attrib["y"]) < float(first["y"]) < height for element in named)
-    assert [name for _, name in svg.strips_legend(STRIPS)] == ["compute", "communication"]
+    assert [name for _, name in svg_strips.legend(STRIPS)] == ["compute", "communication"]
     assert float(second["x"]) + float(second["width"]) < width
 
 
@@ -110,7 +110,7 @@ def test_an_interval_lies_around_its_value_and_what_is_within_noise_is_faint() -
     from xml.etree import ElementTree
 
     sure, unsure = Strip("a", value=1.1, bounds=(1.05, 1.2)), Strip("b", value=0.9, bounds=(0.7, 1.3), faint=True)
-    root = ElementTree.fromstring(svg.strips_svg(Strips("Effects", "", "ratio", (sure, unsure), mark=1.0)))
+    root = ElementTree.fromstring(svg_strips.svg(Strips("Effects", "", "ratio", (sure, unsure), mark=1.0)))
     for path, mark in zip(root.iter("path"), root.iter("circle"), strict=True):
         low, high = re.findall(r"M([\d.]+) [\d.]+v10", path.attrib["d"])
         assert float(low) < float(mark.attrib["cx"]) < float(high)
@@ -158,12 +158,12 @@ def test_markers_tell_lines_apart_without_colour(runs: Path) -> None:
     ],
 )
 def test_ticks_are_round_numbers_around_the_values(low: float, high: float, ticks: tuple[float, ...]) -> None:
-    assert chart_data.round_ticks(low, high) == ticks
+    assert axes.round_ticks(low, high) == ticks
 
 
 @pytest.mark.parametrize("values", [(1e-9, 1.0), (0.3, 7.0), (5.0, 120.0), (2e-5, 2e-5 * 21)])
 def test_a_logarithmic_axis_takes_in_all_values_and_names_some(values: tuple[float, float]) -> None:
-    axis = chart_data._log_axis(*values)
+    axis = axes._log_axis(*values)
     assert 0 <= axis.at(values[0]) < axis.at(values[1]) <= 1
     assert 2 <= len(axis.ticks) <= 11
 

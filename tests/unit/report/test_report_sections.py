@@ -11,11 +11,12 @@ import pytest
 
 from spotmpi.report import files, terminal
 from spotmpi.report.chart import Chart, Curve, Drawing, Strips
-from spotmpi.report.files import markdown
 from spotmpi.report.gather import gather
+from spotmpi.report.markdown import markdown
 from spotmpi.report.page import page
 from spotmpi.report.picture import pictured
-from spotmpi.report.report import Report, Section
+from spotmpi.report.report import Report
+from spotmpi.report.section import Section
 from spotmpi.study import sweep
 from spotmpi.study.study_file import design_of
 from spotmpi.study.trial import DRIFT, PENDING
@@ -144,8 +145,8 @@ def test_drift_between_start_and_end_is_warned_of(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (Recorded(context={"versions": {}}), "No versions were told by run-1 (and 4 more)"),
-        (Recorded(loss=None), "No loss was told by run-1 (and 4 more)"),
+        (Recorded(context={"versions": {}}), "No versions were told by run-1 and 4 more"),
+        (Recorded(loss=None), "No loss was told by run-1 and 4 more"),
         (
             Recorded(work={"code": {"files": {"programs": "b" * 64}, "commit": "c" * 40, "diff": "d"}}),
             "is in no commit",

@@ -8,7 +8,7 @@ import pytest
 
 from spotmpi.core.errors import InputError
 from spotmpi.study import study_file
-from spotmpi.study.study import Design
+from spotmpi.study.design import Design
 
 GPU = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
 

@@ -15,7 +15,7 @@ from spotmpi.report.gather import gather
 from spotmpi.runs.reader import RunState
 from spotmpi.study import execution, study_file, sweep
 from spotmpi.study.budget import Budget
-from spotmpi.study.study import Design
+from spotmpi.study.design import Design
 from spotmpi.study.sweep import Sweep
 from spotmpi.study.trial import Trial
 from tests.unit.report.recorded_runs import NOW

@@ -20,9 +20,9 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report
-from spotmpi.study.backend_runner import BackendRunner
 from spotmpi.study.placement import Whereabouts
 from spotmpi.study.trial import ALLREDUCE
+from spotmpi.study.trials import BackendRunner
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node
 from tests.unit.core.test_environment import OUTPUTS
@@ -236,7 +236,7 @@ def test_aws_is_asked_after_each_trial_and_what_keeps_it_from_answering_is_said_
         ran_on(paths, "a")
     said: list[str] = []
     backend = SimpleNamespace(events=lambda run, follow: iter(()), state=lambda run: run)
-    monkeypatch.setattr("spotmpi.study.backend_runner.follow", lambda events, watch: "an end")
+    monkeypatch.setattr("spotmpi.study.trials.follow", lambda events, watch: "an end")
     runner = BackendRunner(cast(Backend, backend), runs, lambda event: None, said.append)
     assert [str(runner.follow(paths.id)) for paths in every] == ["run-0", "run-1"]
     assert [json.loads(paths.nodes.read_text())["failure"] for paths in every] == ["no credentials"] * 2

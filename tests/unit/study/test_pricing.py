@@ -19,7 +19,7 @@ from spotmpi.report.gather import gather
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import from_values
 from spotmpi.study import execution, pricing, study_file, sweep
-from spotmpi.study.study import Design
+from spotmpi.study.design import Design
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record

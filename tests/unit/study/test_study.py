@@ -16,7 +16,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice, choose
 from spotmpi.study import study_file
-from spotmpi.study.study import Factors
+from spotmpi.study.design import Factors
 from spotmpi.study.trial import DRIFT, MEASURED, SILENT
 from tests.unit.spec.test_node_groups import group
 from tests.unit.study.study_designs import GPU, design_of, problems_of

@@ -10,7 +10,7 @@ from spotmpi.runs import fingerprint
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
 from spotmpi.study import execution, sweep
-from spotmpi.study.study import Factors, crossed
+from spotmpi.study.design import Factors, crossed
 from spotmpi.study.sweep import Sweep
 from tests.unit.study.fake_runner import FakeRunner, quiet, states
 

@@ -21,6 +21,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
+from spotmpi.core.rank_source import rank_source
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.local import Plan, launch_plan
 from spotmpi.runs import fingerprint, reader
@@ -172,7 +173,7 @@ def _start_supervisor(paths: names.RunPaths, lock: int) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            cwd=names.SOURCE,
+            cwd=rank_source(),
             env=environment,
             pass_fds=[lock],
             start_new_session=True,

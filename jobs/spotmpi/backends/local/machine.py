@@ -11,6 +11,7 @@ from pathlib import Path
 
 from spotmpi.agent import launchers
 from spotmpi.core import names
+from spotmpi.core.rank_source import rank_source
 from spotmpi.images import environment
 from spotmpi.plan.local import Machine
 from spotmpi.spec.job import JobSpec
@@ -58,6 +59,7 @@ def describe(spec: JobSpec) -> Machine:
         folder=spec.code or str(Path.cwd()),
         path=os.environ.get("PATH", os.defpath),
         python=_python(),
+        source=str(rank_source()),
         mpirun=mpirun,
         mpirun_family=_family(mpirun) if mpirun and not image_bin else 5,
         image_bin=str(image_bin) if image_bin else None,

@@ -1,0 +1,46 @@
+"""The folder from which ranks and supervisors import the agent and the training programs, and nothing else.
+
+A wheel's package lies in site-packages, whose other packages must not hide those of an image's environment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spotmpi.core import archives, names
+from spotmpi.core.errors import SpotmpiError
+
+
+def rank_source() -> Path:
+    """A checkout's `jobs` folder; for an installed spotmpi a copy in the cache folder, made once for each content.
+
+    Raises:
+        SpotmpiError: the cache folder cannot be written.
+    """
+    return _copy(names.SOURCE, names.cache_folder() / "source") if names.INSTALLED else names.SOURCE
+
+
+def _copy(source: Path, parent: Path) -> Path:
+    """The copy of the agent and the programs of *source* below *parent*, complete or absent."""
+    files = archives.agent_files(source)
+    folder = parent / archives.digest(b"".join(f"{file.name}\0".encode() + file.content for file in files))
+    if folder.is_dir():
+        return folder
+    import compileall  # neither is needed again before the next version
+    import tempfile
+
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=parent))
+        for file in files:
+            path = aside / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.content)
+        aside.chmod(0o755)
+        compileall.compile_dir(aside, ddir=str(folder), quiet=1)
+        aside.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # else another process was first
+            remedy = "set SPOTMPI_CACHE to a folder that can be written"
+            raise SpotmpiError(f"cannot write {parent}: {error.strerror}; {remedy}") from error
+    return folder

@@ -1,0 +1,39 @@
+"""Where ranks import the agent and the programs from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core import archives, names, rank_source
+from spotmpi.core.errors import SpotmpiError
+
+
+def test_in_a_checkout_it_is_the_checkout_itself() -> None:
+    assert rank_source.rank_source() == names.SOURCE
+
+
+def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "INSTALLED", True)
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path))
+
+    folder = rank_source.rank_source()
+
+    assert rank_source.rank_source() == folder and list((tmp_path / "source").iterdir()) == [folder]
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
+    assert files == {member.name for member in archives.agent_files(names.SOURCE)}
+    code = "import spotmpi.agent.supervisor; print(spotmpi.__file__)"
+    done = subprocess.run([sys.executable, "-S", "-E", "-c", code], cwd=folder, capture_output=True, text=True)
+    assert done.stdout.strip() == str(folder / "spotmpi" / "__init__.py"), done.stderr
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "INSTALLED", True)
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "file" / "below"))
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SpotmpiError, match="set SPOTMPI_CACHE"):
+        rank_source.rank_source()

@@ -31,10 +31,10 @@ sys.path.insert(0, str(PROJECT))
 
 import tomli_w  # noqa: E402
 
+import spotmpi  # noqa: E402
 from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
 from scripts.speed_clients import Counting, Measured, Measuring, first_line  # noqa: E402
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
-from spotmpi.api import runs  # noqa: E402
 from spotmpi.backends.targets import Target  # noqa: E402
 from tests.testbed.cluster import Cluster, running_cluster  # noqa: E402
 from tests.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
@@ -82,7 +82,7 @@ class Bench:
         """Wait until *done*; SystemExit where the run ends, begins anew or takes longer than five minutes instead."""
         deadline = time.monotonic() + 300
         while not done():
-            state = runs.status(run, on=self.target)
+            state = spotmpi.status(run, on=self.target)
             if state.over or state.attempt > 1 or time.monotonic() > deadline:
                 raise SystemExit(f"{run} cannot be measured: {state.state}, attempt {state.attempt}: {state.reason}")
             time.sleep(2)
@@ -139,11 +139,11 @@ def measure_start(bench: Bench, count: int) -> list[Figure]:
 
 def _phases(bench: Bench, began: float) -> dict[str, float]:
     """When the newest run got how far, in seconds from *began*."""
-    run = runs.list_runs(bench.target)[-1].id
+    run = spotmpi.list_runs(bench.target)[-1].id
     pods = bench.cluster.get("pods", "-n", bench.namespace, "-l", f"spotmpi.dev/run={run}")["items"]
     running = [pod["status"]["containerStatuses"][0]["state"] for pod in pods]
     started = [state.get("running", state.get("terminated"))["startedAt"] for state in running]
-    events = {event.kind: event.time - began for event in runs.logs(run, on=bench.target)}
+    events = {event.kind: event.time - began for event in spotmpi.logs(run, on=bench.target)}
     containers = max(time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone for moment in started)
     return {
         "submitted": events["submitted"],
@@ -189,7 +189,7 @@ def _printed(bench: Bench) -> str:
     program += "import time; print('all', flush=True); time.sleep(3600)"
     more: dict[str, Any] = {"limits": {"no_progress": "1h"}, "kubernetes": {"templates": [str(template)]}}
     spec = bench.spec(command=["python3", "-u", "-c", program], launcher="none", nodes=PODS, **more)
-    run = runs.run(spec, on=bench.target, detach=True).id
+    run = spotmpi.run(spec, on=bench.target, detach=True).id
     last = bench.kubectl("logs", "-l", f"spotmpi.dev/run={run}", "--tail=1", f"--max-log-requests={PODS}")
     bench.wait(run, lambda: subprocess.run(last, capture_output=True, text=True).stdout.count('"all"]') == PODS)
     return run
@@ -200,13 +200,13 @@ def measure_recovery(bench: Bench, count: int) -> list[Figure]:
     checkpoint = {"every": "5s"}
     args = ["--global-batch", "64", "--epochs", "100000", "--report-every", "5"]
     spec = bench.spec(program="digits", image=IMAGE, nodes=2, args=args, checkpoint=checkpoint)
-    run = runs.run(spec, on=bench.target, detach=True).id
+    run = spotmpi.run(spec, on=bench.target, detach=True).id
     recoveries = []
     for number in range(STRIKES):
-        recoveries.append(runs.drill(run, 1, "delete", bench.target))
+        recoveries.append(spotmpi.drill(run, 1, "delete", bench.target))
         print(f"  {number + 1}: {recoveries[-1]}", file=sys.stderr, flush=True)
         time.sleep(5)
-    runs.stop(run, now=True, on=bench.target)
+    spotmpi.stop(run, now=True, on=bench.target)
     bench.remove("jobsets")
     took = [recovery.resumed for recovery in recoveries]
     half = len(took) // 2
@@ -231,7 +231,7 @@ def measure_scale(bench: Bench, count: int) -> list[Figure]:
     with bench.cluster.plane.patient_with_nodes(), kwok.running():
         kwok.add_nodes(MANY, {"nvidia.com/gpu": "1"})
         found["run --detach"] = Counting(bench.spotmpi("run", str(spec), "--detach")[1:]).end()
-        run = runs.list_runs(bench.target)[-1].id
+        run = spotmpi.list_runs(bench.target)[-1].id
         elsewhere = ["--on", str(bench.target.on), "--runs", str(bench.folder / "follower")]
         follower = Counting(["logs", "-f", run, *elsewhere])
         bench.wait(run, lambda: sum(_runs(pod) for pod in bench.cluster.pods(bench.namespace)) == MANY)

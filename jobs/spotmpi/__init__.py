@@ -1,3 +1,99 @@
-"""Distributed training over MPI, from this machine to spot GPUs."""
+"""Cheap distributed training, from a laptop to hundreds of spot GPUs: what the commands do, as functions.
+
+    import spotmpi
+
+    state = spotmpi.run("job.toml", on="lab")
+
+A name is imported when it is first used. This file is also part of what pods get: Python 3.8, standard library.
+"""
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # typing's own costs an import; type checkers know the name
+if TYPE_CHECKING:
+    from typing import Any
+
+    from spotmpi.api.images import build_image, push_image
+    from spotmpi.api.runs import (
+        clean,
+        drill,
+        init,
+        list_runs,
+        logs,
+        plan_resume,
+        plan_run,
+        pull,
+        resume,
+        run,
+        shell_command,
+        status,
+        stop,
+    )
+    from spotmpi.api.studies import bench, compare, make_report, plan_bench, predict
+    from spotmpi.backends.targets import Target
+    from spotmpi.core.errors import InputError, SpotmpiError
+    from spotmpi.core.events import Event
+    from spotmpi.environments.cost import run_cost
+    from spotmpi.runs.reader import RunState
+    from spotmpi.spec.job import JobSpec
+    from spotmpi.spec.source import read_spec
+    from spotmpi.study.design import Factors
+
+__all__ = [
+    "Event",
+    "Factors",
+    "InputError",
+    "JobSpec",
+    "RunState",
+    "SpotmpiError",
+    "Target",
+    "bench",
+    "build_image",
+    "clean",
+    "compare",
+    "drill",
+    "init",
+    "list_runs",
+    "logs",
+    "make_report",
+    "plan_bench",
+    "plan_resume",
+    "plan_run",
+    "predict",
+    "pull",
+    "push_image",
+    "read_spec",
+    "resume",
+    "run",
+    "run_cost",
+    "shell_command",
+    "status",
+    "stop",
+]
+
+_MODULES = (
+    ("api.images", "build_image push_image"),
+    ("api.runs", "clean drill init list_runs logs plan_resume plan_run pull resume run shell_command status stop"),
+    ("api.studies", "bench compare make_report plan_bench predict"),
+    ("backends.targets", "Target"),
+    ("core.errors", "InputError SpotmpiError"),
+    ("core.events", "Event"),
+    ("environments.cost", "run_cost"),
+    ("runs.reader", "RunState"),
+    ("spec.job", "JobSpec"),
+    ("spec.source", "read_spec"),
+    ("study.design", "Factors"),
+)
+
+
+def __getattr__(name: str) -> "Any":
+    for module, names in _MODULES:
+        if name in names.split():
+            from importlib import import_module
+
+            return globals().setdefault(name, getattr(import_module(f"spotmpi.{module}"), name))
+    raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")
+
+
+def __dir__() -> "list[str]":
+    return sorted([*globals(), *__all__])

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.api import runs
+import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.cli import environment_commands
 from spotmpi.cli.main import main
@@ -49,9 +49,9 @@ def handed(made: Dependencies, address: str, place: Target, step: str) -> Depend
         examine=lambda stack, aws: [],
         push=push,
         stage=stage,
-        run=lambda values, on, say: runs.run(without_cuda(values), on=place, say=say),
-        list_runs=lambda on: runs.list_runs(place),
-        stop_run=lambda run, on: runs.stop(run, on=place),
+        run=lambda values, on, say: spotmpi.run(without_cuda(values), on=place, say=say),
+        list_runs=lambda on: spotmpi.list_runs(place),
+        stop_run=lambda run, on: spotmpi.stop(run, on=place),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spotmpi.api import runs
+import spotmpi
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core import names
@@ -201,13 +201,13 @@ def test_an_environment_is_built_used_and_taken_down_though_the_command_is_kille
     assert len(made) == len(set(made)) and not account.changed("delete")
     assert account.pushed == ["chainermn", "pytorch"]
     assert (tmp_path / "volume" / "voc" / "image").read_bytes() == b"picture"
-    (smoke,) = runs.list_runs(account.place)
+    (smoke,) = spotmpi.list_runs(account.place)
     assert smoke.state == "succeeded"
     machines = [event["machines"] for event in events(tmp_path, smoke.id) if event.get("machines")]
     assert [each["name"] for each in machines[0]] == [NODE]
 
     # Down: killed as it says each step, and broken off in the engine. A run ends with a checkpoint before machines go.
-    long = runs.run(without_cuda(LONG), on=account.place, detach=True)
+    long = spotmpi.run(without_cuda(LONG), on=account.place, detach=True)
     wait_for_metrics(account, long.id)
     going = ("down", "lab", "--yes")
     told = [account.spotmpi(*going, dies_at=step).stderr for step in range(1, 5)]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import record
-from spotmpi.api.studies import bench, compare, plan_bench, predict, report
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend
 from spotmpi.backends.follow import follow, interrupts
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 _STOPPED = "stopped by its user"
 
-__all__ = ["bench", "compare", "plan_bench", "predict", "read_spec", "report"]  # and all that is defined here
-
 
 def init(path: Path | str = "job.toml") -> Path:
     """Write a commented spec to start from to *path*; InputError when there is something already."""
@@ -43,7 +40,7 @@ def init(path: Path | str = "job.toml") -> Path:
     return Path(path)
 
 
-def plan(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
+def plan_run(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
     """What `run` would start, as plain JSON values; nothing is started or written."""
     return _planned(read_spec(source, overrides), on)[1]
 

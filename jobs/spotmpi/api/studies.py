@@ -1,4 +1,4 @@
-"""Measuring as functions: `spotmpi bench`, `report` and `predict`. They are in `spotmpi.api.runs` too."""
+"""Measuring as functions: `spotmpi bench`, `report` and `predict`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def design_of(source: Source, factors: Factors, overrides: Iterable[str] = ()) -
     return crossed(read_spec(source, overrides), factors)
 
 
-def report(wanted: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:
+def make_report(wanted: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:
     """The report of one sweep or of any number of runs of the same work; by default of the newest sweep or run.
 
     Raises:
@@ -101,7 +101,7 @@ def compare(before: str, after: str, on: TargetLike = None, force: bool = False)
     """
     from spotmpi.report.comparison import compare as compared
 
-    return compared(report([before], on, force=True), report([after], on, force=True), force)
+    return compared(make_report([before], on, force=True), make_report([after], on, force=True), force)
 
 
 def predict(
@@ -127,7 +127,7 @@ def predict(
     if measured in published.tables():
         found = published.tables()[measured].as_series()
     else:
-        made = report([measured] if measured else [], on, force=True)
+        made = make_report([measured] if measured else [], on, force=True)
         found, specs, known = series_of(made), made.specs, made.price
     if not found:
         raise input_error("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from spotmpi.api import runs as api
+from spotmpi.api import studies as api
 from spotmpi.backends.targets import Target
 from spotmpi.cli.view import say
 from spotmpi.core.errors import EXIT_FAILURE

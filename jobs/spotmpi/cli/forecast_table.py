@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from spotmpi.api import runs
+from spotmpi.api import studies
 from spotmpi.backends.targets import Target
 from spotmpi.forecast.forecast import Forecast, Goal, Outlook
 from spotmpi.report.figures import MISSING, number, share
@@ -18,7 +18,7 @@ def show(
     measured: str | None, nodes: Sequence[int], fit: Sequence[int] | None, goal: Goal, target: Target, as_json: bool
 ) -> None:
     """Print a table for each series that was measured, with what to think of it."""
-    forecasts = runs.predict(measured, nodes, fit, goal, target)
+    forecasts = studies.predict(measured, nodes, fit, goal, target)
     if as_json:
         print(json.dumps([_json(forecast) for forecast in forecasts]))
         return

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from spotmpi.agent import record
-from spotmpi.api import runs as api
+from spotmpi.api import studies as api
 from spotmpi.backends.targets import Target
 from spotmpi.cli.view import make_view, say
 from spotmpi.core import names
@@ -76,7 +76,7 @@ def bench(wanted: Wanted, as_json: bool) -> None:
         it = api.bench(wanted.spec, wanted.factors, wanted.overrides, wanted.target, watch, view.say)
     if any(trial.state == SUCCEEDED and trial.role == MEASURED for trial in it.trials):
         # What was measured is shown in any case: trials of changed code are marked rather than refused.
-        _hand_over(api.report([it.id], wanted.target, force=True), it.folder / "report", as_json)
+        _hand_over(api.make_report([it.id], wanted.target, force=True), it.folder / "report", as_json)
     elif as_json:
         print(json.dumps(it.to_json()))
     _tell_failed(it)
@@ -86,7 +86,7 @@ def bench(wanted: Wanted, as_json: bool) -> None:
 
 def report(wanted: Sequence[str], out: Path | None, runs: Path | None, force: bool, as_json: bool) -> None:
     """Show the report of a sweep or runs, and write its files."""
-    made = api.report(wanted, Target(runs_folder=runs), force)
+    made = api.make_report(wanted, Target(runs_folder=runs), force)
     folder = (runs or names.default_runs_folder()).absolute()
     _hand_over(made, out or made.folder(folder), as_json)
 

@@ -34,7 +34,7 @@ def show_plan(wanted: Wanted) -> None:
     if wanted.resume is not None:
         made = runs.plan_resume(wanted.resume, wanted.overrides, wanted.target)
     else:
-        made = runs.plan(_spec(wanted), wanted.overrides, wanted.target)
+        made = runs.plan_run(_spec(wanted), wanted.overrides, wanted.target)
     print(json.dumps(made, indent=1))
 
 

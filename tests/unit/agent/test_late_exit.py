@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.api import runs
+import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.spec.job import JobSpec, Limits
 
@@ -15,5 +15,5 @@ def test_a_program_that_closes_its_output_before_it_ends_is_judged_by_its_exit_c
     late = tmp_path / "late"
     command = ["sh", "-c", f'echo on; exec >&- 2>&-; sleep 0.3; echo x > "{late}"; exit {code}']
     spec = JobSpec(command=command, launcher="none", limits=Limits(failures=0))
-    assert runs.run(spec, on=Target(runs_folder=tmp_path / "runs")).state == state
+    assert spotmpi.run(spec, on=Target(runs_folder=tmp_path / "runs")).state == state
     assert late.exists()

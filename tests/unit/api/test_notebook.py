@@ -13,10 +13,10 @@ from nbclient import NotebookClient
 CELLS = {
     "init": """
 from pathlib import Path
-from spotmpi.api import runs as api
+import spotmpi
 from spotmpi.spec.template import write
 write(Path("job.toml"))
-print(api.read_spec("job.toml").program)
+print(spotmpi.read_spec("job.toml").program)
 """,
     "plan": """
 job = {
@@ -24,42 +24,42 @@ job = {
     "metrics": {"pattern": r"step (?P<iteration>\\d+) loss (?P<loss>\\S+)", "samples_per_iteration": 4},
     "limits": {"failures": 0},
 }
-print(api.plan(job)["name"], len(api.list_runs()))
+print(spotmpi.plan_run(job)["name"], len(spotmpi.list_runs()))
 """,
     "run": """
 seen = []
-state = api.run(job, watch=seen.append, say=print)
+state = spotmpi.run(job, watch=seen.append, say=print)
 print(state.state, state.iteration, [event.kind for event in seen if event.kind != "metric"][:3])
 """,
-    "status": "print(api.status(state.id).state, api.status(state.id[:12]).iteration)",
-    "logs": "print(*[event.values['text'] for event in api.logs(state.id) if event.kind == 'line'][-2:], sep='; ')",
-    "list": "print([each.state for each in api.list_runs()])",
+    "status": "print(spotmpi.status(state.id).state, spotmpi.status(state.id[:12]).iteration)",
+    "logs": "print(*[event.values['text'] for event in spotmpi.logs(state.id) if event.kind == 'line'][-2:], sep='; ')",
+    "list": "print([each.state for each in spotmpi.list_runs()])",
     "detach and stop": """
-going = api.run(job, ["command=['sleep', '60']"], detach=True)
-print(going.over, api.stop(going.id).state)
+going = spotmpi.run(job, ["command=['sleep', '60']"], detach=True)
+print(going.over, spotmpi.stop(going.id).state)
 """,
     "resume": """
-print(api.plan_resume(going.id)["run"] == going.id)
-again = api.resume(going.id, ["command=['true']"])
+print(spotmpi.plan_resume(going.id)["run"] == going.id)
+again = spotmpi.resume(going.id, ["command=['true']"])
 print(again.state, again.attempt)
 """,
     "wrong input": """
 from spotmpi.core.errors import InputError
 try:
-    api.run({"nodes": 0, "x": 1})
+    spotmpi.run({"nodes": 0, "x": 1})
 except InputError as error:
     print([problem.field for problem in error.problems])
 """,
     "bench": """
 from spotmpi.study.design import Factors
-sweep = api.bench(job, Factors(nodes=(1,), repeats=2), say=lambda text: None)
+sweep = spotmpi.bench(job, Factors(nodes=(1,), repeats=2), say=lambda text: None)
 print(type(sweep).__name__, len(sweep.trials), sweep.over)
 """,
-    "report": "print(type(api.report()).__name__)",
+    "report": "print(type(spotmpi.make_report()).__name__)",
     "clean": """
-print(len(api.clean(3600)), len(api.clean(0)) >= 4)
-api.clean(0, delete=True)
-print(len(api.list_runs()))
+print(len(spotmpi.clean(3600)), len(spotmpi.clean(0)) >= 4)
+spotmpi.clean(0, delete=True)
+print(len(spotmpi.list_runs()))
 """,
 }
 SAID = {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import spotmpi
 from spotmpi.agent import record
-from spotmpi.api import runs
 from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError
 from spotmpi.study import sweep
@@ -59,7 +59,7 @@ def arguments(*given: str) -> list[str]:
 
 
 @pytest.fixture
-def spotmpi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command line in this process, which has paid for the drawing library once."""
 
     def run(*given: str) -> subprocess.CompletedProcess[str]:
@@ -80,8 +80,8 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page(spec: Path, spotmpi: Command) -> None:
-    done = spotmpi("bench", str(spec), "--nodes", "1,2", "--repeats", "1")
+def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page(spec: Path, cli: Command) -> None:
+    done = cli("bench", str(spec), "--nodes", "1,2", "--repeats", "1")
     assert done.returncode == 0, done.stderr
     head = next(line for line in done.stdout.splitlines() if "Iterations/s" in line)
     assert "Efficiency" in head
@@ -91,18 +91,18 @@ def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page(spec: Path, spo
     assert "Loss over time" in page.read_text()
     assert "trial 2 of 2" in done.stderr
 
-    told = json.loads(spotmpi("report", "--json").stdout)
+    told = json.loads(cli("report", "--json").stdout)
     assert [row["nodes"] for row in told["rows"]] == [1, 2]
     assert all(20 < row["iterations_per_second"] < 200 for row in told["rows"])
     assert told["rows"][0]["loss"] == 0.025
 
 
-def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path, spotmpi: Command) -> None:
-    shown = spotmpi("bench", str(spec), "--nodes", "1,2", "--variant", 'slow:args=["0.01"]', "--dry-run", "--json")
+def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path, cli: Command) -> None:
+    shown = cli("bench", str(spec), "--nodes", "1,2", "--variant", 'slow:args=["0.01"]', "--dry-run", "--json")
     data = json.loads(shown.stdout)
     assert len(data["trials"]) == 12
     assert [trial["number"] for trial in data["trials"]] == list(range(1, 13))
-    assert len(spotmpi("bench", str(spec), "--nodes", "1,2", "--dry-run").stdout.splitlines()) == 6
+    assert len(cli("bench", str(spec), "--nodes", "1,2", "--dry-run").stdout.splitlines()) == 6
     assert not (spec.parent / "runs").exists()
 
 
@@ -118,9 +118,9 @@ def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line_before_anything_starts(
-    spec: Path, spotmpi: Command, options: list[str], told: str
+    spec: Path, cli: Command, options: list[str], told: str
 ) -> None:
-    done = spotmpi("bench", str(spec), *options)
+    done = cli("bench", str(spec), *options)
     assert done.returncode == 2
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -128,10 +128,10 @@ def test_wrong_input_ends_with_2_and_one_line_before_anything_starts(
 
 
 def test_a_trial_that_keeps_failing_is_missing_from_the_report_and_the_exit_code_says_so(
-    spec: Path, spotmpi: Command
+    spec: Path, cli: Command
 ) -> None:
     options = ["--repeats", "1", "--retries", "1", "--variant", "bad:args+=--fail"]
-    done = spotmpi("bench", str(spec), *options)
+    done = cli("bench", str(spec), *options)
     assert done.returncode == 1
     assert "failed (try 2 of 2)" in done.stderr
     assert "a bad batch" in done.stderr
@@ -142,22 +142,22 @@ def test_a_trial_that_keeps_failing_is_missing_from_the_report_and_the_exit_code
 
 
 def test_code_that_changes_during_a_sweep_is_marked_in_its_report_and_refused_afterwards(
-    spec: Path, spotmpi: Command
+    spec: Path, cli: Command
 ) -> None:
     def edit(text: str) -> None:
         if "trial 2" in text:
             (spec.parent / "train me.py").write_text(SCRIPT + "# edited\n")
 
-    it = runs.bench(spec, Factors([1], repeats=2), say=edit)
-    refused = spotmpi("report", it.id)
+    it = spotmpi.bench(spec, Factors([1], repeats=2), say=edit)
+    refused = cli("report", it.id)
     assert refused.returncode == 2
     assert "different work" in refused.stderr
-    forced = spotmpi("report", it.id, "--force")
+    forced = cli("report", it.id, "--force")
     assert forced.returncode == 0
     assert "different work" in forced.stdout
 
 
-def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, spotmpi: Command) -> None:
+def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, cli: Command) -> None:
     given = ["bench", str(spec), "--repeats", "2", "--set", 'args=["0.02"]']
     running = subprocess.Popen(arguments(*given), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
@@ -166,7 +166,7 @@ def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, spotmpi
     assert running.returncode == 130
     assert "the same command goes on where it was" in told
 
-    done = spotmpi(*given)
+    done = cli(*given)
     assert done.returncode == 0, done.stderr
     assert "continuing sweep" in done.stderr
     (folder,) = sweep.every(spec.parent / "runs")
@@ -174,13 +174,13 @@ def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, spotmpi
     assert [(trial.state, len(trial.runs)) for trial in trials] == [("succeeded", 2), ("succeeded", 1)]
 
 
-def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec: Path, spotmpi: Command) -> None:
+def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec: Path, cli: Command) -> None:
     given = ["bench", str(spec), "--repeats", "1", "--set", 'args=["0.03"]']
     running = subprocess.Popen(arguments(*given), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    done = spotmpi(*given)
+    done = cli(*given)
     assert done.returncode == 0, done.stderr
     assert "taking up run" in done.stderr
     (folder,) = sweep.every(spec.parent / "runs")
@@ -189,33 +189,33 @@ def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec:
 
 def test_bench_and_report_are_functions_with_the_same_result(spec: Path) -> None:
     said: list[str] = []
-    it = runs.bench(spec, Factors([1], repeats=2), say=said.append)
+    it = spotmpi.bench(spec, Factors([1], repeats=2), say=said.append)
     assert [trial.state for trial in it.trials] == ["succeeded"] * 2
-    report = runs.report([it.id])
+    report = spotmpi.make_report([it.id])
     assert len(report.rows) == 1
     assert report.rows[0].iterations_per_second is not None
     with pytest.raises(InputError, match="changes nothing"):
-        runs.plan_bench(spec, Factors([1], ["x:slots=1"]))
+        spotmpi.plan_bench(spec, Factors([1], ["x:slots=1"]))
 
 
 def test_a_report_goes_where_it_is_told_and_a_read_only_place_names_the_way_out(
-    spec: Path, tmp_path: Path, spotmpi: Command
+    spec: Path, tmp_path: Path, cli: Command
 ) -> None:
-    state = runs.run(spec)
+    state = spotmpi.run(spec)
     assert state.state == record.SUCCEEDED
-    assert spotmpi("report", state.id[:-2], "--out", str(tmp_path / "out")).returncode == 0
+    assert cli("report", state.id[:-2], "--out", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "report.png").is_file()
     (tmp_path / "file").write_text("")
-    refused = spotmpi("report", state.id, "--out", str(tmp_path / "file"))
+    refused = cli("report", state.id, "--out", str(tmp_path / "file"))
     assert refused.returncode == 1
     assert "--out" in refused.stderr
 
 
-def test_runs_of_different_work_end_with_2_unless_forced(spec: Path, spotmpi: Command) -> None:
-    first, other = runs.run(spec).id, runs.run(spec, ['args=["0.01"]']).id
-    refused = spotmpi("report", first, other)
+def test_runs_of_different_work_end_with_2_unless_forced(spec: Path, cli: Command) -> None:
+    first, other = spotmpi.run(spec).id, spotmpi.run(spec, ['args=["0.01"]']).id
+    refused = cli("report", first, other)
     assert refused.returncode == 2
     assert "args: 0.005, 0.01" in refused.stderr
-    forced = spotmpi("report", first, other, "--force")
+    forced = cli("report", first, other, "--force")
     assert forced.returncode == 0
     assert "warning:" in forced.stdout

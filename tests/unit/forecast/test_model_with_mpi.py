@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from spotmpi.api import studies
+import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.forecast import model
 from spotmpi.study.design import Factors
@@ -52,10 +52,10 @@ def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth
         "repeats": 2,
     }
     Path("study.toml").write_text(tomli_w.dumps(values))
-    it = studies.bench("study.toml", Factors(), on=Target(runs_folder=tmp_path / "runs"))
+    it = spotmpi.bench("study.toml", Factors(), on=Target(runs_folder=tmp_path / "runs"))
     assert {trial.state for trial in it.trials} == {SUCCEEDED}
 
-    found = studies.predict(it.id, [3, 4], [1, 2], on=Target(runs_folder=tmp_path / "runs"))
+    found = spotmpi.predict(it.id, [3, 4], [1, 2], on=Target(runs_folder=tmp_path / "runs"))
     assert [each.model.series.name for each in found] == ["20 MB/s", "60 MB/s"]
     for each in found:
         errors = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spotmpi.api import runs
+import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError
@@ -187,7 +187,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(lab: Path, *overrides: str) -> Object:
-    return runs.plan({"image": "pytorch", "program": "digits", "nodes": 2}, overrides, Target(str(lab)))
+    return spotmpi.plan_run({"image": "pytorch", "program": "digits", "nodes": 2}, overrides, Target(str(lab)))
 
 
 def pod_of(plan: Object) -> Object:
@@ -255,8 +255,8 @@ def test_node_groups_without_an_environment_are_refused(lab: Path) -> None:
     with pytest.raises(
         InputError, match=r"kubernetes.node_groups = \['g4dn'\]: no environment is named that has groups"
     ):
-        runs.plan(spec, (), Target("kubernetes"))
-    assert runs.plan(spec)["backend"] == "local"
+        spotmpi.plan_run(spec, (), Target("kubernetes"))
+    assert spotmpi.plan_run(spec)["backend"] == "local"
 
 
 def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(

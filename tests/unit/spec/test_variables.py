@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spotmpi.api import runs
+import spotmpi
 from spotmpi.backends.kubernetes import backend as kubernetes
 from spotmpi.backends.targets import Target
 from spotmpi.cli.options import overrides
@@ -38,16 +38,16 @@ def given(*variables: str) -> list[str]:
 
 
 def planned(*variables: str) -> Object:
-    return runs.plan(JOB, given(*variables), Target("kubernetes"))
+    return spotmpi.plan_run(JOB, given(*variables), Target("kubernetes"))
 
 
 @pytest.mark.parametrize("value", ["", "1", '"quoted"', "a=b", "[1]", "two words", "ü 🚀", "a\nb\t\\", "'"])
 def test_a_value_is_taken_as_it_is_written(value: str) -> None:
-    assert runs.read_spec(JOB, given(f"PLAIN={value}")).env == {"PLAIN": value}
+    assert spotmpi.read_spec(JOB, given(f"PLAIN={value}")).env == {"PLAIN": value}
 
 
 def test_variables_add_to_those_of_the_spec() -> None:
-    spec = runs.read_spec({**JOB, "env": {"A": "1", "B": "1"}, "forward": ["HOME"]}, given("B=2", "TOKEN"))
+    spec = spotmpi.read_spec({**JOB, "env": {"A": "1", "B": "1"}, "forward": ["HOME"]}, given("B=2", "TOKEN"))
     assert (spec.env, spec.forward) == ({"A": "1", "B": "2"}, ["HOME", "TOKEN"])
 
 
@@ -98,7 +98,7 @@ def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.Monke
     cluster = RecordingApi()
     monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: cluster)
     backend = kubernetes.KubernetesBackend(tmp_path / "runs")
-    spec = runs.read_spec(JOB, given("TOKEN"))
+    spec = spotmpi.read_spec(JOB, given("TOKEN"))
 
     backend.submit(spec, backend.plan(spec, "plain-1"), lambda text: None)
 
@@ -113,7 +113,7 @@ def test_ranks_on_this_machine_get_it_and_no_record_does(tmp_path: Path) -> None
     lines: list[str] = []
     job = {**JOB, "command": ["sh", "-c", 'echo "${#TOKEN}, $PLAIN"']}
 
-    state = runs.run(
+    state = spotmpi.run(
         job,
         given("TOKEN", "PLAIN=2"),
         Target(runs_folder=tmp_path / "runs"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import spotmpi
 from spotmpi.api import cleanup
-from spotmpi.api import runs as api
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes import backend as kubernetes
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
@@ -46,13 +46,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def clean(folder: Path, said: list[str] | None = None) -> list[str]:
     """Give the ids of the runs that were deleted."""
     say = (said if said is not None else []).append
-    return [state.id for state in api.clean(-60, True, targets.Target(runs_folder=folder), say)]
+    return [state.id for state in spotmpi.clean(-60, True, targets.Target(runs_folder=folder), say)]
 
 
 def test_a_run_that_goes_on_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -> None:
     """It works: elsewhere, and who can tell. It fails: lost, as if nobody were left to end it."""
     copy(runs)
-    (state,) = api.list_runs(targets.Target(targets.LOCAL, runs))
+    (state,) = spotmpi.list_runs(targets.Target(targets.LOCAL, runs))
     assert (state.state, state.over) == ("elsewhere", False)
     assert state.reason == f"it is in namespace here of context this; `spotmpi status {RUN}` asks there"
 
@@ -118,8 +118,8 @@ def test_the_backend_of_this_machine_leaves_a_run_of_a_cluster_alone(runs: Path,
     copy(runs)
     here = targets.Target(targets.LOCAL, runs)
     calls: dict[str, Callable[[], object]] = {
-        "events": lambda: api.logs(RUN, True, here),
-        "stop": lambda: api.stop(RUN, on=here),
+        "events": lambda: spotmpi.logs(RUN, True, here),
+        "stop": lambda: spotmpi.stop(RUN, on=here),
     }
     with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: leave --on out"):
         calls[verb]()

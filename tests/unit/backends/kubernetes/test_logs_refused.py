@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import spotmpi
 from spotmpi.agent import record
-from spotmpi.api import runs as api
 from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.follow import folder_reading
@@ -84,8 +84,8 @@ def test_logs_that_cannot_show_anything_fail_and_status_does_not(
     holding(monkeypatch, NotPermitted("not permitted"))
     where = Target("kubernetes", runs)
     with pytest.raises(NotPermitted, match=r"ask for `get` on `pods/log` \(not permitted\)"):
-        list(api.logs(RUN, False, where))
-    assert api.status(RUN, where).state == "running"
+        list(spotmpi.logs(RUN, False, where))
+    assert spotmpi.status(RUN, where).state == "running"
 
 
 def test_a_look_says_it_once_for_all_pods(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import spotmpi
 from spotmpi.agent import record
-from spotmpi.api import runs as api
 from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
@@ -59,7 +59,7 @@ def test_a_run_is_followed_to_its_end(ahead: float, runs: Path, monkeypatch: pyt
     there = training(ahead, monkeypatch)
     shown: list[Event] = []
 
-    state = api.run(SPEC, on=Target("kubernetes", runs), watch=shown.append)
+    state = spotmpi.run(SPEC, on=Target("kubernetes", runs), watch=shown.append)
 
     assert [event.kind for event in shown] == ["submitted", "started", "succeeded"]
     assert (state.state, state.attempt) == ("succeeded", 1)
@@ -73,7 +73,7 @@ def test_agents_count_the_limits_from_the_clusters_moment(
     ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = training(ahead, monkeypatch)
-    api.run(SPEC, on=Target("kubernetes", runs), detach=True)
+    spotmpi.run(SPEC, on=Target("kubernetes", runs), detach=True)
     (parts,) = [each for each in there.created if each["kind"] == "ConfigMap"]
     assert abs(json.loads(parts["data"]["plan.json"])["submitted"] - there.now()) < 60
 
@@ -83,14 +83,14 @@ def test_a_continued_run_is_shown_from_its_continuation_on(
     ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training(ahead, monkeypatch)
-    paths = RunPaths(Path(api.run(SPEC, on=Target("kubernetes", runs), detach=True).folder))
+    paths = RunPaths(Path(spotmpi.run(SPEC, on=Target("kubernetes", runs), detach=True).folder))
     paths.events.write_text(
         '{"t": 1.0, "event": "submitted"}\n{"t": 2.0, "event": "started"}\n{"t": 3.0, "event": "failed"}\n'
     )
     shown: list[Event] = []
     again = training(ahead, monkeypatch)
     again.namespace = "default"
-    api.resume(paths.id, on=Target("kubernetes", runs), watch=shown.append)
+    spotmpi.resume(paths.id, on=Target("kubernetes", runs), watch=shown.append)
     assert [event.kind for event in shown] == ["submitted", "started", "succeeded"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.api import runs as api
+import spotmpi
 from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import SpotmpiError
@@ -52,7 +52,7 @@ def test_a_jobset_that_cannot_be_read_has_a_line_of_its_own_in_the_list(
 ) -> None:
     """It works: two rows. It fails: a traceback for everybody in the namespace."""
     cluster.jobsets.append(UNREADABLE[reason]())
-    first, second = api.list_runs(Target("kubernetes", runs))
+    first, second = spotmpi.list_runs(Target("kubernetes", runs))
     assert (first.id, first.state, first.over) == (OTHER, "unknown", False)
     assert str(first.reason).startswith(reason)
     assert (second.id, second.state) == (RUN, "running")
@@ -60,7 +60,9 @@ def test_a_jobset_that_cannot_be_read_has_a_line_of_its_own_in_the_list(
 
 def test_a_missing_owner_is_no_reason_not_to_show_a_run(runs: Path, cluster: FakeCluster) -> None:
     del cluster.jobsets[0]["metadata"]["annotations"][manifests.ANNOTATION_OWNER]
-    assert [(state.state, state.owner) for state in api.list_runs(Target("kubernetes", runs))] == [("running", None)]
+    assert [(state.state, state.owner) for state in spotmpi.list_runs(Target("kubernetes", runs))] == [
+        ("running", None)
+    ]
 
 
 def test_a_run_that_cannot_be_read_has_a_state_can_be_stopped_and_cannot_be_followed(
@@ -68,10 +70,10 @@ def test_a_run_that_cannot_be_read_has_a_state_can_be_stopped_and_cannot_be_foll
 ) -> None:
     cluster.jobsets[:], cluster.pods[:] = [newer()], []
     where = Target("kubernetes", runs)
-    assert (api.status(OTHER, where).state, api.status(OTHER, where).owner) == ("unknown", "her")
+    assert (spotmpi.status(OTHER, where).state, spotmpi.status(OTHER, where).owner) == ("unknown", "her")
     with pytest.raises(SpotmpiError, match="upgrade spotmpi"):
-        list(api.logs(OTHER, True, where))
-    assert api.stop(OTHER, on=where).state == "stopped"
+        list(spotmpi.logs(OTHER, True, where))
+    assert spotmpi.stop(OTHER, on=where).state == "stopped"
     assert cluster.deleted == [OTHER]
 
 
@@ -80,7 +82,7 @@ def test_a_suspended_jobset_of_another_version_is_not_taken_for_a_broken_submiss
 ) -> None:
     """It works: left to its queue. It fails: deleted by whoever lists runs, for it has no parts of a name we know."""
     cluster.jobsets.append(other(newer()["metadata"]["annotations"], suspend=True))
-    api.list_runs(Target("kubernetes", runs))
+    spotmpi.list_runs(Target("kubernetes", runs))
     assert cluster.deleted == []
 
 

@@ -1,0 +1,85 @@
+"""`import spotmpi`: the functions of the README, and an import that costs next to nothing."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import spotmpi
+
+FUNCTIONS = {
+    "bench",
+    "build_image",
+    "clean",
+    "compare",
+    "drill",
+    "init",
+    "list_runs",
+    "logs",
+    "make_report",
+    "plan_bench",
+    "plan_resume",
+    "plan_run",
+    "predict",
+    "pull",
+    "push_image",
+    "read_spec",
+    "resume",
+    "run",
+    "run_cost",
+    "shell_command",
+    "status",
+    "stop",
+}
+TYPES = {"Event", "Factors", "InputError", "JobSpec", "RunState", "SpotmpiError", "Target"}
+
+
+def test_the_package_has_these_names_and_no_others() -> None:
+    assert set(spotmpi.__all__) == FUNCTIONS | TYPES and spotmpi.__all__ == sorted(spotmpi.__all__)
+    assert set(dir(spotmpi)) >= FUNCTIONS | TYPES
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS | TYPES))
+def test_each_name_leads_to_what_it_says(name: str) -> None:
+    assert getattr(spotmpi, name).__name__ == name
+    assert getattr(spotmpi, name) is getattr(spotmpi, name)
+
+
+def test_no_name_is_hidden_by_a_folder_of_the_package() -> None:
+    assert not {module.name for module in pkgutil.iter_modules(spotmpi.__path__)} & set(spotmpi.__all__)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    source = ast.parse(Path(spotmpi.__file__).read_text(), feature_version=(3, 8))
+    (block,) = (node for node in source.body if isinstance(node, ast.If))
+    imported = {
+        (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module != "typing"
+        for alias in node.names
+    }
+    assert {name for _, name in imported} == set(spotmpi.__all__)
+    assert all(getattr(import_module(str(module)), name) is getattr(spotmpi, name) for module, name in imported)
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert spotmpi.__version__ == version("spotmpi")
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'spotmpi' has no attribute 'start'"):
+        _ = spotmpi.start
+
+
+def test_the_import_imports_nothing_else() -> None:
+    code = "import sys; before = set(sys.modules); import spotmpi; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["spotmpi"]

@@ -251,7 +251,7 @@ def test_a_cluster_without_jobset_tells_how_to_install_it(
     api_server: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
-    with pytest.raises(SpotmpiError, match=r"the cluster has no JobSet.*helm install jobset"):
+    with pytest.raises(SpotmpiError, match=r"JobSet, which runs need, is not installed.*helm install jobset"):
         submit(tmp_path, "default")
 
 
@@ -262,7 +262,7 @@ def test_a_cluster_that_is_not_there_is_told_so(
     address = testbed.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
     nowhere.write_text(testbed.kubeconfig.read_text().replace(address, "https://127.0.0.1:1"))
     monkeypatch.setenv("KUBECONFIG", str(nowhere))
-    with pytest.raises(SpotmpiError, match=r"the cluster cannot be reached .*try `kubectl version`"):
+    with pytest.raises(SpotmpiError, match=r"cannot reach the cluster .*try `kubectl version`"):
         submit(tmp_path, "default")
 
 

@@ -74,7 +74,7 @@ def _of_call(method: ast.Attribute, arguments: list[ast.expr]) -> Iterator[Right
         yield from _INTO_PODS[method.attr]
     if method.attr not in _VERBS or not arguments:
         return
-    kind = ast.unparse(arguments[0]).removeprefix("cluster_api.").strip("'\"")
+    kind = ast.unparse(arguments[0]).rpartition(".")[2].strip("'\"")
     if kind in _RESOURCES and (who.endswith(("api", "_client", "cluster")) or "cluster(" in who):
         yield from ((_RESOURCES[kind], verb) for verb in _VERBS[method.attr])
 

@@ -72,7 +72,7 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
 
 def _context(environment: Environment | None) -> str | None:
     """The kubeconfig context of an environment's own cluster where there is one, else the current one."""
-    from spotmpi.backends.kubernetes.client.view import context_of
+    from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 
     return context_of(environment.cluster) if environment else None
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.client.view import context_of
-from spotmpi.backends.kubernetes.loop_thread import call
+from spotmpi.backends.kubernetes.client.kubeconfig import context_of
+from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import Volume, volume_access
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core.errors import InputError, Problem, input_error

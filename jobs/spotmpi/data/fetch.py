@@ -14,7 +14,8 @@ import httpx2
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, why_not
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.progress import Say
@@ -43,7 +44,7 @@ async def fetch(
     """
     name = fetch_job.name_of(sources, folder, volume.claim)
     while True:
-        with told(f"start the Job {name}"):
+        with translate_errors(f"start the Job {name}"):
             if await _is_at_it(api, name):
                 say(f"Job {name} is fetching this already")
             else:
@@ -79,7 +80,7 @@ async def _start(api: ClusterApi, job: Object, parts_of: Callable[[Object], Sequ
     try:
         made = await api.create(job)
     except ApiError as error:
-        if cluster_api.conflicts(error):
+        if already_exists(error):
             return  # another terminal was faster
         raise
     try:
@@ -96,7 +97,7 @@ async def _watched(api: ClusterApi, name: str, say: Say) -> list[Moved] | None:
     said, seen = "", time.monotonic()
     while True:
         try:
-            with told(f"look at the Job {name}, which goes on by itself"):
+            with translate_errors(f"look at the Job {name}, which goes on by itself"):
                 look = await _look(api, name)
             seen = time.monotonic()
         except NotPermitted:

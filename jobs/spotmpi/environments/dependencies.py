@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from spotmpi.api import runs
 from spotmpi.api.images import push_image
 from spotmpi.aws.account import Aws
-from spotmpi.backends.kubernetes.client.view import Reads, context_of, view_of
+from spotmpi.backends.kubernetes.client.kubeconfig import context_of
+from spotmpi.backends.kubernetes.client.view import ClusterReader, view_of
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
@@ -28,7 +29,7 @@ def _knows(environment: Environment) -> bool:
     return context_of(environment.cluster) is not None
 
 
-def _cluster(environment: Environment) -> Reads:
+def _cluster(environment: Environment) -> ClusterReader:
     return view_of(environment.cluster, environment.region)
 
 
@@ -59,7 +60,7 @@ class Dependencies:
     say: Say
     agree: Agree
     examine: Callable[[str, Aws], Sequence[Finding]] = lambda stack, aws: doctor(stack, aws, look_at=None)
-    cluster: Callable[[Environment], Reads] = _cluster
+    cluster: Callable[[Environment], ClusterReader] = _cluster
     knows: Callable[[Environment], bool] = _knows  # whether this machine's kubeconfig has the cluster
     command: Callable[[Sequence[str]], None] = _run
     push: Callable[[str, Environment, Say], str] = _push

@@ -11,7 +11,7 @@ from typing import Any
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.instances import ON_DEMAND, SPOT, Instance, instances, of_provider
-from spotmpi.backends.kubernetes.client.view import Reads
+from spotmpi.backends.kubernetes.client.view import ClusterReader
 from spotmpi.core import names
 
 GPU = "nvidia.com/gpu"
@@ -45,7 +45,7 @@ class Node:
     placement_group: str | None = None
 
 
-def list_nodes(cluster: Reads, namespace: str | None, now: float | None = None) -> tuple[Node, ...]:
+def list_nodes(cluster: ClusterReader, namespace: str | None, now: float | None = None) -> tuple[Node, ...]:
     """The nodes of a cluster by group and name, with the runs of *namespace* (None: all) that have pods on them."""
     runs: dict[str, set[str]] = {}
     for pod in cluster.list("Pod", namespace or "*"):

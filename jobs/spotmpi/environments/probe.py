@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from spotmpi.backends.kubernetes.loop_thread import call
+from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.backends.kubernetes.volume_access import VolumeAccess
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say

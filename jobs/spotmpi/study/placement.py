@@ -14,7 +14,7 @@ from spotmpi.runs import reader
 
 if TYPE_CHECKING:
     from spotmpi.aws.account import Aws
-    from spotmpi.backends.kubernetes.client.view import Reads
+    from spotmpi.backends.kubernetes.client.view import ClusterReader
 
 Machines = dict[str, str | None]  # a Kubernetes node's name -> its EC2 instance, where that is known
 
@@ -29,7 +29,7 @@ class Whereabouts:
         self,
         say: Callable[[str], None],
         account: Callable[[Environment], Aws] | None = None,
-        cluster: Callable[[Environment], Reads] | None = None,
+        cluster: Callable[[Environment], ClusterReader] | None = None,
     ) -> None:
         self._say = say
         self._account = account or _account
@@ -93,7 +93,7 @@ def _account(environment: Environment) -> Aws:
     return open_account(environment.region)
 
 
-def _cluster(environment: Environment) -> Reads:
+def _cluster(environment: Environment) -> ClusterReader:
     from spotmpi.backends.kubernetes.client.view import view_of
 
     return view_of(environment.cluster, environment.region)

@@ -200,7 +200,7 @@ def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: p
     script = Script(shows(job()), out_of_reach, out_of_reach, shows(job("Complete"), pod("Succeeded", DONE)))
     assert fetched(script)[0] == [Moved(3, 300, 2)]
     monkeypatch.setattr(fetch, "PATIENCE", 0.01)
-    with pytest.raises(SpotmpiError, match=r"look at the Job .*, which goes on by itself: the cluster"):
+    with pytest.raises(SpotmpiError, match=r"look at the Job .*, which goes on by itself: cannot reach"):
         fetched(Script(shows(job()), out_of_reach))
 
 

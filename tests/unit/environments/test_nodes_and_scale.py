@@ -16,7 +16,8 @@ from moto import mock_aws
 from spotmpi.aws.scaling import scaling_groups
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
-from spotmpi.backends.kubernetes.client.view import ClusterView, context_of, view_of
+from spotmpi.backends.kubernetes.client.kubeconfig import context_of
+from spotmpi.backends.kubernetes.client.view import ClusterView, view_of
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.node_group_sizes import open_groups
@@ -105,14 +106,14 @@ def test_an_environments_cluster_is_found_in_the_kubeconfig_whatever_is_current(
     assert isinstance(backend, KubernetesBackend) and backend._context == arn
     assert isinstance(view_of("spotmpi-lab", "us-east-1"), ClusterView)
     with pytest.raises(
-        SpotmpiError, match="`aws eks update-kubeconfig --name spotmpi-p3 --region us-east-1` makes one"
+        SpotmpiError, match="add one with `aws eks update-kubeconfig --name spotmpi-p3 --region us-east-1`"
     ):
         view_of("spotmpi-p3", "us-east-1")
 
 
 @pytest.mark.usefixtures("kubeconfig")
 def test_a_cluster_that_does_not_answer_is_one_clear_line() -> None:
-    with pytest.raises(SpotmpiError, match="could not list Nodes: the cluster cannot be reached"):
+    with pytest.raises(SpotmpiError, match="could not list Nodes: cannot reach the cluster"):
         ClusterView(None).list("Node")
 
 

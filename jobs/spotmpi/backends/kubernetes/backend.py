@@ -13,12 +13,13 @@ from spotmpi.backends.kubernetes import fault_injection
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes import stop as stopping
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.attempt_counts import with_counters
 from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.backends.kubernetes.follow.state import submitted
-from spotmpi.backends.kubernetes.loop_thread import LoopThread, call
 from spotmpi.backends.kubernetes.submit import code, pod_templates, target
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.submit.hourly_price import run_rate
@@ -225,11 +226,11 @@ class KubernetesBackend:
         return ClusterApi(self._context, self._namespace)
 
     async def _find(self, run: str) -> Object | None:
-        with told(f"look up run {run}"):
+        with translate_errors(f"look up run {run}"):
             return await self._api().find(cluster_api.JOBSET, run)
 
     async def _jobsets(self) -> Sequence[Object]:
-        with told("list runs"):
+        with translate_errors("list runs"):
             api = self._api()
             return await stopping.without_strays(api, await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"}))
 
@@ -242,8 +243,9 @@ class KubernetesBackend:
         for event in folder_events(paths, follow=False, alive=lambda: True):
             if given.is_new(event):
                 yield event
-        with told(f"follow run {paths.id}"), LoopThread() as loop, RunCache(paths) as cache:
-            for entries in loop.iterate(self._entries(jobset, follow, wants_output)):
+        batches = iterate(self._entries(jobset, follow, wants_output))
+        with translate_errors(f"follow run {paths.id}"), contextlib.closing(batches), RunCache(paths) as cache:
+            for entries in batches:
                 cache.take(entries)
                 for entry in entries:
                     yield from given.fresh(entry)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.plan import manifests
@@ -21,7 +22,7 @@ for name in os.listdir("/proc"):
 async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
     """The running pod of a node of *run*; SpotmpiError where there is none."""
     labels = {names.LABEL_RUN: run, manifests.LABEL_INDEX: str(node)}
-    with told(f"look for node {node} of run {run}"):
+    with translate_errors(f"look for node {node} of run {run}"):
         pods = [pod for pod in await api.list(cluster_api.POD, labels) if pod["status"].get("phase") == "Running"]
     if not pods:
         raise SpotmpiError(f"node {node} of run {run} has no running pod; `spotmpi status {run}` says why")
@@ -31,7 +32,7 @@ async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
 async def inject_fault(api: ClusterApi, run: str, node: int, how: str) -> None:
     """Evict a node's pod as a drain does, delete it, or kill the ranks in it."""
     pod = str((await pod_of(api, run, node))["metadata"]["name"])
-    with told(f"{how} pod {pod}"):
+    with translate_errors(f"{how} pod {pod}"):
         if how == "evict":
             await api.evict(pod)
         elif how == "delete":

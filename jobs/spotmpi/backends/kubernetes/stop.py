@@ -11,7 +11,8 @@ from lightkube import ApiError
 
 from spotmpi.agent import pod_context
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow import start_limit
 from spotmpi.core import names
 from spotmpi.core.errors import UnreadableRun
@@ -23,7 +24,7 @@ _ROOM = 150.0  # seconds that the pods of a deleted run may take to go; the long
 
 async def ask(api: ClusterApi, run: str, reason: str) -> None:
     """Tell node 0's agent to stop, and wait until its pod has ended or its grace is over."""
-    with told(f"stop run {run}"):
+    with translate_errors(f"stop run {run}"):
         for pod in await api.list(cluster_api.POD, {names.LABEL_RUN: run, manifests.LABEL_INDEX: "0"}):
             if pod["status"]["phase"] == "Running":
                 await _ask_agent(api, pod, reason)
@@ -34,7 +35,7 @@ async def delete(api: ClusterApi, run: str, reason: str, now: bool) -> float:
 
     Gives the moment by the cluster's clock, Unix seconds.
     """
-    with told(f"stop run {run}"):
+    with translate_errors(f"stop run {run}"):
         if await api.find(cluster_api.JOBSET, run):
             note = {"metadata": {"annotations": {manifests.ANNOTATION_STOPPED: reason}}}
             await api.patch(cluster_api.JOBSET, run, note)

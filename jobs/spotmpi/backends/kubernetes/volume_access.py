@@ -13,7 +13,8 @@ from typing import BinaryIO
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi
+from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.waiting import Seen, why_waiting
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
@@ -52,7 +53,7 @@ class VolumeAccess:
         await self._done(command, given, into)
 
     async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
-        with told("reach the files on the run volume"):
+        with translate_errors("reach the files on the run volume"):
             status, said = await self._api.stream(self.pod, command, given, into)
         if status:
             words = said.strip().splitlines() or [f"it ended with {status}"]
@@ -67,7 +68,7 @@ async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncItera
         SpotmpiError: the pod could not be made, or does not run within five minutes; it says why.
     """
     name = f"spotmpi-volume-{secrets.token_hex(4)}"
-    with told("start a pod that reads the run volume"):
+    with translate_errors("start a pod that reads the run volume"):
         uid = await _uid_of(api, volume.claim)
         pod = volume_pod.volume_pod(name, api.namespace, volume.claim, volume.image, volume.pull_secrets, uid)
         await api.create(pod)
@@ -75,7 +76,7 @@ async def volume_access(api: ClusterApi, volume: Volume, say: Say) -> AsyncItera
         await _until_running(api, name, say)
         yield VolumeAccess(api, name)
     finally:
-        with told("delete the pod that read the run volume"):
+        with translate_errors("delete the pod that read the run volume"):
             await api.delete(cluster_api.POD, name)
 
 
@@ -97,7 +98,7 @@ async def _uid_of(api: ClusterApi, claim: str) -> str | None:
 async def _until_running(api: ClusterApi, name: str, say: Say) -> None:
     deadline, told_already = time.monotonic() + PATIENCE, ""
     while True:
-        with told("wait for the pod that reads the run volume"):
+        with translate_errors("wait for the pod that reads the run volume"):
             pod = await api.find(cluster_api.POD, name)
             phase = pod["status"].get("phase") if pod else None
             if phase == "Running":

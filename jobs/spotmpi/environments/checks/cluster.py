@@ -7,7 +7,7 @@ import binascii
 import re
 from collections.abc import Iterator
 
-from spotmpi.backends.kubernetes.client.view import Object
+from spotmpi.backends.kubernetes.client.api import Object
 from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import NotPermitted
 from spotmpi.environments.checks.finding import Finding, Subject

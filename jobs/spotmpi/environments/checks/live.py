@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from spotmpi.backends.kubernetes.client.view import Reads
+from spotmpi.backends.kubernetes.client.view import ClusterReader
 from spotmpi.core.environment import Environment
 from spotmpi.environments.checks.finding import Check, Finding, Subject
 
@@ -15,7 +15,7 @@ class Live:
     """An environment that is built, and its cluster as far as it can be asked."""
 
     environment: Environment
-    cluster: Reads
+    cluster: ClusterReader
 
 
 Look = Callable[[str], Live]  # from a stack's name; SpotmpiError where it can't be looked at

@@ -13,7 +13,8 @@ import yaml
 from lightkube import ApiError
 
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import AGAIN, POD, ClusterApi, told
+from spotmpi.backends.kubernetes.client.api import POD, RESYNC, ClusterApi
+from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.core.errors import InputError, SpotmpiError
 from tests.unit.backends.kubernetes.served_api import Object, Server, change, listing, pod, status
 
@@ -27,7 +28,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def api(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterApi:
-    monkeypatch.setattr(cluster_api, "RETRY", 0.01)
+    monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.01)
     return api_at(server.port, tmp_path, monkeypatch)
 
 
@@ -61,7 +62,7 @@ def taken(items: Callable[[], AsyncIterator[Any]], count: int) -> list[Any]:
 
 def names(changes: list[tuple[str, Object]]) -> list[Any]:
     return [
-        (kind, [each["metadata"]["name"] for each in item["items"]] if kind == AGAIN else item["metadata"]["name"])
+        (kind, [each["metadata"]["name"] for each in item["items"]] if kind == RESYNC else item["metadata"]["name"])
         for kind, item in changes
     ]
 
@@ -83,13 +84,13 @@ def test_a_version_that_is_too_old_starts_again_with_all_that_is_there(
     gone = (200, change("ERROR", status(410))) if as_event else (410, json.dumps(status(410)))
     server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), gone, (200, change("ADDED", pod("c", 9)))]
     server.answers["list"] = [(200, listing(pod("b", 8)))]
-    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (AGAIN, ["b"]), ("ADDED", "c")]
+    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["b"]), ("ADDED", "c")]
 
 
 def test_a_server_that_goes_away_and_comes_back_is_waited_for(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_api, "RETRY", 0.05)
+    monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.05)
     server.answers["watch"] = [(200, change("ADDED", pod("a", 5)))]
     api = api_at(server.port, tmp_path, monkeypatch)
     back: list[Server] = []
@@ -109,7 +110,7 @@ def test_a_server_that_goes_away_and_comes_back_is_waited_for(
         back.append(Server(server.port, {"list": [(200, listing(pod("b", 8)))]}))
 
     try:
-        assert names(asyncio.run(asyncio.wait_for(watched(), 20))) == [("ADDED", "a"), (AGAIN, ["b"])]
+        assert names(asyncio.run(asyncio.wait_for(watched(), 20))) == [("ADDED", "a"), (RESYNC, ["b"])]
     finally:
         for each in back:
             each.close()
@@ -119,7 +120,10 @@ def test_a_watch_that_is_refused_from_the_start_is_told_in_the_servers_words(api
     words = json.dumps(status(403, 'User "ann" cannot watch pods'))
     server.answers["watch"] = [(403, words)]
     server.answers["list"] = [(403, words)]
-    with pytest.raises(SpotmpiError, match=r'could not follow: not permitted \(User "ann" cannot'), told("follow"):
+    with (
+        pytest.raises(SpotmpiError, match=r'could not follow: not permitted \(User "ann" cannot'),
+        translate_errors("follow"),
+    ):
         taken(lambda: api.watch(POD), 1)
 
 
@@ -127,11 +131,11 @@ def test_a_refusal_after_a_restart_of_the_server_is_borne_for_a_while(api: Clust
     refused = (403, json.dumps(status(403)))
     server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), refused, (200, change("ADDED", pod("b", 6)))]
     server.answers["list"] = [refused, refused, (200, listing(pod("a", 5)))]
-    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (AGAIN, ["a"]), ("ADDED", "b")]
+    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["a"]), ("ADDED", "b")]
 
 
 def test_a_refusal_that_stays_is_believed(api: ClusterApi, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_api, "REFUSALS", 3)
+    monkeypatch.setattr(cluster_api, "MAX_REFUSALS", 3)
     refused = (403, json.dumps(status(403)))
     server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), *[refused] * 4]
     server.answers["list"] = [refused] * 4
@@ -142,7 +146,7 @@ def test_a_refusal_that_stays_is_believed(api: ClusterApi, server: Server, monke
 def test_whoever_may_list_but_not_watch_sees_changes_all_the_same(api: ClusterApi, server: Server) -> None:
     server.answers["watch"] = [(403, json.dumps(status(403)))] * 2
     server.answers["list"] = [(200, listing(pod("a", 5))), (200, listing())]
-    assert names(taken(lambda: api.watch(POD), 2)) == [(AGAIN, ["a"]), (AGAIN, [])]
+    assert names(taken(lambda: api.watch(POD), 2)) == [(RESYNC, ["a"]), (RESYNC, [])]
 
 
 def test_events_about_one_object_are_chosen_by_the_server(api: ClusterApi, server: Server) -> None:
@@ -195,14 +199,14 @@ def test_a_followed_log_of_a_pod_that_is_gone_is_missing(api: ClusterApi, server
     server.answers["log"] = [(404, json.dumps(status(404, 'pods "a" not found')))]
     with pytest.raises(ApiError) as refused:
         taken(lambda: api.log("a", None, True), 1)
-    assert cluster_api.missing(refused.value)
+    assert is_missing(refused.value)
 
 
 def test_a_followed_log_that_is_refused_for_a_moment_is_not_missing(api: ClusterApi, server: Server) -> None:
     server.answers["log"] = [(500, json.dumps(status(500, "kubelet away")))]
     with pytest.raises(ApiError, match="kubelet away") as refused:
         taken(lambda: api.log("a", None, True), 1)
-    assert not cluster_api.missing(refused.value)
+    assert not is_missing(refused.value)
 
 
 @pytest.mark.parametrize("follow", [True, False])
@@ -216,11 +220,11 @@ def test_a_line_of_a_log_that_comes_in_parts_is_put_together(api: ClusterApi, se
 @pytest.mark.parametrize(
     ("code", "body", "words"),
     [
-        (404, "404 page not found", "the cluster has no JobSet, which carries our runs; install its chart"),
+        (404, "404 page not found", "JobSet, which runs need, is not installed on the cluster; install its chart"),
         (
             404,
             json.dumps(status(404, "the server could not find the requested resource")),
-            "the cluster has no JobSet, which carries our runs; install its chart",
+            "JobSet, which runs need, is not installed on the cluster; install its chart",
         ),
         (403, json.dumps(status(403, "User cannot create")), r"not permitted \(User cannot create\)"),
         (
@@ -228,7 +232,11 @@ def test_a_line_of_a_log_that_comes_in_parts_is_put_together(api: ClusterApi, se
             json.dumps(status(500, 'failed calling webhook "vjobset.kb.io": connection refused')),
             "JobSet's webhook does not answer",
         ),
-        (401, json.dumps(status(401, "Unauthorized")), r"it does not know who you are \(Unauthorized\); log in anew"),
+        (
+            401,
+            json.dumps(status(401, "Unauthorized")),
+            r"the cluster does not accept your credentials \(Unauthorized\); log in again",
+        ),
         (422, json.dumps(status(422, "spec.x: invalid")), "spec.x: invalid"),
         (502, "<html>bad gateway</html>", "the cluster answered 502"),
     ],
@@ -238,7 +246,10 @@ def test_what_the_api_says_to_a_submission_becomes_one_line(
 ) -> None:
     server.answers["other"] = [(code, body)]
     jobset = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"}, "spec": {}}
-    with pytest.raises(SpotmpiError, match=f"could not submit the run: {words}") as raised, told("submit the run"):
+    with (
+        pytest.raises(SpotmpiError, match=f"could not submit the run: {words}") as raised,
+        translate_errors("submit the run"),
+    ):
         asyncio.run(api.create(jobset))
     assert "\n" not in str(raised.value)
 
@@ -247,7 +258,7 @@ def test_a_command_for_a_pod_that_has_just_gone_is_told_in_one_line(api: Cluster
     server.answers["list"] = [(404, "not found")]  # it is a GET like any other until it is upgraded
     with (
         pytest.raises(SpotmpiError, match="could not read the folder: the cluster answered 404"),
-        told("read the folder"),
+        translate_errors("read the folder"),
     ):
         asyncio.run(api.execute("gone", ["true"]))
 
@@ -261,8 +272,8 @@ def test_a_kubeconfig_without_the_context_is_told(tmp_path: Path, monkeypatch: p
 def test_an_api_that_never_answers_is_told_with_how_long_it_was_waited_for(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_api, "ANSWERING", 0.1)
+    monkeypatch.setattr(cluster_api, "READ_TIMEOUT", 0.1)
     api = api_at(server.port, tmp_path, monkeypatch)
-    words = r"could not look: the cluster has said nothing for 0\.1 s; try again"
-    with pytest.raises(SpotmpiError, match=words), told("look"):
+    words = r"could not look: the cluster did not answer within 0\.1 s; try again"
+    with pytest.raises(SpotmpiError, match=words), translate_errors("look"):
         asyncio.run(api.list(POD))

@@ -206,7 +206,7 @@ def test_a_stop_elsewhere_is_told_with_its_reason_before_the_last_pod_has_gone()
 def test_a_jobset_that_went_while_the_api_was_away_is_a_stopped_run() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU")])
     gone: Object = {"items": []}
-    end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, api.AGAIN, gone))[-1]
+    end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, api.RESYNC, gone))[-1]
     assert end.kind == record.STOPPED
 
 
@@ -301,7 +301,7 @@ def test_pods_that_went_while_the_api_was_away_are_forgotten() -> None:
 
     def script(events: list[Event]) -> None:
         if len(events) == 1:
-            cluster.put(api.POD, api.AGAIN, {"items": [unscheduled(1, "no memory")]})
+            cluster.put(api.POD, api.RESYNC, {"items": [unscheduled(1, "no memory")]})
 
     events = follow(cluster, jobset(), script, enough=2)
     assert "2/2 nodes: no GPU" in str(events[0].reason)

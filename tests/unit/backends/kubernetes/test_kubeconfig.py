@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from spotmpi.backends.kubernetes.client import kubeconfig
-from spotmpi.backends.kubernetes.client.api import POD, ClusterApi, told
-from spotmpi.backends.kubernetes.client.view import context_of
+from spotmpi.backends.kubernetes.client.api import POD, ClusterApi
+from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 from spotmpi.core.errors import InputError, SpotmpiError
 
 
@@ -50,7 +51,7 @@ def test_a_file_that_is_no_kubeconfig_is_named(text: str, tmp_path: Path, monkey
     """It works: one line with the file and what is wrong. It fails: a parser's own exception, told as our fault."""
     (tmp_path / "broken").write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "broken"))
-    with pytest.raises(InputError, match=r"broken.*is no kubeconfig") as refused:
+    with pytest.raises(InputError, match=r"broken.*not a kubeconfig") as refused:
         kubeconfig.configuration(None)
     assert "\n" not in str(refused.value)
 
@@ -77,7 +78,7 @@ def test_a_program_that_logs_in_is_asked_as_kubectl_asks_it(tmp_path: Path, monk
     """It works: asked for version v1, and the cluster is tried. It fails: "version v1 not implemented"."""
     said = f'echo "$KUBERNETES_EXEC_INFO" > {tmp_path}/asked; echo \'{{"status": {{"token": "t"}}}}\''
     logged_in_by(tmp_path, monkeypatch, said)
-    with pytest.raises(SpotmpiError, match="could not list: the cluster cannot be reached"), told("list"):
+    with pytest.raises(SpotmpiError, match="could not list: cannot reach the cluster"), translate_errors("list"):
         asyncio.run(ClusterApi(None, "n").find(POD, "a"))
     assert json.loads((tmp_path / "asked").read_text())["apiVersion"] == "client.authentication.k8s.io/v1"
 
@@ -85,8 +86,8 @@ def test_a_program_that_logs_in_is_asked_as_kubectl_asks_it(tmp_path: Path, monk
 def test_a_login_that_fails_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It works: what the program said, and what to do. It fails: a ConfigError, told as our fault."""
     logged_in_by(tmp_path, monkeypatch, "echo the SSO session has expired >&2; exit 255")
-    words = "could not list: Exec sh returned 255: the SSO session has expired; log in anew"
-    with pytest.raises(SpotmpiError, match=words), told("list"):
+    words = "could not list: Exec sh returned 255: the SSO session has expired; log in again"
+    with pytest.raises(SpotmpiError, match=words), translate_errors("list"):
         asyncio.run(ClusterApi(None, "n").find(POD, "a"))
 
 
@@ -95,5 +96,5 @@ def test_a_context_of_a_cluster_that_is_nowhere_is_told(tmp_path: Path, monkeypa
     path = written(tmp_path / "config", "first")
     path.write_text(path.read_text().replace("cluster: first", "cluster: other"))
     monkeypatch.setenv("KUBECONFIG", str(path))
-    with pytest.raises(InputError, match="'other', which the kubeconfig does not have"):
+    with pytest.raises(InputError, match="'other', which is not in the kubeconfig"):
         kubeconfig.configuration(None)

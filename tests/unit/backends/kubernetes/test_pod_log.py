@@ -78,7 +78,7 @@ class FakePod:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_log, "RETRY", 0)
+    monkeypatch.setattr(pod_log, "RETRY_DELAY", 0)
     monkeypatch.setattr(pod_log, "HEARTBEAT_TIMEOUT", 0.02)
 
 

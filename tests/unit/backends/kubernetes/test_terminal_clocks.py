@@ -15,8 +15,7 @@ import spotmpi
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.client.clock import ClusterClock
+from spotmpi.backends.kubernetes.client.api import ClusterApi, ClusterClock
 from spotmpi.backends.targets import Target
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
@@ -116,7 +115,7 @@ def test_the_date_of_an_answer_sets_the_clock_unless_it_is_as_near_as_the_header
 ) -> None:
     clock = ClusterClock(lambda: 1_795_000_000.0)
     for date in ("yesterday", None, formatdate(1_795_000_000.0 + ahead, usegmt=True)):
-        clock.take(date)
+        clock.update(date)
     assert abs(clock.now() - (1_795_000_000.0 + counts)) <= 0.5
 
 

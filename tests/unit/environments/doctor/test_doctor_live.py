@@ -39,7 +39,7 @@ def test_what_may_not_be_read_is_a_warning_and_what_cannot_be_reached_an_error(h
             if kind == "Deployment":
                 raise NotPermitted("could not list Deployments: not permitted (User ann)")
             if kind == "Secret":
-                raise SpotmpiError("could not read Secret mpi-ssh: the cluster cannot be reached")
+                raise SpotmpiError("could not read Secret mpi-ssh: cannot reach the cluster")
             return super().list(kind, namespace, labels)
 
     here.cluster = Closed(healthy().objects)

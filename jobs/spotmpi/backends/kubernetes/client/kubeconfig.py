@@ -1,4 +1,4 @@
-"""This machine's kubeconfig as kubectl reads it: several files in KUBECONFIG count as one."""
+"""This machine's kubeconfig as kubectl reads it: several files in KUBECONFIG are merged."""
 
 from __future__ import annotations
 
@@ -26,44 +26,55 @@ _REMEDY = "check KUBECONFIG and `kubectl config get-contexts`"
 def configuration(context: str | None) -> Any:
     """The connection settings of a context, by default the current one; InputError where there are none."""
     try:
-        found: Any = read().get(context_name=context)
+        config: Any = read().get(context_name=context)
     except ConfigError as error:
         raise input_error("context", context, f"{error}; {_REMEDY}") from error
     except KeyError as error:
         raise input_error(
-            "context", context, f"it names {error}, which the kubeconfig does not have; {_REMEDY}"
+            "context", context, f"it refers to {error}, which is not in the kubeconfig; {_REMEDY}"
         ) from error
-    return found if found.user else found._replace(user=User())  # whom the cluster may let in without a name
+    return config if config.user else config._replace(user=User())  # the cluster may admit anonymous users
 
 
 def read() -> KubeConfig:
-    """All contexts that there are; ConfigError where nothing is configured, InputError where a file cannot be read."""
+    """All contexts; ConfigError where nothing is configured, InputError where a file cannot be read."""
     try:
         return KubeConfig.from_service_account()
     except ConfigError:
         pass
-    named = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
-    files = named or [Path("~/.kube/config").expanduser()]
-    there = [path for path in files if path.is_file()]
-    if not there:
-        raise ConfigError(f"no kubeconfig at {', '.join(map(str, files))}")
-    contents = [_content(path) for path in there]
-    # Of a name that stands in several files, and of the current context, the first one counts.
-    merged: dict[str, Any] = {key: [part for one in reversed(contents) for part in one[key]] for key in _LISTS}
-    currents = [one["current-context"] for one in contents if one.get("current-context")]
+    listed = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    paths = listed or [Path("~/.kube/config").expanduser()]
+    contents = [_content(path) for path in paths if path.is_file()]
+    if not contents:
+        raise ConfigError(f"no kubeconfig at {', '.join(map(str, paths))}")
+    # Of a name that is in several files, and of the current context, the first one counts.
+    merged: dict[str, Any] = {key: [item for each in reversed(contents) for item in each[key]] for key in _LISTS}
+    currents = [each["current-context"] for each in contents if each.get("current-context")]
     return KubeConfig.from_dict({**merged, "current-context": next(iter(currents), None)})
 
 
+def context_of(cluster: str) -> str | None:
+    """The kubeconfig context of an EKS cluster by name, as `aws eks update-kubeconfig` writes it; None without one."""
+    try:
+        config = read()
+    except ConfigError:
+        return None
+    for name, context in config.contexts.items():
+        if cluster in (name, context.cluster) or str(context.cluster).endswith(f":cluster/{cluster}"):
+            return name
+    return None
+
+
 def in_pod() -> bool:
-    """Whether this is a pod of the cluster that is meant, which has no context of its own there."""
+    """Whether this process runs in a pod of the cluster, by its service account and without a context."""
     return Path(SERVICE_ACCOUNT, "token").is_file()
 
 
 def _content(path: Path) -> Mapping[str, Any]:
-    """What one file says, with its relative paths made whole and in the types that are expected of it."""
+    """The content of one file with absolute paths; InputError where it is no kubeconfig."""
     try:
-        said = yaml.safe_load(path.read_text()) or {}
-        content = {**said, **{key: [_whole(part, path.parent) for part in said.get(key) or []] for key in _LISTS}}
+        values = yaml.safe_load(path.read_text()) or {}
+        content = {**values, **{key: [_resolve(each, path.parent) for each in values.get(key) or []] for key in _LISTS}}
         KubeConfig.from_dict(content)
     except (
         OSError,
@@ -74,27 +85,28 @@ def _content(path: Path) -> Mapping[str, Any]:
         TypeError,
         AttributeError,
     ) as error:
-        words = " ".join(str(error).split())
-        raise input_error("KUBECONFIG", str(path), f"is no kubeconfig ({words}); mend it, or name another") from error
+        detail = " ".join(str(error).split())
+        message = f"not a kubeconfig ({detail}); repair it, or name another"
+        raise input_error("KUBECONFIG", str(path), message) from error
     return content
 
 
-def _whole(part: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """A cluster, context or user with its relative paths made whole."""
-    return {key: _placed(value, folder) if isinstance(value, dict) else value for key, value in part.items()}
+def _resolve(entry: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """A cluster, context or user with absolute paths."""
+    return {key: _with_paths(value, folder) if isinstance(value, dict) else value for key, value in entry.items()}
 
 
-def _placed(values: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+def _with_paths(values: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     paths = {key: str(folder / values[key]) for key in _PATHS if values.get(key)}
-    return {**values, **paths, **({"exec": _login(values["exec"])} if values.get("exec") else {})}
+    return {**values, **paths, **({"exec": _login_program(values["exec"])} if values.get("exec") else {})}
 
 
-def _login(program: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A program that gives a token, as the client takes it, which has not heard of the version that is no beta.
+def _login_program(program: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An exec credential plugin as lightkube takes it, which does not know version v1.
 
-    The program is told which version it is asked for, as kubectl tells it.
+    As with kubectl, the plugin gets the version that it is configured for in KUBERNETES_EXEC_INFO.
     """
-    asked = {"kind": "ExecCredential", "apiVersion": program["apiVersion"], "spec": {"interactive": False}}
-    variables = [*(program.get("env") or []), {"name": "KUBERNETES_EXEC_INFO", "value": json.dumps(asked)}]
+    info = {"kind": "ExecCredential", "apiVersion": program["apiVersion"], "spec": {"interactive": False}}
+    variables = [*(program.get("env") or []), {"name": "KUBERNETES_EXEC_INFO", "value": json.dumps(info)}]
     version = f"{_EXEC}/v1beta1" if program["apiVersion"] == f"{_EXEC}/v1" else program["apiVersion"]
     return {**program, "apiVersion": version, "env": variables}

@@ -1,93 +1,68 @@
-"""A cluster as its API tells it, read only: objects as plain values, from any namespace."""
+"""The synchronous, read-only face of the client: objects as plain values, from any namespace."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+import weakref
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
 
-from lightkube import ApiError, Client
-from lightkube.core.exceptions import ConfigError
-from lightkube.resources import apps_v1, batch_v1, core_v1
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from spotmpi.backends.kubernetes.client import kubeconfig
-from spotmpi.backends.kubernetes.client.api import missing, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 from spotmpi.core.errors import SpotmpiError
 
-Object = dict[str, Any]
-_RESOURCES: dict[str, Any] = {
-    "Node": core_v1.Node,
-    "Pod": core_v1.Pod,
-    "Secret": core_v1.Secret,
-    "ConfigMap": core_v1.ConfigMap,
-    "Event": core_v1.Event,
-    "Job": batch_v1.Job,
-    "PersistentVolumeClaim": core_v1.PersistentVolumeClaim,
-    "PersistentVolume": core_v1.PersistentVolume,
-    "DaemonSet": apps_v1.DaemonSet,
-    "Deployment": apps_v1.Deployment,
-}
-EVERYWHERE = "*"
+T = TypeVar("T")
 
 
-class Reads(Protocol):
-    """What may be asked of a cluster; a test gives its own answers."""
+class ClusterReader(Protocol):
+    """What a cluster can be read for; tests bring their own."""
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """One object, None where there is none; SpotmpiError where it can't be asked."""
+        """One object, None where there is none; SpotmpiError where it cannot be read."""
         ...
 
     def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
-        """The objects of a kind; SpotmpiError where they can't be asked."""
+        """The objects of a kind; SpotmpiError where they cannot be listed."""
         ...
 
 
 class ClusterView:
-    """The cluster of a kubeconfig context; may be used from several threads."""
+    """The cluster of a kubeconfig context; safe to use from several threads."""
 
     def __init__(self, context: str | None) -> None:
-        self._client: Any = Client(
-            config=kubeconfig.configuration(context), namespace="default", field_manager="spotmpi"
-        )
-        self._one_at_a_time = threading.Lock()
+        self._api = ClusterApi(context, "default")
+        self._lock = threading.Lock()  # one request at a time: the first may start a program that logs in
+
+    @cached_property
+    def _portal(self) -> BlockingPortal:
+        """The event loop of the client's connections, which ends with this view."""
+        stack = ExitStack()
+        weakref.finalize(self, stack.close)
+        return stack.enter_context(start_blocking_portal(name="spotmpi cluster view"))
+
+    def _call(self, action: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        with translate_errors(action), self._lock:
+            result: T = self._portal.call(work)
+            return result
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """One object, None where there is none."""
-        with told(f"read {kind} {name}"), self._one_at_a_time:
-            try:
-                found: Object = self._client.get(_RESOURCES[kind], name, **_there(kind, namespace)).to_dict()
-            except ApiError as error:
-                if missing(error):
-                    return None
-                raise
-            return found
+        return self._call(f"read {kind} {name}", lambda: self._api.find(kind, name, namespace))
 
     def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
-        """The objects of a kind, in *namespace* or everywhere (``*``)."""
-        with told(f"list {kind}s"), self._one_at_a_time:
-            found = self._client.list(_RESOURCES[kind], labels=labels, **_there(kind, namespace))
-            return [item.to_dict() for item in found]
-
-
-def context_of(cluster: str) -> str | None:
-    """The kubeconfig context of an EKS cluster by name, as `aws eks update-kubeconfig` writes it; None without one."""
-    try:
-        config = kubeconfig.read()
-    except ConfigError:
-        return None
-    for name, context in config.contexts.items():
-        if cluster in (name, context.cluster) or str(context.cluster).endswith(f":cluster/{cluster}"):
-            return name
-    return None
+        """The objects of a kind, in *namespace* (``default`` where there is none) or in all of them (``*``)."""
+        return self._call(f"list {kind}s", lambda: self._api.list(kind, labels, namespace=namespace))
 
 
 def view_of(cluster: str, region: str) -> ClusterView:
-    """The view of an EKS cluster; SpotmpiError names the command that makes it known to this machine."""
+    """The view of an EKS cluster; SpotmpiError names the command that adds it to the kubeconfig."""
     context = context_of(cluster)
     if context is None:
         command = f"aws eks update-kubeconfig --name {cluster} --region {region}"
-        raise SpotmpiError(f"this machine's kubeconfig has no context of cluster {cluster}: `{command}` makes one")
+        raise SpotmpiError(f"the kubeconfig has no context for cluster {cluster}; add one with `{command}`")
     return ClusterView(context)
-
-
-def _there(kind: str, namespace: str | None) -> dict[str, str]:
-    return {} if kind in ("Node", "PersistentVolume") or namespace is None else {"namespace": namespace}

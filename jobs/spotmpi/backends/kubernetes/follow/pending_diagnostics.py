@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import anyio.to_thread
 import httpx2
 from lightkube import ApiError
 
@@ -46,7 +46,7 @@ class PendingDiagnostics:
 
     async def _cloud(self) -> str | None:
         try:
-            return await asyncio.to_thread(self._ask) if self._ask else None
+            return await anyio.to_thread.run_sync(self._ask, abandon_on_cancel=True) if self._ask else None
         except SpotmpiError:
             return None  # The pods' own words remain.
 

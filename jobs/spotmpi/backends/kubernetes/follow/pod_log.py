@@ -12,7 +12,8 @@ from lightkube import ApiError
 
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes.client import api
-from spotmpi.backends.kubernetes.client.api import RETRY, ClusterApi, told
+from spotmpi.backends.kubernetes.client.api import RETRY_DELAY, ClusterApi
+from spotmpi.backends.kubernetes.client.errors import is_missing, translate_errors
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event, Lines
 from spotmpi.runs import pod_output
@@ -83,19 +84,19 @@ class PodLog:
             except ApiError as error:
                 if error.status.code == 403:
                     refusals += 1
-                    self._believe(error, refusals if follow and self._last else api.REFUSALS + 1)
-                if api.missing(error) or not follow:
+                    self._believe(error, refusals if follow and self._last else api.MAX_REFUSALS + 1)
+                if is_missing(error) or not follow:
                     return
             except httpx2.HTTPError:
                 over = not follow  # A dead node's log cannot be had at this moment, and a look does not wait for it.
             if over:
                 return
-            await asyncio.sleep(0 if self._source.finished() else RETRY)
+            await asyncio.sleep(0 if self._source.finished() else RETRY_DELAY)
 
     def _believe(self, error: ApiError, refusals: int) -> None:
         """Raise NotPermitted, unless it is a server that has just started: such a one may refuse whom it knows."""
-        if refusals > api.REFUSALS:
-            with told(f"read the log of pod {self._source.pod}"):
+        if refusals > api.MAX_REFUSALS:
+            with translate_errors(f"read the log of pod {self._source.pod}"):
                 raise error
 
     async def _pieces(self, log: AsyncIterator[str], follow: bool) -> AsyncIterator[str | None]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from spotmpi.agent import boot, pod_context
-from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
 from spotmpi.core import archives, names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
@@ -61,7 +62,7 @@ class Replayer:
 
     async def _read(self, pod: str, code: str, words: str) -> list[Entry]:
         command = f"cd {code} && python3 -m spotmpi.agent.replay {words} && echo {_WHOLE}"
-        with told("read the run folder"):
+        with translate_errors("read the run folder"):
             *lines, last = (await self._client.execute(pod, ["sh", "-c", command])).splitlines() or [""]
         if last != _WHOLE:
             raise SpotmpiError(f"could not read the run folder: {pod} broke off")

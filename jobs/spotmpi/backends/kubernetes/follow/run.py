@@ -12,7 +12,8 @@ from lightkube import ApiError
 
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes.client import api
-from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow import read_ahead, start_limit
 from spotmpi.backends.kubernetes.follow.folder_reading import FolderReading
 from spotmpi.backends.kubernetes.follow.outcome import ExitDiagnosis, ended
@@ -152,7 +153,7 @@ class ClusterFollower:
 
     async def _watch_jobset(self) -> None:
         async for change, jobset in self._client.watch(api.JOBSET, name=self._it.run):
-            if change == api.AGAIN:
+            if change == api.RESYNC:
                 change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._jobset)
             self._take_jobset(jobset, gone=change == "DELETED")
             if self._over:
@@ -183,7 +184,7 @@ class ClusterFollower:
         async for change, pod in self._client.watch(api.POD, labels={names.LABEL_RUN: self._it.run}):
             if change == "DELETED":
                 self._seen.pods.pop(name_of(pod), None)
-            elif change == api.AGAIN:
+            elif change == api.RESYNC:
                 self._seen.pods.clear()
                 for there in pod["items"]:
                     self._take_pod(there)
@@ -201,7 +202,7 @@ class ClusterFollower:
     async def _watch_events(self) -> None:
         try:
             async for change, event in self._client.watch(api.EVENT):
-                if change != api.AGAIN:
+                if change != api.RESYNC:
                     self._take_event(event)
         except ApiError:
             self._seen.blind = True  # The pods' own conditions remain.
@@ -245,7 +246,7 @@ class ClusterFollower:
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, for it would wait for ever; False where that is not possible."""
         try:
-            with told("end the run"):
+            with translate_errors("end the run"):
                 note = {"metadata": {"annotations": {manifests.ANNOTATION_GIVEN_UP: reason}}}
                 await self._client.patch(api.JOBSET, self._it.run, note)
                 await self._client.delete(api.JOBSET, self._it.run)

@@ -13,7 +13,8 @@ from lightkube import ApiError
 
 from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.follow.state import submitted
 from spotmpi.backends.kubernetes.submit.keys import make_keys
 from spotmpi.backends.kubernetes.submit.network_isolation import denies_egress
@@ -45,7 +46,7 @@ async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Created:
         RunInUse: there is a run of that name.
         SpotmpiError: the cluster does not take it, and says why; nothing of the run is left then.
     """
-    with told("submit the run"):
+    with translate_errors("submit the run"):
         try:
             await stop.make_room(api, plan["run"])
             plan = {**plan, "objects": await _with_egress(api, plan["objects"], say)}
@@ -57,7 +58,7 @@ async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Created:
                 await stop.until_gone(api, plan["run"])
                 return await _created(api, objects)
         except ApiError as error:
-            if cluster_api.conflicts(error):
+            if already_exists(error):
                 raise RunInUse(f"run {plan['run']} exists in {plan['namespace']} already") from error
             raise
 
@@ -118,7 +119,7 @@ async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:
         except ApiError as error:
             if part["kind"] == "Secret" and error.status.code == 403:
                 raise _NoSecret(str(error.status.message)) from error
-            if not cluster_api.conflicts(error) or time.monotonic() > deadline:
+            if not already_exists(error) or time.monotonic() > deadline:
                 raise
         await asyncio.sleep(_INTERVAL)
 

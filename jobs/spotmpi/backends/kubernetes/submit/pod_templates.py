@@ -10,8 +10,9 @@ import yaml
 from lightkube.models.core_v1 import PodTemplateSpec
 
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.client.api import ClusterApi, Object, told
-from spotmpi.backends.kubernetes.loop_thread import call
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.portal import call
 from spotmpi.core.errors import input_error
 from spotmpi.plan.templates import FIELD, Template
 from spotmpi.spec.kubernetes import CONFIG_MAP
@@ -50,7 +51,7 @@ def require_shape(pod: Object, templates: Sequence[Template]) -> None:
 
 
 async def _config_map(name: str, api: ClusterApi) -> dict[str, str]:
-    with told(f"read {name}"):
+    with translate_errors(f"read {name}"):
         found = await api.find(cluster_api.CONFIG_MAP, name.removeprefix(CONFIG_MAP))
     if found is None:
         raise input_error(

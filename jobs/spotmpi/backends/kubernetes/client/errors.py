@@ -1,0 +1,82 @@
+"""What goes wrong at a cluster's API, translated into our errors: one line with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+from lightkube import ApiError
+from lightkube.core.exceptions import ConfigError
+
+from spotmpi.core.errors import NotPermitted, SpotmpiError
+
+_INSTALL = (
+    "JobSet, which runs need, is not installed on the cluster; install its chart with "
+    "`helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace`"
+)
+
+
+@contextmanager
+def translate_errors(action: str) -> Iterator[None]:
+    """Raise SpotmpiError for what the API or the connection raises; *action* completes "could not ...".
+
+    Raises:
+        NotPermitted: the API answered 403.
+        SpotmpiError: any other error.
+    """
+    try:
+        yield
+    except ApiError as error:
+        kind = NotPermitted if error.status.code == 403 else SpotmpiError
+        raise kind(f"could not {action}: {_explain(error)}") from error
+    except ConfigError as error:
+        reason = " ".join(str(error).split())
+        raise SpotmpiError(f"could not {action}: {reason}; log in again, then try `kubectl version`") from error
+    except httpx2.HTTPStatusError as error:
+        code = error.response.status_code
+        # Where no kind of an API group is installed, the answer is no Kubernetes Status.
+        is_unknown = code == 404 and "/apis/jobset.x-k8s.io/" in str(error.request.url)
+        reason = _INSTALL if is_unknown else f"the cluster answered {code}"
+        raise SpotmpiError(f"could not {action}: {reason}") from error
+    except httpx2.ReadTimeout as error:
+        seconds = error.request.extensions.get("timeout", {}).get("read")
+        duration = "in time" if seconds is None else f"within {seconds:g} s"
+        raise SpotmpiError(
+            f"could not {action}: the cluster did not answer {duration}; try again, or `kubectl version`"
+        ) from error
+    except (httpx2.HTTPError, OSError) as error:
+        reason = str(error) or type(error).__name__
+        raise SpotmpiError(f"could not {action}: cannot reach the cluster ({reason}); try `kubectl version`") from error
+
+
+def _explain(error: ApiError) -> str:
+    status = error.status
+    message = str(status.message or error)
+    if status.code == 401:
+        return f"the cluster does not accept your credentials ({message}); log in again, then try `kubectl version`"
+    if status.code == 403 and "admission webhook" not in message:
+        return f"not permitted ({message})"
+    if status.code == 404 and "jobsets" in str(error.request.url if error.request else ""):
+        return _INSTALL if "could not find the requested resource" in message else message
+    if "webhook" in message and ("jobset" in message or "refused" in message):
+        return f"JobSet's webhook does not answer: check `kubectl -n jobset-system get pods` ({message})"
+    return message
+
+
+def is_missing(error: ApiError) -> bool:
+    """Whether the API knows the kind of object, but has none of that name."""
+    is_unknown_kind = "could not find the requested resource" in str(error.status.message)
+    return error.status.code == 404 and not is_unknown_kind
+
+
+def already_exists(error: ApiError) -> bool:
+    """Whether an object of that name exists already."""
+    return bool(error.status.code == 409)
+
+
+def status_code(error: Exception) -> int | None:
+    """The HTTP status with which the API answered; None where it did not answer."""
+    if isinstance(error, ApiError):
+        return error.status.code
+    return error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else None

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 _STOPPED = "stopped by its user"
 
 
-def init(path: Path | str = "job.toml") -> Path:
-    """Write a commented spec to start from to *path*; InputError when there is something already."""
-    template.write(Path(path))
+def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
+    """Write a commented spec to start from to *path*, for *script* or an example; InputError where *path* exists."""
+    template.write(Path(path), script)
     return Path(path)
 
 

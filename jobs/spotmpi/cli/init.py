@@ -1,5 +1,6 @@
-"""`spotmpi init`: a commented spec to start from."""
+"""`spotmpi init`: a commented spec to start from, or a Pulumi project of one's own."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -7,10 +8,65 @@ import typer
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="Where to write the spec.")] = Path("job.toml"),
+    path: Annotated[Path | None, typer.Argument(help="Where to write the spec; default: job.toml.")] = None,
+    script: Annotated[
+        str | None, typer.Option("--script", help="Script to run; default: train.py, main.py or the only *.py file.")
+    ] = None,
+    example: Annotated[
+        str | None, typer.Option("--example", metavar="NAME", help="Copy a ready spec or study, such as digits or cpu.")
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option("--environment", metavar="NAME", help="Write a Pulumi project for this environment instead."),
+    ] = None,
 ) -> None:
     """Write a commented job spec to start from."""
+    if environment is not None:
+        _write_environment(environment)
+    elif example is not None:
+        _copy_example(example, path or Path(f"{example}.toml"))
+    else:
+        _write_spec(path or Path("job.toml"), script or _choose_script())
+
+
+def _write_spec(path: Path, script: str | None) -> None:
     from spotmpi.api import runs
 
-    print(runs.init(path))
+    print(runs.init(path, script))
+    if script:
+        typer.echo(f"it runs {script}; check image, launcher and slots", err=True)
     typer.echo(f"next: spotmpi run {path}", err=True)
+
+
+def _copy_example(name: str, path: Path) -> None:
+    from spotmpi.spec import template
+
+    template.write_example(name, path)
+    print(path)
+    verb = "bench" if "[factors]" in path.read_text(encoding="utf-8") else "run"
+    typer.echo(f"next: spotmpi {verb} {path}", err=True)
+
+
+def _choose_script() -> str | None:
+    """The script in the current folder; asks only where it holds several and none is named train.py or main.py."""
+    from spotmpi.core.errors import input_error
+    from spotmpi.spec import template
+
+    scripts = template.scripts(Path())
+    script = template.likeliest(scripts)
+    if script is not None or not scripts:
+        return script
+    if not sys.stdin.isatty():
+        raise input_error("--script", None, f"name the script to run, one of: {', '.join(scripts)}")
+    answer: str = typer.prompt(f"Script to run ({', '.join(scripts)})", default=scripts[0], err=True)
+    return answer
+
+
+def _write_environment(name: str) -> None:
+    from spotmpi.environments import project
+
+    for path in project.write(name, Path()):
+        print(path)
+    stack = project.stack_file(name)
+    typer.echo(f"next: set zone, groups and spotmpi:access in {stack}", err=True)
+    typer.echo(f"      ./scripts/setup && spotmpi doctor {name} && spotmpi up {name}", err=True)

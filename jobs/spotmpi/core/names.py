@@ -17,6 +17,7 @@ PROJECT = _WHEEL_FILES if INSTALLED else SOURCE.parent
 IMAGES = PROJECT / "images"
 PROGRAMS = _PACKAGE / "programs"
 EXAMPLES = PROJECT / "jobs" / "examples"
+STUDIES = PROJECT / "jobs" / "studies"
 
 RUN_ID = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _SLUG_LENGTH = 22

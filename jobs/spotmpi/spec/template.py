@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.spec.job import JobSpec
 
-_START = """\
+_HEADER = """\
 # A spotmpi job spec. `spotmpi run THIS-FILE` runs it; what is commented out shows its default or a possible value.
 
-image = "chainermn"       # a folder under images/
+"""
+_EXAMPLE = """\
+image = "chainermn"       # locked requirements: chainermn or pytorch
 program = "digits"        # one of our programs; or: command = ["python", "train.py"]
 args = ["--global-batch", "64", "--epochs", "5"]
 nodes = 1
 slots = 2                 # processes per node
 """
-_SAID = frozenset({"image", "program", "command", "args", "nodes", "slots"})
+_EXAMPLE_KEYS = frozenset({"image", "program", "command", "args", "nodes", "slots"})
+_SCRIPT_KEYS = frozenset({"program", "command", "nodes", "slots"})
+_FIRST_CHOICES = ("train.py", "main.py")
+_NOT_SCRIPTS = re.compile(r"setup|conftest|__\w+__|test_.*|.*_test")
+
+# What a script imports, and the image and launcher that it suggests.
+_TORCH = re.compile(r"^\s*(import|from)\s+torch\b", re.MULTILINE)
+_TORCH_DISTRIBUTED = re.compile(r"torch\.distributed|init_process_group|DistributedDataParallel")
+_CHAINER = re.compile(r"^\s*(import|from)\s+chainer(mn)?\b", re.MULTILINE)
+_MPI = re.compile(r"^\s*(import|from)\s+(chainermn|mpi4py|horovod)\b", re.MULTILINE)
 _EXAMPLES: dict[str, Any] = {
     "name": "my-run",
     "data": "data/VOCdevkit",
@@ -51,8 +64,24 @@ _EXAMPLES: dict[str, Any] = {
 }
 
 
-def template() -> str:
-    """The text of a commented spec: valid as it is, naming every key there is."""
+def scripts(folder: Path) -> list[str]:
+    """The Python files of a folder that may be somebody's training script, the likeliest first."""
+    files = [path.name for path in folder.glob("*.py") if not _NOT_SCRIPTS.fullmatch(path.stem)]
+    return sorted(files, key=lambda name: (name not in _FIRST_CHOICES, name != _FIRST_CHOICES[0], name))
+
+
+def likeliest(files: list[str]) -> str | None:
+    """The one of `scripts` that needs no question: train.py, main.py, or the only one."""
+    return files[0] if files and (len(files) == 1 or files[0] in _FIRST_CHOICES) else None
+
+
+def template(script: str | None = None) -> str:
+    """The text of a commented spec, for the example or for *script*: valid as it is, naming every key there is.
+
+    Raises:
+        InputError: *script* cannot be read.
+    """
+    start, keys = (_EXAMPLE, _EXAMPLE_KEYS) if script is None else _for_script(script)
     values = JobSpec().model_dump(mode="json")
     tops, parts = [], []
     for name, info in JobSpec.model_fields.items():
@@ -61,20 +90,57 @@ def template() -> str:
             parts.append(_table(name, kind, values[name]))
         elif name == "env":
             parts.append('\n# Variables of every rank.\n# [env]\n# NCCL_DEBUG = "INFO"\n')
-        elif name not in _SAID:
+        elif name not in keys:
             tops.append(_line(name, info, values[name]))
-    return _START + "".join(tops) + "".join(parts)
+    return _HEADER + start + "".join(tops) + "".join(parts)
 
 
-def write(path: Path) -> None:
-    """Write the template to *path*; InputError when there is something already."""
+def examples() -> dict[str, Path]:
+    """The ready specs and studies that need no file but themselves, by name."""
+    files = [*names.EXAMPLES.glob("*.toml"), *names.STUDIES.glob("*.toml")]
+    return {path.stem: path for path in sorted(files) if "\nprogram = " in path.read_text(encoding="utf-8")}
+
+
+def write_example(name: str, path: Path) -> None:
+    """Copy a ready spec or study to *path*; InputError for an unknown name or a file that exists."""
+    known = examples()
+    if name not in known:
+        raise input_error("--example", name, f"use one of: {', '.join(sorted(known))}")
+    _write(path, known[name].read_text(encoding="utf-8"))
+
+
+def write(path: Path, script: str | None = None) -> None:
+    """Write the template to *path*; InputError for a file that exists or a script that cannot be read."""
+    _write(path, template(script))
+
+
+def _write(path: Path, text: str) -> None:
     try:
         with path.open("x") as file:
-            file.write(template())
+            file.write(text)
     except FileExistsError:
         raise input_error("path", str(path), "exists already; name another file") from None
     except OSError as error:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _for_script(script: str) -> tuple[str, frozenset[str]]:
+    """The first lines of a spec for a script, and the keys that they set."""
+    try:
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise input_error("script", script, f"cannot be read: {error.strerror}") from error
+    image = "pytorch" if _TORCH.search(text) else "chainermn" if _CHAINER.search(text) else None
+    launcher = "torchrun" if _TORCH_DISTRIBUTED.search(text) else "mpirun" if _MPI.search(text) else "none"
+    settings = [
+        (f'image = "{image}"', "locked requirements; leave out for this machine's own software") if image else None,
+        (f"command = {_inline(['python' if image else 'python3', script])}", "with its arguments"),
+        (f'launcher = "{launcher}"', "or mpirun, torchrun, none"),
+        ("nodes = 1", ""),
+        (f"slots = {1 if launcher == 'none' else 2}", "processes per node"),
+    ]
+    lines = [f"{line:<25} # {about}\n" if about else f"{line}\n" for line, about in filter(None, settings)]
+    return "".join(lines), _SCRIPT_KEYS | {"launcher"} | ({"image"} if image else frozenset())
 
 
 def _table(name: str, model: type[BaseModel], values: dict[str, Any]) -> str:

@@ -1,0 +1,80 @@
+"""What `spotmpi init` writes for a script of the user's own, and for the ready examples."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core import names
+from spotmpi.core.errors import InputError
+from spotmpi.spec import template
+from spotmpi.spec.job import from_values, load
+
+TORCH = "import torch\nimport torch.distributed as dist\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "launcher", "slots"),
+    [
+        ("print(1)\n", None, "none", 1),
+        ("import torch\n", "pytorch", "none", 1),
+        (TORCH, "pytorch", "torchrun", 2),
+        ("from torch import nn\nnn.parallel.DistributedDataParallel\n", "pytorch", "torchrun", 2),
+        ("import chainermn\n", "chainermn", "mpirun", 2),
+        ("from mpi4py import MPI\n", None, "mpirun", 2),
+        ("# import torch is not needed\n", None, "none", 1),
+        (b"\xff\xfe not UTF-8\n", None, "none", 1),
+    ],
+)
+def test_a_spec_for_a_script_fits_what_the_script_imports(
+    text: str | bytes, image: str | None, launcher: str, slots: int, tmp_path: Path
+) -> None:
+    script = tmp_path / 'my "train".py'
+    script.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    spec = from_values(tomllib.loads(template.template(str(script))))
+
+    assert spec.command == ["python" if image else "python3", str(script)] and spec.program is None
+    assert (spec.image, spec.launcher, spec.slots, spec.nodes) == (image, launcher, slots, 1)
+
+
+def test_a_script_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(InputError, match=r"script = 'no\.py': cannot be read: No such file"):
+        template.template("no.py")
+
+
+@pytest.mark.parametrize(
+    ("files", "scripts", "likeliest"),
+    [
+        ([], [], None),
+        (["b.py", "notes.txt"], ["b.py"], "b.py"),
+        (["b.py", "a.py"], ["a.py", "b.py"], None),
+        (["a.py", "main.py", "train.py"], ["train.py", "main.py", "a.py"], "train.py"),
+        (["a.py", "main.py"], ["main.py", "a.py"], "main.py"),
+        (["setup.py", "conftest.py", "test_a.py", "a_test.py", "__init__.py", "run.py"], ["run.py"], "run.py"),
+    ],
+)
+def test_scripts_of_a_folder_are_found(
+    files: list[str], scripts: list[str], likeliest: str | None, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+
+    assert template.scripts(tmp_path) == scripts
+    assert template.likeliest(scripts) == likeliest
+
+
+def test_every_example_that_needs_no_other_file_can_be_copied(tmp_path: Path) -> None:
+    known = template.examples()
+
+    assert {"digits", "ssd", "cpu"} <= set(known) and not any(name.startswith("foreign") for name in known)
+    for name in known:
+        template.write_example(name, tmp_path / f"{name}.toml")
+        if known[name].parent == names.EXAMPLES:
+            load(tmp_path / f"{name}.toml")
+    with pytest.raises(InputError, match="exists already"):
+        template.write_example("digits", tmp_path / "digits.toml")
+    with pytest.raises(InputError, match="use one of: allreduce, cpu, digits"):
+        template.write_example("nothing", tmp_path / "nothing.toml")

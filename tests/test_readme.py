@@ -28,12 +28,12 @@ RUN_ELSEWHERE = {
     "spotmpi drill ID --node 1 --how evict": "tests/cluster",
     "spotmpi logs -f ID": "tests/cluster",
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
-    "spotmpi plan --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/unit/environments/zones/test_plan_command.py",
+    "spotmpi zones --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/unit/environments/zones/test_zones_command.py",
     "spotmpi doctor lab": "tests/unit/environments/doctor/test_doctor_live.py",
     "spotmpi up lab --expires 8h": "tests/engine/test_up_and_down_in_engine.py",
     "spotmpi data push my-set voc --on lab": "tests/unit/data/test_datasets.py",
     "spotmpi run jobs/examples/digits.toml --on lab --nodes 2 --set limits.cost=1": "tests/unit/environments/test_cost_limit.py",
-    "spotmpi scale g4dn 2 --warm 30m --on lab": "tests/unit/environments/test_nodes_and_scale.py",
+    "spotmpi scale g4dn 2 --for 30m --on lab": "tests/unit/environments/test_nodes_and_scale.py",
     "spotmpi nodes --on lab": "tests/unit/environments/test_nodes_and_scale.py",
     "spotmpi cost lab": "tests/unit/environments/cost/test_environment_cost.py",
     "spotmpi down lab": "tests/engine/test_up_and_down_in_engine.py",
@@ -77,7 +77,7 @@ def test_each_step_of_the_first_environment_says_what_it_costs_by_the_price_tabl
     assert prices["data"].startswith(f" ${write} a GB, and ${month} a GB-month")
     assert prices["run"].startswith(f" at most ${2 * node:.2f}/h")
     assert prices["scale"].startswith(f" at most ${2 * node * 0.5:.2f};")
-    assert [step for step in prices if prices[step].startswith(" free")] == ["plan", "doctor", "nodes"]
+    assert [step for step in prices if prices[step].startswith(" free")] == ["zones", "doctor", "nodes"]
     assert prices["cost"].startswith(" $0.01;") and prices["down"].startswith(" $0 from here on")
 
 

@@ -13,13 +13,13 @@ class Reason(NamedTuple):
     remedy: str
 
 
-_ELSEWHERE = "`spotmpi plan` shows zones and types; another group as a fallback helps too"
+_ELSEWHERE = "`spotmpi zones` shows zones and types; another group as a fallback helps too"
 REASONS: dict[str, Reason] = {
     "InsufficientInstanceCapacity": Reason("AWS has no machine of this type left in the zone", _ELSEWHERE),
     "UnfulfillableCapacity": Reason("AWS has no spot machine of this type left in the zone", _ELSEWHERE),
     "SpotMaxPriceTooLow": Reason("the spot price is above the on-demand price", _ELSEWHERE),
     "MaxSpotInstanceCountExceeded": Reason(
-        "the spot quota of the account is used up", "`spotmpi plan --request-quota` asks for more"
+        "the spot quota of the account is used up", "`spotmpi zones --request-quota` asks for more"
     ),
     "VcpuLimitExceeded": Reason(
         "the on-demand quota of the account is used up", "ask for more in Service Quotas, service ec2"

@@ -85,8 +85,8 @@ def take_down(stack: str, yes: bool, delete_data: str | None, as_json: bool) -> 
 
 def _choose_zone(stack: StackFile, agree: Agree) -> None:
     """Show zones and types by price, score and quota, and put the first into the stack's file after a yes."""
-    from spotmpi.cli import zone_choice, zone_table
-    from spotmpi.environments.zones.comparison import zone_plan
+    from spotmpi.cli import zones
+    from spotmpi.environments.zones.comparison import compare_zones
 
     types = sorted({group.type for group in stack.groups if group.type})
     if not types:
@@ -94,13 +94,13 @@ def _choose_zone(stack: StackFile, agree: Agree) -> None:
             "spotmpi:groups", None, f"{stack.path} names no group with a type: start from one of the ready stacks"
         )
     nodes = max(group.max or 1 for group in stack.groups)
-    plan = zone_plan(types, nodes, [stack.region] if stack.region else [])
-    zone_table.show(plan)
-    row = plan.rows[0]
+    comparison = compare_zones(types, nodes, [stack.region] if stack.region else [])
+    zones.show(comparison)
+    row = comparison.rows[0]
     if not agree(f"{stack.stack} has no zone yet. Take row 1, {row.type} in {row.zone}?"):
-        command = f"spotmpi plan --types {','.join(types)} --nodes {nodes} --write {stack.stack} --row N"
+        command = f"spotmpi zones --types {','.join(types)} --nodes {nodes} --write {stack.stack} --row N"
         raise NotAgreed(f"no zone was chosen: `{command}` takes another row")
-    zone_choice.write(plan, 1, stack.stack, None)
+    zones.write_row(comparison, 1, stack.stack, None)
 
 
 def _hands(stack: str, yes: bool) -> Dependencies:

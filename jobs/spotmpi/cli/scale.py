@@ -1,25 +1,49 @@
 """`spotmpi scale`: keep nodes ready for a while."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotmpi.cli.options import Json, On, target
 
+if TYPE_CHECKING:
+    from spotmpi.environments.warm_nodes import WarmNodes
+
 
 def command(
     group: Annotated[str, typer.Argument(help="A node group of the environment.", metavar="GROUP")],
-    nodes: Annotated[int, typer.Argument(help="How many nodes to keep; 0 gives them back now.", metavar="N")],
-    warm: Annotated[str, typer.Option("--warm", help="For how long, such as 30m.")] = "30m",
+    nodes: Annotated[int, typer.Argument(help="How many nodes to keep; 0 releases them now.", metavar="N")],
+    length: Annotated[str, typer.Option("--for", help="For how long, such as 30m.", metavar="TIME")] = "30m",
     on: On = None,
     json: Json = False,
 ) -> None:
-    """Keep nodes of an environment ready between runs; AWS gives them back by itself when the time is over."""
+    """Keep nodes of an environment ready between runs; AWS releases them by itself when the time is over."""
     from datetime import timedelta
 
-    from spotmpi.cli.warm_nodes import environment_at, show
+    from spotmpi.backends import targets
+    from spotmpi.core.errors import input_error
     from spotmpi.environments.warm_nodes import keep_warm
     from spotmpi.spec.job import read_duration
 
-    length = timedelta(seconds=read_duration("--warm", warm))
-    show(keep_warm(environment_at(target(on, None)), group, nodes, length), json)
+    duration = timedelta(seconds=read_duration("--for", length))
+    chosen = target(on, None)
+    environment = targets.environment_of(chosen)
+    if environment is None:
+        raise input_error("--on", chosen.place, "give an environment: a stack, or a file of its outputs")
+    _show(keep_warm(environment, group, nodes, duration), json)
+
+
+def _show(warm: WarmNodes, as_json: bool) -> None:
+    """Print how many nodes are kept and until when, or a JSON object."""
+    import json
+
+    if as_json:
+        print(json.dumps(vars(warm), default=str))
+    elif warm.until is None:
+        running = f"{warm.running} nodes now"
+        print(f"{warm.group}: {running}; idle ones are released within ten minutes, down to {warm.nodes}")
+    else:
+        until = f"{warm.until.astimezone():%Y-%m-%d %H:%M}"
+        print(f"{warm.group}: {warm.running} nodes now, at least {warm.nodes} until {until}; idle ones go after that")

@@ -1,13 +1,14 @@
-"""What a run or an environment has cost: `spotmpi cost` as functions."""
+"""The cost of a run or an environment: `spotmpi cost` as functions."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from spotmpi.aws import scaling
 from spotmpi.aws.account import Aws, open_account
@@ -19,20 +20,22 @@ from spotmpi.backends.targets import Target, TargetLike
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.environments import cost_explorer, node_usage
+from spotmpi.environments import node_usage
+from spotmpi.environments.inventory import TAG
 from spotmpi.environments.stack_file import stack_of
 from spotmpi.runs import reader
 from spotmpi.spec import job
 
-_LISTED = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended
-FLAT = "given"  # the market of a machine whose price somebody said
+_TTL = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended
+FLAT = "given"  # the market of a machine whose price comes from the user
+_COST_EXPLORER_REGION = "us-east-1"  # its endpoint for all regions
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A bill, what it is of (a *run*, else an environment), its time in Unix seconds, and what to know about it.
+    """The bill of a *run*, or of an environment where that is None, from *since* to *until* in Unix seconds.
 
-    `billed` is what Cost Explorer has for the environment's tag by service, None where it wasn't or couldn't be asked.
+    `billed` is what Cost Explorer reports for the environment's tag by service; None for a run, or where it refuses.
     """
 
     title: str
@@ -45,12 +48,12 @@ class Cost:
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """The runs' parts of it, or this run's."""
+        """The shares of all runs, or of this run only."""
         return tuple(share for share in self.bill.runs if self.run in (None, share.run))
 
     @property
     def dollars(self) -> float:
-        """What it cost: all machines of an environment, or a run's part of those that it held."""
+        """The total: all machines of an environment, or a run's share of the machines that it held."""
         return self.bill.dollars if self.run is None else sum(share.dollars for share in self.shares)
 
 
@@ -59,48 +62,49 @@ def run_cost(
 ) -> Cost:
     """What a run's machines cost while they worked for it, by its own record.
 
-    *price*, US dollars per node and hour, holds instead of what the spec or AWS says. What AWS's prices came to for a
-    run that has ended is kept in its folder, and nobody is asked again. InputError where no price is known.
+    *price*, in US dollars per node and hour, overrides the spec and AWS. The cost of a run that has ended is saved in
+    its folder, and AWS is not queried again. InputError where no price is known.
     """
     target, now = targets.target_of(on), now or time.time()
     paths = reader.find(run, target.folder)
     price = price or job.load(paths.spec).price
-    kept = None if price else _kept(paths)
-    if kept is not None:
-        return kept
-    made = _run_cost(paths, target, price, aws, now)
+    saved = None if price else _load(paths)
+    if saved is not None:
+        return saved
+    cost = _run_cost(paths, target, price, aws, now)
     if not price and reader.state(paths).over:
-        _keep(paths, made)
-    return made
+        _save(paths, cost)
+    return cost
 
 
 def _run_cost(paths: RunPaths, target: Target, price: float | None, aws: Aws | None, now: float) -> Cost:
-    own = node_usage.uses_of(paths)
+    uses = node_usage.machine_uses(paths)
     environment = None if price else _environment(target, paths)
-    kinds = {use.machine: _kind(use.machine, paths, environment, price) for use in own}
-    held = [
-        Life(name, None, "", kinds[name], *_span(own, name, now)) for name in dict.fromkeys(use.machine for use in own)
+    kinds = {use.machine: _kind(use.machine, paths, environment, price) for use in uses}
+    machines = [
+        Life(name, None, "", kinds[name], *_span(uses, name, now))
+        for name in dict.fromkeys(use.machine for use in uses)
     ]
-    first = min((life.began for life in held), default=now)
+    first = min((life.began for life in machines), default=now)
     curves = {kind: Curve(((0.0, price),)) for kind in set(kinds.values())} if price else {}
     if environment:
         curves = _curves(aws or open_account(environment.region), environment, set(kinds.values()), first)
-    bill = make_bill(held, node_usage.every_use(target.folder), curves, first, now)
+    bill = make_bill(machines, node_usage.all_uses(target.folder), curves, first, now)
     state = reader.state(paths)
-    notes = () if own else ("no attempt has started yet",)
+    notes = () if uses else ("no attempt has started yet",)
     return Cost(f"{paths.id} ({state.state})", first, state.ended or now, bill, paths.id, notes=notes)
 
 
-def _keep(paths: RunPaths, made: Cost) -> None:
-    aside = paths.bill.with_suffix(".new")
-    # A record that can't be written to costs only that it is asked for again.
+def _save(paths: RunPaths, cost: Cost) -> None:
+    temporary = paths.bill.with_suffix(".new")
+    # Where the folder is read-only, the next call queries AWS again.
     with contextlib.suppress(OSError):
-        aside.write_text(json.dumps({**asdict(made), "events": paths.events.stat().st_size}))
-        aside.replace(paths.bill)
+        temporary.write_text(json.dumps({**asdict(cost), "events": paths.events.stat().st_size}))
+        temporary.replace(paths.bill)
 
 
-def _kept(paths: RunPaths) -> Cost | None:
-    """What was kept of the run, unless it has been resumed since."""
+def _load(paths: RunPaths) -> Cost | None:
+    """The saved cost of the run, unless it has been resumed since."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -115,47 +119,47 @@ def _kept(paths: RunPaths) -> Cost | None:
 def environment_cost(
     environment: Environment, since: float, target: Target, aws: Aws | None = None, now: float | None = None
 ) -> Cost:
-    """What an environment's GPU or work nodes cost since *since* (Unix seconds), whoever used them.
+    """What an environment's GPU or work nodes cost since *since* (Unix seconds), for all users.
 
-    The cluster is asked for everybody's runs first, so that only nodes that no run held count as idle.
+    The runs of all users are fetched from the cluster first, so that only nodes that no run held count as idle.
     """
     aws, now = aws or open_account(environment.region), now or time.time()
-    found = scaling.lives(aws, environment, scaling.scaling_groups(aws, environment))
-    there = [life for life in found if (life.ended or now) > since]
-    curves = _curves(aws, environment, {life.kind for life in there}, since)
-    unseen = _look_at_runs(target)
-    bill = make_bill(there, node_usage.every_use(target.folder), curves, since, now)
-    notes = ["nodes only: control plane, system nodes, disks, storage and traffic come on top", *unseen]
-    if since < now - _LISTED:
+    lives = scaling.lives(aws, environment, scaling.scaling_groups(aws, environment))
+    machines = [life for life in lives if (life.ended or now) > since]
+    curves = _curves(aws, environment, {life.kind for life in machines}, since)
+    missing = _fetch_runs(target)
+    bill = make_bill(machines, node_usage.all_uses(target.folder), curves, since, now)
+    notes = ["nodes only: control plane, system nodes, disks, storage and traffic are not included", *missing]
+    if since < now - _TTL:
         notes.append(
-            "runs of others that ended more than a day ago, and were never listed here until then, count as idle"
+            "nodes of other users' runs that ended more than a day ago, and were not listed here by then, count as idle"
         )
     billed: dict[str, float] | None = None
     try:
-        billed = cost_explorer.billed(aws, environment.name, since, now)
+        billed = _billed(aws, environment.name, since, now)
     except CallFailed as error:
-        notes.append(f"no bill to compare with: {error}")
+        notes.append(f"no AWS bill to compare with: {error}")
     return Cost(environment.name, since, now, bill, None, billed, tuple(notes))
 
 
-def _look_at_runs(target: Target) -> list[str]:
-    """Bring the records of everybody's runs that the place has here, or say why not."""
+def _fetch_runs(target: Target) -> list[str]:
+    """Copy the records of all users' runs to this machine; returns a note for each run or cluster that failed."""
     try:
-        found = targets.backend(target).list()
+        states = targets.backend(target).list()
     except SpotmpiError as error:
-        return [f"runs that this machine has no record of count as idle, since the cluster can't be asked: {error}"]
-    return [f"nodes of {state.id} count as idle: {state.reason}" for state in found if state.state == reader.UNKNOWN]
+        return [f"nodes of runs without a record on this machine count as idle; reading the cluster failed: {error}"]
+    return [f"nodes of {state.id} count as idle: {state.reason}" for state in states if state.state == reader.UNKNOWN]
 
 
 def _environment(target: Target, paths: RunPaths) -> Environment:
     plan = reader.plan(paths) if paths.plan.is_file() else {}
     if target.on is None and plan.get("there"):
-        return Environment.model_validate(plan["there"])  # as it was then; it may be gone by now
-    named = target.on or (plan.get("environment") if plan.get("backend") != targets.LOCAL else None)
-    remedy = "what a node costs is not known: give --price, or name the run's environment by --on"
-    if named is None:
+        return Environment.model_validate(plan["there"])  # as recorded at submission; it may no longer exist
+    name = target.on or (plan.get("environment") if plan.get("backend") != targets.LOCAL else None)
+    remedy = "the price of a node is unknown: give --price, or the run's environment by --on"
+    if name is None:
         raise input_error("price", None, remedy)
-    found = targets.environment_of(Target(stack_of(str(named)), target.runs_folder))
+    found = targets.environment_of(Target(stack_of(str(name)), target.runs_folder))
     if found is None:
         raise input_error("price", None, remedy)
     return found
@@ -164,19 +168,19 @@ def _environment(target: Target, paths: RunPaths) -> Environment:
 def _kind(machine: str, paths: RunPaths, environment: Environment | None, price: float | None) -> Kind:
     if environment is None:
         return ("", "", FLAT)
-    told = node_usage.machine_types(paths).get(machine)
-    groups = [group for group in environment.node_groups if told in (None, group.type)]
+    recorded = node_usage.machine_types(paths).get(machine)
+    groups = [group for group in environment.node_groups if recorded in (None, group.type)]
     if len({(group.type, group.market) for group in groups}) != 1:
         has = ", ".join(group.type for group in environment.node_groups)
         raise input_error(
-            "price", None, f"{machine} is of type {told or 'unknown'}, {environment.name} has {has}: give --price"
+            "price", None, f"{machine} is of type {recorded or 'unknown'}, {environment.name} has {has}: give --price"
         )
     return (groups[0].type, environment.zone, groups[0].market)
 
 
-def _span(own: Sequence[Use], machine: str, now: float) -> tuple[float, float, float]:
-    """Began, ready and ended of a machine as far as the run's record goes."""
-    held = [use for use in own if use.machine == machine]
+def _span(uses: Sequence[Use], machine: str, now: float) -> tuple[float, float, float]:
+    """When a machine began, was ready and ended, according to the run's record."""
+    held = [use for use in uses if use.machine == machine]
     began = min(use.began for use in held)
     return began, began, max(use.ended or now for use in held)
 
@@ -195,3 +199,32 @@ def _curve(aws: Aws, region: str, kind: Kind, since: float) -> Curve:
     if curve is None:
         raise SpotmpiError(f"AWS has no {market} price of {machine} in {zone}: give --price for a run")
     return curve
+
+
+def _billed(aws: Aws, environment: str, since: float, until: float) -> dict[str, float]:
+    """US dollars by service for whole days (UTC) by Cost Explorer, for the environment's tag; CallFailed if refused.
+
+    AWS is up to a day behind, estimates the last days, and charges a cent for each call.
+    """
+    first = datetime.fromtimestamp(since, UTC).date()
+    end = datetime.fromtimestamp(until, UTC).date() + timedelta(days=1)  # exclusive
+    dollars: dict[str, float] = defaultdict(float)
+    token: dict[str, str] = {}
+    while True:
+        page = aws.call(
+            "ce",
+            _COST_EXPLORER_REGION,
+            "get_cost_and_usage",
+            TimePeriod={"Start": first.isoformat(), "End": end.isoformat()},
+            Granularity="DAILY",
+            Metrics=["UnblendedCost"],
+            Filter={"Tags": {"Key": TAG, "Values": [environment]}},
+            GroupBy=[{"Type": "DIMENSION", "Key": "SERVICE"}],
+            **token,
+        )
+        for day in page["ResultsByTime"]:
+            for group in day["Groups"]:
+                dollars[group["Keys"][0]] += float(group["Metrics"]["UnblendedCost"]["Amount"])
+        if not page.get("NextPageToken"):
+            return dict(sorted(dollars.items(), key=lambda item: -item[1]))
+        token = {"NextPageToken": page["NextPageToken"]}

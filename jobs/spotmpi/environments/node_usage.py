@@ -1,4 +1,4 @@
-"""Which machines the recorded runs held, and when: from their run folders."""
+"""Which machines runs held, and when: from the records in their run folders."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ HERE = "this machine"
 _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
 
 
-def uses_of(paths: RunPaths) -> list[Use]:
-    """Every machine that a run held, an attempt each; nothing for an attempt that never had all its machines."""
-    owner, team = _who(paths)
+def machine_uses(paths: RunPaths) -> list[Use]:
+    """One use per machine and attempt of a run; none for an attempt that never had all its machines."""
+    owner, team = _owner_and_team(paths)
     ended = {int(each["attempt"]): float(each["ended"]) for each in reader.attempts(paths)}
-    found = []
+    uses = []
     for start, end in _attempts(paths):
         until = ended.get(int(start.get("attempt", 0)), end)
         for machine in start.get("machines") or [{"name": HERE, "since": start["t"]}]:
             name = machine.get("instance") or machine.get("name") or f"node {machine['node']}"
             since = float(machine.get("since") or start["t"])
-            found.append(Use(paths.id, owner, team, name, since, float(start["t"]), until))
-    return found
+            uses.append(Use(paths.id, owner, team, name, since, float(start["t"]), until))
+    return uses
 
 
 def machine_types(paths: RunPaths) -> dict[str, str]:
-    """The EC2 type of each machine of a run that told its type."""
+    """The EC2 types of a run's machines by name, as far as recorded."""
     machines = [machine for start, _ in _attempts(paths) for machine in start.get("machines") or []]
     return {each.get("instance") or each["name"]: each["type"] for each in machines if each.get("type")}
 
 
-def every_use(folder: Path) -> list[Use]:
+def all_uses(folder: Path) -> list[Use]:
     """The uses of all runs in a runs folder; a run whose record can't be read has none."""
-    found = []
+    uses = []
     for paths in reader.every(folder):
         try:
-            found += uses_of(paths)
+            uses += machine_uses(paths)
         except (SpotmpiError, OSError, ValueError):
             continue
-    return found
+    return uses
 
 
 def _attempts(paths: RunPaths) -> Iterator[tuple[dict[str, Any], float | None]]:
-    """Each start of an attempt, and when it was over by the events (None: it goes on)."""
+    """Each start of an attempt, and when it ended according to the events (None: still running)."""
     start: dict[str, Any] | None = None
     for event in reader.lines(paths.events):
         if start is not None and event.get("event") in _ENDS:
@@ -61,8 +61,8 @@ def _attempts(paths: RunPaths) -> Iterator[tuple[dict[str, Any], float | None]]:
         yield start, None
 
 
-def _who(paths: RunPaths) -> tuple[str, str]:
-    """Owner and team; the team is the queue that admits the run."""
+def _owner_and_team(paths: RunPaths) -> tuple[str, str]:
+    """Owner and team of a run; the team is the queue that admits it."""
     owners = (event["owner"] for event in reader.lines(paths.events) if event.get("owner"))
     queue = job.load(paths.spec).kubernetes.queue if paths.spec.is_file() else None
     return next(owners, "unknown"), queue or "none"

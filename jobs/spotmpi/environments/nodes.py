@@ -1,4 +1,4 @@
-"""The nodes of a cluster as a table: what each has, where it is, and who works on it."""
+"""The nodes of a cluster: capacity, placement, and the runs on them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|Ki|Mi|Gi|Ti|k|M|G)?")
 
 @dataclass(frozen=True)
 class Node:
-    """One node; None is unknown. `cpus`, `memory_gib` and `gpus` are what pods may have, `age` is in seconds.
+    """One node; None is unknown. `cpus`, `memory_gib` and `gpus` are allocatable by pods, `age` is in seconds.
 
-    `state` is ready, not ready or closed (no new pods); `placement_group` is what AWS says the machine is in.
+    `state` is ready, not ready or cordoned (no new pods); `placement_group` is the one that EC2 reports.
     """
 
     name: str
@@ -66,13 +66,13 @@ def runs_by_group(nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
     return {group: tuple(sorted(runs)) for group, runs in sorted(found.items())}
 
 
-def placed(nodes: Sequence[Node], aws: Aws, region: str) -> tuple[Node, ...]:
-    """*nodes* with type, zone, market and placement group as EC2 has them; CallFailed where it may not be asked."""
+def with_placement(nodes: Sequence[Node], aws: Aws, region: str) -> tuple[Node, ...]:
+    """*nodes* with type, zone, market and placement group as EC2 reports them; CallFailed where it refuses."""
     found = instances(aws, region, [node.instance for node in nodes if node.instance])
-    return tuple(_placed(node, found.get(node.instance or "")) for node in nodes)
+    return tuple(_with_placement(node, found.get(node.instance or "")) for node in nodes)
 
 
-def amount(text: str) -> float:
+def parse_quantity(text: str) -> float:
     """A Kubernetes quantity as a number: ``"3920m"`` is 3.92, ``"15Gi"`` its bytes."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
@@ -80,16 +80,16 @@ def amount(text: str) -> float:
     return float(match[1]) / 1000 if match[2] == "m" else float(match[1]) * _UNITS[match[2] or ""]
 
 
-def _placed(node: Node, told: Instance | None) -> Node:
-    if told is None:
+def _with_placement(node: Node, instance: Instance | None) -> Node:
+    if instance is None:
         return node
-    kind, zone = told.type or node.type, told.zone or node.zone
-    return replace(node, type=kind, zone=zone, market=told.market, placement_group=told.placement_group)
+    kind, zone = instance.type or node.type, instance.zone or node.zone
+    return replace(node, type=kind, zone=zone, market=instance.market, placement_group=instance.placement_group)
 
 
 def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> Node:
     metadata, status = item["metadata"], item.get("status", {})
-    labels, there = metadata.get("labels") or {}, status.get("allocatable") or {}
+    labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
     created = datetime.fromisoformat(str(metadata["creationTimestamp"]).replace("Z", "+00:00"))
     return Node(
         name=metadata["name"],
@@ -99,9 +99,9 @@ def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> 
         zone=labels.get("topology.kubernetes.io/zone"),
         market=_MARKETS.get(labels.get("eks.amazonaws.com/capacityType", "")),
         instance=of_provider(str(item.get("spec", {}).get("providerID") or "")),
-        cpus=amount(str(there.get("cpu", 0))),
-        memory_gib=amount(str(there.get("memory", 0))) / (1 << 30),
-        gpus=int(amount(str(there.get(GPU, 0)))),
+        cpus=parse_quantity(str(allocatable.get("cpu", 0))),
+        memory_gib=parse_quantity(str(allocatable.get("memory", 0))) / (1 << 30),
+        gpus=int(parse_quantity(str(allocatable.get(GPU, 0)))),
         driver=next((labels[key] for key in _DRIVER if key in labels), None),
         age=now - created.timestamp(),
         runs=tuple(sorted(runs.get(metadata["name"], ()))),
@@ -112,4 +112,4 @@ def _state(item: Mapping[str, Any]) -> str:
     conditions = {each["type"]: each["status"] for each in item.get("status", {}).get("conditions") or []}
     if conditions.get("Ready") != "True":
         return "not ready"
-    return "closed" if item.get("spec", {}).get("unschedulable") else "ready"
+    return "cordoned" if item.get("spec", {}).get("unschedulable") else "ready"

@@ -112,7 +112,7 @@ class _Building:
     def _examine(self) -> None:
         if self._stack.zone is None:
             types = ",".join(sorted({group.type for group in self._stack.groups if group.type})) or "TYPES"
-            command = f"spotmpi plan --types {types} --nodes N --write {self._stack.stack}"
+            command = f"spotmpi zones --types {types} --nodes N --write {self._stack.stack}"
             raise input_error("spotmpi:zone", None, f"the stack has none yet: `{command}` compares zones and sets one")
         found = [each for each in self._hands.examine(self._stack.stack, self._hands.aws) if each.level != "ok"]
         for each in found:

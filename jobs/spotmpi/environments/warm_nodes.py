@@ -1,4 +1,4 @@
-"""Nodes that are kept ready for a while, and given back by AWS itself, whoever has gone home by then."""
+"""Nodes that are kept ready for a while; AWS itself releases them on schedule, whether or not anybody is online."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SHORTEST = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Warm:
-    """How many nodes of a group are kept from now on, at least, and until when (None: nobody keeps any)."""
+class WarmNodes:
+    """The least number of nodes that a group keeps, and until when (None: no longer than the settings say)."""
 
     group: str
     nodes: int
@@ -29,58 +29,58 @@ def keep_warm(
     environment: Environment,
     group: str,
     nodes: int,
-    warm: timedelta,
+    duration: timedelta,
     aws: Aws | None = None,
     now: datetime | None = None,
-) -> Warm:
-    """Keep at least *nodes* nodes of *group* for *warm*, or with 0 give them back now.
+) -> WarmNodes:
+    """Keep at least *nodes* nodes of *group* for *duration*, or with 0 release them now.
 
-    The end is laid down with AWS before the first node is asked for. InputError for a group or number that can't be.
+    The end is scheduled with AWS before the first node is requested. InputError for an unknown group or number.
     """
     chosen = environment.group(group)
     if not 0 <= nodes <= chosen.max:
-        raise input_error("N", nodes, f"group {group} has 0 to {chosen.max} nodes; its max is in the stack's file")
-    if warm < _SHORTEST:
-        raise input_error("--warm", f"{warm.total_seconds():g}s", "AWS keeps time by the minute: at least 1m")
-    aws, until = aws or open_account(environment.region), (now or datetime.now(UTC)) + warm
+        raise input_error("N", nodes, f"give 0 to {chosen.max}, the max of group {group} in the stack's file")
+    if duration < _SHORTEST:
+        raise input_error("--for", f"{duration.total_seconds():g}s", "give at least 1m: AWS schedules by the minute")
+    aws, until = aws or open_account(environment.region), (now or datetime.now(UTC)) + duration
     groups = [each for each in scaling_groups(aws, environment) if each.group == group]
     if not groups:
         raise SpotmpiError(f"AWS has no Auto Scaling group of {group} in {environment.cluster}: run `pulumi up` again")
-    least = _spread(max(nodes, chosen.min), groups)
-    kept = _spread(chosen.min, groups)
+    warm_sizes = _distribute(max(nodes, chosen.min), groups)
+    usual_sizes = _distribute(chosen.min, groups)
     for each in groups:
-        if least[each.name] > kept[each.name]:
-            _lay_down_end(aws, environment, each, kept[each.name], until)
+        if warm_sizes[each.name] > usual_sizes[each.name]:
+            _schedule_end(aws, environment, each, usual_sizes[each.name], until)
         else:
-            _forget_end(aws, environment, each)
-        _set_least(aws, environment, each, least[each.name])
+            _cancel_end(aws, environment, each)
+        _set_min_size(aws, environment, each, warm_sizes[each.name])
     running = sum(len(each.instances) for each in groups)
-    return Warm(group, sum(least.values()), until if nodes > chosen.min else None, running)
+    return WarmNodes(group, sum(warm_sizes.values()), until if nodes > chosen.min else None, running)
 
 
-def _spread(nodes: int, groups: Sequence[ScalingGroup]) -> dict[str, int]:
-    """How many nodes each Auto Scaling group of a node group keeps; the first is filled first."""
-    made = {}
+def _distribute(nodes: int, groups: Sequence[ScalingGroup]) -> dict[str, int]:
+    """The number of nodes that each Auto Scaling group of a node group keeps; the first is filled first."""
+    sizes = {}
     for each in groups:
-        made[each.name] = min(nodes, each.max)
-        nodes -= made[each.name]
-    return made
+        sizes[each.name] = min(nodes, each.max)
+        nodes -= sizes[each.name]
+    return sizes
 
 
-def _lay_down_end(aws: Aws, environment: Environment, group: ScalingGroup, nodes: int, until: datetime) -> None:
+def _schedule_end(aws: Aws, environment: Environment, group: ScalingGroup, nodes: int, until: datetime) -> None:
     aws.call(
         "autoscaling",
         environment.region,
         "put_scheduled_update_group_action",
         AutoScalingGroupName=group.name,
-        ScheduledActionName=_action(group),
+        ScheduledActionName=_action_name(group),
         StartTime=until,
         MinSize=nodes,
     )
 
 
-def _forget_end(aws: Aws, environment: Environment, group: ScalingGroup) -> None:
-    which = {"AutoScalingGroupName": group.name, "ScheduledActionName": _action(group)}
+def _cancel_end(aws: Aws, environment: Environment, group: ScalingGroup) -> None:
+    which = {"AutoScalingGroupName": group.name, "ScheduledActionName": _action_name(group)}
     try:
         aws.call("autoscaling", environment.region, "delete_scheduled_action", **which)
     except CallFailed as error:
@@ -88,11 +88,11 @@ def _forget_end(aws: Aws, environment: Environment, group: ScalingGroup) -> None
             raise
 
 
-def _action(group: ScalingGroup) -> str:
+def _action_name(group: ScalingGroup) -> str:
     return f"spotmpi-give-back-{group.name}"
 
 
-def _set_least(aws: Aws, environment: Environment, group: ScalingGroup, nodes: int) -> None:
+def _set_min_size(aws: Aws, environment: Environment, group: ScalingGroup, nodes: int) -> None:
     size: dict[str, int] = {"MinSize": nodes}
     if group.desired < nodes:
         size["DesiredCapacity"] = nodes

@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from spotmpi.aws import machine_types
 from spotmpi.aws.errors import CallFailed
-from spotmpi.environments.zones.comparison import zone_plan
+from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.scripted_account import ScriptedAccount, World
 
 THROTTLED = (
@@ -31,7 +31,7 @@ def test_a_plan_reads_what_motos_ec2_says() -> None:
             if operation.startswith("Describe") and operation != "DescribeInstances":
                 del account.answers[operation]  # moto has these, and lacks the rest (and a filter for instances)
 
-        plan = zone_plan(["g5.xlarge", "p4d.24xlarge"], 2, ["us-east-1"], account.aws, datetime.now(UTC))
+        plan = compare_zones(["g5.xlarge", "p4d.24xlarge"], 2, ["us-east-1"], account.aws, datetime.now(UTC))
 
     there = [row for row in plan.rows if row.type == "g5.xlarge" and row.offered]
     assert plan.unknown == () and len(there) >= 3

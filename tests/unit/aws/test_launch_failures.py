@@ -51,7 +51,7 @@ def test_a_zone_without_capacity_is_told_with_its_group_and_a_way_out() -> None:
     ended = {**launch("Successful"), "Description": "Terminating EC2 instance: i-0123"}
     said = told(ended, launch("Failed"), launch("Successful", 5))
     assert said is not None
-    assert said.startswith("scaling group gpus: AWS has no spot machine of this type left in the zone (`spotmpi plan`")
+    assert said.startswith("scaling group gpus: AWS has no spot machine of this type left in the zone (`spotmpi zones`")
 
 
 @pytest.mark.parametrize(

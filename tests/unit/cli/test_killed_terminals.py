@@ -50,7 +50,7 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
 
     before = datetime.now(UTC)
     with answering(calls(answers | {"UpdateAutoScalingGroup": killed})) as address:
-        words = ["scale", "g4dn", "2", "--warm", "30m", "--on", str(tmp_path / "lab.json"), address]
+        words = ["scale", "g4dn", "2", "--for", "30m", "--on", str(tmp_path / "lab.json"), address]
         terminal = subprocess.Popen(
             [sys.executable, "-c", SCALE, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
         )

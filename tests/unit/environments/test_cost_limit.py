@@ -1,4 +1,4 @@
-"""What a run may cost: how its nodes' time is counted, and who ends it when nobody watches."""
+"""The cost limit of a run: how the time of its nodes is counted, and what enforces it without a terminal."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def plan(cost: float | None, rate: float | None, grace: float = 60) -> dict[str,
     ("attempts", "seconds"),
     [
         ([], 0),
-        # An attempt counts from when its nodes were there, and at most ten minutes of the pause after it.
+        # An attempt counts from when its nodes were present, and at most ten minutes of the pause after it.
         ([{"present": 1000, "started": 1050, "ended": 1600}], 1000),
         ([{"present": 1000, "started": 1050, "ended": 1100}], 700),
         ([{"started": 1050, "ended": 1100}], 650),
-        # One whose agent was lost without a word counts until the next one, or until now.
+        # One whose agent was lost without a record counts until the next one, or until now.
         ([{"started": 1000}], 1000),
         ([{"started": 1000}, {"present": 1300, "started": 1310, "ended": 1400}], 300 + 700),
-        # What was before the submission is forgotten.
+        # Attempts before the submission don't count.
         ([{"present": 100, "started": 150, "ended": 900}, {"present": 1900, "started": 1950, "ended": 1990}], 100),
     ],
 )
@@ -43,7 +43,7 @@ def test_the_time_for_which_nodes_were_held(attempts: list[dict[str, Any]], seco
     assert cost_limit.held(attempts, since=950, now=2000) == seconds
 
 
-def test_the_money_that_is_left_pays_until_a_checkpoint_before_the_limit() -> None:
+def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
     # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
     before = [{"present": 1000, "started": 1050, "ended": 1100}]
 
@@ -52,22 +52,22 @@ def test_the_money_that_is_left_pays_until_a_checkpoint_before_the_limit() -> No
     assert cost_limit.paid_until(plan(6, None), before, since=950, now=5000) is None
 
 
-def test_a_limit_wants_a_price_and_pays_at_least_for_a_checkpoint() -> None:
+def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
     spec = from_values({"command": ["x"], "launcher": "none", "limits": {"cost": 1.0}})
 
-    def there(rate: float | None) -> TargetCapabilities:
+    def capabilities(rate: float | None) -> TargetCapabilities:
         return TargetCapabilities(tools=frozenset({"none"}), rate=rate)
 
-    assert [str(problem) for problem in validate(spec, there(None))] == [
+    assert [str(problem) for problem in validate(spec, capabilities(None))] == [
         "price: limits.cost needs it: set what a node costs, in US dollars per hour"
     ]
-    assert [str(problem) for problem in validate(spec, there(120.0))] == [
+    assert [str(problem) for problem in validate(spec, capabilities(120.0))] == [
         "limits.cost = 1.0: pays for 30s at $120 an hour, and checkpoint.grace alone is 60s: raise it"
     ]
-    assert validate(spec, there(10.0)) == []
+    assert validate(spec, capabilities(10.0)) == []
 
 
-def test_a_run_whose_terminal_is_gone_still_ends_at_its_limit(tmp_path: Path) -> None:
+def test_a_run_with_a_killed_terminal_still_ends_at_its_limit(tmp_path: Path) -> None:
     money: dict[str, Any] = {"price": 3600.0, "limits": {"cost": 3.0}, "checkpoint": {"grace": "1s"}}
     (tmp_path / "job.toml").write_text(tomli_w.dumps(fake_job(iterations=100_000, every=100_000, **money)))
     command = [str(Path(sys.executable).with_name("spotmpi")), "run", "job.toml"]
@@ -86,7 +86,7 @@ def test_a_run_whose_terminal_is_gone_still_ends_at_its_limit(tmp_path: Path) ->
     assert attempt["checkpoint_iteration"] == attempt["last_iteration"] > 1
 
 
-def test_agents_hold_a_run_to_its_limit_and_tell_their_machines(gang: Any) -> None:
+def test_agents_enforce_the_limit_and_record_their_machines(gang: Any) -> None:
     started = gang("sh", "-c", "sleep 60", started=0, limits={"cost": 1.0}, checkpoint={"grace": "1s"})
     started.plan["rate"] = 1800.0  # half a dollar a second
     for node in range(2):
@@ -99,19 +99,19 @@ def test_agents_hold_a_run_to_its_limit_and_tell_their_machines(gang: Any) -> No
     assert all(0 <= began.time - each["since"] < 30 for each in began.values["machines"])
 
 
-def test_a_machine_of_ec2_tells_its_type_and_instance_and_others_tell_nothing(
+def test_an_ec2_machine_reports_its_type_and_instance_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(machine.ENV_NAME, "ip-10-0-0-7.ec2.internal")
-    nothing = {"node": 3, "since": 5.0, "name": "ip-10-0-0-7.ec2.internal", "type": None, "instance": None}
-    assert machine.describe(3, 5.0, str(tmp_path)) == nothing
+    unknown = {"node": 3, "since": 5.0, "name": "ip-10-0-0-7.ec2.internal", "type": None, "instance": None}
+    assert machine.describe(3, 5.0, str(tmp_path)) == unknown
     folder = tmp_path / "sys/devices/virtual/dmi/id"
     folder.mkdir(parents=True)
     (folder / "product_name").write_text("HVM domU\n")
     (folder / "board_asset_tag").write_text("Not Specified\n")
-    assert machine.describe(3, 5.0, str(tmp_path)) == nothing
+    assert machine.describe(3, 5.0, str(tmp_path)) == unknown
     (folder / "product_name").write_text("g5.xlarge\n")
     (folder / "board_asset_tag").write_text("i-0123456789abcdef0\n")
 
-    found = json.loads(json.dumps(machine.describe(3, 5.0, str(tmp_path))))
-    assert (found["type"], found["instance"]) == ("g5.xlarge", "i-0123456789abcdef0")
+    description = json.loads(json.dumps(machine.describe(3, 5.0, str(tmp_path))))
+    assert (description["type"], description["instance"]) == ("g5.xlarge", "i-0123456789abcdef0")

@@ -1,4 +1,4 @@
-"""`spotmpi nodes` and `spotmpi scale`: what is there, and what is kept there for a while."""
+"""`spotmpi nodes` and `spotmpi scale`: the nodes of a cluster, and those that are kept ready for a while."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ from spotmpi.backends.kubernetes.client.view import ClusterView, view_of
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.node_group_sizes import open_groups
-from spotmpi.environments.nodes import amount, list_nodes, placed
+from spotmpi.environments.nodes import list_nodes, parse_quantity, with_placement
 from spotmpi.environments.warm_nodes import keep_warm
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node, pod
 from tests.unit.conftest import InProcess
 from tests.unit.core.test_environment import OUTPUTS
 
-THERE = environment.parse(OUTPUTS)
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 RUN = {"spotmpi.dev/run": "digits-1"}
 
 
 def cluster() -> ScriptedCluster:
     waiting = node("b") | {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    closed = node("c", gpus=0)
-    closed["spec"]["unschedulable"] = True
-    closed["metadata"]["labels"] = {}
-    closed["spec"]["providerID"] = "kind://docker/c"
+    cordoned = node("c", gpus=0)
+    cordoned["spec"]["unschedulable"] = True
+    cordoned["metadata"]["labels"] = {}
+    cordoned["spec"]["providerID"] = "kind://docker/c"
     pods = [pod("digits-1-0", "a", **RUN), pod("old", "a", phase="Succeeded", **{"spotmpi.dev/run": "old-1"})]
-    return ScriptedCluster([node("a"), waiting, closed, *pods, pod("foreign", "a"), pod("digits-1-1", None, **RUN)])
+    return ScriptedCluster([node("a"), waiting, cordoned, *pods, pod("foreign", "a"), pod("digits-1-1", None, **RUN)])
 
 
-def test_each_node_is_a_row_with_what_it_has_and_who_is_on_it() -> None:
+def test_each_node_has_its_capacity_placement_and_runs() -> None:
     first, *rest = list_nodes(cluster(), "training", NOON.timestamp())
 
-    assert (first.name, first.state, first.group, first.runs) == ("c", "closed", None, ())
+    assert (first.name, first.state, first.group, first.runs) == ("c", "cordoned", None, ())
     assert (first.type, first.market, first.instance, first.gpus) == (None, None, None, 0)
     assert [(each.name, each.state, each.runs) for each in rest] == [
         ("a", "ready", ("digits-1",)),
@@ -57,7 +56,7 @@ def test_each_node_is_a_row_with_what_it_has_and_who_is_on_it() -> None:
     assert (one.cpus, one.memory_gib, one.gpus, one.driver, one.age) == (3.92, 15.0, 1, "580.95.05", 3600.0)
 
 
-def test_where_a_machine_really_is_comes_from_ec2() -> None:
+def test_the_placement_of_a_machine_comes_from_ec2() -> None:
     account = ScriptedAccount()
 
     def instances(region: str, asked: Mapping[str, Any]) -> Any:
@@ -66,18 +65,18 @@ def test_where_a_machine_really_is_comes_from_ec2() -> None:
         return {"Reservations": [{"Instances": [{"InstanceId": only["Values"][0], "Placement": place}]}]}
 
     account.answers["DescribeInstances"] = instances
-    unknown, known, other = placed(list_nodes(cluster(), None, 0.0), account.aws, "us-east-1")
+    unknown, known, other = with_placement(list_nodes(cluster(), None, 0.0), account.aws, "us-east-1")
 
     assert (known.zone, known.placement_group) == ("us-east-1b", "spotmpi-lab-g4dn")
     assert unknown.placement_group is other.placement_group is None
-    assert placed([], account.aws, "us-east-1") == () and len(account.calls("DescribeInstances")) == 1
+    assert with_placement([], account.aws, "us-east-1") == () and len(account.calls("DescribeInstances")) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "number"), [("3920m", 3.92), ("15Gi", 15 * 2**30), ("4", 4), ("31Ki", 31744), ("1k", 1000), ("x", 0)]
 )
-def test_quantities_are_read(text: str, number: float) -> None:
-    assert amount(text) == number
+def test_quantities_are_parsed(text: str, number: float) -> None:
+    assert parse_quantity(text) == number
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_an_environments_cluster_is_found_in_the_kubeconfig_whatever_is_current(
+def test_an_environments_cluster_is_found_in_the_kubeconfig_whatever_the_current_context(
     kubeconfig: Path, tmp_path: Path
 ) -> None:
     arn = "arn:aws:eks:us-east-1:123456789012:cluster/spotmpi-lab"
@@ -121,8 +120,8 @@ def test_a_cluster_that_does_not_answer_is_one_clear_line() -> None:
 def account() -> Iterator[ScriptedAccount]:
     """Moto's Auto Scaling with the environment's group in two parts of 2 and 1 nodes, and another environment's."""
     with mock_aws():
-        made = ScriptedAccount()
-        scaling = made.aws.client("autoscaling", "us-east-1")
+        scripted = ScriptedAccount()
+        scaling = scripted.aws.client("autoscaling", "us-east-1")
         scaling.create_launch_configuration(LaunchConfigurationName="it", ImageId="ami-1", InstanceType="g4dn.xlarge")
         for name, most, owner in (("eks-lab-1", 2, "spotmpi-lab"), ("eks-lab-2", 1, "spotmpi-lab"), ("eks-x", 9, "x")):
             tags = {
@@ -138,16 +137,16 @@ def account() -> Iterator[ScriptedAccount]:
                 AvailabilityZones=["us-east-1a"],
                 Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": False} for key, value in tags.items()],
             )
-        made.asked.clear()
-        yield made
+        scripted.asked.clear()
+        yield scripted
 
 
-def there(most: int = 3) -> environment.Environment:
+def environment_with(most: int = 3) -> environment.Environment:
     return environment.parse({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": most}]})
 
 
 def sizes(account: ScriptedAccount) -> list[tuple[int, int]]:
-    return [(group.min, group.desired) for group in scaling_groups(account.aws, there())]
+    return [(group.min, group.desired) for group in scaling_groups(account.aws, environment_with())]
 
 
 def ends(account: ScriptedAccount) -> list[tuple[str, int, datetime]]:
@@ -155,68 +154,72 @@ def ends(account: ScriptedAccount) -> list[tuple[str, int, datetime]]:
     return sorted((each["AutoScalingGroupName"], each["MinSize"], each["StartTime"]) for each in actions)
 
 
-def test_nodes_are_kept_and_their_end_is_laid_down_with_aws_first(account: ScriptedAccount) -> None:
+def test_nodes_are_kept_and_their_end_is_scheduled_with_aws_first(account: ScriptedAccount) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
 
-    warm = keep_warm(there(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+    warm = keep_warm(environment_with(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
 
     assert (warm.nodes, warm.until) == (3, now + timedelta(minutes=30))
     assert sizes(account) == [(2, 2), (1, 1)]
     assert ends(account) == [("eks-lab-1", 0, warm.until), ("eks-lab-2", 0, warm.until)]
-    changes = [(name, asked["AutoScalingGroupName"]) for name, _, asked in account.asked if not name.startswith("Desc")]
+    changes = [
+        (name, parameters["AutoScalingGroupName"])
+        for name, _, parameters in account.asked
+        if not name.startswith("Desc")
+    ]
     for group in ("eks-lab-1", "eks-lab-2"):
-        wanted = [("PutScheduledUpdateGroupAction", group), ("UpdateAutoScalingGroup", group)]
-        assert [change for change in changes if change[1] == group] == wanted
+        expected = [("PutScheduledUpdateGroupAction", group), ("UpdateAutoScalingGroup", group)]
+        assert [change for change in changes if change[1] == group] == expected
 
 
-def test_nodes_are_given_back_at_once_and_asking_again_moves_the_end(account: ScriptedAccount) -> None:
+def test_nodes_are_released_at_once_and_a_second_call_moves_the_end(account: ScriptedAccount) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
-    keep_warm(there(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+    keep_warm(environment_with(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
 
-    later = keep_warm(there(), "g4dn", 1, timedelta(hours=2), account.aws, now)
+    later = keep_warm(environment_with(), "g4dn", 1, timedelta(hours=2), account.aws, now)
     assert ends(account) == [("eks-lab-1", 0, later.until)] and [least for least, _ in sizes(account)] == [1, 0]
 
-    back = keep_warm(there(), "g4dn", 0, timedelta(minutes=30), account.aws, now)
+    back = keep_warm(environment_with(), "g4dn", 0, timedelta(minutes=30), account.aws, now)
     assert (back.until, back.nodes) == (None, 0)
     assert ends(account) == [] and [least for least, _ in sizes(account)] == [0, 0]
-    assert keep_warm(there(), "g4dn", 0, timedelta(minutes=30), account.aws, now) == back
+    assert keep_warm(environment_with(), "g4dn", 0, timedelta(minutes=30), account.aws, now) == back
 
 
 @pytest.mark.parametrize(
-    ("group", "nodes", "minutes", "said"),
+    ("group", "nodes", "minutes", "message"),
     [
         ("g5", 1, 30, "node_group = 'g5': environment spotmpi-lab has: g4dn"),
-        ("g4dn", 4, 30, "N = 4: group g4dn has 0 to 3 nodes"),
-        ("g4dn", -1, 30, "N = -1: group g4dn has 0 to 3 nodes"),
-        ("g4dn", 1, 0.5, "--warm = '30s': AWS keeps time by the minute"),
+        ("g4dn", 4, 30, "N = 4: give 0 to 3, the max of group g4dn"),
+        ("g4dn", -1, 30, "N = -1: give 0 to 3, the max of group g4dn"),
+        ("g4dn", 1, 0.5, "--for = '30s': give at least 1m: AWS schedules by the minute"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_and_nothing_changes(
-    account: ScriptedAccount, group: str, nodes: int, minutes: float, said: str
+def test_invalid_requests_are_refused_and_nothing_changes(
+    account: ScriptedAccount, group: str, nodes: int, minutes: float, message: str
 ) -> None:
-    with pytest.raises(InputError, match=said):
-        keep_warm(there(), group, nodes, timedelta(minutes=minutes), account.aws)
+    with pytest.raises(InputError, match=message):
+        keep_warm(environment_with(), group, nodes, timedelta(minutes=minutes), account.aws)
     assert account.asked == []
 
 
-def test_without_the_right_to_lay_down_an_end_no_node_is_asked_for(account: ScriptedAccount) -> None:
+def test_without_the_right_to_schedule_the_end_no_node_is_requested(account: ScriptedAccount) -> None:
     account.refuse("PutScheduledUpdateGroupAction", "AccessDenied")
 
     with pytest.raises(SpotmpiError, match="autoscaling:PutScheduledUpdateGroupAction in us-east-1 is not permitted"):
-        keep_warm(there(), "g4dn", 1, timedelta(minutes=30), account.aws)
+        keep_warm(environment_with(), "g4dn", 1, timedelta(minutes=30), account.aws)
     assert sizes(account) == [(0, 0), (0, 0)]
 
 
 class Killed(BaseException):
-    """The terminal is gone."""
+    """The terminal was killed."""
 
 
 def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], object]) -> bool:
-    """Do *work* until that many calls have changed something; False where it was over before."""
-    call, left = account.aws.call, iter(range(changes))
+    """Do *work* until that many calls have changed something; False where it ended before."""
+    call, remaining = account.aws.call, iter(range(changes))
 
     def counted(service: str, region: str, method: str, **asked: Any) -> Any:
-        if not method.startswith("describe") and next(left, None) is None:
+        if not method.startswith("describe") and next(remaining, None) is None:
             raise Killed
         return call(service, region, method, **asked)
 
@@ -229,7 +232,7 @@ def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], obje
     return False
 
 
-def time_passes(account: ScriptedAccount, now: datetime) -> None:
+def pass_time(account: ScriptedAccount, now: datetime) -> None:
     """Do what AWS does by itself until *now*: scheduled actions take effect at their time."""
     found = account.aws.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
     for action in found:
@@ -242,20 +245,20 @@ def time_passes(account: ScriptedAccount, now: datetime) -> None:
 
 
 @pytest.mark.parametrize("changes", range(5))
-def test_warm_nodes_go_at_their_time_whenever_the_terminal_was_killed(account: ScriptedAccount, changes: int) -> None:
+def test_warm_nodes_end_on_schedule_whenever_the_terminal_was_killed(account: ScriptedAccount, changes: int) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
-    wanted = partial(keep_warm, there(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+    request = partial(keep_warm, environment_with(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
 
-    assert killed_after(changes, account, wanted) == (changes < 4)
-    kept = sum(least for least, _ in sizes(account))
-    assert kept == (0, 0, 2, 2, 3)[changes]
+    assert killed_after(changes, account, request) == (changes < 4)
+    warm = sum(least for least, _ in sizes(account))
+    assert warm == (0, 0, 2, 2, 3)[changes]
 
-    time_passes(account, now + timedelta(minutes=31))
+    pass_time(account, now + timedelta(minutes=31))
     assert [least for least, _ in sizes(account)] == [0, 0]
 
 
 @pytest.mark.parametrize("changes", range(5))
-def test_an_expired_environment_is_opened_for_no_longer_than_was_said_whenever_the_terminal_was_killed(
+def test_an_expired_environment_is_opened_no_longer_than_requested_whenever_the_terminal_was_killed(
     account: ScriptedAccount, changes: int
 ) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
@@ -263,34 +266,34 @@ def test_an_expired_environment_is_opened_for_no_longer_than_was_said_whenever_t
     for name in ("eks-lab-1", "eks-lab-2"):
         account.aws.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=name, **closed)
 
-    opened = partial(open_groups, account.aws, there(), now + timedelta(hours=8))
-    assert killed_after(changes, account, opened) == (changes < 4)
-    assert [group.max > 0 for group in scaling_groups(account.aws, there())] == [changes >= 2, changes >= 4]
+    reopen = partial(open_groups, account.aws, environment_with(), now + timedelta(hours=8))
+    assert killed_after(changes, account, reopen) == (changes < 4)
+    assert [group.max > 0 for group in scaling_groups(account.aws, environment_with())] == [changes >= 2, changes >= 4]
 
-    time_passes(account, now + timedelta(hours=9))
-    assert [group.max for group in scaling_groups(account.aws, there())] == [0, 0]
+    pass_time(account, now + timedelta(hours=9))
+    assert [group.max for group in scaling_groups(account.aws, environment_with())] == [0, 0]
 
 
-def test_the_commands_say_what_is_there_and_what_is_kept(
+def test_the_commands_print_nodes_and_warm_nodes(
     account: ScriptedAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lab.json").write_text(
         json.dumps({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": 3}]})
     )
     monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account.aws)
-    monkeypatch.setattr("spotmpi.cli.node_table.view_of", lambda name, region: cluster())
+    monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.view_of", lambda name, region: cluster())
     account.answers["DescribeInstances"] = lambda region, asked: {}
     account.refuse("DescribeInstances", "UnauthorizedOperation")
     monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account.aws)
 
-    code, said, _ = in_process("scale", "g4dn", "2", "--warm", "1h", "--on", str(tmp_path / "lab.json"))
-    assert code == 0 and said.startswith("g4dn: 0 nodes now, at least 2 until ")
-    code, said, _ = in_process("scale", "g4dn", "0", "--on", str(tmp_path / "lab.json"))
-    assert said == "g4dn: 2 nodes now; idle ones go within ten minutes, down to 0\n"
-    code, said, complaint = in_process("nodes", "--on", str(tmp_path / "lab.json"))
-    rows = [line.split() for line in said.splitlines()]
+    code, out, _ = in_process("scale", "g4dn", "2", "--for", "1h", "--on", str(tmp_path / "lab.json"))
+    assert code == 0 and out.startswith("g4dn: 0 nodes now, at least 2 until ")
+    code, out, _ = in_process("scale", "g4dn", "0", "--on", str(tmp_path / "lab.json"))
+    assert out == "g4dn: 2 nodes now; idle ones are released within ten minutes, down to 0\n"
+    code, out, err = in_process("nodes", "--on", str(tmp_path / "lab.json"))
+    rows = [line.split() for line in out.splitlines()]
     assert code == 0 and rows[0][:3] == ["NODE", "STATE", "GROUP"]
     assert [row[0] for row in rows[1:]] == ["c", "a", "b"] and rows[2][-1] == "digits-1"
-    assert "placement groups are unknown: ec2:DescribeInstances in us-east-1 is not permitted" in complaint
+    assert "placement groups are unknown: ec2:DescribeInstances in us-east-1 is not permitted" in err
     assert in_process("nodes", "--on", "local")[0] == 2
     assert in_process("scale", "g4dn", "1", "--on", "kubernetes")[0] == 2

@@ -161,7 +161,7 @@ def test_what_the_doctor_calls_an_error_stands_in_the_way_and_a_warning_does_not
 def test_a_stack_without_a_zone_is_told_how_to_choose_one(life: Life) -> None:
     groups = "  spotmpi:groups:\n    - {name: g, type: g5.xlarge, max: 2}\n"
     (life.folder / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n" + groups)
-    with pytest.raises(InputError, match=r"`spotmpi plan --types g5.xlarge --nodes N --write lab` compares zones"):
+    with pytest.raises(InputError, match=r"`spotmpi zones --types g5.xlarge --nodes N --write lab` compares zones"):
         up("lab", life.hands)
     assert life.asked() == []
 
@@ -278,9 +278,9 @@ def test_a_stack_without_a_zone_gets_the_best_row_after_a_yes_and_says_what_lost
     life.answers = [False]
     assert up_by_hand() == 1 and read_stack("lab").zone is None and life.asked() == []
     assert (
-        "`spotmpi plan --types g4dn.xlarge --nodes 2 --write lab --row N` takes another row" in capsys.readouterr().err
+        "`spotmpi zones --types g4dn.xlarge --nodes 2 --write lab --row N` takes another row" in capsys.readouterr().err
     )
     life.did.clear()
     assert up_by_hand() == 0 and read_stack("lab").zone == "us-east-1a"
     assert life.did[:2] == ["lab has no zone yet. Take row 1, g4dn.xlarge in us-east-1a?", "Build lab as shown?"]
-    assert "g4dn.xlarge in us-east-1b lost: " in capsys.readouterr().out
+    assert "g4dn.xlarge in us-east-1b: " in capsys.readouterr().out

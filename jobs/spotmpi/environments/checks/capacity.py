@@ -42,7 +42,7 @@ def spot_quota(subject: Subject) -> Iterator[Finding]:
 
 def _offer(stack: StackFile, group: StackGroup, kind: machine_types.MachineType | None, there: bool) -> Finding:
     name = f"group {group.name}"
-    elsewhere = f"spotmpi plan --types {group.type} --nodes {group.max or 1} --write {stack.stack}"
+    elsewhere = f"spotmpi zones --types {group.type} --nodes {group.max or 1} --write {stack.stack}"
     if kind is None:
         remedy = "change the group's type"
         return Finding(name, "error", f"there is no type {group.type} in {stack.region}", remedy, elsewhere)
@@ -61,7 +61,7 @@ def _quota(subject: Subject, group: StackGroup, vcpus: int, code: str, free: int
     fact = f"{quotas.NAMES[code]} leaves {max(0, free)} vCPUs: {allowed} of {group.max} x {group.type}"
     if allowed >= group.max:
         return Finding(f"quota of {group.name}", "ok", fact)
-    command = f"spotmpi plan --types {group.type} --nodes {group.max} --region {subject.region} --request-quota"
+    command = f"spotmpi zones --types {group.type} --nodes {group.max} --region {subject.region} --request-quota"
     level: Level = "warning" if allowed else "error"
     return Finding(f"quota of {group.name}", level, fact, "ask for more, or lower the group's max", command)
 

@@ -12,7 +12,7 @@ from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import NotPermitted
 from spotmpi.environments.checks.finding import Finding, Subject
 from spotmpi.environments.checks.live import Live, of_live
-from spotmpi.environments.nodes import Node, list_nodes, placed
+from spotmpi.environments.nodes import Node, list_nodes, with_placement
 
 _SYSTEM = "kube-system"
 _JOBSET = "jobset-system"
@@ -24,7 +24,7 @@ def nodes(subject: Subject, live: Live) -> Iterator[Finding]:
     """Each node of a group: ready, of the group's type, in the zone and placement group, with its GPUs."""
     there = list_nodes(live.cluster, live.environment.namespace)
     yield Finding("API", "ok", f"answers; {len(there)} nodes")
-    for node in placed(there, subject.aws, subject.region):
+    for node in with_placement(there, subject.aws, subject.region):
         known = {group.name: group for group in live.environment.node_groups}
         if node.group in known:
             yield _node(node, known[node.group], live)

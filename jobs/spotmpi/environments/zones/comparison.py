@@ -1,4 +1,4 @@
-"""Where to build: `spotmpi plan` as functions."""
+"""The comparison of zones and types for spot nodes: `spotmpi zones` as functions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from spotmpi.aws.errors import CallFailed, CloudError
 from spotmpi.aws.machine_types import regions as all_regions
 from spotmpi.aws.quotas import Increase
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.environments.zones.ranking import ranked
-from spotmpi.environments.zones.rows import Row, rows_of
-from spotmpi.environments.zones.survey import Survey, survey
+from spotmpi.environments.zones.market_data import MarketData, fetch_market_data
+from spotmpi.environments.zones.ranking import rank
+from spotmpi.environments.zones.rows import Row, comparison_rows
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
-MOST_NODES = 5000
+MAX_NODES = 5000
 
 
 @dataclass(frozen=True)
-class ZonePlan:
-    """The zones of the regions for some types, best first, with what was not learnt and what is asked for."""
+class ZoneComparison:
+    """Types and zones, best first, with pending quota increases.
+
+    `unknown` says which AWS calls failed and why, `asked` is when AWS was queried.
+    """
 
     nodes: int
     rows: tuple[Row, ...]
@@ -34,17 +37,16 @@ class ZonePlan:
     asked: datetime
 
 
-def zone_plan(
+def compare_zones(
     types: Sequence[str],
     nodes: int,
     regions: Sequence[str] = (),
     aws: Aws | None = None,
     now: datetime | None = None,
-) -> ZonePlan:
+) -> ZoneComparison:
     """Every zone of *regions* (default: the account's) for *nodes* machines of one of *types*, best first.
 
-    Nothing is chosen or changed. InputError with every wrong type, region or count; CloudError where AWS can't be
-    asked at all.
+    Changes nothing. InputError with every invalid type, region or count; CloudError where AWS can't be called at all.
     """
     now = now or datetime.now(UTC)
     types, regions = tuple(dict.fromkeys(types)), tuple(dict.fromkeys(regions))
@@ -52,40 +54,41 @@ def zone_plan(
     aws = aws or open_account()
     if not regions:
         if aws.region is None:
-            raise CloudError("no AWS region: name it with --region, or set AWS_REGION")
+            raise CloudError("no AWS region: give --region, or set AWS_REGION")
         regions = (aws.region,)
     _require_enabled(aws, regions)
-    found = survey(aws, regions, types, nodes, now)
-    _require_existing(found, types, regions)
-    rows = ranked(rows_of(found, types, nodes))
+    market = fetch_market_data(aws, regions, types, nodes, now)
+    _require_existing(market, types, regions)
+    rows = rank(comparison_rows(market, types, nodes))
     if not rows:
-        raise CloudError("; ".join(gap.detail for gap in found.gaps) or f"no Availability Zone in {', '.join(regions)}")
-    return ZonePlan(nodes, rows, _increases(found), tuple(gap.detail for gap in found.gaps), now)
+        failures = "; ".join(failure.detail for failure in market.failures)
+        raise CloudError(failures or f"no Availability Zone in {', '.join(regions)}")
+    return ZoneComparison(nodes, rows, _increases(market), tuple(failure.detail for failure in market.failures), now)
 
 
-def quota_to_ask_for(row: Row) -> int | None:
-    """The quota in vCPUs that *row* needs, all that runs included; None where the quota suffices.
+def required_quota(row: Row) -> int | None:
+    """The quota in vCPUs that *row* needs, running machines included; None where the present quota suffices.
 
-    InputError where the need is unknown.
+    InputError where the family has no known quota, CloudError where AWS did not tell enough to compute it.
     """
     if row.short == 0:
         return None
     if row.quota_code is None:
         raise input_error(
-            "type", row.type, "no spot quota is known for this family; ask for it in the Service Quotas console"
+            "type", row.type, "the spot quota of this family is unknown; request it in the Service Quotas console"
         )
     if row.short is None or row.needed is None or row.running is None:
         reasons = ", ".join(f"{field}: {reason}" for field, reason in row.gaps.items())
-        raise CloudError(f"can't tell how much quota {row.type} needs in {row.region} ({reasons or 'unknown'})")
+        raise CloudError(f"cannot compute the quota that {row.type} needs in {row.region} ({reasons or 'unknown'})")
     return row.running + row.needed
 
 
 def request_quota(row: Row, aws: Aws | None = None) -> Increase | None:
-    """Asks AWS for the quota that *row* lacks; None where nothing is lacking.
+    """Request the quota that *row* lacks from AWS; None where the present quota suffices.
 
-    CloudError where a request is open already or AWS refuses.
+    CloudError where a request is already open or AWS refuses it.
     """
-    vcpus = quota_to_ask_for(row)
+    vcpus = required_quota(row)
     if vcpus is None:
         return None
     assert row.quota_code is not None
@@ -96,22 +99,22 @@ def request_quota(row: Row, aws: Aws | None = None) -> Increase | None:
         if error.code != "ResourceAlreadyExistsException":
             raise
         raise CloudError(
-            f"a request for quota {row.quota_code} in {row.region} is open already; AWS takes one at a time"
+            f"a request for quota {row.quota_code} in {row.region} is already open; AWS accepts one at a time"
         ) from error
 
 
 def _require_well_formed(types: Sequence[str], nodes: int, regions: Sequence[str]) -> None:
     problems = [
-        Problem("--types", each, "is not an EC2 instance type; write it like g5.xlarge")
+        Problem("--types", each, "not an EC2 instance type; write it like g5.xlarge")
         for each in types
         if not _TYPE.fullmatch(each)
     ]
     if not types:
-        problems.append(Problem("--types", None, "name at least one instance type, such as g5.xlarge"))
-    if not 1 <= nodes <= MOST_NODES:
-        problems.append(Problem("--nodes", nodes, f"say 1 to {MOST_NODES}"))
+        problems.append(Problem("--types", None, "give at least one instance type, such as g5.xlarge"))
+    if not 1 <= nodes <= MAX_NODES:
+        problems.append(Problem("--nodes", nodes, f"give 1 to {MAX_NODES}"))
     problems += [
-        Problem("--region", each, "is not an AWS region; write it like us-east-1")
+        Problem("--region", each, "not an AWS region; write it like us-east-1")
         for each in regions
         if not _REGION.fullmatch(each)
     ]
@@ -123,8 +126,8 @@ def _require_enabled(aws: Aws, regions: Sequence[str]) -> None:
     try:
         enabled = all_regions(aws)
     except CallFailed:
-        return  # a region that isn't enabled then refuses its own calls
-    problems = [Problem("--region", each, "there is no such AWS region") for each in regions if each not in enabled]
+        return  # calls to a region that isn't enabled fail by themselves
+    problems = [Problem("--region", each, "no such AWS region") for each in regions if each not in enabled]
     problems += [
         Problem("--region", each, f"not enabled in this account: `aws account enable-region --region-name {each}`")
         for each in regions
@@ -134,18 +137,16 @@ def _require_enabled(aws: Aws, regions: Sequence[str]) -> None:
         raise InputError(problems)
 
 
-def _require_existing(found: Survey, types: Sequence[str], regions: Sequence[str]) -> None:
-    known = [facts.machines for facts in found.regions if not isinstance(facts.machines, CallFailure)]
-    if len(known) < len(found.regions):
+def _require_existing(market: MarketData, types: Sequence[str], regions: Sequence[str]) -> None:
+    known = [data.machines for data in market.regions if not isinstance(data.machines, CallFailure)]
+    if len(known) < len(market.regions):
         return
     missing = [each for each in types if not any(each in machines for machines in known)]
     if missing:
         where = ", ".join(regions)
-        raise InputError(
-            [Problem("--types", each, f"there is no such EC2 instance type in {where}") for each in missing]
-        )
+        raise InputError([Problem("--types", each, f"no such EC2 instance type in {where}") for each in missing])
 
 
-def _increases(found: Survey) -> tuple[Increase, ...]:
-    asked = [each for facts in found.regions for each in facts.increases.values() if not isinstance(each, CallFailure)]
-    return tuple(sorted((each for some in asked for each in some), key=lambda each: each.created))
+def _increases(market: MarketData) -> tuple[Increase, ...]:
+    answers = [each for data in market.regions for each in data.increases.values() if not isinstance(each, CallFailure)]
+    return tuple(sorted((each for answer in answers for each in answer), key=lambda each: each.created))

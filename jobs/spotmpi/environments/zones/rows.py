@@ -1,4 +1,4 @@
-"""From a survey to one row for each type and zone: pure, unknown is None with its reason beside it."""
+"""The rows of a comparison, one for each type and zone: pure functions of the market data."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from spotmpi.aws.eks_zones import second_zones, taken_by_eks
 from spotmpi.aws.environment_price import SYSTEM_TYPE, environment_price
 from spotmpi.aws.machine_types import Zone
 from spotmpi.aws.one_zone_storage import one_zone_storage
-from spotmpi.environments.zones.survey import RegionFacts, Survey
+from spotmpi.environments.zones.market_data import MarketData, RegionData
 
-Given = TypeVar("Given")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One type in one zone. Prices in $/h for a node, quotas in vCPUs; None is unknown, `gaps` tells why by field.
+    """One type in one zone. Prices in $/h per node, quotas in vCPUs; None is unknown, `gaps` has the reason by field.
 
-    `needed` is what all nodes take, `short` what the quota lacks beside what runs, `nodes_today` how many nodes the
-    quota allows now (capacity is never promised). `eks` says whether EKS takes the zone, `second_zones` which zones it
-    takes besides, best first. `lost` says why the first row is better; the first row has none.
+    `needed` is the quota that all nodes take, `short` how much of it is missing beside what already runs, `nodes_today`
+    the number of nodes that the quota allows now (capacity is never guaranteed). `eks` is whether EKS supports the
+    zone, `second_zones` are the other zones of the region that it supports, best first. `lost` is why the first row
+    ranks higher; empty for the first row.
     """
 
     type: str
@@ -55,38 +56,38 @@ class Row:
     gaps: dict[str, str] = field(default_factory=dict)
 
 
-def rows_of(survey: Survey, types: Sequence[str], nodes: int) -> list[Row]:
-    """A row for each type and zone of the survey, in the order of regions, zones and types."""
+def comparison_rows(market: MarketData, types: Sequence[str], nodes: int) -> list[Row]:
+    """A row for each type and zone, in the order of regions, zones and types."""
     return [
-        _row(survey, facts, zone, machine, nodes)
-        for facts in survey.regions
-        for zone in _zones(facts)
+        _row(market, data, zone, machine, nodes)
+        for data in market.regions
+        for zone in _zones(data)
         for machine in types
     ]
 
 
-def _zones(facts: RegionFacts) -> Iterator[Zone]:
-    if not isinstance(facts.zones, CallFailure):
-        yield from facts.zones
-    elif not isinstance(facts.offered, CallFailure):
-        yield from (Zone(name, "") for name in sorted({zone for _, zone in facts.offered}))
+def _zones(data: RegionData) -> Iterator[Zone]:
+    if not isinstance(data.zones, CallFailure):
+        yield from data.zones
+    elif not isinstance(data.offered, CallFailure):
+        yield from (Zone(name, "") for name in sorted({zone for _, zone in data.offered}))
 
 
-def _row(survey: Survey, facts: RegionFacts, zone: Zone, machine: str, nodes: int) -> Row:
+def _row(market: MarketData, data: RegionData, zone: Zone, machine: str, nodes: int) -> Row:
     cells = _Cells()
-    types = cells.known("machine", facts.machines)
+    types = cells.value_of("machine", data.machines)
     kind = types.get(machine) if types is not None else None
-    offered = cells.known("offered", facts.offered)
-    spots = cells.known("spot", facts.spot)
+    offered = cells.value_of("offered", data.offered)
+    spots = cells.value_of("spot", data.spot)
     spot = spots.get((machine, zone.name)) if spots is not None else None
     price = spot.now if spot else None
-    on_demand = cells.known("on_demand", facts.on_demand[machine])
-    scores = cells.known("score", survey.scores[machine])
-    system = facts.on_demand[SYSTEM_TYPE]
+    on_demand = cells.value_of("on_demand", data.on_demand[machine])
+    scores = cells.value_of("score", market.scores[machine])
+    system = data.on_demand[SYSTEM_TYPE]
     cost = environment_price(nodes, price, None if isinstance(system, CallFailure) else system)
     return Row(
         type=machine,
-        region=facts.region,
+        region=data.region,
         zone=zone.name,
         zone_id=zone.id or None,
         offered=None if offered is None else (machine, zone.name) in offered,
@@ -99,31 +100,33 @@ def _row(survey: Survey, facts: RegionFacts, zone: Zone, machine: str, nodes: in
         saving=1 - price / on_demand if price is not None and on_demand else None,
         placement_group=kind.placement_group if kind else None,
         efa=kind.efa if kind else None,
-        one_zone=one_zone_storage(facts.region, zone.id) if zone.id else None,
+        one_zone=one_zone_storage(data.region, zone.id) if zone.id else None,
         eks=taken_by_eks(zone.id) if zone.id else None,
-        second_zones=None if isinstance(facts.zones, CallFailure) else second_zones(facts.zones, zone.name),
+        second_zones=None if isinstance(data.zones, CallFailure) else second_zones(data.zones, zone.name),
         idle=cost.idle,
         busy=cost.busy,
-        **_quota(cells, facts, machine, kind.vcpus if kind else None, nodes),
+        **_quota(cells, data, machine, kind.vcpus if kind else None, nodes),
         gaps=cells.gaps,
     )
 
 
 class _Cells:
+    """Unwraps answers, and collects the reasons of those that failed in `gaps`."""
+
     def __init__(self) -> None:
         self.gaps: dict[str, str] = {}
 
-    def known(self, name: str, value: Given | CallFailure) -> Given | None:
+    def value_of(self, name: str, value: Value | CallFailure) -> Value | None:
         if isinstance(value, CallFailure):
             self.gaps[name] = value.reason
             return None
         return value
 
 
-def _quota(cells: _Cells, facts: RegionFacts, machine: str, vcpus: int | None, nodes: int) -> dict[str, Any]:
+def _quota(cells: _Cells, data: RegionData, machine: str, vcpus: int | None, nodes: int) -> dict[str, Any]:
     code = quotas.quota_code(machine)
-    limit = cells.known("quota", facts.limits[code]) if code else None
-    counted = cells.known("running", facts.running)
+    limit = cells.value_of("quota", data.limits[code]) if code else None
+    counted = cells.value_of("running", data.running)
     used = counted[code] if counted is not None and code else None
     needed = vcpus * nodes if vcpus else None
     free = max(0, limit - used) if limit is not None and used is not None else None

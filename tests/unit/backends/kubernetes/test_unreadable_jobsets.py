@@ -88,5 +88,5 @@ def test_a_suspended_jobset_of_another_version_is_not_taken_for_a_broken_submiss
 
 def test_the_cost_of_an_environment_says_whose_nodes_it_cannot_tell(runs: Path, cluster: FakeCluster) -> None:
     cluster.jobsets.append(newer())
-    (note,) = cost._look_at_runs(Target("kubernetes", runs))
+    (note,) = cost._fetch_runs(Target("kubernetes", runs))
     assert note.startswith(f"nodes of {OTHER} count as idle: this version cannot read JobSet {OTHER}")

@@ -11,14 +11,14 @@ from tests.unit.environments.cost.example import script
 
 
 @pytest.fixture
-def there() -> environment.Environment:
+def lab() -> environment.Environment:
     """An environment with one group of spot nodes."""
     group = {**OUTPUTS["node_groups"][0], "name": "gpus", "type": "g5.xlarge", "market": "spot"}
     return environment.parse({**OUTPUTS, "region": "us-east-1", "zone": "us-east-1a", "node_groups": [group]})
 
 
 @pytest.fixture
-def account(one_account: ScriptedAccount, there: environment.Environment) -> ScriptedAccount:
-    """An account that answers as the example says."""
-    script(one_account, there)
+def account(one_account: ScriptedAccount, lab: environment.Environment) -> ScriptedAccount:
+    """An account with the example's machines and prices."""
+    script(one_account, lab)
     return one_account

@@ -1,4 +1,4 @@
-"""The worked example: machines, runs and prices, with what they come to by hand."""
+"""The worked example: machines, runs and prices, with costs computed by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE, TWO = "i-0000000000000000a", "i-0000000000000000b"
 #   machine ONE  0.0 launched, 0.1 in service; `big` from 0.5 (training from 0.6) to 2.0 and again, alone, to 3.0;
 #                idle from 3.0 to 4.0, ended
 #   machine TWO  0.0 launched, 0.1 in service; `big` from 0.5 to 2.0, shared with `small` from 1.0 on; reclaimed at 2.0
-# By hand:
+# Computed by hand:
 #   ONE  boot 0.1 h x 0.40 = 0.04; idle 0.4 h x 0.40 + 1.0 h x 0.60 = 0.76; used 2.0 h x 0.40 + 0.5 h x 0.60 = 1.10
 #   TWO  boot 0.04; idle 0.4 h x 0.40 = 0.16; used 1.5 h x 0.40 = 0.60
 #   big    waiting 2 x 0.1 h x 0.40 = 0.08; training ONE 1.10 - 0.04, TWO 0.4 h x 0.40 + half of 1.0 h x 0.40 = 0.36
@@ -52,7 +52,7 @@ def activity(verb: str, machine: str, hour: float, ended: float, cause: str = "a
 
 
 def activities() -> list[dict[str, Any]]:
-    """What the group of both machines did, newest first."""
+    """The scaling activities of the group of both machines, newest first."""
     return [
         activity("Terminating", ONE, 4.0, 4.1),
         activity("Terminating", TWO, 2.0, 2.1, "an EC2 instance rebalance recommendation"),
@@ -63,7 +63,7 @@ def activities() -> list[dict[str, Any]]:
 
 
 def history() -> list[dict[str, Any]]:
-    """The spot price's changes as EC2 tells of them."""
+    """The spot price's changes as EC2 reports them."""
     return [
         {
             "InstanceType": "g5.xlarge",
@@ -75,12 +75,12 @@ def history() -> list[dict[str, Any]]:
     ]
 
 
-def service(name: str, spent: str) -> dict[str, Any]:
-    return {"Keys": [name], "Metrics": {"UnblendedCost": {"Amount": spent, "Unit": "USD"}}}
+def service(name: str, dollars: str) -> dict[str, Any]:
+    return {"Keys": [name], "Metrics": {"UnblendedCost": {"Amount": dollars, "Unit": "USD"}}}
 
 
-def recorded(folder: Path, uses: list[Use], **plan: Any) -> None:
-    """The run folder of a run that held machines as *uses* say."""
+def record_run(folder: Path, uses: list[Use], **plan: Any) -> None:
+    """Write the run folder of a run that held machines for *uses*."""
     paths = folder / uses[0].run
     paths.mkdir(parents=True)
     queue = "" if uses[0].team == "none" else f'[kubernetes]\nqueue = "{uses[0].team}"\n'
@@ -98,25 +98,25 @@ def recorded(folder: Path, uses: list[Use], **plan: Any) -> None:
 
 
 class Colleagues:
-    """A place where a run of somebody else is; its list brings the record here."""
+    """A backend with a run of another user, whose record `list` copies to the runs folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def list(self) -> list[object]:
         if not (self._folder / "small").exists():
-            recorded(self._folder, SMALL)
+            record_run(self._folder, SMALL)
         return []
 
 
-def script(account: ScriptedAccount, there: environment.Environment) -> None:
-    """Make it the account of the example: its groups, what they did, its prices and its bill."""
+def script(account: ScriptedAccount, lab: environment.Environment) -> None:
+    """Let the account answer with the example's groups, activities, prices and bill."""
     account.asked.clear()
     tags = [{"Key": "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group", "Value": "gpus"}]
     sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
 
     def groups(region: str, asked: Mapping[str, Any]) -> Any:
-        assert asked["Filters"] == [{"Name": "tag:eks:cluster-name", "Values": [there.cluster]}]
+        assert asked["Filters"] == [{"Name": "tag:eks:cluster-name", "Values": [lab.cluster]}]
         system = {"AutoScalingGroupName": "eks-system", "Tags": [], **sizes}
         return {"AutoScalingGroups": [{"AutoScalingGroupName": "eks-gpus", "Tags": tags, **sizes}, system]}
 

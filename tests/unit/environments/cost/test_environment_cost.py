@@ -1,4 +1,4 @@
-"""What an environment's machines cost, against an example that was computed by hand."""
+"""The cost of an environment's machines, compared with an example computed by hand."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.unit.environments.cost.example import (
     T0,
     TWO,
     Colleagues,
-    recorded,
+    record_run,
 )
 
 
-def test_the_worked_example_comes_to_what_was_computed_by_hand() -> None:
+def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
     bill = make_bill(LIVES, [*BIG, *SMALL], CURVES, since=T0 - HOUR, now=T0 + 9 * HOUR)
 
     one, two = bill.machines
@@ -43,7 +43,7 @@ def test_the_worked_example_comes_to_what_was_computed_by_hand() -> None:
     assert sum(bill.by("team").values()) == pytest.approx(bill.total("used"))
 
 
-def test_only_the_time_that_is_asked_for_counts_and_what_lives_counts_until_now() -> None:
+def test_only_the_requested_time_counts_and_running_machines_count_until_now() -> None:
     living = [Life(ONE, None, "gpus", KIND, T0, T0, None)]
 
     assert make_bill(living, [], CURVES, T0 + HOUR, T0 + 3 * HOUR).dollars == pytest.approx(1.5 * 0.4 + 0.5 * 0.6)
@@ -52,22 +52,22 @@ def test_only_the_time_that_is_asked_for_counts_and_what_lives_counts_until_now(
     assert make_bill(living, running, CURVES, T0, T0 + HOUR).runs[0].training == pytest.approx(0.4)
 
 
-def test_an_environment_costs_what_its_machines_did_though_nobody_watched(
-    account: ScriptedAccount, there: environment.Environment, tmp_path: Path
+def test_an_environments_cost_comes_from_scaling_activities_and_run_records(
+    account: ScriptedAccount, lab: environment.Environment, tmp_path: Path
 ) -> None:
-    recorded(tmp_path, BIG)
-    recorded(tmp_path, SMALL)
+    record_run(tmp_path, BIG)
+    record_run(tmp_path, SMALL)
 
-    cost = environment_cost(there, T0 - HOUR, Target(runs_folder=tmp_path), account.aws, T0 + 9 * HOUR)
+    cost = environment_cost(lab, T0 - HOUR, Target(runs_folder=tmp_path), account.aws, T0 + 9 * HOUR)
 
     assert cost.bill == make_bill(LIVES, [*BIG, *SMALL], CURVES, T0 - HOUR, T0 + 9 * HOUR)
     assert cost.billed == {"Amazon Elastic Compute Cloud - Compute": pytest.approx(3.5), "EC2 - Other": 0.5}
-    (asked,) = account.calls("GetCostAndUsage")
-    assert asked["TimePeriod"] == {"Start": "2026-11-20", "End": "2026-11-21"}
-    assert asked["Filter"]["Tags"] == {"Key": "spotmpi:environment", "Values": [there.name]}
+    (query,) = account.calls("GetCostAndUsage")
+    assert query["TimePeriod"] == {"Start": "2026-11-20", "End": "2026-11-21"}
+    assert query["Filter"]["Tags"] == {"Key": "spotmpi:environment", "Values": [lab.name]}
 
 
-def test_a_machine_that_only_tells_its_nodes_name_is_known_by_it_too() -> None:
+def test_a_machine_is_also_matched_by_its_node_name() -> None:
     uses = [Use("old", "ann", "none", "ip-10-0-0-1.ec2.internal", T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
 
     bill = make_bill(LIVES, uses, CURVES, T0, T0 + 9 * HOUR)
@@ -75,66 +75,66 @@ def test_a_machine_that_only_tells_its_nodes_name_is_known_by_it_too() -> None:
     assert bill.runs[0].dollars == pytest.approx(0.40) and bill.machines[1].used == 0
 
 
-def test_where_the_bill_may_not_be_read_the_rest_is_there(
-    account: ScriptedAccount, there: environment.Environment, tmp_path: Path
+def test_without_the_right_to_read_the_bill_the_rest_is_reported(
+    account: ScriptedAccount, lab: environment.Environment, tmp_path: Path
 ) -> None:
     account.refuse("GetCostAndUsage", "AccessDeniedException")
 
-    cost = environment_cost(there, T0, Target(runs_folder=tmp_path), account.aws, T0 + 9 * HOUR)
+    cost = environment_cost(lab, T0, Target(runs_folder=tmp_path), account.aws, T0 + 9 * HOUR)
 
     assert cost.billed is None and cost.dollars == pytest.approx(2.70)
-    assert "no bill to compare with: ce:GetCostAndUsage in us-east-1 is not permitted" in cost.notes[-1]
+    assert "no AWS bill to compare with: ce:GetCostAndUsage in us-east-1 is not permitted" in cost.notes[-1]
 
 
-def test_a_colleagues_run_on_the_cluster_is_no_idle_time_and_what_nobody_held_is(
-    account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_users_run_is_no_idle_time_and_nodes_without_a_run_are(
+    account: ScriptedAccount, lab: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded(tmp_path, BIG)
+    record_run(tmp_path, BIG)
     monkeypatch.setattr(targets, "backend", lambda target: Colleagues(tmp_path))
 
-    cost = environment_cost(there, T0 - HOUR, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+    cost = environment_cost(lab, T0 - HOUR, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
 
     assert cost.bill.by("owner") == pytest.approx({"ann": 1.50, "bob": 0.20})
     assert cost.bill.total("idle") == pytest.approx(0.92)
     assert not any("count as idle" in note for note in cost.notes)
 
-    longer = environment_cost(there, T0 - 20 * HOUR, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
-    assert "runs of others that ended more than a day ago, and were never listed here until then" in longer.notes[1]
+    longer = environment_cost(lab, T0 - 20 * HOUR, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+    assert "other users' runs that ended more than a day ago, and were not listed here by then" in longer.notes[1]
 
 
-def test_a_cluster_that_cannot_be_asked_for_runs_is_said(
-    account: ScriptedAccount, there: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_unreachable_cluster_is_noted(
+    account: ScriptedAccount, lab: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(target: Target) -> None:
+    def refuse(target: Target) -> None:
         raise SpotmpiError("no route")
 
-    monkeypatch.setattr(targets, "backend", refused)
-    cost = environment_cost(there, T0, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
+    monkeypatch.setattr(targets, "backend", refuse)
+    cost = environment_cost(lab, T0, Target("lab", tmp_path), account.aws, T0 + 9 * HOUR)
     assert cost.dollars == pytest.approx(2.70) and cost.bill.total("used") == 0
-    assert "count as idle, since the cluster can't be asked: no route" in cost.notes[1]
+    assert "count as idle; reading the cluster failed: no route" in cost.notes[1]
 
 
-def test_the_command_shows_an_environment_and_how_far_the_bill_is_away(
+def test_the_command_prints_an_environments_cost_and_the_difference_to_the_bill(
     account: ScriptedAccount,
-    there: environment.Environment,
+    lab: environment.Environment,
     tmp_path: Path,
     in_process: InProcess,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recorded(tmp_path, BIG)
-    recorded(tmp_path, SMALL)
-    monkeypatch.setattr(environment, "of_stack", lambda stack: there)
+    record_run(tmp_path, BIG)
+    record_run(tmp_path, SMALL)
+    monkeypatch.setattr(environment, "of_stack", lambda stack: lab)
     monkeypatch.setattr(targets, "backend", lambda target: Colleagues(tmp_path))
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account.aws)
     monkeypatch.setattr("time.time", lambda: T0 + 9 * HOUR)
 
-    code, said, complaint = in_process("cost", "lab", "--since", "1d", "--runs", str(tmp_path))
+    code, out, err = in_process("cost", "lab", "--since", "1d", "--runs", str(tmp_path))
 
-    lines = said.splitlines()
-    assert code == 0 and lines[0].startswith(f"{there.name}: $2.70 from ")
+    lines = out.splitlines()
+    assert code == 0 and lines[0].startswith(f"{lab.name}: $2.70 from ")
     assert lines[1] == "nodes: used by runs $1.70, booting $0.08, idle $0.92"
-    assert lines[-1] == "EC2 by AWS's bill less the nodes above: $+0.80 (system nodes, whole days)"
+    assert lines[-1] == "EC2 on AWS's bill minus the nodes above: $+0.80 (system nodes, whole days)"
     assert any(line.split()[:2] == [TWO, "g5.xlarge"] and line.endswith("reclaimed") for line in lines)
-    assert "control plane, system nodes, disks, storage and traffic come on top" in complaint
-    code, _, complaint = in_process("cost", "lab", "--since", "90d")
-    assert code == 2 and "AWS tells of the last 42d at most" in complaint
+    assert "control plane, system nodes, disks, storage and traffic are not included" in err
+    code, _, err = in_process("cost", "lab", "--since", "90d")
+    assert code == 2 and "give at most 42d: AWS keeps scaling activities no longer" in err

@@ -180,7 +180,7 @@ def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_way_out(
     finding = found(account, "group gpus")
 
     assert (finding.level, finding.message) == ("error", "g5.xlarge is not offered in us-east-1a")
-    assert finding.command == "spotmpi plan --types g5.xlarge --nodes 8 --write mine"
+    assert finding.command == "spotmpi zones --types g5.xlarge --nodes 8 --write mine"
 
 
 def test_a_type_that_does_not_exist_is_an_error(account: ScriptedAccount) -> None:

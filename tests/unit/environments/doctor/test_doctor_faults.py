@@ -13,7 +13,7 @@ from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError
 from spotmpi.environments.checks.finding import Check, Finding, Subject
 from spotmpi.environments.doctor import CHECKS, doctor, examined
-from spotmpi.environments.zones.comparison import request_quota, zone_plan
+from spotmpi.environments.zones.comparison import compare_zones, request_quota
 from tests.cloud.scripted_account import NOW, SECRET, ScriptedAccount, World
 from tests.unit.environments.doctor.unbuilt import FILE_SYSTEM, found, tell
 
@@ -98,7 +98,7 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     lines, listed = outputs[0].out.splitlines(), json.loads(outputs[1].out)
     assert lines[0].split() == ["ok", "credentials", "account", "123456789012", "as", "arn:aws:sts::123456789012:x/me"]
     assert len(listed) == 17 and len([line for line in lines if not line.startswith(" ")]) == 17
-    assert (any("-> spotmpi plan --types g5.xlarge" in line for line in lines)) == (quota < 32)
+    assert (any("-> spotmpi zones --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 
 def test_the_policy_to_look_allows_what_is_asked(
@@ -108,7 +108,7 @@ def test_the_policy_to_look_allows_what_is_asked(
     account.answers["DescribeFileSystems"] = lambda region, asked: {"FileSystems": [FILE_SYSTEM]}
     account.rights.clear()
 
-    request_quota(zone_plan(["g5.xlarge"], 8, (), account.aws, NOW).rows[0], account.aws)
+    request_quota(compare_zones(["g5.xlarge"], 8, (), account.aws, NOW).rows[0], account.aws)
     doctor("mine", account.aws, tell)
     account.refuse("GetServiceQuota", "NoSuchResourceException")
     account.answers["GetAWSDefaultServiceQuota"] = lambda region, asked: {"Quota": {"Value": 5.0}}

@@ -1,4 +1,4 @@
-"""The account that plans are made for in tests."""
+"""The account whose zones tests compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas in `spotmpi plan`: open requests, new ones, families; and what an idle environment costs."""
+"""Quotas in `spotmpi zones`: pending requests, new ones, families; and the cost of an idle environment."""
 
 from __future__ import annotations
 
@@ -14,57 +14,59 @@ from spotmpi.aws.quotas import quota_code
 from spotmpi.core.errors import InputError
 from spotmpi.environments.zones.comparison import request_quota
 from tests.cloud.scripted_account import NOW, ScriptedAccount, World, increase
-from tests.unit.environments.zones.planning import planned
+from tests.unit.environments.zones.comparing import compared
 
 
-def test_open_requests_are_part_of_the_plan_and_decided_ones_are_not(account: ScriptedAccount, world: World) -> None:
+def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(
+    account: ScriptedAccount, world: World
+) -> None:
     world.pending = [
         increase("L-3819A6DF", 64, NOW - timedelta(days=3)),
         increase("L-3819A6DF", 32, NOW - timedelta(days=30), "APPROVED"),
         increase("L-3819A6DF", 96, NOW - timedelta(days=5), "CASE_OPENED"),
     ]
 
-    plan = planned(account)
+    comparison = compared(account)
 
-    assert [(each.vcpus, each.status) for each in plan.increases] == [(96, "CASE_OPENED"), (64, "PENDING")]
+    assert [(each.vcpus, each.status) for each in comparison.increases] == [(96, "CASE_OPENED"), (64, "PENDING")]
 
 
-def test_a_request_asks_for_what_runs_and_what_is_needed(account: ScriptedAccount, world: World) -> None:
+def test_a_request_is_for_running_and_needed_vcpus_together(account: ScriptedAccount, world: World) -> None:
     world.quota["L-3819A6DF"] = 8.0
     world.running["us-east-1"] = ["g5.xlarge"]
 
-    made = request_quota(planned(account).rows[0], account.aws)
+    requested = request_quota(compared(account).rows[0], account.aws)
 
-    assert made is not None and made.vcpus == 36
+    assert requested is not None and requested.vcpus == 36
     (asked,) = account.calls("RequestServiceQuotaIncrease")
     assert asked == {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF", "DesiredValue": 36.0}
 
 
-def test_nothing_is_asked_where_the_quota_suffices(account: ScriptedAccount) -> None:
-    assert request_quota(planned(account).rows[0], account.aws) is None
+def test_nothing_is_requested_where_the_quota_suffices(account: ScriptedAccount) -> None:
+    assert request_quota(compared(account).rows[0], account.aws) is None
     assert account.calls("RequestServiceQuotaIncrease") == []
 
 
-def test_a_request_that_is_open_already_is_said_in_words(account: ScriptedAccount, world: World) -> None:
+def test_an_already_open_request_gives_a_plain_error(account: ScriptedAccount, world: World) -> None:
     world.quota["L-3819A6DF"] = 0.0
     account.refuse("RequestServiceQuotaIncrease", "ResourceAlreadyExistsException")
 
-    with pytest.raises(CloudError, match="is open already; AWS takes one at a time"):
-        request_quota(planned(account).rows[0], account.aws)
+    with pytest.raises(CloudError, match="is already open; AWS accepts one at a time"):
+        request_quota(compared(account).rows[0], account.aws)
 
 
-def test_an_unknown_quota_is_not_asked_for_blindly(account: ScriptedAccount) -> None:
+def test_an_unknown_quota_is_not_requested(account: ScriptedAccount) -> None:
     account.refuse("GetServiceQuota", "AccessDeniedException")
 
     with pytest.raises(CloudError, match="quota: not permitted"):
-        request_quota(planned(account).rows[0], account.aws)
+        request_quota(compared(account).rows[0], account.aws)
 
 
 def test_a_quota_that_was_never_touched_has_its_default(account: ScriptedAccount) -> None:
     account.refuse("GetServiceQuota", "NoSuchResourceException")
     account.answers["GetAWSDefaultServiceQuota"] = lambda region, asked: {"Quota": {"Value": 5.0}}
 
-    assert planned(account).rows[0].quota == 5
+    assert compared(account).rows[0].quota == 5
 
 
 @pytest.mark.parametrize(
@@ -93,14 +95,14 @@ def test_each_family_counts_against_its_own_quota(machine: str, code: str | None
     assert quota_code(machine) == code
 
 
-def test_a_family_without_known_quota_is_planned_without_it(account: ScriptedAccount, world: World) -> None:
+def test_a_family_without_known_quota_is_compared_without_it(account: ScriptedAccount, world: World) -> None:
     world.types["trn1.2xlarge"], world.spot["trn1.2xlarge"] = (8, 0, True, False), 0.4
 
-    plan = planned(account, "trn1.2xlarge")
+    comparison = compared(account, "trn1.2xlarge")
 
-    assert plan.rows[0].quota is None and plan.rows[0].short is None
-    with pytest.raises(InputError, match="no spot quota is known for this family"):
-        request_quota(plan.rows[0], account.aws)
+    assert comparison.rows[0].quota is None and comparison.rows[0].short is None
+    with pytest.raises(InputError, match="the spot quota of this family is unknown"):
+        request_quota(comparison.rows[0], account.aws)
 
 
 def test_idle_costs_are_those_of_the_default_settings() -> None:

@@ -1,9 +1,9 @@
-"""Measures `spotmpi plan` for 10 types in 3 regions where every call to AWS takes 200 ms.
+"""Measures `spotmpi zones` for 10 types in 3 regions where every call to AWS takes 200 ms.
 
-    scripts/speed-plan [--runs 10] [--latency 0.2] [--json]
+    scripts/speed-zones [--runs 10] [--latency 0.2] [--json]
 
-Real boto3 clients check parameters and page; signing, sending and parsing are a stub that sleeps. Each run makes its
-clients anew, as a command does; importing boto3 is measured apart, in a process of its own.
+Real boto3 clients check parameters and page; signing, sending and parsing are a stub that sleeps. Each run creates its
+clients again, as a command does; importing boto3 is measured separately, in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from spotmpi.environments.zones.comparison import zone_plan
+from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.scripted_account import NOW, ScriptedAccount, World
 
 TARGET = 5.0
@@ -31,18 +31,22 @@ TYPES = tuple(
 def main() -> None:
     """Measure, and print medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=10, help="how often each is measured")
+    parser.add_argument("--runs", type=int, default=10, help="how often to measure each")
     parser.add_argument("--latency", type=float, default=0.2, help="seconds that each call takes")
     parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     options = parser.parse_args()
-    plans, imports, calls = [], [], 0
+    comparisons, imports, calls = [], [], 0
     for _ in range(options.runs):
-        seconds, calls = _plan(options.latency)
-        plans.append(seconds)
+        seconds, calls = _compare(options.latency)
+        comparisons.append(seconds)
         imports.append(_import())
-    total = statistics.median(plans) + statistics.median(imports)
+    total = statistics.median(comparisons) + statistics.median(imports)
     figures = {
-        "plan_seconds": {"median": statistics.median(plans), "least": min(plans), "most": max(plans)},
+        "comparison_seconds": {
+            "median": statistics.median(comparisons),
+            "least": min(comparisons),
+            "most": max(comparisons),
+        },
         "import_seconds": {"median": statistics.median(imports)},
         "calls": calls,
         "one_after_another_seconds": calls * options.latency,
@@ -53,23 +57,23 @@ def main() -> None:
         print(json.dumps(figures))
         return
     print(f"{len(TYPES)} types x {len(REGIONS)} regions, {calls} calls of {options.latency} s, {options.runs} runs")
-    print(f"plan    median {statistics.median(plans):.2f} s ({min(plans):.2f} to {max(plans):.2f})")
-    print(f"import  median {statistics.median(imports):.2f} s (boto3 and ours, in a new process)")
-    verdict = "met" if total < TARGET else "MISSED"
+    print(f"zones   median {statistics.median(comparisons):.2f} s ({min(comparisons):.2f} to {max(comparisons):.2f})")
+    print(f"import  median {statistics.median(imports):.2f} s (boto3 and spotmpi, in a new process)")
+    result = "met" if total < TARGET else "MISSED"
     print(
-        f"both    {total:.2f} s, target under {TARGET:.0f} s: {verdict}; "
+        f"both    {total:.2f} s, target under {TARGET:.0f} s: {result}; "
         f"one call after another: {calls * options.latency:.1f} s"
     )
 
 
-def _plan(latency: float) -> tuple[float, int]:
+def _compare(latency: float) -> tuple[float, int]:
     account = ScriptedAccount()
     _world().script(account)
     account.delay = latency
     begin = time.perf_counter()
-    plan = zone_plan(TYPES, 8, REGIONS, account.aws, NOW)
+    comparison = compare_zones(TYPES, 8, REGIONS, account.aws, NOW)
     seconds = time.perf_counter() - begin
-    assert len(plan.rows) == len(TYPES) * 12 and not plan.unknown
+    assert len(comparison.rows) == len(TYPES) * 12 and not comparison.unknown
     return seconds, len(account.asked)
 
 
@@ -89,7 +93,7 @@ def _world() -> World:
 def _import() -> float:
     begin = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-c", "import boto3, spotmpi.environments.zones.comparison, spotmpi.cli.zone_table"],
+        [sys.executable, "-c", "import boto3, spotmpi.environments.zones.comparison, spotmpi.cli.zones"],
         check=True,
     )
     return time.perf_counter() - begin

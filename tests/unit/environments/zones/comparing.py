@@ -1,0 +1,18 @@
+"""Comparisons of zones in the account whose answers a test scripts."""
+
+from __future__ import annotations
+
+from spotmpi.environments.zones.comparison import ZoneComparison, compare_zones
+from spotmpi.environments.zones.rows import Row
+from tests.cloud.scripted_account import NOW, ScriptedAccount
+
+BOTH = ("us-east-1", "us-west-2")
+
+
+def compared(account: ScriptedAccount, *types: str, nodes: int = 8, regions: tuple[str, ...] = ()) -> ZoneComparison:
+    return compare_zones(types or ("g5.xlarge",), nodes, regions, account.aws, NOW)
+
+
+def row(comparison: ZoneComparison, zone: str, machine: str = "g5.xlarge") -> Row:
+    (match,) = (each for each in comparison.rows if (each.zone, each.type) == (zone, machine))
+    return match

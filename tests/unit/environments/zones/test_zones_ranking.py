@@ -1,0 +1,169 @@
+"""`spotmpi zones`: each column, the order, and why each row ranks where it does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.cloud.scripted_account import ScriptedAccount, World
+from tests.unit.environments.zones.comparing import BOTH, compared, row
+
+
+def test_every_column_of_a_row_is_what_aws_answered(account: ScriptedAccount, world: World) -> None:
+    world.scores["g5.xlarge"] = {"use1-az6": 9}
+    world.quota["L-3819A6DF"] = 30.0
+    world.running["us-east-1"] = ["g4dn.xlarge", "c6i.xlarge"]
+
+    match = row(compared(account, nodes=8), "us-east-1a")
+
+    assert (match.region, match.zone_id, match.offered, match.gpus) == ("us-east-1", "use1-az6", True, 1)
+    assert (match.spot, match.spot_low, match.spot_high) == (0.4, 0.4, 0.8)
+    assert match.on_demand == 1.006 and match.saving == pytest.approx(1 - 0.4 / 1.006)
+    assert match.score == 9
+    assert (match.quota_code, match.quota, match.running, match.needed) == ("L-3819A6DF", 30, 4, 32)
+    assert (match.short, match.nodes_today) == (6, 6)
+    assert (match.placement_group, match.efa, match.one_zone) == (True, False, True)
+    assert match.busy == pytest.approx(match.idle + 8 * (0.4 + 0.005 + 100 * 0.08 / 730))
+    assert match.gaps == {} and match.lost == ""
+
+
+def test_there_is_a_row_for_each_type_and_zone_of_each_region(account: ScriptedAccount) -> None:
+    comparison = compared(account, "g5.xlarge", "g4dn.xlarge", regions=BOTH)
+
+    zones = {"us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b"}
+    assert {(each.type, each.zone) for each in comparison.rows} == {
+        (machine, zone) for machine in ("g5.xlarge", "g4dn.xlarge") for zone in zones
+    }
+    assert len(comparison.rows) == 10
+
+
+def test_the_first_row_has_no_reason_and_every_other_one_has(account: ScriptedAccount) -> None:
+    first, *rest = compared(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge", regions=BOTH).rows
+
+    assert first.lost == "" and len(rest) == 14 and all(each.lost for each in rest)
+
+
+def test_a_zone_that_lacks_the_type_comes_last(account: ScriptedAccount, world: World) -> None:
+    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    world.not_offered.add(("g5.xlarge", "us-east-1a"))
+
+    first, last = compared(account).rows
+
+    assert (first.zone, last.zone) == ("us-east-1b", "us-east-1a")
+    assert last.lost == "g5.xlarge is not offered in us-east-1a" and last.offered is False
+
+
+def test_scores_are_matched_by_zone_id(account: ScriptedAccount, world: World) -> None:
+    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    world.scores["g5.xlarge"] = {"use1-az6": 2, "use1-az1": 8}
+
+    first, last = compared(account).rows
+
+    assert (first.zone, last.zone) == ("us-east-1b", "us-east-1a")
+    assert last.lost == "placement score 2, the first row has 8"
+
+
+def test_a_more_expensive_zone_ranks_lower(account: ScriptedAccount, world: World) -> None:
+    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    world.spot_there["g5.xlarge", "us-east-1a"] = 0.5
+
+    first, last = compared(account).rows
+
+    assert first.zone == "us-east-1b" and last.lost == "$0.1000/h more per node (+25%)"
+
+
+def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not(
+    account: ScriptedAccount, world: World
+) -> None:
+    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    world.spot_there["g5.xlarge", "us-east-1a"] = 0.5
+    world.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 7}
+    assert compared(account).rows[0].zone == "us-east-1b"
+
+    world.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 3}
+    assert compared(account).rows[0].zone == "us-east-1a"
+
+
+def test_a_zone_without_one_zone_storage_ranks_lower(account: ScriptedAccount, world: World) -> None:
+    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az9"}
+
+    first, last = compared(account).rows
+
+    assert (first.zone, last.zone) == ("us-east-1a", "us-east-1b")
+    assert last.one_zone is False and last.lost == "no EFS One Zone storage in the zone"
+
+
+def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: ScriptedAccount, world: World) -> None:
+    world.spot_there = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
+
+    comparison = compared(account)
+
+    assert [each.zone for each in comparison.rows] == ["us-east-1c", "us-east-1a", "us-east-1b"]
+    assert comparison.rows[-1].eks is False and comparison.rows[-1].lost == "EKS does not support use1-az3"
+    assert [each.second_zones for each in comparison.rows] == [
+        ("us-east-1a",),
+        ("us-east-1c",),
+        ("us-east-1c", "us-east-1a"),
+    ]
+
+
+def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account: ScriptedAccount) -> None:
+    comparison = compared(account, "t3.xlarge", "g5.xlarge")
+
+    assert comparison.rows[0].type == "g5.xlarge"
+    assert row(comparison, "us-east-1a", "t3.xlarge").lost == "no cluster placement groups"
+
+
+def test_a_short_quota_ranks_lower_with_the_missing_amount(account: ScriptedAccount, world: World) -> None:
+    world.quota = {"L-3819A6DF": 4.0}
+
+    comparison = compared(account, "t3.xlarge", "g5.xlarge")
+
+    lost = row(comparison, "us-east-1a", "g5.xlarge")
+    assert comparison.rows[0].type == "t3.xlarge" and lost.nodes_today == 1 and lost.short == 28
+    assert lost.lost == "spot quota 4 vCPUs, 0 in use, 32 needed: --request-quota requests more"
+
+
+def test_a_type_without_spot_price_in_a_week_ranks_lower(account: ScriptedAccount, world: World) -> None:
+    del world.spot["g4dn.xlarge"]
+
+    comparison = compared(account, "g5.xlarge", "g4dn.xlarge")
+
+    assert row(comparison, "us-east-1a", "g4dn.xlarge").lost == "no spot price in the last 7 days"
+    assert row(comparison, "us-east-1a", "g4dn.xlarge").busy is None
+
+
+def test_only_spot_machines_that_run_are_counted_against_the_quota(account: ScriptedAccount) -> None:
+    compared(account)
+
+    (asked,) = account.calls("DescribeInstances")
+    assert {each["Name"]: each["Values"] for each in asked["Filters"]} == {
+        "instance-lifecycle": ["spot"],
+        "instance-state-name": ["pending", "running"],
+    }
+
+
+def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(account: ScriptedAccount) -> None:
+    compared(account, "g5.xlarge", "g4dn.xlarge", nodes=5, regions=BOTH)
+
+    asked = account.calls("GetSpotPlacementScores")
+    assert sorted(each["InstanceTypes"][0] for each in asked) == ["g4dn.xlarge", "g5.xlarge"]
+    assert all(each["SingleAvailabilityZone"] and each["TargetCapacity"] == 5 for each in asked)
+    assert all(each["RegionNames"] == list(BOTH) for each in asked)
+
+
+def test_calls_are_in_flight_together(account: ScriptedAccount, world: World) -> None:
+    together = threading.Barrier(4, timeout=20)
+    usual = account.answers["GetProducts"]
+
+    def answer(region: str, asked: Mapping[str, Any]) -> Any:
+        together.wait()  # breaks, and the price is lost, unless four calls wait here at once
+        return usual(region, asked)
+
+    account.answers["GetProducts"] = answer
+    comparison = compared(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge")
+
+    assert len(account.calls("GetProducts")) == 4 and comparison.rows[0].on_demand is not None

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import cost_limit, hardware, protocol, record, repeated_losses
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, Outcome
 from .progress import Progress
-
-_FINAL_STATE = {SUCCEEDED: record.SUCCEEDED, STOPPED: record.STOPPED}
+from .run_outcome import run_outcome
 
 
 class AttemptHistory:
@@ -136,7 +135,7 @@ class AttemptHistory:
 
     def finish(self, outcome: Outcome) -> None:
         """Write the summary and the run's last event."""
-        state = _FINAL_STATE.get(outcome.cause, record.FAILED)
+        state = run_outcome(cause=outcome.cause) or record.FAILED
         self.record.summary(self._summary(state, outcome))
         self.record.event(state, reason=outcome.reason, **self._counts())
 

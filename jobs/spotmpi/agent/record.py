@@ -36,6 +36,7 @@ FAILED = "failed"
 STOPPED = "stopped"
 GAP = "gap"  # only followers see one: how much they missed, in ``size``
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
+LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a full disk says
 

@@ -68,7 +68,7 @@ def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> I
             say(f"runs without a recorded end in {target} are kept, since it cannot be asked: {error}")
             yield state
             continue
-        if told.state == reader.LOST and target.context is None:
+        if told.state == record.LOST and target.context is None:
             say(f"{state.id} is kept: its record does not say in which cluster it is; delete {state.folder} yourself")
             told = state
         yield told

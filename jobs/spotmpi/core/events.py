@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from spotmpi.agent.record import LINE, TERMINAL
+from spotmpi.agent.record import LINE, LOST, TERMINAL
 
 
 @dataclass(frozen=True)
 class Event:
     """One thing that happened.
 
-    ``kind`` is one of submitted, waiting, started, line, metric, interrupted, restarted, succeeded, failed, stopped.
+    ``kind`` is one of submitted, waiting, started, line, metric, interrupted, restarted, succeeded, failed, stopped,
+    lost, gap.
     ``time`` is in Unix seconds. Lines carry ``node`` and ``number`` (from 1, in that attempt and node) and in
     ``values`` rank, stream and text; metrics carry what the program reported; the others a reason where there is one.
     """
@@ -29,7 +30,7 @@ class Event:
     @property
     def terminal(self) -> bool:
         """Whether the run has ended with this event."""
-        return self.kind in TERMINAL
+        return self.kind in (*TERMINAL, LOST)
 
     @property
     def reason(self) -> str | None:

@@ -13,6 +13,7 @@ from spotmpi.runs import pod_output
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.agent import record
+from spotmpi.agent.run_outcome import run_outcome
 
 _CHUNK = 1 << 17  # bytes read from one file before the events found are handed on
 _QUICK, _CALM = 0.02, 0.2  # seconds between looks: just after something happened, and later
@@ -26,7 +27,7 @@ def folder_events(
 ) -> Iterator[Event]:
     """All events of the run in order of time; with *follow*, those to come too, until it ends.
 
-    A run whose supervisor is gone without an end gives a last ``failed`` event that says so. Memory does not grow
+    A run whose supervisor died without recording an end gives a last ``lost`` event. Memory does not grow
     with the length of the logs. Lines that are no record of ours, as a crash can leave them, are passed over.
     """
     merged = _Merged(paths, follow)
@@ -51,8 +52,8 @@ def folder_events(
             return
         if not follow:
             return
-        if not was_alive and not count:
-            yield _lost(paths)
+        if not count and run_outcome(writer_alive=was_alive) == record.LOST:
+            yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths)})
             return
         quiet = 0 if count else quiet + 1
         sleep(_QUICK if quiet < 50 else _CALM)
@@ -65,13 +66,6 @@ def folder_records(paths: RunPaths) -> Iterator[Event]:
         while tail.fill():
             yield from tail.entries
             tail.entries.clear()
-
-
-def _lost(paths: RunPaths) -> Event:
-    reason = f"its supervisor is gone without an end; continue with `spotmpi run --resume {paths.id}`"
-    if not paths.events.exists():
-        reason = f"its folder {paths.folder} was deleted"
-    return Event(time.time(), record.FAILED, values={"reason": reason})
 
 
 class _Merged:

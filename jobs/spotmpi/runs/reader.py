@@ -17,11 +17,11 @@ from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun, inp
 from spotmpi.core.names import KUBERNETES, RunPaths
 from spotmpi.agent import protocol
 from spotmpi.agent import record
+from spotmpi.agent.run_outcome import run_outcome
 from spotmpi.agent.supervisor import LOCK
 
 LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
 RUNNING = "running"
-LOST = "lost"
 ELSEWHERE = "elsewhere"
 UNKNOWN = "unknown"
 _END = 1 << 17  # bytes
@@ -55,7 +55,7 @@ class RunState:
     @property
     def over(self) -> bool:
         """Whether nothing more will happen by itself."""
-        return self.state in record.TERMINAL or self.state == LOST
+        return self.state in record.TERMINAL or self.state == record.LOST
 
 
 def find(run: str, runs_folder: Path) -> RunPaths:
@@ -209,8 +209,8 @@ def state(paths: RunPaths) -> RunState:
             }
             values["scalars"] = {**values.get("scalars", {}), **scalars}
     found = RunState(**values)
-    if found.state not in record.TERMINAL and not alive(paths):
-        # The supervisor lets go of the run just after its last event: look again before calling it lost.
+    if run_outcome(recorded=found.state, writer_alive=alive(paths)) == record.LOST:
+        # The supervisor releases the run just after its last event: look again before calling it lost.
         return found if _last_event(paths) in record.TERMINAL else RunState(**values | _without_end(paths))
     return found
 
@@ -218,8 +218,15 @@ def state(paths: RunPaths) -> RunState:
 def _without_end(paths: RunPaths) -> dict[str, Any]:
     """State and reason of a run that has no end and no writer on this machine."""
     if (target := cluster_of(paths)) is None:
-        return {"state": LOST}
+        return {"state": record.LOST, "reason": lost_reason(paths)}
     return {"state": ELSEWHERE, "reason": f"it is in {target}; `spotmpi status {paths.id}` asks there"}
+
+
+def lost_reason(paths: RunPaths) -> str:
+    """Why a local run is lost, and the remedy."""
+    if not paths.events.exists():
+        return f"its folder {paths.folder} was deleted"
+    return f"its supervisor died without recording an end; continue with `spotmpi run --resume {paths.id}`"
 
 
 def earlier_attempts(paths: RunPaths) -> int:

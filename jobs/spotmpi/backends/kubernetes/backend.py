@@ -154,7 +154,7 @@ class KubernetesBackend:
         found, api = reader.state(paths), self._api()
         if found.state != reader.ELSEWHERE or reader.cluster_of(paths) not in _targets(api):
             return found
-        return replace(found, state=reader.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
+        return replace(found, state=record.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
 
     def _looked_at(self, run: str, jobset: Object) -> reader.RunState:
         """The state of a run that the cluster has; its copy alone cannot know that somebody carries it on."""

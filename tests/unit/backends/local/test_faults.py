@@ -76,7 +76,7 @@ def test_a_follower_tells_that_the_supervisor_is_gone(here: Somewhere) -> None:
 
     last = list(events)[-1]
 
-    assert last.kind == "failed" and f"--resume {run}" in (last.reason or "")
+    assert last.kind == "lost" and f"--resume {run}" in (last.reason or "")
 
 
 def test_sigterm_to_the_supervisor_is_notice_checkpoint_and_an_end_that_can_be_continued(here: Somewhere) -> None:

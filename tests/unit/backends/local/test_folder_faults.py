@@ -68,7 +68,7 @@ def test_a_run_whose_folder_is_deleted_ends_and_its_follower_says_why(here: Some
     paths.folder.rename(paths.folder.with_name("moved away"))
 
     last = list(events)[-1]
-    assert last.kind == "failed" and "was deleted" in (last.reason or "")
+    assert last.kind == "lost" and "was deleted" in (last.reason or "")
     wait_until(lambda: not living.of_run(run) and not living.supervisors(paths.folder))
     assert not paths.events.exists()
 

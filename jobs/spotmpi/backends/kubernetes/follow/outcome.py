@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from spotmpi.agent import protocol, record
+from spotmpi.agent.run_outcome import run_outcome
 from spotmpi.backends.kubernetes.follow.start_limit import unix
 from spotmpi.backends.kubernetes.follow.state import node_of
 from spotmpi.core.events import Event
@@ -23,11 +24,12 @@ def ended(condition: Object, failures: int) -> Event:
     """The end of a run, which may fail *failures* times, as a condition of its JobSet tells it."""
     told = condition.get("lastTransitionTime")
     moment = unix(told) if told else time.time()  # whoever looks days later is not who ended it
-    if condition["type"] == "Completed":
-        return Event(moment, record.SUCCEEDED)
+    outcome = run_outcome(condition=condition["type"]) or record.FAILED
+    if outcome == record.SUCCEEDED:
+        return Event(moment, outcome)
     used_up = condition.get("reason") == "ReachedMaxRestarts"
     reason = f"limits.failures = {failures} is used up" if used_up else condition.get("message", "failed")
-    return Event(moment, record.FAILED, values={"reason": reason, "used_up": used_up})
+    return Event(moment, outcome, values={"reason": reason, "used_up": used_up})
 
 
 class ExitDiagnosis:

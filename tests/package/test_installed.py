@@ -1,0 +1,71 @@
+"""spotmpi as its users have it: installed from a wheel, in a folder that knows no checkout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import spotmpi
+from spotmpi.runs import reader
+from tests.package.conftest import Installed
+
+SCRIPT = """\
+import pathlib, sys, time
+import json  # of the standard library: nothing of the command line's environment is needed
+for step in range(1, 4):
+    print(f"step {step} loss {1 / step}", flush=True)
+print("prefix", sys.prefix)
+"""
+
+pytestmark = [pytest.mark.images, pytest.mark.smoke, pytest.mark.timeout(900)]
+
+
+def test_it_says_its_version_and_lists_its_commands(installed: Installed) -> None:
+    assert installed.spotmpi("--version").stdout == f"spotmpi {spotmpi.__version__}\n"
+    shown = installed.spotmpi("--help")
+    assert shown.returncode == 0 and "bench" in shown.stdout
+
+
+def test_a_script_of_the_users_own_runs_by_a_spec_that_init_writes(installed: Installed) -> None:
+    folder = installed.folder / "own"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+
+    assert installed.spotmpi("init", folder=folder).stdout == "job.toml\n"
+    done = installed.spotmpi("run", "job.toml", "--set", "metrics.pattern=step (?P<iteration>\\d+)", folder=folder)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[2] == "step 3 loss 0.3333333333333333"
+    (run,) = reader.every(folder / "runs")
+    assert json.loads(run.summary.read_text())["work"]["spotmpi"] == spotmpi.__version__
+    assert sum(1 for _ in reader.lines(run.metrics)) == 3
+
+
+def test_digits_trains_under_mpirun_and_gets_a_report(installed: Installed) -> None:
+    folder = installed.folder / "digits"
+    folder.mkdir()
+
+    assert installed.spotmpi("init", "--example", "digits", folder=folder).stdout == "digits.toml\n"
+    args = 'args=["--global-batch", "64", "--iterations", "30"]'
+    done = installed.spotmpi("bench", "digits.toml", "--nodes", "1,2", "--repeats", "1", "--set", args, folder=folder)
+
+    assert done.returncode == 0, done.stderr
+    assert list(folder.glob("runs/sweeps/*/report/report.html"))
+    plan = json.loads(next(folder.glob("runs/*/plan.yaml")).read_text())
+    source = Path(plan["environment"]["PYTHONPATH"])
+    assert [path.name for path in source.iterdir()] == ["spotmpi"]  # and not all of site-packages
+    assert plan["work"]["code"]["commit"] is None
+
+
+def test_an_unknown_stack_names_the_way_to_a_project(installed: Installed, tmp_path: Path) -> None:
+    done = installed.spotmpi("doctor", "lab", folder=tmp_path)
+
+    assert done.returncode == 2 and "spotmpi init --environment lab" in done.stderr
+
+
+def test_the_environment_is_not_this_one(installed: Installed) -> None:
+    assert not installed.environment.is_relative_to(sys.prefix)
+    assert not list(installed.environment.rglob("pulumi_aws"))

@@ -63,7 +63,7 @@ def test_digits_trains_under_mpirun_and_gets_a_report(installed: Installed) -> N
 def test_an_unknown_stack_names_the_way_to_a_project(installed: Installed, tmp_path: Path) -> None:
     done = installed.spotmpi("doctor", "lab", folder=tmp_path)
 
-    assert done.returncode == 2 and "spotmpi init --environment lab" in done.stderr
+    assert done.returncode == 2 and "`spotmpi init --environment NAME` writes one" in done.stderr
 
 
 def test_the_environment_is_not_this_one(installed: Installed) -> None:

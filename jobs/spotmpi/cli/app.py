@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from spotmpi import __version__
 from spotmpi.cli import (
     bench,
     clean,
@@ -66,8 +67,17 @@ app.add_typer(data.app, name="data")
 app.command("clean")(clean.command)
 
 
+def _print_version(requested: bool) -> None:
+    if requested:
+        print(f"spotmpi {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+    ),
     debug: bool = typer.Option(False, "--debug", help="Show a traceback where something fails."),
 ) -> None:
     """Options before the command hold for every command; --debug is read in `spotmpi.cli.main`."""

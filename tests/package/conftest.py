@@ -49,9 +49,13 @@ class Installed:
 
 
 def _build(kind: str, folder: Path) -> Path:
-    # With the locked hatchling of this environment: nothing is fetched.
-    command = [find_uv(), "build", "--quiet", "--no-build-isolation", "--python", sys.executable, f"--{kind}"]
-    subprocess.run([*command, "--out-dir", str(folder), str(REPOSITORY)], check=True)
+    """A distribution of this checkout, or what SPOTMPI_DIST, a folder, holds already."""
+    if built := os.environ.get("SPOTMPI_DIST"):
+        folder = Path(built)
+    else:
+        # With the locked hatchling of this environment: nothing is fetched.
+        command = [find_uv(), "build", "--quiet", "--no-build-isolation", "--python", sys.executable, f"--{kind}"]
+        subprocess.run([*command, "--out-dir", str(folder), str(REPOSITORY)], check=True)
     (file,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
     return file
 

@@ -62,7 +62,7 @@ def test_the_metadata_names_version_license_and_readme(metadata: Message, conten
     assert metadata["License-Expression"] == "Apache-2.0"
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in contents)
     assert metadata["Requires-Python"] == ">=3.11"
-    assert metadata.get_payload().startswith("# spotmpi")
+    assert str(metadata.get_payload()).startswith("# spotmpi")
     assert set(metadata.get_all("Provides-Extra", [])) == {"environments", "dev"}
 
 
@@ -80,8 +80,10 @@ def imported(folder: Path) -> set[str]:
 
 def test_what_the_code_imports_is_required(metadata: Message) -> None:
     requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
-    base = {canonicalize_name(each.name) for each in requirements if each.marker is None}
-    program = {canonicalize_name(each.name) for each in requirements if 'extra == "environments"' in str(each.marker)}
+    base: set[str] = {canonicalize_name(each.name) for each in requirements if each.marker is None}
+    program: set[str] = {
+        canonicalize_name(each.name) for each in requirements if 'extra == "environments"' in str(each.marker)
+    }
     distributions = packages_distributions()
 
     def undeclared(folder: str, declared: set[str], others: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]

@@ -25,7 +25,7 @@ RUN_ELSEWHERE = {
     ),
     "spotmpi image push chainermn --to REGISTRY/chainermn": "tests/unit/images/test_build.py",
     "spotmpi run jobs/examples/digits.toml --on kubernetes --nodes 2 --set kubernetes.image=REFERENCE": "tests/cluster",
-    "spotmpi drill ID --node 1 --how evict": "tests/cluster",
+    "spotmpi drill ID --node 1 --fault evict": "tests/cluster",
     "spotmpi logs -f ID": "tests/cluster",
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
     "spotmpi zones --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/unit/environments/zones/test_zones_command.py",

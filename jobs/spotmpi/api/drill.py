@@ -1,4 +1,4 @@
-"""A fault on purpose: cause one in a running run and measure what it cost."""
+"""Fault injection: cause a fault in a running run and measure its recovery."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.runs.reader import RunState
 
-HOW = ("evict", "delete", "kill")
+FAULTS = ("evict", "delete", "kill")
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a fault cost a run; seconds count from the moment it was caused, as whoever follows the run sees it."""
+    """What a fault cost a run; seconds count from the injection, by the clock of whoever follows the run."""
 
     run: str
     node: int
-    how: str
-    cause: str  # interrupted or failed, in the words of the run
+    how: str  # one of FAULTS
+    cause: str  # interrupted or failed, as the run reports it
     lost_iterations: int
     detected: float  # until the attempt had ended
     rescheduled: float  # until the next attempt started
@@ -37,48 +37,48 @@ class Recovery:
         )
 
 
-class _Watch:
-    """Follows a run from the fault to the first iteration after it.
+class _RecoveryTimer:
+    """Injects the fault at the next iteration and measures the run until the first iteration after it.
 
     Times are those at which events come in, by one *clock* of this machine: those that events carry are of other
     clocks, and after the fault perhaps of another machine's than before.
     """
 
-    def __init__(self, strike: Callable[[], None], clock: Callable[[], float]) -> None:
-        self._strike = strike
+    def __init__(self, inject: Callable[[], None], clock: Callable[[], float]) -> None:
+        self._inject = inject
         self._clock = clock
-        self._struck: float | None = None
+        self._injected: float | None = None
         self._last = 0
-        self._marks: dict[str, Any] = {}
+        self._times: dict[str, Any] = {}
 
     @property
-    def has_struck(self) -> bool:
-        """Whether the run got so far that the fault was caused."""
-        return self._struck is not None
+    def injected(self) -> bool:
+        """Whether the fault was injected."""
+        return self._injected is not None
 
-    def take(self, event: Event) -> dict[str, Any] | None:
-        """The marks of the recovery once it is complete, else None."""
+    def update(self, event: Event) -> dict[str, Any] | None:
+        """The times of the recovery once it is complete, else None."""
         iteration = event.values.get("iteration") if event.kind == record.METRIC else None
         trained = iteration is not None and event.values.get("kind") == protocol.METRIC
-        if self._struck is None:
+        if self._injected is None:
             if trained:
                 self._last = int(iteration or 0)
-                self._struck = self._clock()
-                self._strike()
+                self._injected = self._clock()
+                self._inject()
             return None
-        return self._after(event, trained, self._clock() - self._struck)
+        return self._recovery(event, trained, self._clock() - self._injected)
 
-    def _after(self, event: Event, trained: bool, since: float) -> dict[str, Any] | None:
-        if "ended" not in self._marks and trained:
+    def _recovery(self, event: Event, trained: bool, since: float) -> dict[str, Any] | None:
+        if "ended" not in self._times and trained:
             self._last = max(self._last, int(event.values["iteration"]))
         if event.kind == record.RESTARTED:
-            self._marks |= {"ended": since, "cause": event.reason or "no reason given"}
-        elif event.kind == record.STARTED and "ended" in self._marks:
-            self._marks.setdefault("started", since)
+            self._times |= {"ended": since, "cause": event.reason or "no reason given"}
+        elif event.kind == record.STARTED and "ended" in self._times:
+            self._times.setdefault("started", since)
         elif event.kind == record.METRIC and event.values.get("kind") == protocol.RESUMED:
-            self._marks["from"] = int(event.values.get("iteration") or 0)
-        elif trained and "started" in self._marks:
-            return {**self._marks, "first": since, "lost": max(self._last - self._marks.get("from", 0), 0)}
+            self._times["from"] = int(event.values.get("iteration") or 0)
+        elif trained and "started" in self._times:
+            return {**self._times, "first": since, "lost": max(self._last - self._times.get("from", 0), 0)}
         return None
 
 
@@ -86,31 +86,31 @@ def drill(
     backend: Backend,
     run: str,
     node: int,
-    how: str,
+    fault: str,
     watch: Callable[[Event], None] = lambda event: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovery:
-    """Strike *node* of a training run and follow it to the first iteration of its next attempt.
+    """Inject *fault* into *node* of a training run and follow it to the first iteration of its next attempt.
 
     Raises:
-        InputError: *how* is none of evict, delete and kill.
-        SpotmpiError: the run ended before it could be struck, or before it had recovered.
+        InputError: *fault* is none of evict, delete and kill.
+        SpotmpiError: the run ended before the fault was injected, or before it had recovered.
     """
-    if how not in HOW:
-        raise input_error("--how", how, f"use one of: {', '.join(HOW)}")
-    known = backend.state(run)
-    it = _Watch(lambda: backend.inject_fault(run, node, how), clock)
-    marks = _followed(_live(backend.events(run, True), known), it, watch)
-    if marks is None and not it.has_struck:
-        raise SpotmpiError(f"run {run} has ended and was not struck: a drill needs one that trains")
-    if marks is None:
-        raise SpotmpiError(f"run {run} ended before it had recovered; `spotmpi status {run}` says how")
-    return Recovery(run, node, how, marks["cause"], marks["lost"], marks["ended"], marks["started"], marks["first"])
+    if fault not in FAULTS:
+        raise input_error("--fault", fault, f"use one of: {', '.join(FAULTS)}")
+    before = backend.state(run)
+    timer = _RecoveryTimer(lambda: backend.inject_fault(run, node, fault), clock)
+    times = _follow(_new_events(backend.events(run, True), before), timer, watch)
+    if times is None and not timer.injected:
+        raise SpotmpiError(f"run {run} has ended, no fault was injected: a drill needs a run that trains")
+    if times is None:
+        raise SpotmpiError(f"run {run} ended before it had recovered; `spotmpi status {run}` shows why")
+    return Recovery(run, node, fault, times["cause"], times["lost"], times["ended"], times["started"], times["first"])
 
 
-def _live(events: Iterable[Event], known: RunState) -> Iterator[Event]:
-    """The events after the newest iteration that is *known*: what is past cannot be struck."""
-    newest = known.scalars.get("t")
+def _new_events(events: Iterable[Event], before: RunState) -> Iterator[Event]:
+    """The events after the newest iteration of the state *before*: a fault cannot be injected into the past."""
+    newest = before.scalars.get("t")
     for event in events:
         if newest is None:
             yield event
@@ -118,10 +118,10 @@ def _live(events: Iterable[Event], known: RunState) -> Iterator[Event]:
             newest = None
 
 
-def _followed(events: Iterable[Event], it: _Watch, watch: Callable[[Event], None]) -> dict[str, Any] | None:
+def _follow(events: Iterable[Event], timer: _RecoveryTimer, watch: Callable[[Event], None]) -> dict[str, Any] | None:
     for event in events:
         watch(event)
-        marks = it.take(event)
-        if marks is not None:
-            return marks
+        times = timer.update(event)
+        if times is not None:
+            return times
     return None

@@ -129,15 +129,15 @@ def stop(run: str, now: bool = False, wait: bool = True, on: TargetLike = None) 
 def drill(
     run: str,
     node: int = 0,
-    how: str = "evict",
+    fault: str = "evict",
     on: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
 ) -> Recovery:
-    """Cause a fault (evict, delete, kill) at a node of a training run; what its recovery cost."""
+    """Inject a fault (evict, delete, kill) into a node of a training run; what its recovery cost."""
     from spotmpi.api.drill import drill
 
     backend = targets.backend_of(run, on)
-    return drill(backend, backend.state(run).id, node, how, watch)
+    return drill(backend, backend.state(run).id, node, fault, watch)
 
 
 def shell_command(run: str, node: int = 0, on: TargetLike = None) -> Sequence[str]:

@@ -1,70 +1,122 @@
-"""The command line: one small file per command, found by its name."""
+"""The command line: a table of commands, each in a file of its own that is imported when it is asked for."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any, NamedTuple
+
 import typer
+from typer.core import TyperGroup
 
 from spotmpi import __version__
-from spotmpi.cli import (
-    bench,
-    clean,
-    cost,
-    data,
-    doctor,
-    down,
-    drill,
-    image,
-    init,
-    list_runs,
-    logs,
-    nodes,
-    predict,
-    pull,
-    report,
-    run,
-    scale,
-    shell,
-    status,
-    stop,
-    tensorboard,
-    up,
-    upgrade,
-    zones,
-)
+
+
+class Entry(NamedTuple):
+    """A command in the list of ``spotmpi --help``: its module in this folder, and the first sentence of its help."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "init": Entry("init", "Write a commented job spec to start from."),
+    "run": Entry("run", "Run a job, follow it and record it."),
+    "bench": Entry(
+        "bench",
+        "Measure a job over node counts and variants, or a study, report it, and exit 1 if any trial is missing.",
+    ),
+    "report": Entry(
+        "report",
+        "Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown, JSON and CSV.",
+    ),
+    "predict": Entry(
+        "predict",
+        "Predict iterations/s, time and money on other node counts from a sweep, with what the model misses by.",
+    ),
+    "list": Entry("list_runs", "List runs, oldest first."),
+    "status": Entry("status", "Show a run's state, progress and attempts."),
+    "logs": Entry("logs", "Print a run's output from its first line on."),
+    "stop": Entry("stop", "Stop a run after a checkpoint and wait until it has ended."),
+    "drill": Entry("drill", "Inject a fault into a run and measure its recovery."),
+    "pull": Entry("pull", "Copy a run's model, checkpoints and records to this machine."),
+    "tensorboard": Entry("tensorboard", "Show a run's curves in TensorBoard, also while it runs."),
+    "shell": Entry("shell", "Open a shell in the pod of a node."),
+    "up": Entry(
+        "up", "Build an environment, push images and run something small; the same command goes on where one stopped."
+    ),
+    "upgrade": Entry(
+        "upgrade",
+        "Upgrade control plane, add-ons and idle nodes by one minor version, after a preview; the same command goes "
+        "on.",
+    ),
+    "down": Entry(
+        "down", "Stop runs, take an environment down, and list what still bills; exit 1 when that is anything."
+    ),
+    "zones": Entry(
+        "zones",
+        "Compare zones and types for spot nodes: price, placement score, quota, and why each ranks below the first.",
+    ),
+    "doctor": Entry(
+        "doctor", "Check account, tools, quota, leftovers and a live environment; exit 1 when something is an error."
+    ),
+    "cost": Entry(
+        "cost", "Show what a run's nodes cost while it held them, or an environment's nodes by run, user and team."
+    ),
+    "nodes": Entry(
+        "nodes", "List a cluster's nodes: type, zone, placement group, CPU, memory, GPUs, driver, and the runs on them."
+    ),
+    "scale": Entry(
+        "scale", "Keep nodes of an environment ready between runs; AWS releases them by itself when the time is over."
+    ),
+    "clean": Entry("clean", "List runs that ended long ago, and delete their records."),
+    "image": Entry("image", "Build and push images."),
+    "data": Entry("data", "Push, list and pull data sets on the shared storage."),
+}
+
+
+class CommandTable(TyperGroup):
+    """The commands of `COMMANDS`; listing them imports none of their modules."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Every command's name, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, or None."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
+            commands = getattr(module, "app", None) or _single(cmd_name, module.command)
+            self.add_command(typer.main.get_command(commands), cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names; an unknown one gets typer's error with the nearest names."""
+        if args[0] not in COMMANDS:
+            for name in COMMANDS:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands for ``--help``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+def _single(name: str, function: Any) -> typer.Typer:
+    single = typer.Typer(rich_markup_mode=None, add_completion=False)
+    single.command(name)(function)
+    return single
+
 
 app = typer.Typer(
     name="spotmpi",
+    cls=CommandTable,
     help="Cheap distributed training, from a laptop to hundreds of spot GPUs.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-app.command("init")(init.command)
-app.command("run", context_settings={"allow_interspersed_args": True})(run.command)
-app.command("bench")(bench.command)
-app.command("report")(report.command)
-app.command("predict")(predict.command)
-app.command("list")(list_runs.command)
-app.command("status")(status.command)
-app.command("logs")(logs.command)
-app.command("stop")(stop.command)
-app.command("drill")(drill.command)
-app.command("pull")(pull.command)
-app.command("tensorboard")(tensorboard.command)
-app.command("shell")(shell.command)
-app.add_typer(image.app, name="image")
-app.command("up")(up.command)
-app.command("upgrade")(upgrade.command)
-app.command("down")(down.command)
-app.command("zones")(zones.command)
-app.command("doctor")(doctor.command)
-app.command("cost")(cost.command)
-app.command("nodes")(nodes.command)
-app.command("scale")(scale.command)
-app.add_typer(data.app, name="data")
-app.command("clean")(clean.command)
 
 
 def _print_version(requested: bool) -> None:
@@ -78,6 +130,6 @@ def _root(
     version: bool = typer.Option(
         False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
     ),
-    debug: bool = typer.Option(False, "--debug", help="Show a traceback where something fails."),
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback if something fails."),
 ) -> None:
-    """Options before the command hold for every command; --debug is read in `spotmpi.cli.main`."""
+    """Options before the command apply to every command; --debug is read in `spotmpi.cli.main`."""

@@ -1,18 +1,36 @@
 """`spotmpi data`: data sets on the shared storage."""
 
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotmpi.cli.options import Json, On
 
-app = typer.Typer(help="Push, list and pull data on the shared storage.", no_args_is_help=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from spotmpi.data.datasets import Storage
+    from spotmpi.data.store import Moved
 
-Claim = Annotated[str | None, typer.Option("--volume", help="The claim (default: the environment's).", metavar="CLAIM")]
-Image = Annotated[
-    str | None, typer.Option("--image", help="What to read it with; has python3 (default: the environment's).")
+app = typer.Typer(
+    help="Push, list and pull data sets on the shared storage.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Claim = Annotated[
+    str | None,
+    typer.Option("--volume", help="PersistentVolumeClaim (default: the environment's).", metavar="CLAIM"),
 ]
+Image = Annotated[
+    str | None,
+    typer.Option("--image", help="Image with python3 for the pod that reads it (default: the environment's)."),
+]
+VOC = "voc"  # the data set of that name; a folder of this machine is ./voc
 
 
 @app.command("push")
@@ -25,17 +43,37 @@ def push(
         ),
     ],
     ca: Annotated[
-        Path | None, typer.Option("--ca", help="Certificates (PEM) to trust besides the usual ones.", metavar="FILE")
+        Path | None,
+        typer.Option("--ca", help="More certificates (PEM) to trust besides the usual ones.", metavar="FILE"),
     ] = None,
     on: On = None,
     volume: Claim = None,
     image: Image = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Bring data to a folder of the storage, tar files unpacked; the same command goes on where one broke off."""
-    from spotmpi.cli import data_table
+    """Copy data to a folder of the storage, with tar files unpacked.
 
-    data_table.push(sources, ca, data_table.storage(on, volume, image), json)
+    The same command continues after an interruption.
+    """
+    from spotmpi.cli.view import say
+    from spotmpi.core.errors import input_error
+    from spotmpi.data import datasets
+
+    if len(sources) < 2:
+        raise input_error("DEST", None, "name what to push, then the folder on the storage: spotmpi data push SRC DEST")
+    storage = _storage(on, volume, image)
+    if sources[0] == VOC:
+        files, folder = (sources[1:], VOC) if len(sources) == 4 else (sources[1:-1], sources[-1])
+        moved = datasets.push_voc(files, folder, storage, say, ca)
+    else:
+        files, folder = sources[:-1], sources[-1]
+        moved = datasets.push(files, folder, storage, say, ca)
+    if as_json:
+        print(json.dumps([asdict(each) for each in moved]))
+        return
+    for source, each in zip(files, moved, strict=True):
+        print(f"{source.partition('#')[0]} -> {folder}: {_counts(each)}")
+    say(f"a spec reads it with: data = {json.dumps(folder)}")
 
 
 @app.command("ls")
@@ -44,12 +82,22 @@ def ls(
     on: On = None,
     volume: Claim = None,
     image: Image = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """List a folder of the storage, with sizes."""
-    from spotmpi.cli import data_table
+    from spotmpi.cli.tables import show_table
+    from spotmpi.cli.view import say
+    from spotmpi.data import datasets
 
-    data_table.ls(folder, data_table.storage(on, volume, image), json)
+    entries = datasets.ls(folder, _storage(on, volume, image), say)
+    if as_json:
+        print(json.dumps(entries))
+        return
+    rows = [
+        (f"{each['bytes'] / 1e6:,.1f}", "" if each["files"] is None else str(each["files"]), each["name"])
+        for each in entries
+    ]
+    show_table(("MB", "FILES", "NAME"), rows)
 
 
 @app.command("pull")
@@ -59,9 +107,23 @@ def pull(
     on: On = None,
     volume: Claim = None,
     image: Image = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Bring a folder of the storage here; the same command goes on where one broke off."""
-    from spotmpi.cli import data_table
+    """Copy a folder of the storage to this machine; the same command continues after an interruption."""
+    from spotmpi.cli.view import say
+    from spotmpi.core import names
+    from spotmpi.data import datasets
 
-    data_table.pull(folder, into, data_table.storage(on, volume, image), json)
+    path = into if into != Path() else Path(Path(folder).name)
+    moved = datasets.pull(folder, path, _storage(on, volume, image), say)
+    print(json.dumps(asdict(moved)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(moved)}")
+
+
+def _storage(on: str | None, claim: str | None, image: str | None) -> Storage:
+    from spotmpi.data.datasets import Storage
+
+    return Storage(on, claim, image)
+
+
+def _counts(moved: Moved) -> str:
+    return f"{moved.files} files, {moved.bytes / 1e6:,.1f} MB, {moved.moved} of them new"

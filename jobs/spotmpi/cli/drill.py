@@ -1,5 +1,8 @@
-"""`spotmpi drill`: cause a fault on purpose and see what it costs."""
+"""`spotmpi drill`: inject a fault into a run and measure its recovery."""
 
+from __future__ import annotations
+
+import json
 from typing import Annotated
 
 import typer
@@ -9,17 +12,21 @@ from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 def command(
     run: RunId,
-    node: Annotated[int, typer.Option("--node", help="The node to strike.")] = 0,
-    how: Annotated[str, typer.Option("--how", help="evict, delete or kill.")] = "evict",
+    node: Annotated[int, typer.Option("--node", help="The node that gets the fault.")] = 0,
+    fault: Annotated[str, typer.Option("--fault", help="evict, delete or kill.")] = "evict",
     on: On = None,
     runs: RunsFolder = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Strike a node of a training run and print what its recovery cost."""
-    from spotmpi.api import runs as api
-    from spotmpi.cli.event_output import print_recovery
-    from spotmpi.cli.view import TurnsView
+    """Inject a fault into a run and measure its recovery.
 
-    view = TurnsView()
-    view.say(f"waiting for the next iteration that the run reports; then {how} of node {node}")
-    print_recovery(api.drill(run, node, how, target(on, runs), view.show), json)
+    The run has to train: the fault comes with its next reported iteration.
+    """
+    from spotmpi.api import runs as api
+    from spotmpi.cli.view import AttemptView
+    from spotmpi.core.printable import printable
+
+    view = AttemptView()
+    view.say(f"waiting for the next iteration that the run reports; then {fault} of node {node}")
+    recovery = api.drill(run, node, fault, target(on, runs), view.show)
+    print(json.dumps(vars(recovery)) if as_json else printable(recovery))

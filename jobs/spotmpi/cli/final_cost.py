@@ -1,4 +1,4 @@
-"""What a run has cost, said and kept as it ends: later its environment may be gone, and AWS's prices forgotten."""
+"""What a run has cost, reported and recorded as it ends: later its environment or AWS's prices may be gone."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.runs import reader
 
 
-def tell(run: str, target: Target) -> None:
-    """Say what a run of an environment has cost, and keep that in its folder; nothing for any other run."""
+def report(run: str, target: Target) -> None:
+    """Print what a run of an environment has cost, and record it in its folder; nothing for any other run."""
     paths = reader.find(run, target.folder)
     if not reader.state(paths).over or not (paths.plan.is_file() and reader.plan(paths).get("there")):
         return
     from spotmpi.environments.cost import run_cost
 
     try:
-        found = run_cost(paths.id, Target(None, target.runs_folder))
+        cost = run_cost(paths.id, Target(None, target.runs_folder))
     except SpotmpiError as error:
-        say(f"what it has cost is not known yet, `spotmpi cost {paths.id}` asks again: {error}")
+        say(f"the cost of this run is not known yet, try `spotmpi cost {paths.id}` later: {error}")
     else:
-        say(f"it has cost ${found.dollars:.2f} of nodes")
+        say(f"cost of its nodes: ${cost.dollars:.2f}")

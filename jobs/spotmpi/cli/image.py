@@ -1,4 +1,4 @@
-"""`spotmpi image`: build an image from its folder, and push it where a cluster can pull it."""
+"""`spotmpi image`: build an image, and push it where a cluster can pull it."""
 
 from typing import Annotated
 
@@ -6,15 +6,19 @@ import typer
 
 from spotmpi.cli.options import On, target
 
-app = typer.Typer(help="Build and push images.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Build and push images.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 Name = Annotated[str, typer.Argument(help="A folder under images/.")]
 Arguments = Annotated[
     list[str] | None,
-    typer.Option("--build-arg", help="As the Dockerfile tells, such as BASE_IMAGE=...; repeatable.", metavar="A=V"),
+    typer.Option(
+        "--build-arg", help="An ARG of the Dockerfile, such as BASE_IMAGE=...; repeatable.", metavar="NAME=VALUE"
+    ),
 ]
-Cpu = Annotated[bool, typer.Option("--cpu", help="For machines without GPUs: no CUDA underneath.")]
-Tool = Annotated[str | None, typer.Option("--tool", help="buildah, podman or docker (default: the first there is).")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="For machines without GPUs: without CUDA.")]
+Tool = Annotated[
+    str | None, typer.Option("--tool", help="buildah, podman or docker (default: the first that is installed).")
+]
 
 
 @app.command("build")
@@ -29,15 +33,15 @@ def build(name: Name, cpu: Cpu = False, build_arg: Arguments = None, tool: Tool 
 @app.command("push")
 def push(
     name: Name,
-    to: Annotated[str | None, typer.Option("--to", help="Repository; by default the environment's.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Repository (default: the environment's).")] = None,
     on: On = None,
     cpu: Cpu = False,
     build_arg: Arguments = None,
     tool: Tool = None,
 ) -> None:
-    """Build an image where needed, push it, and print the reference to run, by digest.
+    """Build an image if needed, push it, and print the reference to run, by digest.
 
-    An environment without GPUs gets what --cpu builds.
+    For an environment without GPUs it is built as with --cpu.
     """
     from spotmpi.api.images import push_image
     from spotmpi.cli.view import say

@@ -1,4 +1,4 @@
-"""`spotmpi list`: the runs that are recorded here."""
+"""`spotmpi list`: the recorded runs."""
 
 from typing import Annotated
 
@@ -11,10 +11,10 @@ def command(
     mine: Annotated[bool, typer.Option("--mine", help="Only the runs that you submitted.")] = False,
     on: On = None,
     runs: RunsFolder = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """List runs, oldest first."""
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
 
-    tables.show_runs(api.list_runs(target(on, runs), mine), json)
+    tables.show_runs(api.list_runs(target(on, runs), mine), as_json)

@@ -1,30 +1,119 @@
-"""`spotmpi logs`: the output of a run."""
+"""`spotmpi logs`: the output of a run, for people and for scripts."""
 
-from typing import Annotated
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
+if TYPE_CHECKING:
+    from spotmpi.cli.view import Pace
+    from spotmpi.core.events import Event, Lines
+
 
 def command(
     run: RunId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    node: Annotated[int | None, typer.Option("--node", help="Only this node's lines.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
+    node: Annotated[int | None, typer.Option("--node", help="Only lines of this node.")] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Only what is newer than this, such as 10m or 2h.", metavar="AGE")
     ] = None,
     grep: Annotated[str | None, typer.Option("--grep", help="Only lines that match this regular expression.")] = None,
     on: On = None,
     runs: RunsFolder = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Print a run's lines, from the first one on; --json prints every event."""
+    """Print a run's output from its first line on.
+
+    With --json it prints every event of the run.
+    """
     from spotmpi.api import runs as api
     from spotmpi.cli import final_cost
-    from spotmpi.cli.event_output import Filter, print_events
 
-    wanted, here = Filter.of(node, grep, since), target(on, runs)
-    print_events(api.logs(run, follow, here), wanted, json, live=follow)
+    chosen, place = Filter.from_options(node, grep, since), target(on, runs)
+    print_events(api.logs(run, follow, place), chosen, as_json, live=follow)
     if follow:
-        final_cost.tell(run, here)
+        final_cost.report(run, place)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which events are printed: those newer than ``since`` (Unix seconds), and lines of a node that match a pattern."""
+
+    node: int | None
+    pattern: re.Pattern[str]
+    since: float
+
+    @classmethod
+    def from_options(cls, node: int | None, grep: str | None, age: str | None) -> Filter:
+        """The filter that the command's options describe; InputError for a wrong pattern or duration."""
+        from spotmpi.core.errors import input_error
+        from spotmpi.spec.job import read_duration
+
+        try:
+            pattern = re.compile(grep or "")
+        except re.error as error:
+            raise input_error("--grep", grep, f"is not a regular expression: {error}") from None
+        return cls(node, pattern, time.time() - read_duration("--since", age) if age else 0.0)
+
+    def matches(self, event: Event) -> bool:
+        """Whether *event* is printed."""
+        if event.time < self.since:
+            return False
+        if event.kind != "line":
+            return True
+        return self.node in (None, event.node) and bool(self.pattern.search(event.values["text"]))
+
+    def texts(self, lines: Lines) -> Sequence[str]:
+        """The texts of those *lines* that are printed."""
+        if self.node is None and not self.pattern.pattern and min(lines.times) >= self.since:
+            return lines.texts
+        return [event.values["text"] for event in lines.events() if self.matches(event)]
+
+
+def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: bool) -> None:
+    """Print the *chosen* lines of output, with *live* each as soon as it comes.
+
+    A terminal gets no control characters of theirs but colours; a file gets each line as it was written.
+    As JSON every event is an object on a line of its own; else what is not output goes to stderr.
+    """
+    from spotmpi.agent import record
+    from spotmpi.cli.view import Pace
+    from spotmpi.core.events import Lines, Stream
+    from spotmpi.core.printable import printable_output
+
+    pace = Pace()
+    show = printable_output if sys.stdout.isatty() else str
+    pieces = events.pieces if isinstance(events, Stream) and not as_json else iter(events)
+    for piece in pieces:
+        if isinstance(piece, Lines):
+            if texts := chosen.texts(piece):
+                print("\n".join(map(show, texts)), flush=live)
+        elif not chosen.matches(piece):
+            continue
+        elif as_json:
+            print(json.dumps(piece.to_json()), flush=live)
+        elif piece.kind == record.LINE:
+            print(show(piece.values["text"]), flush=live)
+        else:
+            _say_event(piece, pace)
+
+
+def _say_event(event: Event, pace: Pace) -> None:
+    from spotmpi.cli.view import event_text, say
+    from spotmpi.core.printable import printable
+
+    pace.update(event)
+    text = event_text(event, pace)
+    if text:
+        say(text)
+    elif event.terminal:
+        say(event.kind + (f": {printable(event.reason)}" if event.reason else ""))

@@ -1,25 +1,59 @@
-"""Where `spotmpi` begins: its commands are in `spotmpi.cli.app`, and every error is one line."""
+"""Entry point of `spotmpi`: runs a command, and turns every error into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 
+import typer
+from typer.exceptions import TyperException
+
 from spotmpi.cli.app import app
-from spotmpi.cli.error_output import exit_code_of
+from spotmpi.core.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, InputError, SpotmpiError
+from spotmpi.core.printable import printable_lines
 
 
 def main() -> None:
-    """Run the command line; every error is one clear line on stderr and an exit code."""
-    gc.freeze()  # what was imported stays until the end: searching it for garbage once more there takes 10 ms
+    """Run the command line and exit with its code; ``--debug`` before the command shows tracebacks."""
+    gc.freeze()  # imported objects live until the end: searching them for garbage at exit takes 10 ms
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a letter still gets the rest
+        if isinstance(stream, io.TextIOWrapper):  # characters that the terminal lacks are replaced, the rest is shown
             stream.reconfigure(errors="replace")
     try:
         code = app(prog_name="spotmpi", standalone_mode=False)
     except BaseException as error:
         if "--debug" in sys.argv and not isinstance(error, SystemExit):
             raise
-        sys.exit(exit_code_of(error))
+        sys.exit(_report(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: BaseException) -> int:
+    """Print *error* on stderr, a line for each problem; its exit code."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else EXIT_FAILURE
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # The reader of our output is gone, as with `head`: end quietly, also at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+    for line in _lines(error):
+        print(f"spotmpi: {printable_lines(line)}", file=sys.stderr)
+    if isinstance(error, SpotmpiError):
+        return error.exit_code
+    return EXIT_WRONG_INPUT if isinstance(error, TyperException) else EXIT_FAILURE
+
+
+def _lines(error: BaseException) -> list[str]:
+    if isinstance(error, InputError):
+        return [str(problem) for problem in error.problems]
+    if isinstance(error, TyperException):
+        return [error.format_message()]
+    if isinstance(error, SpotmpiError):
+        return [str(error)]
+    return [f"{type(error).__name__}: {error} (unexpected; `spotmpi --debug COMMAND` shows a traceback)"]

@@ -1,4 +1,4 @@
-"""Options that several commands share, each written once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from spotmpi.backends.targets import Target
 
-RunId = Annotated[str, typer.Argument(help="The run's id, or its beginning.", metavar="ID")]
+RunId = Annotated[str, typer.Argument(help="The run's id, or its first letters.", metavar="ID")]
 RunsFolder = Annotated[
     Path | None,
     typer.Option("--runs", help="Folder of the run records (default: $SPOTMPI_RUNS, else ./runs).", metavar="FOLDER"),
@@ -20,19 +20,19 @@ On = Annotated[
     str | None,
     typer.Option(
         "--on",
-        help="Where: local, kubernetes, kubernetes/NAMESPACE, a stack's name or a file of its outputs "
+        help="local, kubernetes, kubernetes/NAMESPACE, the name of a stack, or a file of its outputs "
         "(default: $SPOTMPI_ON, else local).",
-        metavar="PLACE",
+        metavar="TARGET",
     ),
 ]
 Stack = Annotated[str, typer.Argument(help="A stack: the NAME of stacks/Pulumi.NAME.yaml.", metavar="STACK")]
-Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Answer every question with yes.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Override a key of the spec, such as limits.failures=3; A.B+=V adds to a list. Repeatable.",
+        help="Override a key of the spec, such as limits.failures=3; A.B+=V appends to a list. Repeatable.",
         metavar="A.B=V",
     ),
 ]
@@ -40,7 +40,7 @@ Env = Annotated[
     list[str] | None,
     typer.Option(
         "--env",
-        help="A variable for every rank; without a value the one of this terminal, by Secret on a cluster. Repeatable.",
+        help="A variable for every rank; without a value that of this terminal, on a cluster by Secret. Repeatable.",
         metavar="NAME[=VALUE]",
     ),
 ]
@@ -49,7 +49,7 @@ Slots = Annotated[int | None, typer.Option("--slots", help="Override the spec's 
 
 
 def target(on: str | None, runs: Path | None) -> Target:
-    """The place that --on and --runs name."""
+    """The target that --on and --runs name."""
     from spotmpi.backends.targets import Target
 
     return Target(on, runs)

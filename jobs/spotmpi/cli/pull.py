@@ -1,12 +1,22 @@
-"""`spotmpi pull`: a run's folder, brought here."""
+"""`spotmpi pull`: copy a run's folder from the cluster."""
+
+import json
 
 from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 
-def command(run: RunId, on: On = None, runs: RunsFolder = None, json: Json = False) -> None:
-    """Bring a run's model, checkpoints and records from the cluster's run volume to this machine."""
-    from spotmpi.api import runs as api
-    from spotmpi.cli import tables
-    from spotmpi.cli.view import say
+def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = False) -> None:
+    """Copy a run's model, checkpoints and records to this machine.
 
-    tables.show_folder(api.pull(run, target(on, runs), say), json)
+    They come from the run volume of its cluster.
+    """
+    from spotmpi.api import runs as api
+    from spotmpi.cli.view import say
+    from spotmpi.core import names
+
+    folder = api.pull(run, target(on, runs), say)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if as_json:
+        print(json.dumps({"run": folder.name, "folder": str(folder), "bytes": size}))
+    else:
+        print(f"{names.shown(folder)} ({size / 1e6:.1f} MB)")

@@ -1,4 +1,4 @@
-"""`spotmpi shell`: a shell where a run is."""
+"""`spotmpi shell`: a shell in a node of a run."""
 
 from typing import Annotated
 
@@ -9,14 +9,17 @@ from spotmpi.cli.options import On, RunId, RunsFolder, target
 
 def command(
     run: RunId,
-    node: Annotated[int, typer.Option("--node", help="The node to look into.")] = 0,
+    node: Annotated[int, typer.Option("--node", help="The node to open it in.")] = 0,
     on: On = None,
     runs: RunsFolder = None,
 ) -> None:
-    """Open a shell in the pod of a node, through kubectl; for a run on this machine, in its folder."""
+    """Open a shell in the pod of a node.
+
+    It goes through kubectl; for a run on this machine it opens in the run's folder.
+    """
     import subprocess
 
     from spotmpi.api import runs as api
 
-    done = subprocess.run(api.shell_command(run, node, target(on, runs)))
-    raise typer.Exit(done.returncode)
+    ended = subprocess.run(api.shell_command(run, node, target(on, runs)))
+    raise typer.Exit(ended.returncode)

@@ -1,11 +1,11 @@
-"""`spotmpi status`: what a run has come to so far."""
+"""`spotmpi status`: the state of a run."""
 
 from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 
-def command(run: RunId, on: On = None, runs: RunsFolder = None, json: Json = False) -> None:
+def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = False) -> None:
     """Show a run's state, progress and attempts."""
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
 
-    tables.show_status(api.status(run, target(on, runs)), json)
+    tables.show_status(api.status(run, target(on, runs)), as_json)

@@ -12,10 +12,10 @@ def command(
     now: Annotated[bool, typer.Option("--now", help="Kill it without a checkpoint.")] = False,
     on: On = None,
     runs: RunsFolder = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Stop a run after a checkpoint and wait until it has ended."""
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
 
-    tables.show_status(api.stop(run, now, on=target(on, runs)), json)
+    tables.show_status(api.stop(run, now, on=target(on, runs)), as_json)

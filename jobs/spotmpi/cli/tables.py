@@ -1,27 +1,36 @@
-"""Runs as tables on stdout."""
+"""Tables on stdout, and the two that several commands print: runs, and one run's state."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 
-from spotmpi.core import names
 from spotmpi.core.printable import printable
 from spotmpi.runs.reader import RunState
 
 
-def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns under their titles; the last column is as wide as it likes.
+def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Print rows in columns under their titles, never cut or folded; the columns numbered in *right* align there.
 
-    Control characters in a cell, which another user may have written, are shown and not sent to the terminal.
+    Control characters in a cell, which another user may have written, are escaped.
     """
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles) - 1)]
-    for row in (titles, *rows):
-        front = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-        print(f"{front}  {row[-1]}".rstrip())
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number in right else "left", no_wrap=True, overflow="ignore")
+    for row in rows:
+        table.add_row(*map(printable, row))
+    console = Console(markup=False, highlight=False, emoji=False, color_system=None, width=_WIDEST)
+    with console.capture() as capture:
+        console.print(table, crop=False)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+_WIDEST = 1_000_000  # columns
 
 
 def show_runs(states: Sequence[RunState], as_json: bool) -> None:
@@ -39,7 +48,7 @@ def _row(state: RunState) -> Sequence[str]:
 
 
 def show_status(state: RunState, as_json: bool) -> None:
-    """Print what one run has come to, a line per fact, or a JSON object."""
+    """Print the state of one run, a line per fact, or a JSON object."""
     if as_json:
         print(json.dumps(vars(state)))
         return
@@ -59,15 +68,6 @@ def show_status(state: RunState, as_json: bool) -> None:
             print(f"{name:<10} {printable(value)}")
     if state.over and state.state != "succeeded":
         print(f"continue   spotmpi run --resume {state.id}")
-
-
-def show_folder(folder: Path, as_json: bool) -> None:
-    """Print a run's folder and how much it holds, or a JSON object."""
-    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    if as_json:
-        print(json.dumps({"run": folder.name, "folder": str(folder), "bytes": held}))
-    else:
-        print(f"{names.shown(folder)} ({held / 1e6:.1f} MB)")
 
 
 def _iterations(state: RunState) -> str:

@@ -1,4 +1,4 @@
-"""`spotmpi tensorboard`: a run's curves in TensorBoard, also while it goes on elsewhere."""
+"""`spotmpi tensorboard`: a run's curves in TensorBoard, also while it runs on a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from spotmpi.backends.targets import Target
 
-REFRESH = 10.0  # seconds between looks at a run that goes on
+REFRESH = 10.0  # seconds between copies of the events of a run that has not ended
 _PART = "tensorboard"
 
 
@@ -23,7 +23,10 @@ def command(
     on: On = None,
     runs: RunsFolder = None,
 ) -> None:
-    """Start TensorBoard on a run's events, which are brought here from the cluster as they come; Ctrl-C ends it."""
+    """Show a run's curves in TensorBoard, also while it runs.
+
+    Its event files are copied from the cluster every few seconds; Ctrl-C ends it.
+    """
     import shutil
     import subprocess
 
@@ -33,14 +36,14 @@ def command(
 
     program = shutil.which("tensorboard")
     if program is None:
-        raise SpotmpiError("there is no tensorboard on PATH; install it, such as by `uv tool install tensorboard`")
+        raise SpotmpiError("command not found: tensorboard; install it, for example with `uv tool install tensorboard`")
     place = target(on, runs)
     events = api.pull(run, place, say, _PART) / _PART
     events.mkdir(exist_ok=True)
     say(f"TensorBoard: http://localhost:{port} (Ctrl-C ends it)")
     process = subprocess.Popen([program, "--logdir", str(events), "--port", str(port)])
     try:
-        _refreshed(run, place, process)
+        _refresh(run, place, process)
     except KeyboardInterrupt:
         process.terminate()
         process.wait()
@@ -48,8 +51,8 @@ def command(
     raise typer.Exit(process.wait())
 
 
-def _refreshed(run: str, place: Target, process: Popen[bytes]) -> None:
-    """Bring what is new, as long as TensorBoard runs; its last once the run is over."""
+def _refresh(run: str, place: Target, process: Popen[bytes]) -> None:
+    """Copy new events while TensorBoard runs, for the last time once the run has ended."""
     import contextlib
     import subprocess
 
@@ -63,6 +66,6 @@ def _refreshed(run: str, place: Target, process: Popen[bytes]) -> None:
             process.wait(None if over else REFRESH)
             return
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(SpotmpiError):  # the next look may reach it again
+            with contextlib.suppress(SpotmpiError):  # the next try may reach the cluster again
                 over = api.status(run, place).over
                 api.pull(run, place, say, _PART)

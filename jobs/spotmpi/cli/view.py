@@ -1,4 +1,4 @@
-"""What a user sees of a run while it goes: lines on stdout, talk and progress on stderr."""
+"""What a user sees while following a run: its output on stdout, messages and progress on stderr."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spotmpi.core.printable import printable, printable_lines, printable_output
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_SCALARS = 20  # that are shown of one line
-_NAME = 60  # letters of a scalar's name
-_LATE = 365 * 86400.0  # seconds
-_OF_THE_LINE = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples"})
+_SCALARS = 20  # shown of one event
+_NAME = 60  # characters of a scalar's name
+_YEAR = 365 * 86400.0  # seconds
+_NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples"})
 
 
 class View(Protocol):
-    """Shows events, and says things besides; used as a context manager."""
+    """Shows events and messages; used as a context manager."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
@@ -29,29 +29,29 @@ class View(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """Say something to the user."""
+        """Show a message."""
         ...
 
 
 def make_view(quiet: bool) -> View:
-    """Nothing but talk when *quiet*; a progress bar where stderr is a terminal; plain lines elsewhere."""
+    """Only messages if *quiet*; a progress bar if stderr is a terminal; else plain lines."""
     if quiet:
         return QuietView()
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
 def say(text: str) -> None:
-    """One line to the user on stderr."""
+    """Print a message on stderr."""
     print(f"spotmpi: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
 def print_line(text: str) -> None:
-    """One line of a program's output on stdout: as it is, or as a terminal may show it."""
+    """Print a line of a program's output on stdout; a terminal gets no control characters but colours."""
     print(printable_output(text) if sys.stdout.isatty() else text, flush=True)
 
 
 class QuietView:
-    """Says what is said, shows no events."""
+    """Shows messages and no events."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,12 +63,12 @@ class QuietView:
         """Nothing."""
 
     def say(self, text: str) -> None:
-        """One line on stderr."""
+        """Print a message on stderr."""
         say(text)
 
 
 class PlainView(QuietView):
-    """Lines to stdout as they come, everything else one line each on stderr."""
+    """Prints output on stdout as it comes, and every other event as one line on stderr."""
 
     def __init__(self) -> None:
         self._pace = Pace()
@@ -78,17 +78,17 @@ class PlainView(QuietView):
         if event.kind == record.LINE:
             print_line(event.values["text"])
             return
-        self._pace.take(event)
+        self._pace.update(event)
         text = event_text(event, self._pace)
         if text:
             self.say(text)
 
 
-class TurnsView(QuietView):
-    """Says how attempts begin and end and what they wait for, nothing of what ranks say."""
+class AttemptView(QuietView):
+    """Shows how attempts begin and end and what they wait for, but no output or metrics of ranks."""
 
     def show(self, event: Event) -> None:
-        """One line on stderr, where it is a turn."""
+        """Print the event on stderr, unless it is output or a metric."""
         text = "" if event.kind in (record.LINE, record.METRIC) else event_text(event, Pace())
         if text:
             self.say(text)
@@ -107,23 +107,23 @@ class LiveView(QuietView):
 
     @property
     def _bar(self) -> Progress:
-        return self._under_way()[0]
+        return self._start()[0]
 
-    def _under_way(self) -> tuple[Progress, TaskID]:
-        """The bar, made when there is a first event: then the run is starting already, and rich may take its time."""
+    def _start(self) -> tuple[Progress, TaskID]:
+        """The bar; it is created at the first event, when the import of rich no longer delays the start of the run."""
         if self._started is None:
-            bar = _bar()
+            bar = _new_bar()
             self._started = bar, bar.add_task("waiting for the first iteration", total=None, status="")
             bar.start()
         return self._started
 
     def show(self, event: Event) -> None:
         """Print the event, or move the bar."""
-        bar, task = self._under_way()
+        bar, task = self._start()
         if event.kind == record.LINE:
             self._print(event.values["text"])
             return
-        self._pace.take(event)
+        self._pace.update(event)
         if event.kind == record.METRIC and event.values.get("kind") == protocol.METRIC:
             bar.update(
                 task,
@@ -138,7 +138,7 @@ class LiveView(QuietView):
             self.say(text)
 
     def say(self, text: str) -> None:
-        """One line, above the bar where there is one."""
+        """Print a message on stderr, above the bar if there is one."""
         if self._started is None:
             say(text)
             return
@@ -154,7 +154,7 @@ class LiveView(QuietView):
 
 
 class Pace:
-    """How fast an attempt goes and when it will be done, from its events."""
+    """Rate and progress of an attempt, from its events."""
 
     def __init__(self) -> None:
         self.iteration = 0
@@ -163,8 +163,8 @@ class Pace:
         self.scalars: dict[str, Any] = {}
         self._before: tuple[float, int] | None = None
 
-    def take(self, event: Event) -> None:
-        """Note what *event* says of progress."""
+    def update(self, event: Event) -> None:
+        """Take the progress from *event*."""
         if event.kind == record.STARTED:
             self._before, self.rate = None, None
         if event.kind != record.METRIC:
@@ -174,7 +174,7 @@ class Pace:
         if values.get("kind") != protocol.METRIC or values.get("iteration") is None:
             return
         self.iteration = values["iteration"]
-        self.scalars = {key: value for key, value in values.items() if key not in _OF_THE_LINE}
+        self.scalars = {key: value for key, value in values.items() if key not in _NOT_SCALARS}
         self._measure(event)
 
     def _measure(self, event: Event) -> None:
@@ -186,7 +186,7 @@ class Pace:
         self._before = (event.time, self.iteration)
 
     def status(self) -> str:
-        """Rate, time to go and scalars, as far as they are known."""
+        """Rate, time left and scalars, as far as they are known."""
         parts = []
         if self.rate:
             parts.append(f"{self.rate:.4g} it/s")
@@ -196,7 +196,7 @@ class Pace:
 
 
 def event_text(event: Event, pace: Pace) -> str:
-    """One line that tells *event* to a person; empty where there is nothing to tell."""
+    """*event* as one line for people; empty for output and for events that need no line."""
     if event.kind == record.METRIC:
         return _metric_text(event.values, pace)
     because = f": {printable(event.reason)}" if event.reason else ""
@@ -226,25 +226,25 @@ def _metric_text(values: dict[str, Any], pace: Pace) -> str:
 
 
 def _scalars(values: dict[str, Any]) -> list[str]:
-    """Name and value of the first scalars, as many as a person reads."""
+    """Names and values of the first scalars."""
     numbers = [(key, value) for key, value in values.items() if isinstance(value, int | float)]
-    shown = [f"{printable(key, _NAME)} {_number(value)}" for key, value in numbers if key not in _OF_THE_LINE]
+    shown = [f"{printable(key, _NAME)} {_format(value)}" for key, value in numbers if key not in _NOT_SCALARS]
     return shown[:_SCALARS] + ["..."] * (len(shown) > _SCALARS)
 
 
-def _number(value: float) -> str:
+def _format(value: float) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _duration(seconds: float) -> str:
     """Hours, minutes and seconds."""
-    if seconds > _LATE:
-        return "later than in a year"
+    if seconds > _YEAR:
+        return "more than a year"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
 
 
-def _bar() -> Progress:
+def _new_bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

@@ -1,4 +1,4 @@
-"""`spotmpi drill` strikes a run that trains and tells what its recovery cost."""
+"""`spotmpi drill` injects a fault into a run that trains and reports what its recovery cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ScriptedBackend:
         self._ahead = ahead
         self._recorded = recorded  # how many of the events have come in by then
         self.now = 100.0
-        self.strikes: list[tuple[str, int, str]] = []
+        self.faults: list[tuple[str, int, str]] = []
 
     def clock(self) -> float:
         return self.now
@@ -46,8 +46,8 @@ class ScriptedBackend:
         scalars = {"t": metrics[-1].time + self._ahead} if metrics else {}
         return RunState(run, "", "digits", "running", scalars=scalars)
 
-    def inject_fault(self, run: str, node: int, how: str) -> None:
-        self.strikes.append((run, node, how))
+    def inject_fault(self, run: str, node: int, fault: str) -> None:
+        self.faults.append((run, node, fault))
 
 
 def _metric(time: float, iteration: int, kind: str = "metric") -> Event:
@@ -59,16 +59,16 @@ END = Event(103.5, "restarted", values={"reason": "node 1: got SIGTERM", "failur
 AFTER = [Event(108.5, "started", 2), _metric(109.0, 18, "resumed"), _metric(110.5, 28)]
 
 
-def _drill(backend: Any, how: str = "evict", node: int = 1) -> Any:
-    return drill(backend, "digits-1", node, how, clock=backend.clock)
+def _drill(backend: Any, fault: str = "evict", node: int = 1) -> Any:
+    return drill(backend, "digits-1", node, fault, clock=backend.clock)
 
 
 @pytest.mark.parametrize("ahead", [0.0, 300.0, -300.0])
-def test_it_strikes_once_the_run_trains_and_measures_every_phase_from_there(ahead: float) -> None:
-    """It works: by one clock. It fails: a laptop 5 min ahead waits for 5 min, one behind strikes what is long past."""
+def test_the_fault_comes_once_the_run_trains_and_every_phase_is_measured_from_there(ahead: float) -> None:
+    """It works: by one clock. It fails: a laptop 5 min ahead waits 5 min, one behind injects into the past."""
     backend = ScriptedBackend([*BEFORE, _metric(101.0, 24), END, *AFTER], ahead, recorded=2)
     found = _drill(backend)
-    assert backend.strikes == [("digits-1", 1, "evict")]
+    assert backend.faults == [("digits-1", 1, "evict")]
     assert (found.detected, found.rescheduled, found.resumed) == (3.0, 8.0, 10.0)
     assert found.lost_iterations == 24 - 18
     assert "6 iterations repeated (node 1: got SIGTERM)" in str(found)
@@ -89,18 +89,18 @@ def test_a_run_that_resumed_from_nothing_repeats_all() -> None:
     assert _drill(backend).lost_iterations == 20
 
 
-def test_what_was_over_before_the_drill_is_not_struck() -> None:
+def test_a_run_that_had_ended_before_the_drill_gets_no_fault() -> None:
     backend = ScriptedBackend([Event(50.0, "started", 1), _metric(60.0, 5), Event(99.0, "succeeded")], recorded=3)
-    with pytest.raises(SpotmpiError, match="has ended and was not struck: a drill needs one that trains"):
+    with pytest.raises(SpotmpiError, match="has ended, no fault was injected: a drill needs a run that trains"):
         _drill(backend)
-    assert backend.strikes == []
+    assert backend.faults == []
 
 
-def test_what_a_drill_waits_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It works: what comes before the strike, and each turn after it. It fails: silence, for ever where none comes."""
+def test_a_drill_shows_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It works: what comes before the fault, and each attempt after it. It fails: silence, for ever."""
     backend = ScriptedBackend([*BEFORE, END, *AFTER])
     monkeypatch.setattr(targets, "backend_of", lambda run, on: backend)
-    command("digits-1", node=1, json=True)
+    command("digits-1", node=1, as_json=True)
     said = capsys.readouterr()
     assert json.loads(said.out)["node"] == 1
     assert "waiting for the next iteration that the run reports; then evict of node 1" in said.err
@@ -108,15 +108,15 @@ def test_what_a_drill_waits_for_is_said(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "attempt 2 started" in said.err
 
 
-def test_a_run_that_ends_by_the_fault_is_told_as_such() -> None:
+def test_a_run_that_ends_by_the_fault_is_an_error() -> None:
     backend = ScriptedBackend([*BEFORE, Event(103.0, "failed", values={"reason": "killed"})])
     with pytest.raises(SpotmpiError, match="ended before it had recovered"):
         _drill(backend)
-    assert len(backend.strikes) == 1
+    assert len(backend.faults) == 1
 
 
-def test_an_unknown_way_is_refused_before_anything_is_struck() -> None:
+def test_an_unknown_fault_is_refused_before_anything_is_injected() -> None:
     backend = ScriptedBackend([*BEFORE])
     with pytest.raises(InputError, match="use one of: evict, delete, kill"):
-        _drill(backend, how="shoot")
-    assert backend.strikes == []
+        _drill(backend, fault="shoot")
+    assert backend.faults == []

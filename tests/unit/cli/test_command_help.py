@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
-from spotmpi.cli.app import app
+from spotmpi.cli.app import COMMANDS, app
 from spotmpi.core import names
 from tests.unit.cli.terminal import job, spotmpi
 from tests.unit.conftest import InProcess
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+GROUP: Any = typer.main.get_command(app)
 README = (names.PROJECT / "README.md").read_text() if (names.PROJECT / "README.md").exists() else ""
 
 
@@ -43,9 +43,36 @@ def test_help_lists_every_command_with_a_sentence() -> None:
     done = spotmpi("--help")
 
     assert done.returncode == 0
-    for name, command in COMMANDS.items():
-        assert command.help and command.help.endswith("."), name
-        assert re.search(rf"^  {name}\s+\S", done.stdout, re.MULTILINE), name
+    listed = " ".join(done.stdout.split())
+    for name, entry in COMMANDS.items():
+        assert entry.help.endswith(".") and f" {name} {entry.help}" in listed
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_list_of_commands_has_the_first_sentence_of_each_ones_help(name: str) -> None:
+    first = GROUP.get_command(None, name).help.split("\n\n")[0]
+
+    assert " ".join(first.split()) == COMMANDS[name].help
+
+
+def test_a_command_imports_only_its_own_module() -> None:
+    code = (
+        "import sys; sys.argv = ['spotmpi', 'status', '--help']\n"
+        "from spotmpi.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*(name for name in sys.modules if name.startswith('spotmpi.cli.')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    modules = {name.removeprefix("spotmpi.cli.") for name in done.stderr.split()}
+    assert modules == {"app", "main", "options", "status"}
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest_ones(in_process: InProcess) -> None:
+    code, said, complaint = in_process("stats")
+
+    assert (code, said) == (2, "") and "No such command 'stats'. Did you mean 'status'" in complaint
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -53,7 +80,7 @@ def test_every_command_and_each_of_its_options_has_help(name: str, in_process: I
     code, said, complaint = in_process(name, "--help")
 
     assert (code, complaint) == (0, "") and name in said
-    for parameter in COMMANDS[name].params:
+    for parameter in GROUP.get_command(None, name).params:
         if parameter.name != "help":
             assert getattr(parameter, "help", None), f"{name} {parameter.name}"
 

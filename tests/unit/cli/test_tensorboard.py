@@ -57,9 +57,9 @@ def test_what_is_new_is_brought_until_the_run_is_over(
     assert pulled == ["tensorboard"] * 4 and not states  # at the start, twice while it ran, and once at its end
 
 
-def test_where_there_is_no_tensorboard_one_line_says_how_to_get_it(
+def test_a_missing_tensorboard_is_one_line_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_process: InProcess
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, said = in_process("tensorboard", "digits-1")
-    assert code == 1 and "no tensorboard on PATH; install it" in said
+    assert code == 1 and "command not found: tensorboard; install it" in said

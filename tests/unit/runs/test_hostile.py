@@ -17,7 +17,7 @@ from spotmpi.runs import pod_output
 from spotmpi.runs.folder import folder_events
 from spotmpi.cli import tables
 from spotmpi.cli import view
-from spotmpi.cli.event_output import Filter, print_events
+from spotmpi.cli.logs import Filter, print_events
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.agent import replay
@@ -95,13 +95,13 @@ def test_no_line_of_a_program_ends_logs_list_status_or_a_view_or_acts_on_its_ter
     events = list(folder_events(paths, follow=False, alive=lambda: False))
     capsys.readouterr()
     shown = _on_terminal(monkeypatch)
-    for watching in (view.PlainView(), view.TurnsView(), view.LiveView()):
+    for watching in (view.PlainView(), view.AttemptView(), view.LiveView()):
         with watching:
             for event in events:
                 watching.show(event)
             if isinstance(watching, view.LiveView):
                 watching._bar.refresh()
-    print_events(events, Filter.of(None, None, None), as_json=False, live=False)
+    print_events(events, Filter.from_options(None, None, None), as_json=False, live=False)
     state = reader.state(paths)
     tables.show_runs([state], as_json=False)
     tables.show_status(state, as_json=False)
@@ -162,7 +162,7 @@ def test_no_reason_of_another_user_acts_on_a_terminal_or_becomes_markup(
     tables.show_runs([state], as_json=False)
     tables.show_status(state, as_json=False)
     found = list(folder_events(paths, follow=False, alive=lambda: False))
-    print_events(found, Filter.of(None, None, None), as_json=False, live=False)
+    print_events(found, Filter.from_options(None, None, None), as_json=False, live=False)
     shown = _on_terminal(monkeypatch)
     with view.LiveView() as live:
         for event in found:
@@ -213,6 +213,6 @@ def test_a_terminal_gets_the_colours_of_a_line_and_no_other_control_character(
 
 def test_time_to_go_may_be_more_than_a_day() -> None:
     pace = view.Pace()
-    pace.take(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))
-    pace.take(Event(2.0, "metric", values={"kind": "metric", "iteration": 1, "seconds": [1.0]}))
+    pace.update(Event(1.0, "metric", values={"kind": "context", "total_iterations": 100_001}))
+    pace.update(Event(2.0, "metric", values={"kind": "metric", "iteration": 1, "seconds": [1.0]}))
     assert pace.status() == "1 it/s  ETA 27:46:40"

@@ -101,7 +101,7 @@ class LocalBackend:
     def inject_fault(self, run: str, node: int, how: str) -> None:
         """Kill rank 0; machines of which nodes could be taken away are not here."""
         if how != "kill" or node != 0:
-            raise input_error("--how", how, "a run on this machine has rank 0 to kill: use --node 0 --how kill")
+            raise input_error("--fault", how, "a run on this machine has rank 0 to kill: use --node 0 --fault kill")
         pid_file = self._own(run).folder / "rank-0.pid"
         try:
             os.kill(int(pid_file.read_text()), signal.SIGKILL)

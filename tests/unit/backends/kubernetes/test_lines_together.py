@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
-from spotmpi.cli.event_output import Filter, print_events
+from spotmpi.cli.logs import Filter, print_events
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.manifests import BACKEND

@@ -124,10 +124,10 @@ def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
 
     with refusing(account, "DescribeSpotPriceHistory"):
         code, _, err = in_process(*follow)
-    assert code == 0 and "what it has cost is not known yet, `spotmpi cost big` asks again: " in err
+    assert code == 0 and "the cost of this run is not known yet, try `spotmpi cost big` later: " in err
     assert "not permitted" in err and not (tmp_path / "big" / "bill.json").exists()
     code, _, err = in_process(*follow)
-    assert code == 0 and err.endswith("spotmpi: it has cost $1.50 of nodes\n")
+    assert code == 0 and err.endswith("spotmpi: cost of its nodes: $1.50\n")
     account.asked.clear()
     assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 99 * HOUR).dollars == pytest.approx(
         1.50

@@ -14,25 +14,28 @@ PROJECT = Path(__file__).resolve().parent.parent
 README = (PROJECT / "README.md").read_text()
 BIN = Path(sys.executable).parent
 
+PYTHON_NAME = re.compile(r"\bspotmpi\.(\w+)\(")
+
 # Commands that this file does not run, and the tests that do.
 RUN_ELSEWHERE = {
+    "uv tool install .": "tests/package/conftest.py",
     "./scripts/demo": ".ci/run",
     "./scripts/test": ".ci/run",
-    "source .venv/bin/activate": ".ci/run",
-    "spotmpi bench jobs/studies/cpu.toml": "tests/unit/study/test_study_with_mpi.py",
+    "spotmpi bench cpu.toml": "tests/unit/study/test_study_with_mpi.py",
     "helm install jobset oci://registry.k8s.io/jobset/charts/jobset --namespace jobset-system --create-namespace": (
         "tests/testbed/jobset.py"  # the same controller, from its module
     ),
     "spotmpi image push chainermn --to REGISTRY/chainermn": "tests/unit/images/test_build.py",
-    "spotmpi run jobs/examples/digits.toml --on kubernetes --nodes 2 --set kubernetes.image=REFERENCE": "tests/cluster",
+    "spotmpi run job.toml --on kubernetes --nodes 2 --set kubernetes.image=REFERENCE --set kubernetes.volume=CLAIM": "tests/cluster",
     "spotmpi drill ID --node 1 --fault evict": "tests/cluster",
     "spotmpi logs -f ID": "tests/cluster",
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",
+    "spotmpi init --environment lab": "tests/package/test_project_in_engine.py",
     "spotmpi zones --types g5.xlarge,g4dn.xlarge --nodes 2 --write lab": "tests/unit/environments/zones/test_zones_command.py",
     "spotmpi doctor lab": "tests/unit/environments/doctor/test_doctor_live.py",
     "spotmpi up lab --expires 8h": "tests/engine/test_up_and_down_in_engine.py",
     "spotmpi data push my-set voc --on lab": "tests/unit/data/test_datasets.py",
-    "spotmpi run jobs/examples/digits.toml --on lab --nodes 2 --set limits.cost=1": "tests/unit/environments/test_cost_limit.py",
+    "spotmpi run job.toml --on lab --nodes 2 --set limits.cost=1": "tests/unit/environments/test_cost_limit.py",
     "spotmpi scale g4dn 2 --for 30m --on lab": "tests/unit/environments/test_nodes_and_scale.py",
     "spotmpi nodes --on lab": "tests/unit/environments/test_nodes_and_scale.py",
     "spotmpi cost lab": "tests/unit/environments/cost/test_environment_cost.py",
@@ -77,8 +80,17 @@ def test_each_step_of_the_first_environment_says_what_it_costs_by_the_price_tabl
     assert prices["data"].startswith(f" ${write} a GB, and ${month} a GB-month")
     assert prices["run"].startswith(f" at most ${2 * node:.2f}/h")
     assert prices["scale"].startswith(f" at most ${2 * node * 0.5:.2f};")
-    assert [step for step in prices if prices[step].startswith(" free")] == ["zones", "doctor", "nodes"]
+    assert [step for step in prices if prices[step].startswith(" free")] == ["init", "zones", "doctor", "nodes"]
     assert prices["cost"].startswith(" $0.01;") and prices["down"].startswith(" $0 from here on")
+
+
+def test_every_name_of_the_python_interface_exists() -> None:
+    import spotmpi
+
+    names = [
+        name for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) for name in PYTHON_NAME.findall(block)
+    ]
+    assert names and all(hasattr(spotmpi, name) for name in names)
 
 
 def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:

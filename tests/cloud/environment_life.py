@@ -114,7 +114,7 @@ class Life:
             knows=lambda there: self.known,
             command=self.command,
             push=self.push,
-            stage=lambda source, folder, target, say: self.do(f"stage {source} as {folder} on {target.place}"),
+            stage=lambda source, folder, target, say: self.do(f"stage {source} as {folder} on {target.name}"),
             run=self.run,
             list_runs=lambda on: self.runs,
             stop_run=lambda run, on: self.stop(run, on),
@@ -146,11 +146,11 @@ class Life:
 
     def run(self, values: dict[str, Any], **more: Any) -> RunState:
         self.small_run = values
-        self.do(f"run {values['image']} on {more['on'].place}")
+        self.do(f"run {values['image']} on {more['on'].name}")
         return RunState("smoke-1", "", "smoke", "succeeded")
 
     def stop(self, run: str, on: Target) -> Any:
-        self.do(f"stop {run} on {on.place}")
+        self.do(f"stop {run} on {on.name}")
         self.runs = [each for each in self.runs if each.id != run]
 
     def asked(self) -> list[str]:

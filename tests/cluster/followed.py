@@ -168,7 +168,7 @@ class Runs:
         if self.volume is not None:
             kubernetes["volume"] = "shared"
         spec = from_values({**values, "kubernetes": kubernetes})
-        require_valid(spec, self.backend.survey(spec))
+        require_valid(spec, self.backend.inspect(spec))
         run = f"{names.slug(spec.title)}-{next(self._ids)}"
         self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
         return run

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
-from spotmpi.backends.kubernetes.submit import keys
+from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.spec.job import from_values
@@ -141,8 +141,8 @@ def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, runs_namespace:
 def test_a_secret_with_wrong_keys_ends_the_run_at_once(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, key: str, text: str, words: str
 ) -> None:
-    real = keys.make_keys
-    monkeypatch.setattr("spotmpi.backends.kubernetes.submit.objects.make_keys", lambda: {**real(), key: text})
+    real = generate_keys
+    monkeypatch.setattr("spotmpi.backends.kubernetes.submit.objects.generate_keys", lambda: {**real(), key: text})
     run = runs.start({**plain("true", nodes=2), "launcher": "mpirun"}, image="base")
 
     end = run.end(60)
@@ -202,7 +202,7 @@ def test_whoever_may_not_submit_is_told_in_one_line(
 def test_who_may_not_create_secrets_runs_over_the_key_pair_of_the_namespace(
     testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = keys.make_keys()
+    own = generate_keys()
     pair = {"id": own["id"], "id.pub": own["authorized_keys"], "authorized_keys": own["authorized_keys"]}
     testbed.apply(*_rights_without_secrets("limited"), namespace=runs_namespace)
     testbed.apply(

@@ -38,7 +38,7 @@ class Somewhere:
         """Start a run and give its id."""
         self._count += 1
         spec = self.spec(values)
-        require_valid(spec, self.backend.survey(spec))
+        require_valid(spec, self.backend.inspect(spec))
         run = f"contract-{self._mark}-{self._count}"
         self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
         return run

@@ -12,7 +12,7 @@ from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 from spotmpi.runs import reader
-from spotmpi.runs.reader import ClusterName, RunState
+from spotmpi.runs.reader import ClusterNamespace, RunState
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
     for each in old:
         paths = RunPaths(Path(each.state.folder))
         try:
-            with reader.lock(paths, patience=1.0):
+            with reader.lock(paths, timeout=1.0):
                 if _submissions(paths) == each.submissions:
                     reader.remove(paths)
                     deleted.append(each.state)
@@ -55,7 +55,7 @@ def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
 
 def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> Iterator[RunState]:
     """*states*, where a run is elsewhere as its cluster tells it, if that can be asked."""
-    silent: set[ClusterName] = set()
+    silent: set[ClusterNamespace] = set()
     for state in states:
         target = reader.cluster_of(RunPaths(Path(state.folder))) if state.state == reader.ELSEWHERE else None
         if target is None or target in silent:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from spotmpi.agent import record
 from spotmpi.backends import targets
-from spotmpi.backends.base import Backend
+from spotmpi.backends.base import Backend, Plan
 from spotmpi.backends.follow import follow, interrupts
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
-from spotmpi.plan.local import Plan
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import job, template
@@ -83,7 +82,7 @@ def resume(
     if not state.over:
         raise input_error("--resume", paths.id, f"is still going on; `spotmpi logs -f {paths.id}` follows it")
     spec = job.load(paths.spec, overrides)
-    require_valid(spec, backend.survey(spec))
+    require_valid(spec, backend.inspect(spec))
     return _started(backend, spec, backend.plan(spec, paths.id), detach, _from_next_submission(paths, watch), say)
 
 
@@ -91,7 +90,7 @@ def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) 
     """What `resume` would start, as plain JSON values; nothing is started or written."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
     spec = job.load(paths.spec, overrides)
-    require_valid(spec, backend.survey(spec))
+    require_valid(spec, backend.inspect(spec))
     return backend.plan(spec, paths.id)
 
 
@@ -175,7 +174,7 @@ def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
 
 def _planned(spec: JobSpec, on: TargetLike) -> tuple[Backend, Plan]:
     backend = _backend_for(spec, on)
-    require_valid(spec, backend.survey(spec))
+    require_valid(spec, backend.inspect(spec))
     run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
     return backend, backend.plan(spec, run)
 

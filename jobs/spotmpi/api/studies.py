@@ -52,7 +52,7 @@ def bench(
     runner = _runner(design, on, watch, say)
     execution.require_valid(design, runner)
     design = pricing.priced(design, on, say)
-    recording = execution.Recording(target.folder, runner.new_id(design.spec), target.place)
+    recording = execution.Recording(target.folder, runner.new_id(design.spec), target.name)
     it = execution.open_sweep(design, recording, factors.fresh, say)
     execution.carry_out(it, runner, say)
     return it

@@ -1,4 +1,4 @@
-"""The verbs that every backend has. Only backends touch processes or an API."""
+"""The interface of every backend: what starts, observes and stops runs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from spotmpi.agent.plan import LocalPlan
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
-from spotmpi.plan.local import Plan
+from spotmpi.plan.cluster import ClusterPlan
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
 
+Plan = LocalPlan | ClusterPlan  # told apart by "backend"
+
 
 class Backend(Protocol):
-    """Where runs happen."""
+    """A target for runs: this machine, or a namespace of a cluster."""
 
-    def survey(self, spec: JobSpec) -> TargetCapabilities:
-        """What `spotmpi.spec.validate` has to know of this place, found out without changing it."""
+    def inspect(self, spec: JobSpec) -> TargetCapabilities:
+        """The capabilities of the target that `spotmpi.spec.validate` checks; changes nothing."""
         ...
 
     def plan(self, spec: JobSpec, run: str) -> Plan:
-        """What `submit` would do for a valid spec, without doing it."""
+        """The plan that `submit` carries out for a valid spec; starts nothing."""
         ...
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
-        """Start the run that *plan* describes, or continue it where its folder exists; returns once it is under way.
+        """Start the run that *plan* describes, or resume it where its folder exists; returns once it is submitted.
 
         Raises:
-            RunInUse: the run is still going on.
+            RunInUse: the run has not ended.
             SpotmpiError: it could not be started; nothing is left running.
         """
         ...
@@ -39,30 +42,30 @@ class Backend(Protocol):
         ...
 
     def state(self, run: str) -> RunState:
-        """What the run has come to so far; UnknownRun where there is none."""
+        """The current state of the run; UnknownRun where there is none."""
         ...
 
     def list(self) -> list[RunState]:
-        """All runs known here, oldest first."""
+        """All runs of this target, oldest first."""
         ...
 
-    def inject_fault(self, run: str, node: int, how: str) -> None:
-        """Cause a fault at a node of a run that is going on: ``evict``, ``delete`` or ``kill``.
+    def inject_fault(self, run: str, node: int, fault: str) -> None:
+        """Inject a fault into a node of a running run: ``evict``, ``delete`` or ``kill``.
 
         Raises:
-            SpotmpiError: there is nothing to strike, or not in that way here.
+            SpotmpiError: the node does not run, or this backend has no such fault.
         """
         ...
 
     def shell(self, run: str, node: int) -> Sequence[str]:
-        """The command that opens a shell where a node of the run is."""
+        """The command that opens a shell on a node of the run."""
         ...
 
     def pull(self, run: str, say: Say, part: str | None = None) -> Path:
-        """Bring all that is kept of a run, or one *part* of its folder, to this machine; the folder that then holds it.
+        """Copy the run's folder, or one *part* of it, to this machine; returns the folder on this machine.
 
         Raises:
-            SpotmpiError: it is out of reach.
+            SpotmpiError: the folder cannot be reached.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Following a run until it ends, with Ctrl-C meaning stop and a second one meaning now."""
+"""Follows a run until it ends; Ctrl-C stops it, a second Ctrl-C stops it without a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Watch = Callable[[Event], None]
 
 
 def follow(events: Iterable[Event], watch: Watch) -> Event | None:
-    """Hand every event to *watch* until there are no more; the terminal one, or None where the stream just ended."""
+    """Pass every event to *watch*; returns the terminal event, None where the stream ends without one."""
     last = None
     for event in events:
         watch(event)
@@ -24,15 +24,15 @@ def follow(events: Iterable[Event], watch: Watch) -> Event | None:
 
 @contextmanager
 def interrupts(stop: Callable[[bool], None]) -> Iterator[Callable[[], bool]]:
-    """While inside, Ctrl-C calls *stop* with False, any further one with True; the value tells whether there was one.
+    """In the context, the first Ctrl-C calls stop(False), every further one stop(True).
 
-    *stop* runs in a thread of its own: a signal may come in the middle of any output. Outside the main thread, where
-    signals cannot be taken, nothing changes.
+    The context's value is a function that says whether Ctrl-C was pressed. *stop* runs in its own thread, since a
+    signal may arrive in the middle of output. Outside the main thread, which alone gets signals, nothing changes.
     """
     pressed = 0
     calls: list[threading.Thread] = []
 
-    def take(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         pressed += 1
         calls.append(threading.Thread(target=stop, args=(pressed > 1,)))
@@ -41,7 +41,7 @@ def interrupts(stop: Callable[[bool], None]) -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = signal.signal(signal.SIGINT, take)
+    before = signal.signal(signal.SIGINT, handle)
     try:
         yield lambda: pressed > 0
     finally:

@@ -1,4 +1,4 @@
-"""Which backend is meant by the place that a user names."""
+"""The target that a user names with --on, and its backend."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from spotmpi.backends.base import Backend
 from spotmpi.core import names
 from spotmpi.core.errors import UnknownRun
+from spotmpi.plan import local
 from spotmpi.runs import reader
 
 if TYPE_CHECKING:
     from spotmpi.core.environment import Environment
 
-LOCAL = "local"
-KUBERNETES = "kubernetes"
+LOCAL = local.LOCAL
+KUBERNETES = names.KUBERNETES
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Target:
         return (self.runs_folder or names.default_runs_folder()).absolute()
 
     @property
-    def place(self) -> str:
-        """The place, with the default filled in."""
+    def name(self) -> str:
+        """What --on names, with the default filled in."""
         return self.on or os.environ.get("SPOTMPI_ON") or LOCAL
 
 
@@ -53,25 +54,25 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
     """The backend for *on*; *context* and *namespace* are what a spec asks of a cluster.
 
     Raises:
-        InputError: no such place.
+        InputError: no such target.
     """
     target = target_of(on)
-    if target.place == LOCAL:
+    if target.name == LOCAL:
         from spotmpi.backends.local.backend import LocalBackend
 
         return LocalBackend(target.folder)
     # Only runs on a cluster pay for the import of a Kubernetes client.
     from spotmpi.backends.kubernetes.backend import KubernetesBackend
 
-    kind, _, chosen = target.place.partition("/")
+    kind, _, own_namespace = target.name.partition("/")
     if kind == KUBERNETES:
-        return KubernetesBackend(target.folder, context, chosen or namespace)
+        return KubernetesBackend(target.folder, context, own_namespace or namespace)
     environment = environment_of(target)
     return KubernetesBackend(target.folder, context or _context(environment), namespace, environment)
 
 
 def _context(environment: Environment | None) -> str | None:
-    """The kubeconfig context of an environment's own cluster where there is one, else the current one."""
+    """The kubeconfig context of an environment's cluster; None, the current one, where it has none."""
     from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 
     return context_of(environment.cluster) if environment else None
@@ -96,7 +97,7 @@ def environment_of(on: TargetLike) -> Environment | None:
     """The environment that a stack's name or a file of its outputs stands for; None for other places."""
     from spotmpi.core import environment
 
-    named = target_of(on).place
-    if named == LOCAL or named.partition("/")[0] == KUBERNETES:
+    name = target_of(on).name
+    if name == LOCAL or name.partition("/")[0] == KUBERNETES:
         return None
-    return environment.load(Path(named)) if named.endswith(".json") else environment.of_stack(named)
+    return environment.load(Path(name)) if name.endswith(".json") else environment.of_stack(name)

@@ -11,7 +11,7 @@ from spotmpi.runs import reader
 def report(run: str, target: Target) -> None:
     """Print what a run of an environment has cost, and record it in its folder; nothing for any other run."""
     paths = reader.find(run, target.folder)
-    if not reader.state(paths).over or not (paths.plan.is_file() and reader.plan(paths).get("there")):
+    if not reader.state(paths).over or not (paths.plan.is_file() and reader.plan(paths).environment):
         return
     from spotmpi.environments.cost import run_cost
 

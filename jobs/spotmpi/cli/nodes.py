@@ -46,11 +46,11 @@ def _nodes(target: Target) -> tuple[Node, ...]:
     from spotmpi.core.errors import SpotmpiError, input_error
     from spotmpi.environments.nodes import list_nodes, with_placement
 
-    if target.place == targets.LOCAL:
-        raise input_error("--on", target.place, "give an environment or kubernetes: the local backend has no nodes")
+    if target.name == targets.LOCAL:
+        raise input_error("--on", target.name, "give an environment or kubernetes: the local backend has no nodes")
     environment = targets.environment_of(target)
     if environment is None:
-        return list_nodes(ClusterView(None), target.place.partition("/")[2] or None)
+        return list_nodes(ClusterView(None), target.name.partition("/")[2] or None)
     nodes = list_nodes(view_of(environment.cluster, environment.region), environment.namespace)
     try:
         return with_placement(nodes, open_account(environment.region), environment.region)

@@ -31,7 +31,7 @@ def command(
     chosen = target(on, None)
     environment = targets.environment_of(chosen)
     if environment is None:
-        raise input_error("--on", chosen.place, "give an environment: a stack, or a file of its outputs")
+        raise input_error("--on", chosen.name, "give an environment: a stack, or a file of its outputs")
     _show(keep_warm(environment, group, nodes, duration), json)
 
 

@@ -149,10 +149,8 @@ def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutin
 def reached(storage: Storage) -> tuple[ClusterApi, Volume]:
     """The cluster and the volume of a storage; InputError where the place has none."""
     here = targets.target_of(storage.on)
-    if here.place == targets.LOCAL:
-        raise input_error(
-            "--on", here.place, "name an environment, or kubernetes: runs on this machine take any folder"
-        )
+    if here.name == targets.LOCAL:
+        raise input_error("--on", here.name, "name an environment, or kubernetes: runs on this machine take any folder")
     environment = targets.environment_of(here)
     claim, image = storage.claim, storage.image
     if environment is not None:
@@ -167,4 +165,4 @@ def reached(storage: Storage) -> tuple[ClusterApi, Volume]:
     ]
     if problems:
         raise InputError(problems)
-    return ClusterApi(None, here.place.partition("/")[2] or None), Volume(str(claim), str(image))
+    return ClusterApi(None, here.name.partition("/")[2] or None), Volume(str(claim), str(image))

@@ -152,10 +152,10 @@ def _fetch_runs(target: Target) -> list[str]:
 
 
 def _environment(target: Target, paths: RunPaths) -> Environment:
-    plan = reader.plan(paths) if paths.plan.is_file() else {}
-    if target.on is None and plan.get("there"):
-        return Environment.model_validate(plan["there"])  # as recorded at submission; it may no longer exist
-    name = target.on or (plan.get("environment") if plan.get("backend") != targets.LOCAL else None)
+    plan = reader.plan(paths) if paths.plan.is_file() else None
+    if target.on is None and plan and plan.environment:
+        return Environment.model_validate(plan.environment)  # as recorded at submission; it may no longer exist
+    name = target.on or (plan.stack if plan and plan.backend != targets.LOCAL else None)
     remedy = "the price of a node is unknown: give --price, or the run's environment by --on"
     if name is None:
         raise input_error("price", None, remedy)

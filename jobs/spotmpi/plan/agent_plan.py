@@ -1,32 +1,32 @@
-"""What the agents of a run are told: the plan that every pod finds in its ConfigMap. Pure."""
+"""Makes the agent plan, which every pod of a run finds in its ConfigMap. Pure."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from spotmpi.agent import boot, pod_context, protocol
+from spotmpi.agent.plan import VERSION, AgentPlan, Limits, StagingPlan, UserCode
 from spotmpi.core import names
 from spotmpi.spec.job import Data, JobSpec
 
 VOLUME = "/spotmpi/volume"  # where the run volume is mounted
+STAGING_FOLDERS = {"node": f"{pod_context.WORK}/data", "memory": f"{pod_context.MEMORY}/data"}
 
 
-STAGED = {"node": f"{pod_context.WORK}/data", "memory": f"{pod_context.MEMORY}/data"}
-
-
-class Shipped(NamedTuple):
-    """What goes to the agents besides the spec."""
+class AgentInputs(NamedTuple):
+    """What the agents get besides the spec."""
 
     work: dict[str, Any]  # what identifies the run's work
     files: dict[str, str]  # texts by name, for the run folder
-    code: dict[str, Any] | None = None  # the user's: path of its `archive`, and its `bytes` and `sha256`
+    code: UserCode | None = None
     rate: float | None = None  # US dollars per hour of all nodes, where known
-    machine: dict[str, str] | None = None  # what is known of the nodes beforehand
+    machine: dict[str, str] | None = None  # what is known of the nodes before they start
 
 
-def pod_plan(spec: JobSpec, run: str, shipped: Shipped) -> dict[str, Any]:
-    """The agents' plan of *spec* as plain JSON values, but for the time of submission, which the API server says."""
+def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
+    """The agent plan of *spec*, without the time of submission, which is the API server's."""
     return {
+        "version": VERSION,
         "run": run,
         "name": spec.title,
         "launcher": spec.launcher,
@@ -36,31 +36,31 @@ def pod_plan(spec: JobSpec, run: str, shipped: Shipped) -> dict[str, Any]:
         "rank": _rank(spec),
         "mpi_args": list(spec.mpi.args),
         "environment": _environment(spec, run),
-        "folder": pod_context.CODE if shipped.code else boot.CODE,
-        "code": shipped.code,
+        "folder": pod_context.CODE if inputs.code else boot.CODE,
+        "code": inputs.code,
         "staging": _staging(spec.data),
-        "limits": dict(spec.limits),
-        "rate": shipped.rate,
+        "limits": cast(Limits, dict(spec.limits)),
+        "rate": inputs.rate,
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
         "gpus": spec.resources.gpu * spec.slots,
         "oversubscribed": False,
         "submitted": None,
-        "work": shipped.work,
-        "files": shipped.files,
-        "machine": shipped.machine or {},
+        "work": inputs.work,
+        "files": inputs.files,
+        "machine": inputs.machine or {},
     }
 
 
-def _shared(data: Data) -> str:
+def _shared_folder(data: Data) -> str:
     return data.path if data.path.startswith("/") else f"{VOLUME}/{data.path}"
 
 
-def _staging(data: Data | None) -> dict[str, str] | None:
-    """What each node copies before its ranks start: ``from`` where, ``to`` where, and which ``stage`` that is."""
+def _staging(data: Data | None) -> StagingPlan | None:
+    """What each node copies before its ranks start."""
     if data is None or data.stage is None:
         return None
-    return {"from": _shared(data), "to": STAGED[data.stage], "stage": data.stage}
+    return {"from": _shared_folder(data), "to": STAGING_FOLDERS[data.stage], "stage": data.stage}
 
 
 def _rank(spec: JobSpec) -> list[str]:
@@ -90,6 +90,7 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
         protocol.ENV_TENSORBOARD: f"{folder}/tensorboard",
     }
     if spec.data is not None:
-        environment[protocol.ENV_DATA] = STAGED[spec.data.stage] if spec.data.stage else _shared(spec.data)
+        stage = spec.data.stage
+        environment[protocol.ENV_DATA] = STAGING_FOLDERS[stage] if stage else _shared_folder(spec.data)
     nccl = {f"NCCL_{name}": value for name, value in spec.nccl.items()}
     return {**environment, **nccl, **spec.env}

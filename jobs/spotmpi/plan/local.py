@@ -1,21 +1,22 @@
-"""The plan of a run on one machine: what is started, with which environment and limits. Pure."""
+"""Makes the plan of a run on one machine: its commands, environment and limits. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from spotmpi.agent import launchers, protocol
+from spotmpi.agent.plan import VERSION, Command, Limits, LocalPlan
 from spotmpi.core import names
 from spotmpi.spec.job import JobSpec
 
-Plan = dict[str, Any]
+LOCAL: Literal["local"] = "local"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan has to know of this machine."""
+    """The facts of this machine that a plan depends on."""
 
     folder: str  # where commands start
     path: str  # the PATH of the user
@@ -28,17 +29,18 @@ class Machine:
     root: bool
 
 
-def launch_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dict[str, Any]) -> Plan:
-    """The plan of *spec* as plain JSON values; *work* identifies the work (see `spotmpi.runs.fingerprint`)."""
+def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dict[str, Any]) -> LocalPlan:
+    """The plan of *spec*; *work* identifies the work (see `spotmpi.runs.fingerprint`)."""
     return {
+        "version": VERSION,
         "run": paths.id,
         "name": spec.title,
-        "backend": "local",
+        "backend": LOCAL,
         "launcher": spec.launcher,
         "folder": machine.folder,
         "commands": _commands(spec, machine),
         "environment": _environment(spec, paths, machine),
-        "limits": dict(spec.limits),  # in seconds, where the spec writes "10m"
+        "limits": cast(Limits, dict(spec.limits)),
         "rate": spec.price,  # US dollars per hour: all nodes are this machine
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
@@ -49,8 +51,8 @@ def launch_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: di
     }
 
 
-def _commands(spec: JobSpec, machine: Machine) -> list[dict[str, Any]]:
-    """One launcher command per node; mpirun has them all on node 0."""
+def _commands(spec: JobSpec, machine: Machine) -> list[Command]:
+    """One launcher command per node; a single one for mpirun, which starts all ranks."""
     starter = [machine.python, "-I", "-S", str(Path(machine.source, "spotmpi", "agent", "starter.py"))]
     if spec.launcher == "mpirun":
         assert machine.mpirun is not None
@@ -66,7 +68,7 @@ def _commands(spec: JobSpec, machine: Machine) -> list[dict[str, Any]]:
     ]
 
 
-def _command(node: int, arguments: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
+def _command(node: int, arguments: list[str], environment: dict[str, str] | None = None) -> Command:
     return {"node": node, "arguments": arguments, "environment": environment or {}}
 
 
@@ -111,11 +113,11 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
 
 def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     notes = []
-    wanted = spec.world_size * spec.resources.cpu
-    if wanted > machine.cores:
-        notes.append(f"oversubscribed: {wanted} threads of {spec.world_size} ranks share {machine.cores} cores")
+    threads = spec.world_size * spec.resources.cpu
+    if threads > machine.cores:
+        notes.append(f"oversubscribed: {threads} threads of {spec.world_size} ranks share {machine.cores} cores")
     if spec.data is not None and spec.data.stage:
-        notes.append("data.stage has no effect on this machine: the data is read where it is")
+        notes.append("data.stage has no effect on this machine: the data is read from its folder")
     if spec.resources.memory is not None:
         notes.append("resources.memory is not enforced on this machine")
     return notes

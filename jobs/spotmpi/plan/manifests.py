@@ -1,23 +1,25 @@
-"""The Kubernetes objects of a run. Pure and deterministic: keys, times and code come in as arguments."""
+"""The Kubernetes objects of a run. Pure and deterministic: keys, times and code are arguments."""
 
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from spotmpi.agent import protocol
+from spotmpi.agent import protocol, ssh
+from spotmpi.agent.plan import AgentPlan, UserCode
 from spotmpi.core import names
 from spotmpi.core.archives import digest
 from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import pods
-from spotmpi.plan.agent_plan import Shipped, pod_plan
-from spotmpi.plan.cluster_target import ClusterTarget
+from spotmpi.plan.agent_plan import AgentInputs, agent_plan
+from spotmpi.plan.cluster import ClusterTarget, cached_plan
 from spotmpi.spec.job import JobSpec
 
 Object = dict[str, Any]
@@ -28,11 +30,10 @@ ANNOTATION_SPEC = "spotmpi.dev/spec"
 ANNOTATION_PLAN = "spotmpi.dev/plan"
 ANNOTATION_OWNER = "spotmpi.dev/owner"
 ANNOTATION_FOLDER = "spotmpi.dev/folder"
-ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why somebody deletes it
-ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that nobody led
+ANNOTATION_STOPPED = "spotmpi.dev/stopped"  # why it is being deleted
+ANNOTATION_GIVEN_UP = "spotmpi.dev/given-up"  # why a follower ended a run that had no coordinator
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_INDEX = "batch.kubernetes.io/job-completion-index"
-BACKEND = names.KUBERNETES
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 
 
@@ -45,18 +46,18 @@ class Submission:
     keys: dict[str, str]  # of the run's Secret
     code: dict[str, bytes]  # archives by file name
     work: dict[str, Any]
-    user_code: dict[str, Any] | None = None  # as in `pod_plan.Shipped`
+    user_code: UserCode | None = None
     rate: float | None = None  # US dollars per hour of all nodes, where known
 
 
 def kubernetes_plan(spec: JobSpec, target: ClusterTarget, submission: Submission) -> list[Object]:
     """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
-    copied = json.dumps(copied_plan(spec, submission.run, None, target.namespace), indent=1) + "\n"
-    files = {"spec.toml": spec.to_toml(), "plan.yaml": copied}
+    cached = json.dumps(cached_plan(spec, submission.run, None, target.namespace), indent=1) + "\n"
+    files = {"spec.toml": spec.to_toml(), "plan.yaml": cached}
     job = _job(spec, target, submission)
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}
-    shipped = Shipped(work, files, submission.user_code, submission.rate, dict(target.machine))
-    agents = pod_plan(spec, submission.run, shipped)
+    inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine))
+    agents = agent_plan(spec, submission.run, inputs)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
     for part in parts:
         part["metadata"]["namespace"] = target.namespace
@@ -64,24 +65,24 @@ def kubernetes_plan(spec: JobSpec, target: ClusterTarget, submission: Submission
 
 
 def spec_of(jobset: Mapping[str, Any]) -> JobSpec:
-    """The spec that a run's JobSet carries in its annotations; UnreadableRun where it carries none that we know."""
+    """The spec in the annotations of a run's JobSet; UnreadableRun where it has none that this version can read."""
     name, text = jobset["metadata"]["name"], annotations_of(jobset).get(ANNOTATION_SPEC)
     if text is None:
-        remedy = f"`kubectl describe jobset {name}` shows whose it is"
+        remedy = f"`kubectl describe jobset {name}` shows what created it"
         raise UnreadableRun(f"JobSet {name} has no annotation {ANNOTATION_SPEC}; {remedy}")
     try:
         return JobSpec.model_validate(json.loads(text))
     except ValidationError as error:
-        found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise UnreadableRun(f"this version cannot read JobSet {name} ({found}); upgrade spotmpi") from error
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise UnreadableRun(f"this version cannot read JobSet {name} ({problems}); upgrade spotmpi") from error
     except ValueError as error:
         raise UnreadableRun(f"annotation {ANNOTATION_SPEC} of JobSet {name} is not JSON: {error}") from error
 
 
 def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
     """The annotations of a JobSet, which may have none."""
-    found: Mapping[str, str] = jobset["metadata"].get("annotations") or {}
-    return found
+    annotations: Mapping[str, str] = jobset["metadata"].get("annotations") or {}
+    return annotations
 
 
 def pod_template(jobset: Mapping[str, Any]) -> Object:
@@ -90,19 +91,39 @@ def pod_template(jobset: Mapping[str, Any]) -> Object:
     return template
 
 
-def copied_plan(spec: JobSpec, run: str, context: str | None, namespace: str) -> dict[str, Any]:
-    """The plan in a copy of a run: where the run really is."""
-    return {"run": run, "name": spec.title, "backend": BACKEND, "context": context, "namespace": namespace}
+class RunVolume(NamedTuple):
+    """The claim of a run volume, and the image and pull secrets of the pods that mount it."""
+
+    claim: str
+    image: str
+    pull_secrets: tuple[str, ...]
 
 
-def mounted(jobset: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]] | None:
-    """The claim, image and pull secrets that a run's pods have; None for a run without a run volume."""
+def run_volume(jobset: Mapping[str, Any]) -> RunVolume | None:
+    """The run volume of a JobSet's pods; None for a run without one."""
     pod = pod_template(jobset)["spec"]
-    kept: Object = next((volume for volume in pod.get("volumes") or [] if volume["name"] == "volume"), {})
-    if "persistentVolumeClaim" not in kept:
+    volume: Object = next((volume for volume in pod.get("volumes") or [] if volume["name"] == "volume"), {})
+    if "persistentVolumeClaim" not in volume:
         return None
     secrets = tuple(secret["name"] for secret in pod.get("imagePullSecrets") or [])
-    return kept["persistentVolumeClaim"]["claimName"], str(pods.image(pod_template(jobset))), secrets
+    return RunVolume(volume["persistentVolumeClaim"]["claimName"], str(pods.image(pod_template(jobset))), secrets)
+
+
+def forwarded_variables(objects: Sequence[Object]) -> list[str]:
+    """The names of the variables that a plan's Secret forwards from the submitting process."""
+    prefix = pods.forwarded_key("")
+    keys = [key for part in objects if part["kind"] == "Secret" for key in part["stringData"]]
+    return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+
+
+def with_shared_keys(objects: Sequence[Object], secret: str) -> list[Object]:
+    """A plan's objects without its Secret; the pods take the SSH key pair of *secret* instead."""
+    remaining = [copy.deepcopy(each) for each in objects if each["kind"] != "Secret"]
+    for volume in pod_template(remaining[0])["spec"]["volumes"]:
+        if volume["name"] == pods.KEYS:
+            items = [{"key": key, "path": key} for key in (ssh.CLIENT_KEY, ssh.PUBLIC_KEY, ssh.AUTHORIZED)]
+            volume["secret"] = {**volume["secret"], "secretName": secret, "items": items}
+    return remaining
 
 
 def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: Object, plan_hash: str) -> Object:
@@ -135,7 +156,7 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
 
 
 def _failure_policy(spec: JobSpec) -> Object:
-    """The first rule that fits decides: an end for good, an interruption, else a failure that counts."""
+    """The first rule that matches decides: not retryable, an interruption, else a failure that counts."""
     return {
         "maxRestarts": spec.limits.failures,
         "rules": [
@@ -176,7 +197,7 @@ def _job(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object
         "template": pods.template(spec, target, submission.run),
     }
     if spec.limits.run is not None:
-        # Starts anew with each attempt: the agents hold the real deadline, this one only backs them up.
+        # It starts anew with each attempt: a backstop of the deadline that the agents enforce.
         job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)
     if not (spec.launcher == "none" and spec.where == "every"):
         job["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
@@ -196,7 +217,7 @@ def _part(kind: str, version: str, submission: Submission) -> Object:
     }
 
 
-def _config_map(submission: Submission, agents: dict[str, Any]) -> Object:
+def _config_map(submission: Submission, agents: AgentPlan) -> Object:
     return {
         **_part("ConfigMap", "v1", submission),
         "data": {"plan.json": json.dumps(agents, indent=1, sort_keys=True), **pods.config_files()},
@@ -209,7 +230,7 @@ def _secret(submission: Submission) -> Object:
 
 
 def _network_policy(submission: Submission, egress_denied: bool) -> Object:
-    """Pods of one run talk to each other on all ports; what else they may do, the namespace says."""
+    """Pods of one run may reach each other on all ports; all else is up to the namespace."""
     policy = {
         **_part("NetworkPolicy", "networking.k8s.io/v1", submission),
         "spec": {
@@ -218,13 +239,13 @@ def _network_policy(submission: Submission, egress_denied: bool) -> Object:
             "ingress": [{"from": [_peers(submission.run)]}],
         },
     }
-    return allowing_egress(policy) if egress_denied else policy
+    return with_egress(policy) if egress_denied else policy
 
 
-def allowing_egress(policy: Object) -> Object:
-    """A run's NetworkPolicy for a namespace that denies egress: its pods may open connections to each other too.
+def with_egress(policy: Object) -> Object:
+    """A run's NetworkPolicy for a namespace that denies egress: its pods may also open connections to each other.
 
-    Elsewhere this would close what is open: a policy for egress denies all egress that none allows.
+    In other namespaces it would close what is open: a policy for egress denies all egress that no policy allows.
     """
     run = policy["spec"]["podSelector"]["matchLabels"][names.LABEL_RUN]
     both = {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": [_peers(run)]}]}

@@ -11,7 +11,7 @@ from spotmpi.agent import machine as machine_of
 from spotmpi.core import names
 from spotmpi.plan import templates
 from spotmpi.plan.agent_plan import VOLUME
-from spotmpi.plan.cluster_target import ClusterTarget
+from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.kubernetes import Mount
 
@@ -22,9 +22,9 @@ UNREACHABLE_SECONDS = 30
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
 # For libfabric, where the image has it. No huge pages: a group at zero nodes offers none, and would never grow for a
-# pod that asks for them; who takes them unasked dies of it. Data loaders fork.
+# pod that requests them; a process that maps them without a request is killed. Data loaders fork.
 _FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE": "1"}
-FILLING = 600  # thousandths of each CPU that a pod asks for which is to have its node for itself
+FILLING = 600  # millicores that a pod requests of each CPU of a node that it is to fill
 
 
 def template(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
@@ -44,13 +44,13 @@ def template(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
             "terminationGracePeriodSeconds": math.ceil(spec.checkpoint.grace),
             "securityContext": pod_security(),
             "dnsConfig": {"searches": [f"{run}.{target.namespace}.svc.cluster.local"]},
-            "nodeSelector": {**target.node_selector, **_type(spec), **spec.kubernetes.node_selector},
+            "nodeSelector": {**target.node_selector, **_instance_type(spec), **spec.kubernetes.node_selector},
             **_affinity(target),
             "tolerations": _tolerations(spec, target),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
             "containers": [_container(spec, target, run)],
             "volumes": _volumes(spec, target, run),
-            **_spreading(target, run),
+            **_spread(target, run),
         },
     }
     return _restricted(templates.merged(own, target.templates, CONTAINER))
@@ -58,14 +58,12 @@ def template(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
 
 def image(template: dict[str, Any]) -> str | None:
     """The image of the ranks in a pod template."""
-    found: str | None = next(
-        each.get("image") for each in template["spec"]["containers"] if each.get("name") == CONTAINER
-    )
-    return found
+    containers = template["spec"]["containers"]
+    return next((each.get("image") for each in containers if each.get("name") == CONTAINER), None)
 
 
 def _restricted(pod: dict[str, Any]) -> dict[str, Any]:
-    """*pod* with the restricted standard's security context in containers of templates that say nothing of theirs."""
+    """*pod* with the restricted standard's security context in containers whose template sets none."""
     for kind in ("containers", "initContainers"):
         for container in pod["spec"].get(kind, []):
             container.setdefault("securityContext", container_security())
@@ -90,7 +88,7 @@ def container_security() -> dict[str, Any]:
 
 
 def config_files() -> dict[str, str]:
-    """What the ConfigMap holds besides plan and code: the boot script and an account for the user."""
+    """The files of the ConfigMap besides plan and code: the boot script and an account for the user."""
     return {
         "boot.py": Path(boot.__file__).read_text(),
         "passwd": f"root:x:0:0:root:/root:/bin/sh\nspotmpi:x:{USER}:{USER}::{pod_context.WORK}:/bin/sh\n",
@@ -124,7 +122,7 @@ def _container(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]
             {"name": "config", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True},
             {"name": "config", "mountPath": "/etc/group", "subPath": "group", "readOnly": True},
             *([{"name": "memory", "mountPath": pod_context.MEMORY}] if _in_memory(spec) else []),
-            *_more_mounts(spec),
+            *_user_mounts(spec),
         ],
     }
 
@@ -139,7 +137,7 @@ def forwarded_key(name: str) -> str:
 
 
 def _secret_variables(spec: JobSpec, run: str) -> list[dict[str, Any]]:
-    """Variables by reference: their values are in no plan."""
+    """Environment variables by reference to a Secret: no plan holds their values."""
     sources = {name: (names.parts_name(run), forwarded_key(name)) for name in spec.forward}
     for name, source in spec.kubernetes.secret_env.items():
         secret, _, key = source.partition("/")
@@ -150,7 +148,7 @@ def _secret_variables(spec: JobSpec, run: str) -> list[dict[str, Any]]:
     ]
 
 
-def _more_mounts(spec: JobSpec) -> list[dict[str, Any]]:
+def _user_mounts(spec: JobSpec) -> list[dict[str, Any]]:
     return [
         {"name": _mount_name(index), "mountPath": mount.path, "readOnly": mount.read_only}
         for index, mount in enumerate(spec.kubernetes.mounts)
@@ -172,9 +170,9 @@ def _source(mount: Mount) -> dict[str, Any]:
 
 
 def _resources(spec: JobSpec, target: ClusterTarget) -> dict[str, Any]:
-    """A node's share: what one slot gets, times the slots of a node; more than half of a node that is to be filled.
+    """The resources of one slot times the slots of a node; a pod that is to fill its node requests most of its CPUs.
 
-    More than half keeps every other such pod off the node, and leaves room for the node's own daemons.
+    More than half of them keeps other such pods off the node, and leaves room for the node's own daemons.
     """
     requests = {"cpu": str(spec.resources.cpu * spec.slots)}
     if target.node_cpus is not None:
@@ -191,49 +189,50 @@ def _resources(spec: JobSpec, target: ClusterTarget) -> dict[str, Any]:
 
 
 def _tolerations(spec: JobSpec, target: ClusterTarget) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [
+    tolerations: list[dict[str, Any]] = [
         {
-            "key": f"node.kubernetes.io/{trouble}",
+            "key": f"node.kubernetes.io/{condition}",
             "operator": "Exists",
             "effect": "NoExecute",
             "tolerationSeconds": UNREACHABLE_SECONDS,
         }
-        for trouble in ("not-ready", "unreachable")
+        for condition in ("not-ready", "unreachable")
     ]
     if spec.resources.gpu:
-        found.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
-    found += [dict(toleration) for toleration in target.tolerations]
-    for wanted in spec.kubernetes.tolerations:
-        values = wanted.model_dump(exclude_none=True)
-        found.append({**values, "operator": "Equal" if wanted.value is not None else "Exists"})
-    return found
+        tolerations.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
+    tolerations += [dict(toleration) for toleration in target.tolerations]
+    for toleration in spec.kubernetes.tolerations:
+        values = toleration.model_dump(exclude_none=True)
+        tolerations.append({**values, "operator": "Equal" if toleration.value is not None else "Exists"})
+    return tolerations
 
 
 def _volumes(spec: JobSpec, target: ClusterTarget, run: str) -> list[dict[str, Any]]:
     parts = names.parts_name(run)
-    told = [{"path": what, "fieldRef": {"fieldPath": f"metadata.{what}"}} for what in ("annotations", hardware.LABELS)]
-    kept: dict[str, Any] = {"emptyDir": {}}
+    fields = ("annotations", hardware.LABELS)
+    metadata = [{"path": name, "fieldRef": {"fieldPath": f"metadata.{name}"}} for name in fields]
+    source: dict[str, Any] = {"emptyDir": {}}
     if target.volume is not None:
-        kept = {"persistentVolumeClaim": {"claimName": target.volume}}
+        source = {"persistentVolumeClaim": {"claimName": target.volume}}
     return [
         {"name": "config", "configMap": {"name": parts}},
         {"name": KEYS, "secret": {"secretName": parts, "defaultMode": 0o440}},
         {"name": "work", "emptyDir": {}},
-        {"name": "pod", "downwardAPI": {"items": told}},
-        {"name": "volume", **kept},
+        {"name": "pod", "downwardAPI": {"items": metadata}},
+        {"name": "volume", **source},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.kubernetes.shm}},
         *([{"name": "memory", "emptyDir": {"medium": "Memory"}}] if _in_memory(spec) else []),
         *({"name": _mount_name(index), **_source(mount)} for index, mount in enumerate(spec.kubernetes.mounts)),
     ]
 
 
-def _type(spec: JobSpec) -> dict[str, str]:
+def _instance_type(spec: JobSpec) -> dict[str, str]:
     kind = spec.kubernetes.instance_type
     return {names.LABEL_TYPE: kind} if kind else {}
 
 
 def _affinity(target: ClusterTarget) -> dict[str, Any]:
-    """Nodes of any one of several groups; of a single one its labels are in the selector."""
+    """Affinity to nodes of several groups; a single group is in the node selector."""
     if not target.one_of:
         return {}
     terms = [
@@ -244,7 +243,7 @@ def _affinity(target: ClusterTarget) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": required}}
 
 
-def _spreading(target: ClusterTarget, run: str) -> dict[str, Any]:
+def _spread(target: ClusterTarget, run: str) -> dict[str, Any]:
     """One pod per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
     if target.spread != "node":
         return {}

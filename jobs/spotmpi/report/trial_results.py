@@ -118,7 +118,7 @@ def read(paths: RunPaths, variant: str) -> Measured:
     """
     plan, summary = reader.plan(paths), reader.summary(paths) or {}
     # A run on a cluster tells what identifies its work when it ends.
-    identity = summary.get("work") or plan.get("work")
+    identity = summary.get("work") or plan.work
     if not identity:
         raise input_error("run", paths.id, f"its {paths.summary.name} is not there yet: report it once it has ended")
     state = reader.state(paths)
@@ -131,7 +131,7 @@ def read(paths: RunPaths, variant: str) -> Measured:
         training=rates.read(reader.lines(paths.metrics)),
         interruptions=state.interruptions,
         failures=state.failures,
-        oversubscribed=bool(summary.get("oversubscribed", plan.get("oversubscribed"))),
+        oversubscribed=bool(summary.get("oversubscribed", plan.oversubscribed)),
         started=state.submitted,
         machines=machines.read(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),

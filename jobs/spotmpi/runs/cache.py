@@ -1,13 +1,13 @@
-"""A terminal's copy of a run that goes on elsewhere: the same folder as a local run's, filled while following."""
+"""The local copy of a cluster's run: a folder like a local run's, filled while the run is followed."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.folder import folder_records
@@ -17,41 +17,41 @@ from spotmpi.agent import record
 from spotmpi.agent.lines import Line
 from spotmpi.agent.supervisor import LOCK
 
-MISSING = "(this line could no longer be had)"
+MISSING = "(this line is no longer available)"
 
 
-class Given:
-    """What of a run somebody has been given.
+class SeenEvents:
+    """Recognises events and lines of a run that come a second time.
 
-    Lines are known by their number, events by kind and time, which whoever recorded them has given them: an event that
-    comes again comes with the same. Which of two happened first, times of different clocks do not tell.
+    Lines are known by their number, events by kind and by the time that their recorder gave them: a repeated event has
+    the same time. Times of different clocks do not say which of two events came first.
     """
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int], int] = {}
         self._metrics: dict[tuple[int, int], float] = {}  # the time of the newest of each attempt and node: one clock
         self._events: set[tuple[float, str]] = set()  # a few of each attempt
-        self._newest = 0.0  # Unix seconds, of what agents have told
+        self._newest = 0.0  # Unix seconds, of events recorded by agents
 
-    def fresh(self, entry: Entry) -> Iterator[Event | Lines]:
-        """What of *entry* has not been given before; from now on it has."""
+    def new_in(self, entry: Entry) -> Iterator[Event | Lines]:
+        """The events and lines of *entry* that are new; from now on they are not."""
         lines = entry.lines
         if lines and lines.number > self._lines.get((lines.attempt, lines.node), 0):
             self._lines[lines.attempt, lines.node] = lines.last
             yield lines
             return
-        for each in entry.apart():
+        for each in entry.split():
             if each.event and self.is_new(each.event) and not self._is_past(each):
                 yield each.event
 
     def _is_past(self, entry: Entry) -> bool:
-        """Whether *entry* is what an agent once waited for, and more has happened since that has been given."""
+        """Whether *entry* is an agent's wait that is over, since later events have been seen."""
         event = entry.event
         printed = event is not None and event.kind == record.WAITING and entry.number > 0
         return event is not None and printed and event.time < self._newest
 
     def is_new(self, event: Event) -> bool:
-        """Whether *event* has not been given before; from now on it has. What only followers see is always new."""
+        """Whether *event* is new; from now on it is not. Events that only followers see are always new."""
         if event.kind in (record.WAITING, record.GAP):
             return True
         where = (event.attempt, event.node)
@@ -71,13 +71,13 @@ class Given:
 
 
 class RunCache:
-    """Writes what is new to a run's copy; where another process is writing it already, does nothing."""
+    """Writes new entries to a run's copy; does nothing while another process is writing it."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
         self._lock: IO[str] | None = None
         self._record: record.Record | None = None
-        self._given = Given()
+        self._seen = SeenEvents()
         self._moment = 0.0
         self._lines: dict[tuple[int, int], int] = {}
 
@@ -89,7 +89,7 @@ class RunCache:
             except BlockingIOError:
                 return self
             for event in folder_records(self._paths):
-                self._given.is_new(event)
+                self._seen.is_new(event)
             self._lines = {where: _count(path) for where, path in _log_files(self._paths)}
             self._record = record.Record(str(self._paths.folder), clock=lambda: self._moment)
         return self
@@ -101,57 +101,57 @@ class RunCache:
             self._lock.close()
 
     def take(self, entries: Iterable[Entry]) -> None:
-        """Write what of *entries* is not there already."""
+        """Write the entries that the copy lacks."""
         if self._record is None:
             return
         with self._record.together():
             for entry in entries:
                 self._take_one(entry, self._record)
 
-    def _take_one(self, entry: Entry, kept: record.Record) -> None:
+    def _take_one(self, entry: Entry, writer: record.Record) -> None:
         if entry.summary is not None:
-            kept.summary(entry.summary)
+            writer.summary(entry.summary)
         elif entry.attempt is not None:
-            kept.attempt(*entry.attempt)
+            writer.attempt(*entry.attempt)
         elif entry.lines is not None:
-            self._take_lines(entry, entry.lines, kept)
+            self._take_lines(entry, entry.lines, writer)
         elif entry.event is not None:
-            self._take_event(entry.event, kept)
+            self._take_event(entry.event, writer)
 
-    def _take_lines(self, entry: Entry, lines: Lines, kept: record.Record) -> None:
+    def _take_lines(self, entry: Entry, lines: Lines, writer: record.Record) -> None:
         where = (lines.attempt, lines.node)
         if lines.number == self._lines.get(where, 0) + 1:
-            kept.lines(*where, zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True))
+            writer.lines(*where, zip(lines.times, lines.ranks, lines.streams, lines.texts, strict=True))
             self._lines[where] = lines.last
             return
-        for each in entry.apart():
-            self._take_one(each, kept)
+        for each in entry.split():
+            self._take_one(each, writer)
 
-    def _take_event(self, event: Event, kept: record.Record) -> None:
+    def _take_event(self, event: Event, writer: record.Record) -> None:
         self._moment = event.time
         if event.kind == record.LINE:
-            self._take_line(event, kept)
+            self._take_line(event, writer)
         elif event.kind == record.METRIC:
-            if self._given.is_new(event):
+            if self._seen.is_new(event):
                 values = {key: value for key, value in event.values.items() if key != "kind"}
-                kept.metric(event.attempt, event.node, event.values["kind"], values)
-        elif event.kind not in (record.WAITING, record.GAP) and self._given.is_new(event):
-            kept.event(event.kind, attempt=event.attempt or None, **event.values)
+                writer.metric(event.attempt, event.node, event.values["kind"], values)
+        elif event.kind not in (record.WAITING, record.GAP) and self._seen.is_new(event):
+            writer.event(event.kind, attempt=event.attempt or None, **event.values)
 
-    def _take_line(self, event: Event, kept: record.Record) -> None:
-        """Write a line at its number; what could not be had before it is told in its place."""
+    def _take_line(self, event: Event, writer: record.Record) -> None:
+        """Write a line at its number, after a placeholder for each missing line before it."""
         where = (event.attempt, event.node)
         if event.number <= self._lines.get(where, 0):
             return
         for _ in range(self._lines.get(where, 0) + 1, event.number):
-            kept.line(event.attempt, event.node, Line(None, "e", MISSING))
+            writer.line(event.attempt, event.node, Line(None, "e", MISSING))
         self._lines[where] = event.number
         line = Line(event.values["rank"], event.values["stream"], event.values["text"])
-        kept.line(event.attempt, event.node, line)
+        writer.line(event.attempt, event.node, line)
 
 
-def create(paths: RunPaths, spec: str, plan: dict[str, Any], submitted: float) -> None:
-    """Lay down the copy of a run that was just submitted, or continued; what is secret is no part of *plan*."""
+def create(paths: RunPaths, spec: str, plan: Mapping[str, object], submitted: float) -> None:
+    """Create the copy of a run that was just submitted or resumed; *plan* holds no secrets."""
     paths.folder.mkdir(parents=True, exist_ok=True)
     paths.spec.write_text(spec)
     paths.plan.write_text(json.dumps(plan, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""What a data folder holds, in a few numbers and hashes: different data is different work."""
+"""Identifies the content of a data folder by a few numbers and hashes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
 
-# Hashing this much takes less than the time that a start may wait for it.
-HASHED_AT_ONCE = 8 << 20
+# Bytes that are hashed while a run starts; hashing more would delay it.
+HASHED_AT_START = 8 << 20
 
 
 class _File(NamedTuple):
     name: str  # below the folder
     size: int
-    changed: int  # ns
+    modified: int  # ns
 
 
 def identify(folder: Path) -> dict[str, Any]:
     """Number of ``files``, ``bytes``, and three hashes of a data folder, without reading much of it.
 
     ``listing`` is over names and sizes, ``state`` over modification times too, ``content`` over every byte; the last
-    is None for a big folder whose content was never hashed (see `settle`).
+    is None for a large folder whose content was never hashed (see `with_content`).
 
     Raises:
         InputError: the folder, or something in it, cannot be read.
@@ -35,10 +35,10 @@ def identify(folder: Path) -> dict[str, Any]:
     files = _scan(folder)
     total = sum(file.size for file in files)
     state = _digest(files)
-    content = _remembered(folder, state)
-    if content is None and total <= HASHED_AT_ONCE:
+    content = _cached_content(folder, state)
+    if content is None and total <= HASHED_AT_START:
         content = _content(folder, files)
-        _remember(folder, state, content)
+        _cache_content(folder, state, content)
     return {
         "path": str(folder),
         "files": len(files),
@@ -49,17 +49,17 @@ def identify(folder: Path) -> dict[str, Any]:
     }
 
 
-def elsewhere(path: str) -> dict[str, Any]:
-    """What `identify` gives for a folder that this machine cannot see."""
+def unread(path: str) -> dict[str, Any]:
+    """The identity of a folder that this machine cannot read: its path only."""
     return {"path": path, "files": None, "bytes": None, "listing": None, "state": None, "content": None}
 
 
-def settle(data: dict[str, Any]) -> dict[str, Any]:
-    """*data* with its ``content`` hash, read now where the folder is still in that state; else unchanged."""
+def with_content(data: dict[str, Any]) -> dict[str, Any]:
+    """*data* with its ``content`` hash, computed now if the folder has not changed; else *data* as it is."""
     if data["content"] is not None or data["state"] is None:
         return data
     folder = Path(data["path"])
-    content = _remembered(folder, data["state"])
+    content = _cached_content(folder, data["state"])
     if content is None:
         try:
             files = _scan(folder)
@@ -68,19 +68,19 @@ def settle(data: dict[str, Any]) -> dict[str, Any]:
             content = _content(folder, files)
         except (OSError, ValueError):
             return data
-        _remember(folder, data["state"], content)
+        _cache_content(folder, data["state"], content)
     return {**data, "content": content}
 
 
 def same(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
-    """Whether two identities are of the same files; where a folder is or when it was copied does not matter."""
+    """Whether two identities are of the same files, whatever the path and modification times."""
     if one is None or other is None:
         return one is other
     if one["listing"] != other["listing"]:
         return False
     if one["path"] == other["path"] and one["state"] == other["state"]:
         return True
-    contents = settle(one)["content"], settle(other)["content"]
+    contents = with_content(one)["content"], with_content(other)["content"]
     return None not in contents and contents[0] == contents[1]
 
 
@@ -115,20 +115,20 @@ def _content(folder: Path, files: list[_File]) -> str:
     return whole.hexdigest()
 
 
-def _aside(folder: Path, state: str) -> Path:
+def _cache_file(folder: Path, state: str) -> Path:
     key = hashlib.sha256(f"{folder}\0{state}".encode("utf-8", "surrogateescape")).hexdigest()
     return names.cache_folder() / "contents" / f"{key[:32]}.json"
 
 
-def _remembered(folder: Path, state: str) -> str | None:
+def _cached_content(folder: Path, state: str) -> str | None:
     try:
-        return str(json.loads(_aside(folder, state).read_text())["content"])
+        return str(json.loads(_cache_file(folder, state).read_text())["content"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _remember(folder: Path, state: str, content: str) -> None:
-    path = _aside(folder, state)
+def _cache_content(folder: Path, state: str, content: str) -> None:
+    path = _cache_file(folder, state)
     # A cache that cannot be written costs only time.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

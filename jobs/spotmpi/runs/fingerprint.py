@@ -1,9 +1,11 @@
-"""What identifies the work of a run: runs may stand side by side only where this is the same."""
+"""What identifies the work of a run: only runs of the same work are comparable."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -14,25 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
-from spotmpi.core import code_folder
+from spotmpi.agent import gpus, hardware
+from spotmpi.core import code_folder, names
 from spotmpi.runs import data_fingerprint
-from spotmpi.runs import machine
-from spotmpi.core import names
 from spotmpi.spec.job import JobSpec
 
-# Compared part by part; nodes and slots are what a comparison varies.
+# Compared key by key; nodes and slots are left out, since comparisons vary them.
 _COMPARED = ("program", "args", "env", "launcher", "resources", "image", "container", "machine", "versions")
-_NOTED_ONLY = ("system",)  # a newer kernel alone does not make runs incomparable
+_NOT_COMPARED = ("system",)  # a newer kernel alone does not make runs incomparable
 _NO_CHECKOUT: dict[str, str | None] = {"commit": None, "diff": None}
 _NAMED_FILE_LIMIT = 32 << 20  # bytes: what is bigger on a command line is data, not code
 
 
-def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
-    """Everything that makes the work of *spec* what it is, as JSON values.
+def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
+    """Everything that determines the work of *spec*, as JSON values.
 
     ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``container`` (what pods pull),
-    ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (our own version). Big data is identified by its listing, so a start never waits for it
-    to be read. For a run that is not to happen *here*, only the path of its data is known and nothing of the machine.
+    ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (its version). Large data is identified by its listing, so
+    that a start never waits for it to be read. For a run that is not *local*, the data is known by its path only, and
+    the machine not.
 
     Raises:
         InputError: the data folder cannot be read.
@@ -47,21 +49,21 @@ def identify(spec: JobSpec, here: bool = True) -> dict[str, Any]:
         "image": _image(spec),
         "container": None,
         "code": _code(spec),
-        "data": _data_of(spec, here),
-        "machine": machine.describe() if here else None,
+        "data": _data_of(spec, local),
+        "machine": describe_machine() if local else None,
         "versions": _versions(spec),
         "spotmpi": __version__,
     }
 
 
-def _data_of(spec: JobSpec, here: bool) -> dict[str, Any] | None:
+def _data_of(spec: JobSpec, local: bool) -> dict[str, Any] | None:
     if spec.data is None:
         return None
-    return data_fingerprint.identify(Path(spec.data.path)) if here else data_fingerprint.elsewhere(spec.data.path)
+    return data_fingerprint.identify(Path(spec.data.path)) if local else data_fingerprint.unread(spec.data.path)
 
 
 def seed_of(args: Sequence[str]) -> int | None:
-    """The number that ``--seed`` gives in *args*, or None where it stays at the program's default."""
+    """The value of ``--seed`` in *args*, None for the program's default."""
     for index, argument in enumerate(args):
         option, equals, value = argument.partition("=")
         if option == "--seed":
@@ -71,39 +73,39 @@ def seed_of(args: Sequence[str]) -> int | None:
 
 
 def differences(one: dict[str, Any], other: dict[str, Any], declared: Iterable[str] = ()) -> list[str]:
-    """What makes *other* different work than *one*, each as ``what: this, that``; empty for the same work.
+    """The differences between two works, each as ``key: one, other``; empty for the same work.
 
-    *declared* are the parts (``args``, ``env``, ...) that differ on purpose, as variants do. Commits are not compared:
+    *declared* are the keys (``args``, ``env``, ...) that differ on purpose, as in variants. Commits are not compared:
     a commit that leaves the program's files alone does not change the work.
     """
     skipped = {*declared, *(("versions",) if "image" in declared else ())}
-    found = []
-    for part in _COMPARED:
-        if part not in skipped:
-            found += _unequal(part, one.get(part), other.get(part))
+    result = []
+    for key in _COMPARED:
+        if key not in skipped:
+            result += _unequal(key, one.get(key), other.get(key))
     files = [work.get("code", {}).get("files") for work in (one, other)]
     if not skipped.intersection(("program", "image")):
-        found += _unequal("code", *files)
+        result += _unequal("code", *files)
     if "data" not in skipped and not data_fingerprint.same(one.get("data"), other.get("data")):
-        found.append(f"data: {_data(one.get('data'))}, {_data(other.get('data'))}")
-    return found
+        result.append(f"data: {_data_text(one.get('data'))}, {_data_text(other.get('data'))}")
+    return result
 
 
 def _unequal(part: str, one: Any, other: Any) -> list[str]:
     if isinstance(one, dict) and isinstance(other, dict):
-        keys = sorted({key for key in (*one, *other) if one.get(key) != other.get(key)} - {*_NOTED_ONLY})
-        return [f"{part}.{key}: {_shown(one.get(key))}, {_shown(other.get(key))}" for key in keys]
-    return [] if one == other else [f"{part}: {_shown(one)}, {_shown(other)}"]
+        keys = sorted({key for key in (*one, *other) if one.get(key) != other.get(key)} - {*_NOT_COMPARED})
+        return [f"{part}.{key}: {_text(one.get(key))}, {_text(other.get(key))}" for key in keys]
+    return [] if one == other else [f"{part}: {_text(one)}, {_text(other)}"]
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, list):
         value = " ".join(map(str, value))
     text = "none" if value is None else str(value) or "none"
     return text[:12] if re.fullmatch(r"[0-9a-f]{40,64}", text) else text
 
 
-def _data(data: dict[str, Any] | None) -> str:
+def _data_text(data: dict[str, Any] | None) -> str:
     if data is None:
         return "none"
     if data["state"] is None:
@@ -119,7 +121,7 @@ def _image(spec: JobSpec) -> dict[str, str] | None:
 
 
 def _code(spec: JobSpec) -> dict[str, Any]:
-    """The files that are run, by hash, and the state of the checkout that they are in."""
+    """The files that are run, by hash, and the state of their checkout."""
     if spec.program:
         files = {"programs": hash_files(sorted(_program_files(spec)))}
         # An installed package may lie in a virtual environment within a checkout of something else.
@@ -128,9 +130,9 @@ def _code(spec: JobSpec) -> dict[str, Any]:
         folder = Path(spec.code)
         content = hash_tree(folder, code_folder.names(folder))
         return {"files": {"code": content}, **checkout(folder)}
-    named = [Path(part) for part in (*(spec.command or []), *spec.args) if _is_code(Path(part))]
-    files = {str(path): hash_files([path]) for path in named}
-    return {"files": files, **(checkout(named[0].resolve().parent) if named else {"commit": None, "diff": None})}
+    scripts = [Path(part) for part in (*(spec.command or []), *spec.args) if _is_code(Path(part))]
+    files = {str(path): hash_files([path]) for path in scripts}
+    return {"files": files, **(checkout(scripts[0].resolve().parent) if scripts else {"commit": None, "diff": None})}
 
 
 def _program_files(spec: JobSpec) -> Iterable[Path]:
@@ -167,7 +169,7 @@ def hash_tree(folder: Path, files: Iterable[str]) -> str:
 
 
 def checkout(folder: Path) -> dict[str, str | None]:
-    """``commit`` of the git checkout that holds *folder* and ``diff``, a hash of what differs from it.
+    """``commit`` of the git checkout that holds *folder* and ``diff``, a hash of the changes to it.
 
     ``diff`` covers changes to tracked files and the names and contents of untracked ones; it is None without changes.
     Both are None outside a checkout.
@@ -188,29 +190,59 @@ def checkout(folder: Path) -> dict[str, str | None]:
 def _git(folder: Path, *arguments: str) -> str | None:
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, env=environment)
+        process = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, env=environment)
     except OSError:
         return None
-    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else None
+    return process.stdout.decode("utf-8", "surrogateescape") if process.returncode == 0 else None
 
 
 def _versions(spec: JobSpec) -> dict[str, str]:
-    """What is known before the start; the program's context tells the rest."""
+    """The versions that are known before the start; the program reports others."""
     if spec.launcher != "mpirun":
         return {}
     if spec.image is None:
-        found = _installed_open_mpi(shutil.which("mpirun"))
+        version = _installed_open_mpi(shutil.which("mpirun"))
     else:
         lock = names.IMAGES / spec.image / "requirements.lock"
         match = re.search(r"^openmpi==([^\s;\\]+)", lock.read_text() if lock.is_file() else "", re.MULTILINE)
-        found = match[1] if match else None
-    return {"open_mpi": found} if found else {}
+        version = match[1] if match else None
+    return {"open_mpi": version} if version else {}
 
 
 @functools.cache
 def _installed_open_mpi(mpirun: str | None) -> str | None:
     if mpirun is None:
         return None
-    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
-    match = re.search(r"\(Open MPI\) (\S+)", said)
+    output = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
+    match = re.search(r"\(Open MPI\) (\S+)", output)
     return match[1] if match else None
+
+
+def describe_machine() -> dict[str, Any]:
+    """``cpu`` model, usable ``cores``, ``memory_gib``, ``gpus`` (name, memory, driver of each) and ``system``."""
+    return hardware.describe(installed_gpus())
+
+
+@functools.cache
+def installed_gpus() -> list[dict[str, str]]:
+    """The GPUs of this machine, listed once per boot: that takes seconds where the driver is not kept loaded."""
+    boot = _boot_id()
+    cache = names.cache_folder() / "gpus" / f"{boot}.json"
+    with contextlib.suppress(OSError, ValueError):
+        known: list[dict[str, str]] = json.loads(cache.read_text())
+        return known
+    found = gpus.found()
+    if boot and found:
+        with contextlib.suppress(OSError):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            part = cache.with_name(f"{cache.name}.{os.getpid()}")
+            part.write_text(json.dumps(found))
+            part.replace(cache)
+    return found
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -43,7 +43,7 @@ class Entry(NamedTuple):
         values = self.attempt[2] if self.attempt is not None else self.summary
         return None if values is None else values.get("ended")
 
-    def apart(self) -> Iterator[Entry]:
+    def split(self) -> Iterator[Entry]:
         """The entry itself; of lines one for each."""
         if self.lines is None:
             yield self
@@ -128,7 +128,7 @@ def _entry(values: Any) -> Entry | None:
     number = values[pod_record.NUMBER]
     if pod_record.LINE in values:
         block = _block([values])
-        return None if block is None else next(block.apart())
+        return None if block is None else next(block.split())
     if pod_record.METRIC in values:
         found = metric(values[pod_record.METRIC])
         return None if found is None else Entry(number, event=found)

@@ -1,4 +1,4 @@
-"""Reading runs back from their folders; nothing here writes to one but `remove`."""
+"""Reads runs back from their folders; only `remove` changes one."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
 RUNNING = "running"
 ELSEWHERE = "elsewhere"
 UNKNOWN = "unknown"
-_END = 1 << 17  # bytes
+_TAIL = 1 << 17  # bytes
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run has come to so far.
+    """The state of a run.
 
-    ``state`` is submitted, waiting, running, succeeded, failed, stopped; lost, when nobody is left to end it;
-    elsewhere: this folder is a copy without an end, and only the run's cluster can say how the run is; or unknown: the
-    cluster has it, and this version cannot read what it says.
+    ``state`` is submitted, waiting, running, succeeded, failed or stopped; lost: its supervisor or JobSet is gone
+    without a recorded end; elsewhere: this folder is a copy without an end, and only the run's cluster knows the state;
+    or unknown: the cluster has the run, and this version cannot read its JobSet.
     """
 
     id: str
@@ -50,11 +50,11 @@ class RunState:
     total_iterations: int | None = None
     scalars: dict[str, Any] = field(default_factory=dict)
     owner: str | None = None
-    container: str | None = None  # the image that pods run, by digest: the plan's, or as a terminal saw it pulled
+    container: str | None = None  # the image that pods run, by digest: from the plan, or as observed when pulled
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen by itself."""
+        """Whether the run has ended, or will never go on by itself."""
         return self.state in record.TERMINAL or self.state == record.LOST
 
 
@@ -62,35 +62,35 @@ def find(run: str, runs_folder: Path) -> RunPaths:
     """The paths of the run of that id, or of the only one whose id starts with it.
 
     Raises:
-        UnknownRun: no run, or several, go by that id.
+        UnknownRun: the id fits no run, or several.
     """
     if (runs_folder / run / "events.jsonl").is_file():
         return RunPaths(runs_folder / run)
-    close = [paths.id for paths in every(runs_folder) if run and paths.id.startswith(run)]
-    if len(close) == 1:
-        return RunPaths(runs_folder / close[0])
-    if close:
-        raise UnknownRun([Problem("run", run, f"fits several runs: {', '.join(close)}; write more of the id")])
-    raise UnknownRun([Problem("run", run, f"no such run in {runs_folder}; `spotmpi list` shows those there are")])
+    matches = [paths.id for paths in every(runs_folder) if run and paths.id.startswith(run)]
+    if len(matches) == 1:
+        return RunPaths(runs_folder / matches[0])
+    if matches:
+        raise UnknownRun([Problem("run", run, f"is ambiguous: {', '.join(matches)}; write more of the id")])
+    raise UnknownRun([Problem("run", run, f"no such run in {runs_folder}; `spotmpi list` lists the runs")])
 
 
 def every(runs_folder: Path) -> list[RunPaths]:
     """All runs recorded in a folder, oldest first."""
     if not runs_folder.is_dir():
         return []
-    found = [RunPaths(path) for path in runs_folder.iterdir() if (path / "events.jsonl").is_file()]
-    return sorted(found, key=lambda paths: (_first_time(paths), paths.id))
+    runs = [RunPaths(path) for path in runs_folder.iterdir() if (path / "events.jsonl").is_file()]
+    return sorted(runs, key=lambda paths: (_first_time(paths), paths.id))
 
 
 def _first_time(paths: RunPaths) -> float:
-    """When the run was submitted first, in Unix seconds; infinity where its record does not tell."""
+    """The time of the first submission in Unix seconds; infinity where there is no record of it."""
     return next((float(event["t"]) for event in lines(paths.events)), float("inf"))
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects with a time in a file, a line each, in order; a missing file has none.
+    """The JSON objects with a time in a file, one per line; none for a missing file.
 
-    Left out are an unfinished last line, and what a crash or a full disk left that is no entry of ours.
+    An unfinished last line is left out, and so are lines that a crash or a full disk has torn.
     """
     try:
         with path.open("rb") as file:
@@ -108,43 +108,75 @@ def _entries(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def entry(line: str) -> dict[str, Any] | None:
-    """The JSON object with a time in a line of events or metrics; None where a crash has left something else."""
+    """The JSON object with a time in a line of events or metrics; None for a torn line."""
     try:
         values = protocol.read_json(line)
     except ValueError:
         return None
-    fits = isinstance(values, dict) and isinstance(values.get("t"), int | float) and 0 <= values["t"] < LATEST
-    return values if fits else None
+    valid = isinstance(values, dict) and isinstance(values.get("t"), int | float) and 0 <= values["t"] < LATEST
+    return values if valid else None
 
 
 def _ends(path: Path) -> Iterator[dict[str, Any]]:
-    """The first and the last entries of a file that may be long: all that a state needs of metrics."""
+    """The first and the last entries of a file that may be long; a state needs no more of the metrics."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            if size <= 2 * _END:
+            if size <= 2 * _TAIL:
                 yield from _entries(file)
                 return
-            yield from _entries(file.readlines(_END))
-            file.seek(size - _END)
+            yield from _entries(file.readlines(_TAIL))
+            file.seek(size - _TAIL)
             file.readline()
             yield from _entries(file)
     except FileNotFoundError:
         return
 
 
-def plan(paths: RunPaths) -> dict[str, Any]:
-    """The plan that the run was started with."""
+@dataclass(frozen=True)
+class RecordedPlan:
+    """The plan in a run folder, of this or an older version; what its version or backend lacks is None or empty."""
+
+    version: int
+    backend: str
+    folder: str | None  # where a local run's commands start
+    context: str | None
+    namespace: str | None
+    stack: str | None  # the name of the environment
+    environment: dict[str, Any] | None  # the outputs of the environment
+    objects: tuple[dict[str, Any], ...]  # of the cluster
+    work: dict[str, Any] | None  # what identifies the work of a local run
+    oversubscribed: bool
+
+
+def plan(paths: RunPaths) -> RecordedPlan:
+    """The plan that the run was started with; InputError where it cannot be read."""
     try:
-        values: dict[str, Any] = json.loads(paths.plan.read_text())
+        return _plan(json.loads(paths.plan.read_text()))
     except (OSError, ValueError) as error:
         raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read: {error}") from error
-    return values
 
 
-class ClusterName(NamedTuple):
-    """The cluster and namespace that a run is in; without a *context*, whichever cluster is the current one."""
+def _plan(values: Any) -> RecordedPlan:
+    if not isinstance(values, dict):
+        raise ValueError("not a JSON object")
+    return RecordedPlan(
+        version=_count(values.get("version")),
+        backend=str(values.get("backend")),
+        folder=_text(values.get("folder")),
+        context=_text(values.get("context")),
+        namespace=_text(values.get("namespace")),
+        stack=_text(values.get("environment")),
+        environment=values.get("there") or None,
+        objects=tuple(values.get("objects") or ()),
+        work=values.get("work") or None,
+        oversubscribed=bool(values.get("oversubscribed")),
+    )
+
+
+class ClusterNamespace(NamedTuple):
+    """The cluster and namespace of a run; a *context* of None is whichever cluster is the current one."""
 
     context: str | None
     namespace: str
@@ -153,26 +185,27 @@ class ClusterName(NamedTuple):
         return f"namespace {self.namespace} of " + (f"context {self.context}" if self.context else "the cluster")
 
 
-def cluster_of(paths: RunPaths) -> ClusterName | None:
-    """Where the run is whose copy the folder holds; None where the folder is no copy."""
-    values = (_record(paths.plan) or {}) if paths.plan.is_file() else {}
-    here = values.get("backend") != KUBERNETES
-    return None if here else ClusterName(values.get("context"), str(values.get("namespace")))
+def cluster_of(paths: RunPaths) -> ClusterNamespace | None:
+    """The namespace of the run that the folder is a copy of; None where it is no copy."""
+    values = _json_object(paths.plan) if paths.plan.is_file() else None
+    if values is None or values.get("backend") != KUBERNETES:
+        return None
+    return ClusterNamespace(values.get("context"), str(values.get("namespace")))
 
 
 def summary(paths: RunPaths) -> dict[str, Any] | None:
-    """What the run came to, or None while it has not ended."""
-    return _record(paths.summary)
+    """The summary of the run, None while it has not ended."""
+    return _json_object(paths.summary)
 
 
 def attempts(paths: RunPaths) -> list[dict[str, Any]]:
-    """The records of all attempts on node 0, in order; what a crash left that is no record of ours is left out."""
+    """The records of all attempts on node 0, in order, without those that a crash has torn."""
     files = sorted(paths.attempts.glob("*/node-0.json"), key=lambda path: int(path.parent.name))
-    return [values for path in files if (values := _record(path))]
+    return [values for path in files if (values := _json_object(path))]
 
 
-def _record(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, or None where there is none."""
+def _json_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None where it cannot be read."""
     try:
         values = protocol.read_json(path.read_text(errors="replace"))
     except (OSError, ValueError):
@@ -181,7 +214,7 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def alive(paths: RunPaths) -> bool:
-    """Whether a supervisor holds the run."""
+    """Whether a supervisor holds the run's lock."""
     try:
         with (paths.folder / LOCK).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -193,7 +226,7 @@ def alive(paths: RunPaths) -> bool:
 
 
 def state(paths: RunPaths) -> RunState:
-    """What the run has come to so far, from its events and metrics."""
+    """The state of the run, from its events and metrics."""
     values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": "submitted"}
     for event in lines(paths.events):
         _apply(values, event)
@@ -208,18 +241,18 @@ def state(paths: RunPaths) -> RunState:
                 key: value for key, value in metric.items() if isinstance(value, float | int | str) and key != "ranks"
             }
             values["scalars"] = {**values.get("scalars", {}), **scalars}
-    found = RunState(**values)
-    if run_outcome(recorded=found.state, writer_alive=alive(paths)) == record.LOST:
-        # The supervisor releases the run just after its last event: look again before calling it lost.
-        return found if _last_event(paths) in record.TERMINAL else RunState(**values | _without_end(paths))
-    return found
+    current = RunState(**values)
+    if run_outcome(recorded=current.state, writer_alive=alive(paths)) == record.LOST:
+        # The supervisor releases the lock just after its last event: look again before calling the run lost.
+        return current if _last_event(paths) in record.TERMINAL else RunState(**values | _without_end(paths))
+    return current
 
 
 def _without_end(paths: RunPaths) -> dict[str, Any]:
-    """State and reason of a run that has no end and no writer on this machine."""
+    """State and reason of a run that has no recorded end and no supervisor on this machine."""
     if (target := cluster_of(paths)) is None:
         return {"state": record.LOST, "reason": lost_reason(paths)}
-    return {"state": ELSEWHERE, "reason": f"it is in {target}; `spotmpi status {paths.id}` asks there"}
+    return {"state": ELSEWHERE, "reason": f"it is in {target}; `spotmpi status {paths.id}` asks the cluster"}
 
 
 def lost_reason(paths: RunPaths) -> str:
@@ -230,7 +263,7 @@ def lost_reason(paths: RunPaths) -> str:
 
 
 def earlier_attempts(paths: RunPaths) -> int:
-    """How many attempts the run had had when it was submitted last, as far as is recorded here."""
+    """The number of attempts before the last submission, as far as this folder records them."""
     newest = earlier = 0
     for event in lines(paths.events):
         earlier = newest if event.get("event") == record.SUBMITTED else earlier
@@ -240,9 +273,9 @@ def earlier_attempts(paths: RunPaths) -> int:
 
 def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
     kind = event.get("event")
-    # An agent that has lost its record counts from the beginning, and what was counted before it is true all the same.
+    # An agent that has lost its record counts from zero again: keep the larger number.
     keys = ("failures", "interruptions")
-    counted = {key: max(event[key], values.get(key, 0)) for key in keys if isinstance(event.get(key), int)}
+    counts = {key: max(event[key], values.get(key, 0)) for key in keys if isinstance(event.get(key), int)}
     reason = _text(event.get("reason"))
     if kind == record.SUBMITTED:
         values.update(
@@ -257,14 +290,14 @@ def _apply(values: dict[str, Any], event: dict[str, Any]) -> None:
         values["state"] = "submitted"
     elif kind == record.STARTED:
         attempt = max(_count(event.get("attempt")), values.get("attempt", 0))
-        values.update(**counted, state=RUNNING, attempt=attempt, reason=None)
+        values.update(**counts, state=RUNNING, attempt=attempt, reason=None)
         values["container"] = _text(event.get("container")) or values.get("container")
     elif kind == record.WAITING:
         values.update(state=record.WAITING, reason=reason)
     elif kind in (record.INTERRUPTED, record.RESTARTED):
-        values.update(**counted, reason=reason or values.get("reason"))
+        values.update(**counts, reason=reason or values.get("reason"))
     elif kind in record.TERMINAL:
-        values.update(**counted, state=kind, reason=reason, ended=event["t"])
+        values.update(**counts, state=kind, reason=reason, ended=event["t"])
 
 
 def _text(value: Any) -> str | None:
@@ -283,9 +316,9 @@ def _last_event(paths: RunPaths) -> str | None:
 
 
 @contextmanager
-def lock(paths: RunPaths, patience: float = 10.0) -> Iterator[None]:
-    """Hold the run's folder, as its supervisor or whoever writes a copy does; RunInUse after *patience* seconds."""
-    deadline = time.monotonic() + patience
+def lock(paths: RunPaths, timeout: float = 10.0) -> Iterator[None]:
+    """Hold the run's lock, as its supervisor or the writer of a copy does; RunInUse after *timeout* seconds."""
+    deadline = time.monotonic() + timeout
     with (paths.folder / LOCK).open("a") as file:
         while True:
             try:
@@ -293,13 +326,13 @@ def lock(paths: RunPaths, patience: float = 10.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise RunInUse(f"another process writes the record of run {paths.id}; try again later") from None
+                    raise RunInUse(f"another process is writing the record of run {paths.id}; try again later") from None
             time.sleep(0.01)
         yield
 
 
 def remove(paths: RunPaths) -> None:
-    """Delete the run's folder with all that is in it; the run must be over, and the caller holds its lock."""
+    """Delete the run's folder; the run must have ended, and the caller holds its lock."""
     try:
         shutil.rmtree(paths.folder)
     except OSError as error:

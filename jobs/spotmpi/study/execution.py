@@ -75,7 +75,7 @@ def open_sweep(design: Design, recording: Recording, fresh: bool, say: Say) -> S
 
     *fresh* always makes a new one. What is recorded already is never changed by this.
     """
-    identity = fingerprint.identify(design.spec, here=recording.place == sweep.LOCAL)
+    identity = fingerprint.identify(design.spec, local=recording.place == sweep.LOCAL)
     found = None if fresh else sweep.unfinished(recording.runs_folder, design, recording.place)
     if found:
         differences = fingerprint.differences(found.work, identity)

@@ -39,7 +39,7 @@ class Whereabouts:
 
     def note(self, paths: RunPaths) -> None:
         """Write a run's ``nodes.json`` where it was in an environment; elsewhere there is nobody to ask."""
-        there = reader.plan(paths).get("there") if paths.plan.is_file() else None
+        there = reader.plan(paths).environment if paths.plan.is_file() else None
         machines = machines_of(paths)
         if not there or not machines:
             return

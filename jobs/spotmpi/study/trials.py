@@ -35,7 +35,7 @@ class BackendRunner:
 
     def require_valid(self, spec: JobSpec) -> None:
         """Raise InputError with everything that keeps *spec* from running here."""
-        require_valid(spec, self._backend.survey(spec))
+        require_valid(spec, self._backend.inspect(spec))
 
     def new_id(self, spec: JobSpec) -> str:
         """An id that no run has yet."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from spotmpi.agent import pod_context
 from spotmpi.core.events import Event
-from spotmpi.plan.agent_plan import Shipped, pod_plan
+from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.runs import pod_output
 from spotmpi.spec.job import from_values
 from tests import transient_errors
@@ -29,8 +29,8 @@ class Gang:
     def __init__(self, folder: Path, values: dict[str, Any]) -> None:
         self.folder = folder
         spec = from_values({"launcher": "none", "nodes": 2, **values})
-        shipped = Shipped({}, {"spec.toml": spec.to_toml()}, machine={"zone": "zone-a", "type": "big"})
-        self.plan = {**pod_plan(spec, RUN, shipped), "submitted": time.time()}
+        inputs = AgentInputs({}, {"spec.toml": spec.to_toml()}, machine={"zone": "zone-a", "type": "big"})
+        self.plan: dict[str, Any] = {**agent_plan(spec, RUN, inputs), "submitted": time.time()}
         self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
         self.plan["folder"] = str(folder)
         self.plan["environment"] = {**self.plan["environment"], "HOME": str(folder)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import gpus, hardware
-from spotmpi.runs import machine
+from spotmpi.runs import fingerprint
 
 V100 = {"name": "Tesla V100-SXM2-16GB", "memory": "16384 MiB", "driver": "550.54.15", "capability": "7.0"}
 T4 = {"name": "Tesla T4", "memory": "15360 MiB", "driver": "550.54.15", "capability": "7.5"}
@@ -21,7 +21,7 @@ def facts(*found: dict[str, str], cuda: str | None = "12.4") -> dict[str, Any]:
 
 
 def test_the_machine_is_described_by_what_decides_its_speed() -> None:
-    found = machine.describe()
+    found = fingerprint.describe_machine()
     assert found["cores"] >= 1
     assert found["memory_gib"] >= 1
     assert found["cpu"]
@@ -37,9 +37,9 @@ def test_gpus_are_read_from_nvidia_smi_which_is_asked_once_per_boot(
     monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for _ in range(2):
-        machine.installed_gpus.cache_clear()
-        assert machine.describe()["gpus"] == [V100, V100]
-    machine.installed_gpus.cache_clear()
+        fingerprint.installed_gpus.cache_clear()
+        assert fingerprint.describe_machine()["gpus"] == [V100, V100]
+    fingerprint.installed_gpus.cache_clear()
     assert calls.read_text() == "x\n"
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import ssh
-from spotmpi.backends.kubernetes.submit.keys import make_keys
+from spotmpi.backends.kubernetes.submit.objects import generate_keys
 
 
 @pytest.fixture
 def secret(tmp_path: Path) -> str:
     folder = tmp_path / "secret"
     folder.mkdir()
-    for name, text in make_keys().items():
+    for name, text in generate_keys().items():
         (folder / name).write_text(text)
     return str(folder)
 

@@ -15,7 +15,7 @@ import pytest
 from spotmpi.agent import launchers, node, pod_context
 from spotmpi.agent.launchers import Remote
 from spotmpi.images import environment as image_environment
-from spotmpi.plan.agent_plan import Shipped, pod_plan
+from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
 
 REMOTE = Remote("/work/hosts", "/work/ssh_config", "eth0")
@@ -97,7 +97,7 @@ def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
 
 def place_of(tmp_path: Path, **values: Any) -> pod_context.PodContext:
     spec = from_values({"command": ["train"], "nodes": 2, **values})
-    plan = pod_plan(spec, "run-1", Shipped({}, {}))
+    plan: dict[str, Any] = {**agent_plan(spec, "run-1", AgentInputs({}, {}))}
     plan["hosts"] = ["127.0.0.1", "127.0.0.1"]
     return pod_context.PodContext(plan, 1, 0, "token", str(tmp_path))
 

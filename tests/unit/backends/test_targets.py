@@ -10,7 +10,7 @@ import yaml
 from spotmpi.backends import targets
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.core.names import RunPaths
-from spotmpi.plan import manifests
+from spotmpi.plan.cluster import cached_plan
 from spotmpi.runs import cache
 from spotmpi.spec.job import from_values
 
@@ -19,7 +19,7 @@ from spotmpi.spec.job import from_values
 def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of runs with the run ``a-run``, which is in the namespace ``team`` of the context ``there``."""
     spec = from_values({"image": "chainermn", "program": "digits"})
-    plan = manifests.copied_plan(spec, "a-run", "there", "team")
+    plan = cached_plan(spec, "a-run", "there", "team")
     cache.create(RunPaths(tmp_path / "runs" / "a-run"), spec.to_toml(), {**plan, "owner": "me"}, 1.0)
     cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     contexts = [{"name": name, "context": {"cluster": "c"}} for name in ("here", "there")]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core import names
-from spotmpi.plan.local import Machine, launch_plan
+from spotmpi.plan.local import Machine, local_plan
 from spotmpi.spec.job import from_values
 
 MACHINE = Machine(
@@ -64,7 +64,7 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
 
 
 def planned(values: dict[str, Any], machine: Machine) -> str:
-    plan = launch_plan(from_values(values), PATHS, machine, {"code": "abc"})
+    plan = local_plan(from_values(values), PATHS, machine, {"code": "abc"})
     return json.dumps({key: value for key, value in plan.items() if key != "spec"}, indent=1) + "\n"
 
 
@@ -76,14 +76,14 @@ def test_a_plan_is_what_it_was(name: str, golden: Callable[[str, str], None]) ->
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_is_made_of_plain_values_and_the_same_each_time(name: str) -> None:
     values, machine = PLANS[name]
-    plan = launch_plan(from_values(values), PATHS, machine, {})
+    plan = local_plan(from_values(values), PATHS, machine, {})
 
     assert json.loads(json.dumps(plan)) == plan
     assert planned(values, machine) == planned(values, machine)
 
 
 def test_more_ranks_than_cores_are_told_and_marked() -> None:
-    plan = launch_plan(from_values({"command": ["x"], "slots": 5}), PATHS, MACHINE, {})
+    plan = local_plan(from_values({"command": ["x"], "slots": 5}), PATHS, MACHINE, {})
 
     assert plan["oversubscribed"] and plan["notes"] == ["oversubscribed: 5 threads of 5 ranks share 4 cores"]
-    assert not launch_plan(from_values({"command": ["x"], "slots": 4}), PATHS, MACHINE, {})["oversubscribed"]
+    assert not local_plan(from_values({"command": ["x"], "slots": 4}), PATHS, MACHINE, {})["oversubscribed"]

@@ -15,7 +15,7 @@ from spotmpi.agent import protocol
 from spotmpi.core import archives, names
 from spotmpi.core.environment import NodeGroup
 from spotmpi.plan import manifests, pods
-from spotmpi.plan.cluster_target import ClusterTarget, on_groups
+from spotmpi.plan.cluster import ClusterTarget, on_groups
 from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
 from spotmpi.plan.templates import Template
 from spotmpi.spec.job import JobSpec, from_values
@@ -137,7 +137,7 @@ CASES = {
         on_groups(replace(TARGET, spread="node", egress_denied=True), [GROUP, LIKE], "us-east-1a"),
     ),
 }
-every_plan = pytest.mark.parametrize(("values", "site"), CASES.values(), ids=CASES)
+every_plan = pytest.mark.parametrize(("values", "target"), CASES.values(), ids=CASES)
 
 
 @pytest.mark.parametrize("name", CASES)

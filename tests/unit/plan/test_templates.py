@@ -12,7 +12,7 @@ from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
 from spotmpi.core.errors import InputError
 from spotmpi.plan import pods
-from spotmpi.plan.cluster_target import ClusterTarget
+from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.templates import Template
 from spotmpi.spec.job import from_values
 
@@ -124,23 +124,23 @@ def test_what_the_run_depends_on_cannot_be_changed(values: Object, told: str) ->
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"spec": {"nodeSelektor": {"a": "b"}}}, "unknown in a pod template: spec.nodeSelektor"),
+        ({"spec": {"nodeSelektor": {"a": "b"}}}, "unknown fields of a pod template: spec.nodeSelektor"),
         (
             {"spec": {"containers": [{"name": "node", "imagge": "x"}]}},
-            "unknown in a pod template: spec.containers[0].im",
+            "unknown fields of a pod template: spec.containers[0].im",
         ),
         ({"spec": {"priority": "high"}}, "expected `int | null`, got `str` - at `spec.priority`"),
         ({"spec": {"initContainers": [{"image": "x"}]}}, "missing required field `name` - at `spec.initContainers[0]`"),
     ],
 )
-def test_what_is_no_pod_template_is_told_with_its_place(values: Object, told: str) -> None:
+def test_unknown_fields_of_a_pod_template_are_named_by_path(values: Object, told: str) -> None:
     with pytest.raises(InputError) as refused:
-        pod_templates.require_shape(pod(values), [Template("mine.yaml", values)])
+        pod_templates.validate(pod(values), [Template("mine.yaml", values)])
     assert str(refused.value).startswith("kubernetes.templates = 'mine.yaml': ") and told in str(refused.value)
 
 
 def test_our_own_pod_template_has_the_shape_of_one() -> None:
-    pod_templates.require_shape(pod(), [])
+    pod_templates.validate(pod(), [])
 
 
 class FakeApi:
@@ -173,8 +173,8 @@ def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_k
         (None, "cannot be read as a text file"),
         (b"\xff", "cannot be read as a text file"),
         (b"a: [", "is not YAML"),
-        (b"- a", "holds no pod template"),
-        (b"", "holds no pod template"),
+        (b"- a", "is not a pod template"),
+        (b"", "is not a pod template"),
     ],
 )
 def test_a_template_that_cannot_be_read_is_named(tmp_path: Path, text: bytes | None, told: str) -> None:
@@ -188,5 +188,5 @@ def test_a_template_that_cannot_be_read_is_named(tmp_path: Path, text: bytes | N
 
 
 def test_a_missing_config_map_is_named_with_its_namespace() -> None:
-    with pytest.raises(InputError, match="'configmap:none': namespace training has no such ConfigMap"):
+    with pytest.raises(InputError, match="'configmap:none': not found in namespace training"):
         pod_templates.read(["configmap:none"], API)

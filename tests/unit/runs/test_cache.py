@@ -12,11 +12,11 @@ import pytest
 from spotmpi.runs import reader
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs.pod_output import Entry
-from spotmpi.runs.cache import MISSING, Given, RunCache
+from spotmpi.runs.cache import MISSING, RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.plan.manifests import BACKEND
+from spotmpi.plan.cluster import BACKEND
 from spotmpi.agent import record
 
 
@@ -142,11 +142,11 @@ def test_what_an_agent_once_waited_for_is_not_told_after_the_attempt_that_began_
     """It works: told in its place, and by whoever comes first. It fails: told last, so that the run seems to wait."""
     waited, started = event(1.0, record.WAITING, reason="hosts")._replace(number=1), event(2.0, record.STARTED)
     of_follower = event(1.5, record.WAITING, reason="pods")._replace(number=0)
-    given = Given()
-    assert [each for entry in (waited, started) for each in given.fresh(entry)] == [waited.event, started.event]
-    again = Given()
+    given = SeenEvents()
+    assert [each for entry in (waited, started) for each in given.new_in(entry)] == [waited.event, started.event]
+    again = SeenEvents()
     assert started.event and again.is_new(started.event)  # from the copy
-    assert [each for entry in (waited, started, of_follower) for each in again.fresh(entry)] == [of_follower.event]
+    assert [each for entry in (waited, started, of_follower) for each in again.new_in(entry)] == [of_follower.event]
 
 
 def test_only_one_follower_writes_at_a_time(paths: RunPaths) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spotmpi.runs import data_fingerprint
-from spotmpi.runs import machine
+from spotmpi.runs import fingerprint
 from spotmpi.runs import fingerprint
 from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec
@@ -62,25 +62,25 @@ def test_a_renamed_file_is_different_data(folder: Path) -> None:
 def test_big_data_is_not_read_at_the_start_but_when_two_places_are_compared(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_fingerprint, "HASHED_AT_ONCE", 5)
+    monkeypatch.setattr(data_fingerprint, "HASHED_AT_START", 5)
     here = data_fingerprint.identify(folder)
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
     there = data_fingerprint.identify(copy)
     assert here["content"] is there["content"] is None
     assert data_fingerprint.same(here, there)
-    assert data_fingerprint.identify(folder)["content"] == data_fingerprint.settle(here)["content"] is not None
+    assert data_fingerprint.identify(folder)["content"] == data_fingerprint.with_content(here)["content"] is not None
 
 
 def test_big_data_that_changed_since_cannot_be_taken_for_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_fingerprint, "HASHED_AT_ONCE", 5)
+    monkeypatch.setattr(data_fingerprint, "HASHED_AT_START", 5)
     here = data_fingerprint.identify(folder)
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
     (folder / "b.txt").write_text("twO")
-    assert data_fingerprint.settle(here)["content"] is None
+    assert data_fingerprint.with_content(here)["content"] is None
     assert not data_fingerprint.same(here, data_fingerprint.identify(copy))
 
 
@@ -137,12 +137,12 @@ def test_another_machine_is_different_work_but_a_newer_kernel_is_not() -> None:
 
 
 def test_a_run_elsewhere_is_identified_without_looking_here() -> None:
-    one = fingerprint.identify(digits(data="/only/there"), here=False)
+    one = fingerprint.identify(digits(data="/only/there"), local=False)
     assert (one["machine"], one["data"]["path"], one["data"]["content"]) == (None, "/only/there", None)
-    assert fingerprint.differences(one, fingerprint.identify(digits(data="/only/there"), here=False)) == []
-    other = fingerprint.identify(digits(data="/other"), here=False)
+    assert fingerprint.differences(one, fingerprint.identify(digits(data="/only/there"), local=False)) == []
+    other = fingerprint.identify(digits(data="/other"), local=False)
     assert fingerprint.differences(one, other) == ["data: /only/there, /other"]
-    local = {**one, "machine": machine.describe()}
+    local = {**one, "machine": fingerprint.describe_machine()}
     assert fingerprint.differences(one, local)[0].startswith("machine: none, ")
 
 

@@ -187,7 +187,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(lab: Path, *overrides: str) -> Object:
-    return spotmpi.plan_run({"image": "pytorch", "program": "digits", "nodes": 2}, overrides, Target(str(lab)))
+    return {**spotmpi.plan_run({"image": "pytorch", "program": "digits", "nodes": 2}, overrides, Target(str(lab)))}
 
 
 def pod_of(plan: Object) -> Object:
@@ -205,7 +205,7 @@ def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab: Path) -
     assert pod["containers"][0]["resources"]["requests"] == {"cpu": "2400m", "nvidia.com/gpu": "1"}
     assert "topologySpreadConstraints" in pod
     assert plan["notes"] == [
-        "node group g4dn: g4dn.xlarge, GPUs per slot: 1 (kubernetes.node_groups could name p3, p2, which fit as well)"
+        "node group g4dn: g4dn.xlarge, GPUs per slot: 1 (also fit: p3, p2; choose with kubernetes.node_groups)"
     ]
     agents = json.loads(plan["objects"][1]["data"]["plan.json"])
     assert agents["work"]["resources"]["gpu"] == 1

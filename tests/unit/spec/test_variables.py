@@ -38,7 +38,7 @@ def given(*variables: str) -> list[str]:
 
 
 def planned(*variables: str) -> Object:
-    return spotmpi.plan_run(JOB, given(*variables), Target("kubernetes"))
+    return {**spotmpi.plan_run(JOB, given(*variables), Target("kubernetes"))}
 
 
 @pytest.mark.parametrize("value", ["", "1", '"quoted"', "a=b", "[1]", "two words", "ü 🚀", "a\nb\t\\", "'"])
@@ -70,7 +70,7 @@ def test_a_clusters_plan_names_a_forwarded_variable_and_holds_its_value_nowhere(
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     reference = {"name": secret["metadata"]["name"], "key": "env.TOKEN"}
     assert {"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}} in pod["containers"][0]["env"]
-    assert secret["stringData"]["env.TOKEN"] == "<made at submission>"
+    assert secret["stringData"]["env.TOKEN"] == "<generated at submission>"
     assert json.loads(config_map["data"]["plan.json"])["environment"]["PLAIN"] == "2"
 
 

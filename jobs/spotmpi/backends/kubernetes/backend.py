@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import record
+from spotmpi.agent.plan import VERSION
+from spotmpi.backends.base import Plan
 from spotmpi.backends.kubernetes import fault_injection
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes import stop as stopping
@@ -22,8 +24,6 @@ from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.backends.kubernetes.follow.state import submitted
 from spotmpi.backends.kubernetes.submit import code, pod_templates, target
 from spotmpi.backends.kubernetes.submit import objects as submitting
-from spotmpi.backends.kubernetes.submit.hourly_price import run_rate
-from spotmpi.backends.kubernetes.submit.keys import make_keys
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.backends.local import machine
 from spotmpi.core import archives, names
@@ -33,17 +33,17 @@ from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.progress import Say
 from spotmpi.images.build import build_for
 from spotmpi.plan import manifests, pods
-from spotmpi.plan.local import Plan
+from spotmpi.plan.cluster import BACKEND, ClusterPlan, cached_plan
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, reader
-from spotmpi.runs.cache import Given, RunCache
+from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
 
-_MADE_LATER = "<made at submission>"
+_KEY_PLACEHOLDER = "<generated at submission>"
 
 
 class KubernetesBackend:
@@ -61,41 +61,47 @@ class KubernetesBackend:
         self._namespace = namespace or (environment.namespace if environment else None)
         self._environment = environment
 
-    def survey(self, spec: JobSpec) -> TargetCapabilities:
-        """What `spotmpi.spec.validate` has to know; the GPUs are the scheduler's business."""
-        here = machine.survey(spec)
+    def inspect(self, spec: JobSpec) -> TargetCapabilities:
+        """The capabilities to validate against; GPUs are left to the scheduler."""
+        local = machine.inspect(spec)
         return TargetCapabilities(
-            programs=here.programs,
+            programs=local.programs,
             data_is_folder=True,
-            code_is_folder=here.code_is_folder,
+            code_is_folder=local.code_is_folder,
             tools=frozenset({"none", "mpirun", "torchrun"}),
             gpus=spec.resources.gpu * spec.world_size,
-            variables=here.variables,
-            lasting=target.lasting(spec, self._environment),
+            variables=local.variables,
+            lasting=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
-            rate=run_rate(spec, self._environment),
+            rate=target.hourly_rate(spec, self._environment),
         )
 
-    def plan(self, spec: JobSpec, run: str) -> Plan:
+    def plan(self, spec: JobSpec, run: str) -> ClusterPlan:
         """The run's objects in the order of creation, without its keys."""
-        offer = target.make(spec, self._environment, self._api())
-        shipped = code.shipment(offer.spec, offer.target)
+        resolved = target.resolve(spec, self._environment, self._api())
+        shipment = code.pack(resolved.spec, resolved.target)
+        keys = [*submitting.generate_keys(), *map(pods.forwarded_key, spec.forward)]
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
-            keys=dict.fromkeys([*make_keys(), *map(pods.forwarded_key, spec.forward)], _MADE_LATER),
-            code={"pod.tar.gz": archives.pod_side(names.SOURCE), **(shipped.carried if shipped else {})},
-            user_code=shipped.facts if shipped else None,
-            work=fingerprint.identify(offer.spec, here=False),
-            rate=run_rate(offer.spec, self._environment),
+            keys=dict.fromkeys(keys, _KEY_PLACEHOLDER),
+            code={"pod.tar.gz": archives.pod_side(names.SOURCE), **(shipment.config_map_files if shipment else {})},
+            user_code=shipment.agent_plan if shipment else None,
+            work=fingerprint.identify(resolved.spec, local=False),
+            rate=target.hourly_rate(resolved.spec, self._environment),
         )
-        objects = manifests.kubernetes_plan(offer.spec, offer.target, submission)
-        if offer.target.templates:
-            pod_templates.require_shape(manifests.pod_template(objects[0]), offer.target.templates)
+        objects = manifests.kubernetes_plan(resolved.spec, resolved.target, submission)
+        if resolved.target.templates:
+            pod_templates.validate(manifests.pod_template(objects[0]), resolved.target.templates)
         return {
-            **manifests.copied_plan(spec, run, self._api().context, offer.target.namespace),
-            "notes": [*offer.notes, *([shipped.note] if shipped else [])],
-            "code": {"digest": shipped.packed.digest, "by_volume": shipped.by_volume} if shipped else None,
+            "version": VERSION,
+            "run": run,
+            "name": spec.title,
+            "backend": BACKEND,
+            "context": self._api().context,
+            "namespace": resolved.target.namespace,
+            "notes": [*resolved.notes, *([shipment.note] if shipment else [])],
+            "code": {"digest": shipment.packed.digest, "by_volume": shipment.by_volume} if shipment else None,
             "owner": submission.owner,
             "ssh_secret": spec.kubernetes.ssh_secret or (self._environment.ssh_secret if self._environment else None),
             "environment": self._environment.name if self._environment else None,
@@ -104,105 +110,103 @@ class KubernetesBackend:
         }
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
-        """Create the JobSet suspended, then what it owns, then let it go."""
+        """Create the JobSet suspended, then the parts it owns, then unsuspend it."""
+        assert plan["backend"] == BACKEND
         paths = names.RunPaths(self.runs_folder / plan["run"])
-        mounted = manifests.mounted(plan["objects"][0])
-        # A run that is continued has a record here, which nobody may delete meanwhile.
+        volume = manifests.run_volume(plan["objects"][0])
+        # A resumed run has a record on this machine; the lock keeps others from deleting it meanwhile.
         with reader.lock(paths) if paths.folder.exists() else contextlib.nullcontext():
-            if mounted:
-                call(code.store(self._api(), plan, spec, Volume(*mounted), say))
+            if volume:
+                call(code.upload(self._api(), plan, spec, Volume(*volume), say))
             created = call(submitting.create(self._api(), plan, say))
-            run_cache.create(paths, spec.to_toml(), {**plan, "objects": created.objects}, created.submitted)
+            run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
-        """All events that the cluster still has, kept in this terminal's copy as they come."""
+        """All events that the cluster still has; they are recorded in this terminal's copy on the way."""
         paths = names.RunPaths(self.runs_folder / run)
         cached = self._cached(run)
         jobset = None if cached and cached.state in record.TERMINAL else call(self._find(run))
         if jobset is None:
             return Stream(folder_events(reader.find(run, self.runs_folder), follow=False, alive=lambda: False))
-        return Stream(self._live_events(paths, jobset, follow, wants_output=not follow))
+        return Stream(self._live_events(paths, jobset, follow, need_output=not follow))
 
     def state(self, run: str) -> reader.RunState:
-        """What the run has come to: from this terminal's copy once that holds its end, else from the cluster."""
+        """The state of the run: from this terminal's copy once that holds its end, else from the cluster."""
         cached = self._cached(run)
         if cached and cached.state in record.TERMINAL:
             return cached
         jobset = call(self._find(run))
         if jobset is None and cached is None:
-            raise UnknownRun(
-                [Problem("run", run, "no such run in the namespace; `spotmpi list` shows those there are")]
-            )
+            raise UnknownRun([Problem("run", run, "no such run in the namespace; `spotmpi list` lists the runs")])
         return self._of_jobset(jobset) if jobset else self._without_jobset(run)
 
     def _of_jobset(self, jobset: Object) -> reader.RunState:
-        """The state of a run that the cluster has, be it only that this version cannot read it."""
+        """The state of a run that the cluster has; unknown where this version cannot read its JobSet."""
         run = jobset["metadata"]["name"]
         cached = self._cached(run)
         if cached and cached.state in record.TERMINAL:
             return cached
         try:
-            return self._looked_at(run, jobset)
+            return self._current_state(run, jobset)
         except UnreadableRun as error:
-            known = cached or reader.RunState(run, str(self.runs_folder / run), run, reader.UNKNOWN)
+            state = cached or reader.RunState(run, str(self.runs_folder / run), run, reader.UNKNOWN)
             owner = manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER)
-            return replace(known, state=reader.UNKNOWN, reason=str(error), submitted=submitted(jobset), owner=owner)
+            return replace(state, state=reader.UNKNOWN, reason=str(error), submitted=submitted(jobset), owner=owner)
 
     def _without_jobset(self, run: str) -> reader.RunState:
         """The state of a run that the namespace lacks: lost, unless its end is known or it is in another cluster."""
         paths = reader.find(run, self.runs_folder)
-        found, api = reader.state(paths), self._api()
-        if found.state != reader.ELSEWHERE or reader.cluster_of(paths) not in _targets(api):
-            return found
-        return replace(found, state=record.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
+        state, api = reader.state(paths), self._api()
+        if state.state != reader.ELSEWHERE or reader.cluster_of(paths) not in _namespaces(api):
+            return state
+        return replace(state, state=record.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
 
-    def _looked_at(self, run: str, jobset: Object) -> reader.RunState:
-        """The state of a run that the cluster has; its copy alone cannot know that somebody carries it on."""
+    def _current_state(self, run: str, jobset: Object) -> reader.RunState:
+        """The state of a run that the cluster has; the copy alone cannot know whether it has been resumed."""
         paths = names.RunPaths(self.runs_folder / run)
         last = None
         for event in self._live_events(paths, jobset, follow=False):
             last = event if isinstance(event, Event) else None
-        found = reader.state(paths)
         waiting = last is not None and last.kind == record.WAITING
-        found = with_counters(found, jobset, reader.earlier_attempts(paths), waiting)
-        if found.state in record.TERMINAL:
-            return found
+        state = with_counters(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
+        if state.state in record.TERMINAL:
+            return state
         if last and waiting:
-            return replace(found, state=record.WAITING, reason=last.reason)
-        return replace(found, state=reader.RUNNING)
+            return replace(state, state=record.WAITING, reason=last.reason)
+        return replace(state, state=reader.RUNNING)
 
     def list(self) -> list[reader.RunState]:
         """The runs of the namespace and those that this terminal has copies of, oldest first."""
-        there = {jobset["metadata"]["name"]: jobset for jobset in call(self._jobsets())}
-        here = _targets(self._api())
-        gone = [paths.id for paths in reader.every(self.runs_folder) if reader.cluster_of(paths) in here]
-        found = [self._of_jobset(jobset) for jobset in there.values()]
-        found += [self._without_jobset(run) for run in gone if run not in there]
-        return sorted(found, key=lambda state: (state.submitted or math.inf, state.id))
+        jobsets = {jobset["metadata"]["name"]: jobset for jobset in call(self._jobsets())}
+        namespaces = _namespaces(self._api())
+        copies = [paths.id for paths in reader.every(self.runs_folder) if reader.cluster_of(paths) in namespaces]
+        states = [self._of_jobset(jobset) for jobset in jobsets.values()]
+        states += [self._without_jobset(run) for run in copies if run not in jobsets]
+        return sorted(states, key=lambda state: (state.submitted or math.inf, state.id))
 
     def stop(self, run: str, reason: str, now: bool) -> None:
-        """Ask node 0's agent to stop, wait for it as long as a checkpoint may take, and delete all of the run."""
+        """Ask node 0's agent to stop, wait for it as long as a checkpoint may take, and delete the run's objects."""
         if not now:
             call(stopping.ask(self._api(), run, reason))
-        state = self.state(run)  # what the agents have said to the end is in the copy from now on
+        state = self.state(run)  # this records the agents' last output in the copy
         moment = call(stopping.delete(self._api(), run, reason, now))
         if state.state not in record.TERMINAL:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
                 cache.take([Entry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
 
-    def inject_fault(self, run: str, node: int, how: str) -> None:
+    def inject_fault(self, run: str, node: int, fault: str) -> None:
         """Evict or delete a node's pod, or kill the ranks in it."""
-        call(fault_injection.inject_fault(self._api(), run, node, how))
+        call(fault_injection.inject_fault(self._api(), run, node, fault))
 
     def shell(self, run: str, node: int) -> Sequence[str]:
         """Kubectl exec into a node's pod."""
         pod = call(fault_injection.pod_of(self._api(), run, node))["metadata"]["name"]
         context = ["--context", self._context] if self._context else []
-        there = ["--namespace", self._api().namespace, "--container", pods.CONTAINER, "--stdin", "--tty", pod]
-        return ["kubectl", *context, "exec", *there, "--", "/bin/sh"]
+        options = ["--namespace", self._api().namespace, "--container", pods.CONTAINER, "--stdin", "--tty", pod]
+        return ["kubectl", *context, "exec", *options, "--", "/bin/sh"]
 
     def pull(self, run: str, say: Say, part: str | None = None) -> Path:
-        """Bring the run's folder from its run volume, by way of one of its pods or of a pod for the purpose."""
+        """Copy the run's folder from its run volume, through one of its pods or a short-lived reader pod."""
         paths = names.RunPaths(self.runs_folder / run)
         jobset = call(self._find(run))
         if jobset:
@@ -211,12 +215,12 @@ class KubernetesBackend:
         return paths.folder
 
     def _volume_of(self, paths: names.RunPaths, jobset: Object | None) -> Volume:
-        """Where a run's folder is, from the cluster, this terminal's copy, or the environment that was named."""
-        objects = [jobset] if jobset else reader.plan(paths).get("objects") if paths.plan.is_file() else None
+        """The volume with a run's folder, according to the cluster, this terminal's copy, or the environment."""
+        objects = [jobset] if jobset else reader.plan(paths).objects if paths.plan.is_file() else None
         if objects:
-            return pulling.volume_of(manifests.mounted(objects[0]), paths.id)
+            return pulling.volume_of(manifests.run_volume(objects[0]), paths.id)
         if self._environment is None:
-            remedy = "neither the cluster nor this terminal knows it any more; name its environment with --on STACK"
+            remedy = "not found in the cluster or in the runs folder; name its environment with --on STACK"
             raise input_error("run", paths.id, remedy)
         image, repository = next(iter(self._environment.repositories.items()))
         build = build_for(image, self._environment.has_gpus)
@@ -235,30 +239,30 @@ class KubernetesBackend:
             return await stopping.without_strays(api, await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"}))
 
     def _live_events(
-        self, paths: names.RunPaths, jobset: Object, follow: bool, wants_output: bool = False
+        self, paths: names.RunPaths, jobset: Object, follow: bool, need_output: bool = False
     ) -> Iterator[Event | Lines]:
-        """What this terminal's copy holds, then what is new; NotPermitted where no wanted output can be had."""
+        """The events in this terminal's copy, then new ones; NotPermitted where needed output may not be read."""
         self._ensure_copy(jobset)
-        given = Given()
+        seen = SeenEvents()
         for event in folder_events(paths, follow=False, alive=lambda: True):
-            if given.is_new(event):
+            if seen.is_new(event):
                 yield event
-        batches = iterate(self._entries(jobset, follow, wants_output))
+        batches = iterate(self._entries(jobset, follow, need_output))
         with translate_errors(f"follow run {paths.id}"), contextlib.closing(batches), RunCache(paths) as cache:
             for entries in batches:
                 cache.take(entries)
                 for entry in entries:
-                    yield from given.fresh(entry)
+                    yield from seen.new_in(entry)
 
-    async def _entries(self, jobset: Object, follow: bool, wants_output: bool) -> AsyncIterator[Sequence[Entry]]:
+    async def _entries(self, jobset: Object, follow: bool, need_output: bool) -> AsyncIterator[Sequence[Entry]]:
         follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))
         async for entries in follower.follow() if follow else follower.so_far():
             yield entries
-        if wants_output and follower.folder.failure:
+        if need_output and follower.folder.failure:
             raise NotPermitted(follower.folder.failure)
 
     def _why_no_machine(self, jobset: Object) -> Ask | None:
-        """What asks the environment's cloud why a run gets no nodes."""
+        """A function that asks AWS why the environment's node groups get no instances for a run."""
         if (environment := self._environment) is None:
             return None
         choice = node_groups.choose(manifests.spec_of(jobset), environment.node_groups)
@@ -278,7 +282,7 @@ class KubernetesBackend:
         paths = names.RunPaths(self.runs_folder / jobset["metadata"]["name"])
         if not paths.folder.exists():
             spec = manifests.spec_of(jobset)
-            plan = manifests.copied_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
+            plan = cached_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
             if owner := manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
                 plan["owner"] = owner
             run_cache.create(paths, spec.to_toml(), plan, submitted(jobset))
@@ -288,6 +292,6 @@ class KubernetesBackend:
         return reader.state(paths) if paths.events.is_file() else None
 
 
-def _targets(api: ClusterApi) -> tuple[reader.ClusterName, reader.ClusterName]:
-    """How copies name the namespace of *api*; those of older versions name no context where it was the current one."""
-    return reader.ClusterName(api.context, api.namespace), reader.ClusterName(None, api.namespace)
+def _namespaces(api: ClusterApi) -> tuple[reader.ClusterNamespace, reader.ClusterNamespace]:
+    """The namespace of *api* as copies record it; older versions recorded no context where it was the current one."""
+    return reader.ClusterNamespace(api.context, api.namespace), reader.ClusterNamespace(None, api.namespace)

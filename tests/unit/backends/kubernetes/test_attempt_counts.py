@@ -13,6 +13,7 @@ from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.follow.attempt_counts import with_counters
 from spotmpi.core.names import RunPaths
 from spotmpi.plan import manifests
+from spotmpi.plan.cluster import cached_plan
 from spotmpi.runs import cache, reader
 from spotmpi.runs.reader import RunState
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod
@@ -21,7 +22,7 @@ from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, job
 def copy(runs_folder: Path, *events: dict[str, Any]) -> RunPaths:
     """Lay down the copy of a terminal that submitted the run, and has seen *events* of it since."""
     paths, spec = RunPaths(runs_folder / RUN), manifests.spec_of(jobset())
-    cache.create(paths, spec.to_toml(), manifests.copied_plan(spec, RUN, "this", "here"), 1000.0)
+    cache.create(paths, spec.to_toml(), cached_plan(spec, RUN, "this", "here"), 1000.0)
     with paths.events.open("a") as file:
         file.writelines(json.dumps({"t": 1000.0 + at, **event}) + "\n" for at, event in enumerate(events, 1))
     return paths

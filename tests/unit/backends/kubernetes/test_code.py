@@ -20,10 +20,10 @@ from spotmpi.agent.node import unpack_code
 from spotmpi.agent.pod_context import PodContext
 from spotmpi.backends.kubernetes import volume_access
 from spotmpi.backends.kubernetes.submit import code as code_shipping
-from spotmpi.backends.kubernetes.submit.code import shipment
+from spotmpi.backends.kubernetes.submit.code import pack
 from spotmpi.core import code_folder
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.plan.cluster_target import ClusterTarget
+from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.volume_pod import store_command
 from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec, from_values
@@ -98,26 +98,26 @@ def test_what_cannot_be_taken_along_is_named_with_a_remedy(
         code_folder.pack(tmp_path / "empty")
 
 
-def test_little_code_goes_in_the_config_map(code: Path) -> None:
-    found = shipment(spec(code), target(None))
+def test_small_code_goes_into_the_config_map(code: Path) -> None:
+    found = pack(spec(code), target(None))
     assert found is not None and not found.by_volume
-    assert found.carried == {"user.tgz": found.packed.archive} and found.archive == "/spotmpi/config/user.tgz"
-    assert found.facts == {
+    assert found.config_map_files == {"user.tgz": found.packed.archive} and found.archive == "/spotmpi/config/user.tgz"
+    assert found.agent_plan == {
         "archive": found.archive,
         "bytes": len(found.packed.archive),
         "sha256": hashlib.sha256(found.packed.archive).hexdigest(),
     }
-    assert found.note == f"code: 4 files, 0 kB ({found.packed.digest}), by ConfigMap"
-    assert shipment(from_values({"command": ["true"]}), target(None)) is None
+    assert found.note == f"code: 4 files, 0 kB ({found.packed.digest}), through a ConfigMap"
+    assert pack(from_values({"command": ["true"]}), target(None)) is None
 
 
-def test_much_code_goes_by_the_run_volume_or_not_at_all(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_code_goes_through_the_run_volume_or_not_at_all(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spotmpi.core.archives.LARGEST", 100)
-    found = shipment(spec(code), target("claim"))
-    assert found is not None and found.carried == {}
-    assert found.archive == f"/spotmpi/volume/code/{found.packed.digest}.tgz" and "by the run volume" in found.note
-    with pytest.raises(InputError, match=r"0 kB go without a run volume; set kubernetes\.volume"):
-        shipment(spec(code), target(None))
+    found = pack(spec(code), target("claim"))
+    assert found is not None and found.config_map_files == {}
+    assert found.archive == f"/spotmpi/volume/code/{found.packed.digest}.tgz" and "through the run volume" in found.note
+    with pytest.raises(InputError, match=r"0 kB without a run volume; set kubernetes\.volume"):
+        pack(spec(code), target(None))
 
 
 class Store(VolumeCluster):
@@ -142,7 +142,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def upload(cluster: Store, code: Path, digest: str | None = None) -> None:
     plan = {"code": {"digest": digest or code_folder.pack(code).digest, "by_volume": True}}
-    asyncio.run(code_shipping.store(cluster, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
+    asyncio.run(code_shipping.upload(cluster, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
 
 
 def stored(cluster: Store) -> dict[str, bytes]:
@@ -160,7 +160,7 @@ def test_code_is_stored_once_under_its_digest(code: Path, cluster: Store) -> Non
     assert len(cluster.commands) == asked + 1  # what is there already does not travel
 
     (code / "train.py").write_text("print('two')\n")
-    with pytest.raises(SpotmpiError, match="has changed since the run was planned; start it again"):
+    with pytest.raises(SpotmpiError, match="has changed since the run was planned; start the run again"):
         upload(cluster, code, packed.digest)
 
 
@@ -234,9 +234,9 @@ def test_a_run_starts_with_its_code_or_ends_with_what_is_wrong_with_it(
 
 
 def test_code_makes_runs_different_work_and_what_is_ignored_does_not(code: Path) -> None:
-    before = fingerprint.identify(spec(code), here=False)
+    before = fingerprint.identify(spec(code), local=False)
     (code / "notes.log").write_text("more")
-    assert not fingerprint.differences(before, fingerprint.identify(spec(code), here=False))
+    assert not fingerprint.differences(before, fingerprint.identify(spec(code), local=False))
     (code / "lib" / "data.py").write_text("x = 1\n")
-    (difference,) = fingerprint.differences(before, fingerprint.identify(spec(code), here=False))
+    (difference,) = fingerprint.differences(before, fingerprint.identify(spec(code), local=False))
     assert difference.startswith("code.code: ")

@@ -17,7 +17,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
-from spotmpi.plan.local import Plan
+from spotmpi.plan.cluster import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
 
@@ -26,7 +26,7 @@ def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> Run
     """Lay down the copy of a run that was submitted in 1970."""
     paths = RunPaths(runs_folder / run)
     spec = manifests.spec_of(jobset())
-    cache.create(paths, spec.to_toml(), manifests.copied_plan(spec, run, context, "here"), 1000.0)
+    cache.create(paths, spec.to_toml(), cached_plan(spec, run, context, "here"), 1000.0)
     return paths
 
 
@@ -54,7 +54,7 @@ def test_a_run_that_goes_on_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -
     copy(runs)
     (state,) = spotmpi.list_runs(targets.Target(targets.LOCAL, runs))
     assert (state.state, state.over) == ("elsewhere", False)
-    assert state.reason == f"it is in namespace here of context this; `spotmpi status {RUN}` asks there"
+    assert state.reason == f"it is in namespace here of context this; `spotmpi status {RUN}` asks the cluster"
 
 
 def test_clean_keeps_a_run_that_goes_on_in_its_cluster(runs: Path, cluster: FakeCluster) -> None:
@@ -108,7 +108,7 @@ def test_a_copy_names_the_cluster_also_where_that_was_the_current_one(runs: Path
     assert runs_of(runs) == [("this", "here")]
 
 
-def runs_of(folder: Path) -> list[reader.ClusterName | None]:
+def runs_of(folder: Path) -> list[reader.ClusterNamespace | None]:
     return [reader.cluster_of(paths) for paths in reader.every(folder)]
 
 
@@ -121,7 +121,7 @@ def test_the_backend_of_this_machine_leaves_a_run_of_a_cluster_alone(runs: Path,
         "events": lambda: spotmpi.logs(RUN, True, here),
         "stop": lambda: spotmpi.stop(RUN, on=here),
     }
-    with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: leave --on out"):
+    with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: omit --on"):
         calls[verb]()
 
 
@@ -131,7 +131,7 @@ def test_a_record_that_somebody_writes_is_not_deleted(runs: Path) -> None:
     ended(paths)
     with reader.lock(paths):
         assert clean(runs, said) == []
-    assert said == [f"{RUN} is kept: another process writes the record of run {RUN}; try again later"]
+    assert said == [f"{RUN} is kept: another process is writing the record of run {RUN}; try again later"]
     assert clean(runs) == [RUN]
 
 
@@ -143,13 +143,23 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     ended(paths)
     deleted: list[list[str]] = []
 
-    async def create(api: FakeCluster, plan: Plan, say: Say) -> objects.Created:
+    async def create(api: FakeCluster, plan: ClusterPlan, say: Say) -> objects.CreatedRun:
         deleted.append(clean(runs))
-        return objects.Created([], 2000.0)
+        return objects.CreatedRun([], 2000.0)
 
     monkeypatch.setattr(objects, "create", create)
-    plan = {"run": RUN, "name": "digits", "objects": [jobset()]}
-    KubernetesBackend(runs).submit(manifests.spec_of(jobset()), plan, print)
+    spec = manifests.spec_of(jobset())
+    plan: ClusterPlan = {
+        **cached_plan(spec, RUN, None, "here"),
+        "notes": [],
+        "code": None,
+        "owner": "ann",
+        "ssh_secret": None,
+        "environment": None,
+        "there": None,
+        "objects": [jobset()],
+    }
+    KubernetesBackend(runs).submit(spec, plan, print)
     assert deleted == [[]]
     assert [event["event"] for event in reader.lines(paths.events)] == ["submitted", "stopped", "submitted"]
 

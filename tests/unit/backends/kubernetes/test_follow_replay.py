@@ -35,7 +35,7 @@ class Pods:
 @pytest.fixture
 def jobset(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(replay, "PAUSES", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(manifests, "mounted", lambda jobset: None)
+    monkeypatch.setattr(manifests, "run_volume", lambda jobset: None)
     return {"metadata": {"name": "digits-1"}}
 
 

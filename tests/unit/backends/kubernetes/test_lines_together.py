@@ -13,9 +13,9 @@ from spotmpi.agent import record
 from spotmpi.cli.logs import Filter, print_events
 from spotmpi.core.events import Event, Lines, Stream
 from spotmpi.core.names import RunPaths
-from spotmpi.plan.manifests import BACKEND
+from spotmpi.plan.cluster import BACKEND
 from spotmpi.runs import cache as run_cache
-from spotmpi.runs.cache import Given, RunCache
+from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.pod_output import Entry, parse_all
 
 BEGAN = 1000.0
@@ -36,11 +36,11 @@ def piece(first: int, last: int, node: int = 0) -> Entry:
 
 def numbers(entries: list[Entry | str]) -> list[list[int]]:
     """Of each entry the numbers of what is in it."""
-    return [[each.number for each in entry.apart()] for entry in entries if isinstance(entry, Entry)]
+    return [[each.number for each in entry.split()] for entry in entries if isinstance(entry, Entry)]
 
 
 def test_a_thousand_lines_that_arrive_together_are_one_piece() -> None:
-    assert len(list(piece(1, 1000).apart())) == 1000
+    assert len(list(piece(1, 1000).split())) == 1000
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def paths(tmp_path: Path) -> RunPaths:
     [
         [piece(1, 9)],
         [piece(1, 4), piece(3, 9)],
-        [*piece(1, 4).apart(), piece(5, 9)],
+        [*piece(1, 4).split(), piece(5, 9)],
         [piece(1, 9), piece(1, 9)],
-        [piece(1, 4), *piece(1, 9).apart()],
+        [piece(1, 4), *piece(1, 9).split()],
     ],
     ids=["whole", "overlapping", "apart first", "again", "again apart"],
 )
@@ -87,8 +87,8 @@ def test_a_copy_of_pieces_is_that_of_single_lines(paths: RunPaths, taken: list[E
         cache.take(taken)
     shown = [f"1970-01-01T00:16:4{n}.000000Z {n % 2 or '-'} o line {n} of node 0\n" for n in range(1, 10)]
     assert (paths.logs / "1" / "node-0.log").read_text() == "".join(shown)
-    given = Given()
-    fresh = [each for entry in taken for each in given.fresh(entry)]
+    given = SeenEvents()
+    fresh = [each for entry in taken for each in given.new_in(entry)]
     assert [event.number for event in Stream(iter(fresh))] == list(range(1, 10))
 
 

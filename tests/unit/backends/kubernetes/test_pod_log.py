@@ -71,7 +71,7 @@ class FakePod:
 
         async def gathered() -> list[Entry]:
             read = PodLog(self, source, strays).entries(follow)  # type: ignore[arg-type]
-            return [each async for entries in read for entry in entries for each in entry.apart()]
+            return [each async for entries in read for entry in entries for each in entry.split()]
 
         return asyncio.run(gathered()), list(strays)
 
@@ -243,7 +243,7 @@ def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
     async def grown() -> int:
         found = before = 0
         async for entries in PodLog(pod, source, deque(maxlen=20)).entries(True):  # type: ignore[arg-type]
-            found += sum(len(list(entry.apart())) for entry in entries)
+            found += sum(len(list(entry.split())) for entry in entries)
             if found == 10_000:
                 before = resident_pages()
         assert found == 100_000

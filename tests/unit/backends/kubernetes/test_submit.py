@@ -16,9 +16,9 @@ from lightkube import ApiError
 from spotmpi.agent import ssh
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.submit import objects as submitting
-from spotmpi.backends.kubernetes.submit.keys import make_keys
+from spotmpi.backends.kubernetes.submit.objects import generate_keys
 from spotmpi.core.errors import NotPermitted, RunInUse
-from spotmpi.plan.cluster_target import ClusterTarget
+from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.spec.job import from_values
 
@@ -83,7 +83,7 @@ def refused(code: int, message: str) -> ApiError:
 
 def plan(ssh_secret: str | None, *forward: str, nodes: int = 2) -> Object:
     spec = from_values({"command": ["x"], "nodes": nodes, "launcher": "mpirun", "forward": list(forward)})
-    keys = dict.fromkeys([*make_keys(), *(f"env.{name}" for name in forward)], "later")
+    keys = dict.fromkeys([*generate_keys(), *(f"env.{name}" for name in forward)], "later")
     objects = kubernetes_plan(spec, TARGET, Submission("x-1", "ann", keys, {}, {}))
     return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
 
@@ -211,7 +211,7 @@ def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_wait
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Garbage collection comes after the owner has gone (Kubernetes docs: background cascading deletion)."""
-    monkeypatch.setattr(submitting, "_INTERVAL", 0.001)
+    monkeypatch.setattr(submitting, "_RETRY_INTERVAL", 0.001)
     there, left = Namespace("Secret"), ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
     usual = there.create
 
@@ -229,12 +229,12 @@ def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_wait
 def test_a_name_that_is_taken_is_told() -> None:
     there = Namespace()
     there.made.append({"kind": api.JOBSET, "metadata": {}})
-    with pytest.raises(RunInUse, match="run x-1 exists in here already"):
+    with pytest.raises(RunInUse, match="run x-1 already exists in here"):
         submit(there, plan(None))
 
 
 def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:
-    own = make_keys()
+    own = generate_keys()
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "id").write_text(own["id"])

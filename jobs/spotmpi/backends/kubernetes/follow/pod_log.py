@@ -123,7 +123,7 @@ class PodLog:
             found = await self._source.replay(self._source.pod, self._source.node, self._time, now)
         except SpotmpiError:
             return []  # The next entry tells by its number what is missing, and is asked for then.
-        new = [each for some in found for each in some.apart() if self._is_new(each)]
+        new = [each for some in found for each in some.split() if self._is_new(each)]
         self._unnumbered = self._unnumbered or bool(new)
         return new
 
@@ -150,7 +150,7 @@ class PodLog:
             if isinstance(entry, str):
                 self._strays.append(entry)
             elif entry.lines and not self._goes_on(entry.number, entry.lines):
-                yield from entry.apart()
+                yield from entry.split()
             else:
                 yield entry
 
@@ -175,7 +175,7 @@ class PodLog:
                 reason = f"what earlier attempts printed on node {node} can no longer be had: {error}"
                 return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
             found = []
-        new = [each for some in found for each in some.apart() if self._is_new(each)]
+        new = [each for some in found for each in some.split() if self._is_new(each)]
         # The folder may repeat lines at both ends of the span, of which one is *entry* itself.
         lost = missing - sum(not _is_same_line(each, entry) for each in new)
         if lost <= 0:

@@ -31,7 +31,7 @@ class Replayer:
         self._client = client
         self._say = say
         self._run = jobset["metadata"]["name"]
-        mounted = manifests.mounted(jobset)
+        mounted = manifests.run_volume(jobset)
         self._volume = Volume(*mounted) if mounted else None
         self._own: VolumeAccess | None = None
         self._open = AsyncExitStack()

@@ -1,4 +1,4 @@
-"""The objects of a run, created in their order: the JobSet suspended, then what it owns, then it is let go."""
+"""Creates the objects of a run in order: the JobSet suspended, then the parts it owns; then unsuspends it."""
 
 from __future__ import annotations
 
@@ -9,88 +9,114 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lightkube import ApiError
 
+from spotmpi.agent import ssh
 from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.follow.state import submitted
-from spotmpi.backends.kubernetes.submit.keys import make_keys
-from spotmpi.backends.kubernetes.submit.network_isolation import denies_egress
 from spotmpi.core.errors import NotPermitted, RunInUse
 from spotmpi.core.progress import Say
-from spotmpi.plan import manifests, pods, shared_keys
+from spotmpi.plan import manifests, pods
+from spotmpi.plan.cluster import ClusterPlan
 
-_COLLECTION = 20.0  # seconds in which the cluster garbage-collects what a deleted object owned
-_INTERVAL = 0.2  # seconds between tries
+_GARBAGE_COLLECTION = 20.0  # seconds in which the cluster deletes what a deleted object owned
+_RETRY_INTERVAL = 0.2  # seconds
 
 
-class _NoSecret(Exception):
+class _SecretForbidden(Exception):
     """The user may not create Secrets."""
 
 
-class Created(NamedTuple):
-    """A run's objects as they were created, and when that was by the API server's clock, in whole Unix seconds."""
+class CreatedRun(NamedTuple):
+    """A run's objects, and the time of submission by the API server's clock, in whole Unix seconds."""
 
     objects: Sequence[Object]
     submitted: float
 
 
-async def create(api: ClusterApi, plan: Mapping[str, Any], say: Say) -> Created:
+def generate_keys() -> dict[str, str]:
+    """The contents of a run's Secret by file name: new ED25519 keys in OpenSSH's formats.
+
+    One client key, and one host key that all pods of the run share.
+    """
+    client, host = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    return {
+        ssh.CLIENT_KEY: _private_key(client),
+        ssh.AUTHORIZED: f"{_public_key(client)}\n",
+        ssh.HOST_KEY: _private_key(host),
+        ssh.KNOWN_HOSTS: f"* {_public_key(host)}\n",
+    }
+
+
+def _private_key(key: Ed25519PrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    ).decode()
+
+
+def _public_key(key: Ed25519PrivateKey) -> str:
+    return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
     """Create a planned run.
 
-    Where the user may not create Secrets, the run takes the key pair of the Secret that the plan names for that.
+    Where the user may not create Secrets, the run uses the key pair of the existing Secret that the plan names.
 
     Raises:
-        RunInUse: there is a run of that name.
-        SpotmpiError: the cluster does not take it, and says why; nothing of the run is left then.
+        RunInUse: a run of that name exists.
+        SpotmpiError: the API server refused an object; nothing of the run is left.
     """
     with translate_errors("submit the run"):
         try:
             await stop.make_room(api, plan["run"])
-            plan = {**plan, "objects": await _with_egress(api, plan["objects"], say)}
+            objects = await _with_egress(api, plan["objects"], say)
             try:
-                return await _created(api, plan["objects"])
-            except _NoSecret as refused:
-                objects = _without_secret(plan, refused)
+                return await _create_all(api, objects)
+            except _SecretForbidden as error:
+                objects = _without_secret(plan, objects, error)
                 say(f"you may not create Secrets: the run shares the SSH keys of {plan['ssh_secret']}")
                 await stop.until_gone(api, plan["run"])
-                return await _created(api, objects)
+                return await _create_all(api, objects)
         except ApiError as error:
             if already_exists(error):
-                raise RunInUse(f"run {plan['run']} exists in {plan['namespace']} already") from error
+                raise RunInUse(f"run {plan['run']} already exists in {plan['namespace']}") from error
             raise
 
 
 async def _with_egress(api: ClusterApi, objects: Sequence[Object], say: Say) -> Sequence[Object]:
     """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
     jobset, *_ = objects
-    alone = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 1
+    single = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 1
     labels = manifests.pod_template(jobset)["metadata"]["labels"]
-    if alone or any(_opens_egress(each) for each in objects) or not await denies_egress(api, labels, say):
+    if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, say):
         return objects
-    return [manifests.allowing_egress(each) if each["kind"] == "NetworkPolicy" else each for each in objects]
+    return [manifests.with_egress(each) if each["kind"] == "NetworkPolicy" else each for each in objects]
 
 
-def _opens_egress(part: Object) -> bool:
+def _allows_egress(part: Object) -> bool:
     return part["kind"] == "NetworkPolicy" and "Egress" in part["spec"]["policyTypes"]
 
 
-async def _created(api: ClusterApi, objects: Sequence[Object]) -> Created:
+async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
     jobset, *parts = objects
-    made = await api.create(jobset)
-    run, moment = jobset["metadata"]["name"], submitted(made)
-    parts = [_dated(part, moment) for part in parts]
+    answer = await api.create(jobset)
+    run, time_submitted = jobset["metadata"]["name"], submitted(answer)
+    parts = [_with_submission_time(part, time_submitted) for part in parts]
     try:
         # The Secret first: where it is refused the JobSet is deleted and created anew, and owns nothing yet.
-        uid = made["metadata"]["uid"]
+        uid = answer["metadata"]["uid"]
         for part in parts:
             if part["kind"] == "Secret":
                 await _create_part(api, part, uid)
-        creating = (_create_part(api, part, uid) for part in parts if part["kind"] != "Secret")
+        requests = (_create_part(api, part, uid) for part in parts if part["kind"] != "Secret")
         # The others at once. All are waited for: one created after the JobSet was deleted would stay for a while.
-        for failure in await asyncio.gather(*creating, return_exceptions=True):
+        for failure in await asyncio.gather(*requests, return_exceptions=True):
             if failure is not None:
                 raise failure
         if manifests.LABEL_QUEUE not in jobset["metadata"]["labels"]:
@@ -98,54 +124,98 @@ async def _created(api: ClusterApi, objects: Sequence[Object]) -> Created:
     except BaseException:
         await api.delete(cluster_api.JOBSET, run)
         raise
-    return Created([jobset, *parts], moment)
+    return CreatedRun([jobset, *parts], time_submitted)
 
 
-def _dated(part: Object, moment: float) -> Object:
-    """A part of the plan; the agents' own in the ConfigMap says when the run was submitted: limits count from then."""
+def _with_submission_time(part: Object, moment: float) -> Object:
+    """A part of the plan; the ConfigMap's agent plan gets the time of submission, from which limits count."""
     if part["kind"] != cluster_api.CONFIG_MAP:
         return part
-    agents = {**json.loads(part["data"]["plan.json"]), "submitted": moment}
-    return {**part, "data": {**part["data"], "plan.json": json.dumps(agents, indent=1, sort_keys=True)}}
+    agent_plan = {**json.loads(part["data"]["plan.json"]), "submitted": moment}
+    return {**part, "data": {**part["data"], "plan.json": json.dumps(agent_plan, indent=1, sort_keys=True)}}
 
 
 async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:
-    """Create one part; that of an earlier JobSet of this name, which the cluster is about to delete, is waited for."""
-    deadline = time.monotonic() + _COLLECTION
+    """Create one part; waits while one of an earlier JobSet of this name is still being garbage-collected."""
+    deadline = time.monotonic() + _GARBAGE_COLLECTION
     while True:
         try:
-            await api.create(_filled(part, uid))
+            await api.create(_complete(part, uid))
             return
         except ApiError as error:
             if part["kind"] == "Secret" and error.status.code == 403:
-                raise _NoSecret(str(error.status.message)) from error
+                raise _SecretForbidden(str(error.status.message)) from error
             if not already_exists(error) or time.monotonic() > deadline:
                 raise
-        await asyncio.sleep(_INTERVAL)
+        await asyncio.sleep(_RETRY_INTERVAL)
 
 
-def _without_secret(plan: Mapping[str, Any], refused: _NoSecret) -> Sequence[Object]:
-    """The plan's objects with keys from a Secret that is there; NotPermitted where that is no way out."""
-    variables = shared_keys.forwarded(plan["objects"])
+def _without_secret(plan: ClusterPlan, objects: Sequence[Object], refusal: _SecretForbidden) -> Sequence[Object]:
+    """The plan's objects with the keys of an existing Secret; NotPermitted where that is not possible."""
+    variables = manifests.forwarded_variables(objects)
     if plan["ssh_secret"] and not variables:
-        return shared_keys.sharing(plan["objects"], plan["ssh_secret"])
+        return manifests.with_shared_keys(objects, plan["ssh_secret"])
     remedy = "name a Secret with a key pair for SSH (kubernetes.ssh_secret)"
     if variables:
         remedy = f"keep {', '.join(variables)} in a Secret (kubernetes.secret_env) instead of forwarding them"
     raise NotPermitted(
-        f"could not create the run's Secret: not permitted ({refused}); "
+        f"could not create the run's Secret: not permitted ({refusal}); "
         f"ask for the right to create Secrets in {plan['namespace']}, or {remedy}"
-    ) from refused
+    ) from refusal
 
 
-def _filled(part: Object, uid: str) -> Object:
+def _complete(part: Object, uid: str) -> Object:
     """A part of the plan with its owner's uid, and keys where it is the Secret."""
     owners = [{**owner, "uid": uid} for owner in part["metadata"]["ownerReferences"]]
-    keys = {"stringData": {**make_keys(), **_forwarded(part)}} if part["kind"] == "Secret" else {}
+    keys = {"stringData": {**generate_keys(), **_forwarded_values(part)}} if part["kind"] == "Secret" else {}
     return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}, **keys}
 
 
-def _forwarded(secret: Object) -> dict[str, str]:
-    """The variables that the run's Secret is to hold, by key, from where the command was given."""
-    wanted = {pods.forwarded_key(name): value for name, value in os.environ.items()}
-    return {key: wanted[key] for key in secret["stringData"] if key in wanted}
+def _forwarded_values(secret: Object) -> dict[str, str]:
+    """The forwarded variables of the run's Secret, by key, with their values in this process's environment."""
+    values = {pods.forwarded_key(name): value for name, value in os.environ.items()}
+    return {key: values[key] for key in secret["stringData"] if key in values}
+
+
+async def denies_egress(api: ClusterApi, labels: Mapping[str, str], say: Say) -> bool:
+    """Whether a NetworkPolicy of the namespace isolates pods with *labels* for egress.
+
+    False where the policies may not be listed; *say* then gets a warning. Semantics: networking.k8s.io/v1,
+    NetworkPolicySpec.
+    """
+    try:
+        policies = await api.list(cluster_api.NETWORK_POLICY)
+    except ApiError as error:
+        if error.status.code != 403:
+            raise
+        say(
+            f"you may not list the NetworkPolicies of namespace {api.namespace}: if they deny egress, nodes of the run "
+            "will not reach each other"
+        )
+        return False
+    return any(_isolates(policy.get("spec") or {}, labels) for policy in policies)
+
+
+def _isolates(spec: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    types = spec.get("policyTypes") or (["Egress"] if spec.get("egress") else [])
+    return "Egress" in types and _selects(spec.get("podSelector") or {}, labels)
+
+
+def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    required = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in required.items()):
+        return False
+    return all(_matches(each, labels) for each in selector.get("matchExpressions") or [])
+
+
+def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return key in labels and labels[key] in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case _:
+            return key not in labels

@@ -1,4 +1,4 @@
-"""What a cluster offers a run: found out from the spec, the environment and, for templates, the cluster itself."""
+"""The cluster target of a run, resolved from the spec, the environment and, for templates, the cluster itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spotmpi.images import registry
 from spotmpi.images.build import Build
 from spotmpi.images.registry import Pinned
 from spotmpi.plan.agent_plan import VOLUME
-from spotmpi.plan.cluster_target import ClusterTarget, on_groups
+from spotmpi.plan.cluster import ClusterTarget, on_groups
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A target for the run, the spec as it is there, and what its user should know of both."""
+class ResolvedTarget:
+    """A target for the run, the spec with the target's defaults filled in, and notes for the user."""
 
     target: ClusterTarget
     spec: JobSpec
@@ -29,21 +29,33 @@ class Offer:
 
 
 def volume(spec: JobSpec, environment: Environment | None) -> str | None:
-    """The claim that keeps the run, or None."""
+    """The claim of the run volume, or None."""
     return spec.kubernetes.volume or (environment.volume_claim if environment else None)
 
 
-def lasting(spec: JobSpec, environment: Environment | None) -> tuple[str, ...]:
-    """The folders in a pod that outlive it."""
+def persistent_folders(spec: JobSpec, environment: Environment | None) -> tuple[str, ...]:
+    """The folders in a pod whose content outlives it."""
     claims = tuple(mount.path for mount in spec.kubernetes.mounts if mount.claim and not mount.read_only)
     return (VOLUME, *claims) if volume(spec, environment) else claims
 
 
-def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Offer:
-    """The offer for a valid spec.
+def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
+    """US dollars per hour of all nodes, where known; AWS is only asked where the run has a cost limit."""
+    price = spec.price
+    if price is None and spec.limits.cost is not None and environment and environment.node_groups:
+        from spotmpi.aws.node_price import node_price
+
+        choice = node_groups.choose(spec, environment.node_groups)
+        # A spec that fits no group is refused later; until then assume the most expensive of all groups.
+        price = node_price(environment, choice.groups if isinstance(choice, Choice) else environment.node_groups)
+    return None if price is None else price * spec.nodes
+
+
+def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> ResolvedTarget:
+    """The target for a valid spec.
 
     Raises:
-        InputError: there is no image to pull, no node group that fits, or a template cannot be read.
+        InputError: there is no image to pull, no node group fits, or a template cannot be read.
     """
     choice = _choice(spec, environment)
     build = _build(choice, environment)
@@ -68,16 +80,16 @@ def make(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> Off
     if environment and choice.groups:
         target = on_groups(target, choice.groups, environment.zone)
     notes = [*_notes_on_nodes(choice, target), *_notes_on_image(build, environment, pinned), *_notes_on_volume(target)]
-    return Offer(target, choice.spec, tuple(notes))
+    return ResolvedTarget(target, choice.spec, tuple(notes))
 
 
 def _choice(spec: JobSpec, environment: Environment | None) -> Choice:
     if environment is None or not environment.node_groups:
         return Choice((), spec, ())
-    found = node_groups.choose(spec, environment.node_groups)
-    if isinstance(found, list):
-        raise InputError(found)
-    return found
+    choice = node_groups.choose(spec, environment.node_groups)
+    if isinstance(choice, list):
+        raise InputError(choice)
+    return choice
 
 
 def _build(choice: Choice, environment: Environment | None) -> Build | None:
@@ -93,10 +105,10 @@ def _build(choice: Choice, environment: Environment | None) -> Build | None:
 def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:
     if not choice.groups:
         return []
-    chosen = [group.name for group in choice.groups]
-    note = f"node group {' or '.join(chosen)}: {choice.groups[0].type}, GPUs per slot: {choice.spec.resources.gpu}"
+    groups = [group.name for group in choice.groups]
+    note = f"node group {' or '.join(groups)}: {choice.groups[0].type}, GPUs per slot: {choice.spec.resources.gpu}"
     if choice.others:
-        note += f" (kubernetes.node_groups could name {', '.join(choice.others)}, which fit as well)"
+        note += f" (also fit: {', '.join(choice.others)}; choose with kubernetes.node_groups)"
     fabric = (
         f"each node requests EFA x {target.efa}: NCCL uses it where the image has libfabric and aws-ofi-nccl, else TCP "
         "(spotmpi's own images have neither)"
@@ -107,11 +119,12 @@ def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:
 def _notes_on_image(build: Build | None, environment: Environment | None, pinned: Pinned) -> list[str]:
     notes = [pinned.note] if pinned.note else []
     if build and environment and build != images.build_for(build.image, environment.has_gpus):
-        notes.append(f"these GPUs need a build of their own, pushed once by: {images.push_line(build)}")
+        notes.append(f"these GPUs need their own build of the image; push it once with: {images.push_line(build)}")
     return notes
 
 
 def _notes_on_volume(target: ClusterTarget) -> list[str]:
     if target.volume is not None:
         return []
-    return ["no run volume: an interruption starts from zero, and logs last a day (set kubernetes.volume to a claim)"]
+    consequence = "an interrupted run starts from zero, and logs are kept for one day"
+    return [f"no run volume: {consequence} (set kubernetes.volume to a claim)"]

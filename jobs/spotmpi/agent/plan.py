@@ -1,0 +1,112 @@
+"""The plans that agents and supervisors carry out: JSON objects that the submitting side writes, read here.
+
+Where a plan of an older version lacks a key, reading fills it in.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Literal, Optional, TypedDict
+
+VERSION = 1
+
+
+class Limits(TypedDict):
+    """The limits of a run, times in seconds."""
+
+    start: float
+    run: Optional[float]
+    no_progress: Optional[float]
+    failures: int
+    interruptions: int
+    cost: Optional[float]  # US dollars
+
+
+class RunPlan(TypedDict):
+    """What every plan says of its run."""
+
+    version: int
+    run: str
+    name: str
+    launcher: str
+    folder: str  # where commands start
+    environment: Dict[str, str]
+    limits: Limits
+    rate: Optional[float]  # US dollars per hour of all nodes, where known
+    grace: float  # seconds for a checkpoint
+    metrics_pattern: Optional[str]
+    oversubscribed: bool
+    work: Dict[str, Any]  # what identifies the work
+
+
+class Command(TypedDict):
+    """The launcher of one node, with variables of its own."""
+
+    node: int
+    arguments: List[str]
+    environment: Dict[str, str]
+
+
+class _AttemptPlan(RunPlan):
+    commands: List[Command]
+
+
+class AttemptPlan(_AttemptPlan, total=False):
+    """The plan of a run together with the launchers to start on this machine."""
+
+    pid_file: str  # of rank 0; by default in the run folder
+
+
+class LocalPlan(AttemptPlan):
+    """The plan of a run on one machine, read by its supervisor."""
+
+    backend: Literal["local"]
+    spec: Dict[str, Any]
+    notes: List[str]  # for people
+
+
+class UserCode(TypedDict):
+    """An archive of the user's code in a pod, and what to verify."""
+
+    archive: str
+    bytes: int
+    sha256: str
+
+
+# What each node copies before its ranks start; `stage` is "node" or "memory".
+StagingPlan = TypedDict("StagingPlan", {"from": str, "to": str, "stage": str})
+
+
+class AgentPlan(RunPlan):
+    """The plan of a run on a cluster, which every pod finds in its ConfigMap."""
+
+    where: str  # without a launcher: "every" node or the "first"
+    slots: int
+    hosts: List[str]  # by node index
+    rank: List[str]  # the command of each rank
+    mpi_args: List[str]
+    code: Optional[UserCode]
+    staging: Optional[StagingPlan]
+    gpus: int  # per node
+    submitted: Optional[float]  # Unix seconds by the API server's clock
+    files: Dict[str, str]  # texts by name, for the run folder
+    machine: Dict[str, str]  # what is known of the nodes before they start
+
+
+def read_local_plan(path: str) -> LocalPlan:
+    """The plan of a run folder; OSError or ValueError where there is none."""
+    plan: LocalPlan = _read(path)
+    return plan
+
+
+def read_agent_plan(path: str) -> AgentPlan:
+    """The plan of a pod; OSError or ValueError where there is none."""
+    plan: AgentPlan = _read(path)
+    return plan
+
+
+def _read(path: str) -> Any:
+    with open(path) as file:
+        values = json.load(file)
+    limits = {"cost": None, **values["limits"]}
+    return {"version": 0, "rate": None, "oversubscribed": False, **values, "limits": limits}

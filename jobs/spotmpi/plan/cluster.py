@@ -1,0 +1,108 @@
+"""A run on a cluster: the target that its objects are made for, and the plan that describes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypedDict
+
+from spotmpi.agent.plan import VERSION
+from spotmpi.core.environment import NodeGroup
+from spotmpi.plan.templates import Template
+from spotmpi.spec.job import JobSpec
+
+BACKEND: Literal["kubernetes"] = "kubernetes"
+
+
+@dataclass(frozen=True)
+class ClusterTarget:
+    """Where a run's objects go, and what its pods need to be scheduled."""
+
+    namespace: str
+    image: str
+    volume: str | None
+    node_selector: dict[str, str]
+    tolerations: tuple[dict[str, str], ...]
+    spread: str  # "node" or "any"
+    templates: tuple[Template, ...] = ()
+    one_of: tuple[dict[str, str], ...] = ()  # labels of several node groups; a node has to be in one of them
+    node_cpus: int | None = None  # of the smallest node, where a pod is to fill its node
+    efa: int = 0  # Elastic Fabric Adapters of a node, where a pod is to fill its node
+    egress_denied: bool = False  # pods reach only what a NetworkPolicy allows, even their peers
+    machine: tuple[tuple[str, str], ...] = ()  # what is known of the nodes before they start, for the record
+
+
+def on_groups(target: ClusterTarget, groups: Sequence[NodeGroup], zone: str) -> ClusterTarget:
+    """*target* on the nodes of *groups*: their labels, taints and size."""
+    labels = [dict(group.labels) for group in groups]
+    common = {key: value for key, value in labels[0].items() if all(each.get(key) == value for each in labels)}
+    taints = {(group.taint.key, group.taint.value, group.taint.effect) for group in groups}
+    known = {
+        "zone": zone,
+        "node_group": _distinct(group.name for group in groups),
+        "type": _distinct(group.type for group in groups),
+        "market": _distinct(group.market for group in groups),
+        "placement_group": _distinct("yes" if group.placement_group else "no" for group in groups),
+    }
+    return replace(
+        target,
+        node_selector=common,
+        tolerations=tuple(
+            {"key": key, "operator": "Equal", "value": value, "effect": effect} for key, value, effect in sorted(taints)
+        ),
+        one_of=tuple(labels) if len(groups) > 1 else (),
+        node_cpus=min(group.vcpus for group in groups) if target.spread == "node" else None,
+        efa=min(group.efa_interfaces for group in groups) if target.spread == "node" else 0,
+        machine=tuple(known.items()),
+    )
+
+
+def _distinct(values: Iterable[str]) -> str:
+    """The distinct values of several groups."""
+    return " or ".join(dict.fromkeys(values))
+
+
+class _RunReference(TypedDict):
+    version: int
+    run: str
+    name: str
+    backend: Literal["kubernetes"]
+    context: str | None
+    namespace: str
+
+
+class CachedPlan(_RunReference, total=False):
+    """The plan in a local copy of a cluster's run: where the run really is."""
+
+    owner: str
+
+
+class PlannedCode(TypedDict):
+    """The digest of the user's code, and whether it goes through the run volume."""
+
+    digest: str
+    by_volume: bool
+
+
+class ClusterPlan(_RunReference):
+    """The plan of a run on a cluster: the objects in the order of creation, without its keys."""
+
+    notes: list[str]  # for people
+    code: PlannedCode | None
+    owner: str
+    ssh_secret: str | None  # whose keys the run may share where its user may not create Secrets
+    environment: str | None
+    there: dict[str, Any] | None  # the outputs of the environment
+    objects: list[dict[str, Any]]
+
+
+def cached_plan(spec: JobSpec, run: str, context: str | None, namespace: str) -> CachedPlan:
+    """The plan for a local copy of a run."""
+    return {
+        "version": VERSION,
+        "run": run,
+        "name": spec.title,
+        "backend": BACKEND,
+        "context": context,
+        "namespace": namespace,
+    }

@@ -16,7 +16,7 @@ from lightkube import ApiError
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
-from spotmpi.backends.kubernetes.volume_access import Volume, why_not
+from spotmpi.backends.kubernetes.volume_access import Volume, pending_reason
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.progress import Say
 from spotmpi.core.redaction import redacted
@@ -149,7 +149,7 @@ async def _progress(api: ClusterApi, pod: Object | None, word: dict[str, Any]) -
         return "waiting for the Job's first pod"
     name, phase = pod["metadata"]["name"], pod["status"].get("phase")
     if phase == "Pending":
-        return f"waiting for the Job's pod: {await why_not(api, name, pod)}"
+        return f"waiting for the Job's pod: {await pending_reason(api, name, pod)}"
     if phase == "Failed":
         return f"broke off ({redacted(str(word.get('failed') or 'its pod was lost'))}); Kubernetes tries again"
     try:

@@ -106,7 +106,7 @@ class DataStore:
         got, whole = 0, _bytes(index)
         for batch in _named_batches(index):
             with tempfile.TemporaryFile() as file:
-                await self._there.ask(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
+                await self._there.exchange(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
                 file.seek(0)
                 await asyncio.to_thread(_unpack, file, into)
             got += _bytes({name: index[name] for name in batch})
@@ -118,7 +118,7 @@ class DataStore:
 
     async def _said(self, verb: str, folder: str, given: bytes = b"") -> str:
         into = io.BytesIO()
-        await self._there.ask(self._command(verb, folder), io.BytesIO(given), into)
+        await self._there.exchange(self._command(verb, folder), io.BytesIO(given), into)
         return into.getvalue().decode()
 
     def _command(self, verb: str, folder: str) -> Sequence[str]:

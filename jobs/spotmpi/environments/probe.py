@@ -53,7 +53,7 @@ async def _tried(access: Access) -> dict[str, object]:
     async with access() as pod:
         into = io.BytesIO()
         command = ["python3", "-c", _TRY, VOLUME, NAME]
-        await asyncio.wait_for(pod.ask(command, io.BytesIO(), into), SECONDS)
+        await asyncio.wait_for(pod.exchange(command, io.BytesIO(), into), SECONDS)
         found: dict[str, object] = json.loads(into.getvalue())
         return found
 

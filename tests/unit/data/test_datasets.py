@@ -83,7 +83,7 @@ def test_what_differs_travels_again_even_at_the_same_size(pod: Pod, here: Path) 
 
 def test_a_push_that_broke_off_is_taken_up_and_keeps_what_had_arrived(pod: Pod, here: Path) -> None:
     pod.failures = ["take"]
-    with pytest.raises(SpotmpiError, match="could not reach the files"):
+    with pytest.raises(SpotmpiError, match="could not access the files"):
         pushed(pod, here)
     kept = {name for name in tree(pod.volume / "voc") if not name.endswith(".spotmpi-part")}
 

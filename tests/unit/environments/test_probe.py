@@ -66,7 +66,7 @@ def test_storage_that_cannot_be_written_or_is_slow_is_told(pod: Pod, monkeypatch
 
 def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hanging:
-        async def ask(self, command: Sequence[str], given: BinaryIO, into: BinaryIO) -> None:
+        async def exchange(self, command: Sequence[str], given: BinaryIO, into: BinaryIO) -> None:
             await asyncio.sleep(60)
 
     monkeypatch.setattr(probe, "SECONDS", 0.05)

@@ -18,10 +18,9 @@ from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.portal import call, iterate
-from spotmpi.backends.kubernetes.follow.attempt_counts import with_counters
-from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask
+from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
+from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
-from spotmpi.backends.kubernetes.follow.state import submitted
 from spotmpi.backends.kubernetes.submit import code, pod_templates, target
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume
@@ -151,7 +150,9 @@ class KubernetesBackend:
         except UnreadableRun as error:
             state = cached or reader.RunState(run, str(self.runs_folder / run), run, reader.UNKNOWN)
             owner = manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER)
-            return replace(state, state=reader.UNKNOWN, reason=str(error), submitted=submitted(jobset), owner=owner)
+            return replace(
+                state, state=reader.UNKNOWN, reason=str(error), submitted=submission_time(jobset), owner=owner
+            )
 
     def _without_jobset(self, run: str) -> reader.RunState:
         """The state of a run that the namespace lacks: lost, unless its end is known or it is in another cluster."""
@@ -168,7 +169,7 @@ class KubernetesBackend:
         for event in self._live_events(paths, jobset, follow=False):
             last = event if isinstance(event, Event) else None
         waiting = last is not None and last.kind == record.WAITING
-        state = with_counters(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
+        state = add_restart_counts(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
         if state.state in record.TERMINAL:
             return state
         if last and waiting:
@@ -187,9 +188,9 @@ class KubernetesBackend:
     def stop(self, run: str, reason: str, now: bool) -> None:
         """Ask node 0's agent to stop, wait for it as long as a checkpoint may take, and delete the run's objects."""
         if not now:
-            call(stopping.ask(self._api(), run, reason))
+            call(stopping.request_stop(self._api(), run, reason))
         state = self.state(run)  # this records the agents' last output in the copy
-        moment = call(stopping.delete(self._api(), run, reason, now))
+        moment = call(stopping.delete_run(self._api(), run, reason, now))
         if state.state not in record.TERMINAL:
             with RunCache(names.RunPaths(self.runs_folder / run)) as cache:
                 cache.take([Entry(0, event=Event(moment, record.STOPPED, values={"reason": reason}))])
@@ -218,7 +219,7 @@ class KubernetesBackend:
         """The volume with a run's folder, according to the cluster, this terminal's copy, or the environment."""
         objects = [jobset] if jobset else reader.plan(paths).objects if paths.plan.is_file() else None
         if objects:
-            return pulling.volume_of(manifests.run_volume(objects[0]), paths.id)
+            return pulling.require_volume(manifests.run_volume(objects[0]), paths.id)
         if self._environment is None:
             remedy = "not found in the cluster or in the runs folder; name its environment with --on STACK"
             raise input_error("run", paths.id, remedy)
@@ -236,7 +237,9 @@ class KubernetesBackend:
     async def _jobsets(self) -> Sequence[Object]:
         with translate_errors("list runs"):
             api = self._api()
-            return await stopping.without_strays(api, await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"}))
+            return await stopping.delete_abandoned(
+                api, await api.list(cluster_api.JOBSET, {names.LABEL_APP: "spotmpi"})
+            )
 
     def _live_events(
         self, paths: names.RunPaths, jobset: Object, follow: bool, need_output: bool = False
@@ -256,12 +259,12 @@ class KubernetesBackend:
 
     async def _entries(self, jobset: Object, follow: bool, need_output: bool) -> AsyncIterator[Sequence[Entry]]:
         follower = ClusterFollower(self._api(), jobset, self._why_no_machine(jobset))
-        async for entries in follower.follow() if follow else follower.so_far():
+        async for entries in follower.follow() if follow else follower.snapshot():
             yield entries
-        if need_output and follower.folder.failure:
-            raise NotPermitted(follower.folder.failure)
+        if need_output and follower.folder_log.failure:
+            raise NotPermitted(follower.folder_log.failure)
 
-    def _why_no_machine(self, jobset: Object) -> Ask | None:
+    def _why_no_machine(self, jobset: Object) -> CloudDiagnosis | None:
         """A function that asks AWS why the environment's node groups get no instances for a run."""
         if (environment := self._environment) is None:
             return None
@@ -273,7 +276,7 @@ class KubernetesBackend:
             from spotmpi.aws.account import open_account
 
             return launch_failures.why_no_machine(
-                open_account(environment.region), environment, groups, submitted(jobset)
+                open_account(environment.region), environment, groups, submission_time(jobset)
             )
 
         return ask
@@ -285,7 +288,7 @@ class KubernetesBackend:
             plan = cached_plan(spec, paths.id, self._api().context, jobset["metadata"]["namespace"])
             if owner := manifests.annotations_of(jobset).get(manifests.ANNOTATION_OWNER):
                 plan["owner"] = owner
-            run_cache.create(paths, spec.to_toml(), plan, submitted(jobset))
+            run_cache.create(paths, spec.to_toml(), plan, submission_time(jobset))
 
     def _cached(self, run: str) -> reader.RunState | None:
         paths = names.RunPaths(self.runs_folder / run)

@@ -1,4 +1,4 @@
-"""Faults on purpose in the pods of a run, as a reclaimed node or a crash would cause them."""
+"""Fault injection into the pods of a run, as a reclaimed node or a crash would cause it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ for name in os.listdir("/proc"):
 
 
 async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
-    """The running pod of a node of *run*; SpotmpiError where there is none."""
+    """The running pod of a node of *run*; SpotmpiError if there is none."""
     labels = {names.LABEL_RUN: run, manifests.LABEL_INDEX: str(node)}
-    with translate_errors(f"look for node {node} of run {run}"):
+    with translate_errors(f"find node {node} of run {run}"):
         pods = [pod for pod in await api.list(cluster_api.POD, labels) if pod["status"].get("phase") == "Running"]
     if not pods:
-        raise SpotmpiError(f"node {node} of run {run} has no running pod; `spotmpi status {run}` says why")
+        raise SpotmpiError(f"node {node} of run {run} has no running pod; see `spotmpi status {run}`")
     return pods[0]
 
 
 async def inject_fault(api: ClusterApi, run: str, node: int, how: str) -> None:
-    """Evict a node's pod as a drain does, delete it, or kill the ranks in it."""
+    """Evict a node's pod as a drain does, delete it, or kill the ranks in it (*how*: evict, delete or kill)."""
     pod = str((await pod_of(api, run, node))["metadata"]["name"])
     with translate_errors(f"{how} pod {pod}"):
         if how == "evict":

@@ -24,19 +24,19 @@ class Pod(VolumeAccess):
         self.meanwhile: dict[str, Callable[[], None]] = {}  # what others do to the volume before a verb, once each
         self.lost = 0  # bytes at the end of every answer that were in pipes when the command ended
 
-    async def _done(self, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None) -> None:
+    async def _execute(self, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None) -> None:
         python, *rest = (part.replace("/spotmpi/volume", str(self.volume)) for part in command)
         assert python == "python3"
         words, verb = [sys.executable, *rest], rest[2]
         self.meanwhile.pop(verb, lambda: None)()
-        sent = given.read() if given else b""
+        sent = stdin.read() if stdin else b""
         if verb in self.failures:
             self.failures.remove(verb)
             sent = sent[: len(sent) // 2]  # the connection breaks in the middle
         done = await asyncio.to_thread(subprocess.run, words, input=sent, capture_output=True)
         if done.returncode:
-            raise SpotmpiError(f"could not reach the files on the run volume: {done.stderr.decode().strip()}")
-        if into:
+            raise SpotmpiError(f"could not access the files on the run volume: {done.stderr.decode().strip()}")
+        if stdout:
             came = done.stdout[: len(done.stdout) - self.lost]
             half = self.torn.pop(self.torn.index(verb)) if verb in self.torn else ""
-            into.write(came[: (len(came) - TAIL) // 2] if half else came)
+            stdout.write(came[: (len(came) - TAIL) // 2] if half else came)

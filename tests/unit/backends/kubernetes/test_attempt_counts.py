@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
-from spotmpi.backends.kubernetes.follow.attempt_counts import with_counters
+from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts
 from spotmpi.core.names import RunPaths
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import cached_plan
@@ -52,14 +52,14 @@ def test_the_agents_counts_win_where_they_cover_every_restart() -> None:
     """JobSet counts a deleted pod as a failure, the agents as an interruption: each restart is counted once."""
     status = {"restarts": 3, "restartsCountTowardsMax": 3}
     known = RunState(RUN, "", "", "running", attempt=4, failures=0, interruptions=3)
-    assert with_counters(known, jobset(status=status), 0, waiting=False) == known
+    assert add_restart_counts(known, jobset(status=status), 0, waiting=False) == known
 
 
 def test_a_running_attempt_counts_and_so_do_those_of_earlier_submissions() -> None:
     status = {"restarts": 2}
-    state = with_counters(RunState(RUN, "", "", "running", attempt=5), jobset(status=status), 5, waiting=False)
+    state = add_restart_counts(RunState(RUN, "", "", "running", attempt=5), jobset(status=status), 5, waiting=False)
     assert counts(state) == (8, 0, 2)
-    assert counts(with_counters(RunState(RUN, "", "", "submitted"), jobset(), 0, waiting=False)) == (0, 0, 0)
+    assert counts(add_restart_counts(RunState(RUN, "", "", "submitted"), jobset(), 0, waiting=False)) == (0, 0, 0)
 
 
 def test_a_copy_does_not_go_back_where_an_agent_has_lost_its_record(runs: Path) -> None:

@@ -136,7 +136,7 @@ class Store(VolumeCluster):
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(volume_access, "_LOOK", 0.01)
+    monkeypatch.setattr(volume_access, "_POLL_INTERVAL", 0.01)
     return Store(tmp_path / "volume")
 
 

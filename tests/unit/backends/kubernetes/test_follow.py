@@ -51,7 +51,7 @@ def look(cluster: FakeCluster, of: Object) -> list[Event]:
     """Give the events of a run as they are now."""
 
     async def gathered() -> list[Event]:
-        found = ClusterFollower(cluster, of).so_far()  # type: ignore[arg-type]
+        found = ClusterFollower(cluster, of).snapshot()  # type: ignore[arg-type]
         return [entry.event async for entries in found for entry in entries if entry.event]
 
     return asyncio.run(asyncio.wait_for(gathered(), 20))
@@ -59,8 +59,8 @@ def look(cluster: FakeCluster, of: Object) -> list[Event]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "TALK", 0.02)
-    monkeypatch.setattr(run, "LAST_WORDS", 1.0)
+    monkeypatch.setattr(run, "CHECK_INTERVAL", 0.02)
+    monkeypatch.setattr(run, "LOG_TIMEOUT", 1.0)
 
 
 def printed(number: int, kind: str, **values: Any) -> str:
@@ -89,7 +89,7 @@ def test_what_the_cloud_says_stands_in_the_wait_line() -> None:
 
     async def gathered() -> list[Event | None]:
         found = ClusterFollower(waiting, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")  # type: ignore[arg-type]
-        return [entry.event async for entries in found.so_far() for entry in entries]
+        return [entry.event async for entries in found.snapshot() for entry in entries]
 
     (told,) = asyncio.run(asyncio.wait_for(gathered(), 20))
     assert told and str(told.reason).startswith(
@@ -264,7 +264,7 @@ def test_the_failure_of_an_earlier_attempt_is_not_told_of_the_last_one() -> None
 @pytest.mark.parametrize(
     ("code", "reason", "words"),
     [
-        (137, "OOMKilled", "node 0 used more memory than its pod may (/dev/shm counts): raise resources.memory"),
+        (137, "OOMKilled", "node 0 exceeded the memory limit of its pod (/dev/shm counts): raise resources.memory"),
         (137, "Error", "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up"),
     ],
 )
@@ -278,7 +278,7 @@ def test_a_worker_that_was_killed_for_memory_is_told_before_the_next_attempt() -
     end = {"exitCode": 137, "reason": "OOMKilled"}
     dead = pod(1, "Failed", containerStatuses=[{"name": "node", "state": {"terminated": end}}])
     (said,) = follow(FakeCluster([pod(0, "Running"), dead, dead]), jobset(), enough=1)
-    assert said.kind == record.WAITING and str(said.reason).startswith("node 1 used more memory than its pod may")
+    assert said.kind == record.WAITING and str(said.reason).startswith("node 1 exceeded the memory limit of its pod")
 
 
 def test_a_refused_watch_ends_the_stream_with_the_refusal() -> None:

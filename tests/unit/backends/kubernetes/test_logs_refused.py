@@ -10,7 +10,7 @@ import spotmpi
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.kubernetes.client import api as cluster_api
-from spotmpi.backends.kubernetes.follow import folder_reading
+from spotmpi.backends.kubernetes.follow import run_folder
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import NotPermitted, SpotmpiError
@@ -43,8 +43,8 @@ def holding(monkeypatch: pytest.MonkeyPatch, *held: Entry | SpotmpiError) -> lis
             raise found
         return [found]
 
-    monkeypatch.setattr(ClusterFollower, "_replayed", replayed)
-    monkeypatch.setattr(folder_reading, "LOOK", 0.01)
+    monkeypatch.setattr(ClusterFollower, "_read_folder", replayed)
+    monkeypatch.setattr(run_folder, "POLL_INTERVAL", 0.01)
     return asked
 
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spotmpi.backends.kubernetes.follow import autoscaler, pending_diagnostics
-from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask, PendingDiagnostics
-from spotmpi.backends.kubernetes.follow.waiting import Seen, why_waiting
+from spotmpi.backends.kubernetes.follow import pending_diagnostics
+from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis, PendingDiagnostics
+from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
 from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, refused, stamp
 
-MAP = f"{autoscaler.NAMESPACE}/{autoscaler.NAME}"
+MAP = f"{pending_diagnostics.AUTOSCALER_NAMESPACE}/{pending_diagnostics.AUTOSCALER_STATUS}"
 NOW = datetime(2026, 11, 20, 10, 52, 30, tzinfo=UTC).timestamp()
 EKS = "eks-gpu-a-8ec4bd5a-0d6f-1b7c-9f0e-3a1c5e7d9b20"
 CAPACITY = "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity"
@@ -53,7 +53,7 @@ def config_map(*groups: str, moment: str = "2026-11-20 10:52:04.558615784 +0000 
     """The autoscaler's ConfigMap."""
     wide = "clusterWide:\n  health:\n    status: Healthy\n    nodeCounts:\n      registered:\n        total: 7\n"
     status = f"time: {moment}\nautoscalerStatus: {state}\n{wide}nodeGroups:{''.join(groups)}\n"
-    return {"metadata": {"name": autoscaler.NAME}, "data": {"status": status}}
+    return {"metadata": {"name": pending_diagnostics.AUTOSCALER_STATUS}, "data": {"status": status}}
 
 
 PROSE = """Cluster-autoscaler status at 2019-09-02 14:57:47.683724023 +0000 UTC:
@@ -70,18 +70,18 @@ Cluster-wide:
         (config_map(group(), group("idle")), None),
         (config_map(group(scale_up=backoff())), f"group gpu-a: {CAPACITY}"),
         (config_map(group(scale_up=backoff(""))), "group gpu-a: placeholder-cannot-be-fulfilled"),
-        (config_map(group(scale_up="status: Backoff")), "group gpu-a: its last start of a machine failed"),
+        (config_map(group(scale_up="status: Backoff")), "group gpu-a: its last scale-up failed"),
         (
             config_map(group(scale_up="status: InProgress", counts="ready: 1")),
             "group gpu-a: 1 of 2 machines are ready nodes",
         ),
         (
             config_map(group(health="Unhealthy", counts="ready: 1")),
-            "group gpu-a: the autoscaler calls it unhealthy, 1 of 2 machines are ready nodes",
+            "group gpu-a: unhealthy, 1 of 2 machines are ready nodes",
         ),
         (
             config_map(group().replace("longUnregistered: 0", "longUnregistered: 2")),
-            "group gpu-a: 2 machines have started long ago and have not become nodes",
+            "group gpu-a: 2 machines have not registered as nodes long after their start",
         ),
         (
             config_map(group("https://googleapis.example/zones/z/instanceGroups/pool-1-grp", backoff("full"))),
@@ -93,9 +93,9 @@ Cluster-wide:
         ),
         (
             config_map(group(scale_up=backoff()), moment="2026-11-20 10:40:04.558615784 +0000 UTC"),
-            "the cluster autoscaler has said nothing for 12 min",
+            "the cluster autoscaler has not updated its status for 12 min",
         ),
-        (config_map(state="Initializing"), "the cluster autoscaler is not at work yet (Initializing)"),
+        (config_map(state="Initializing"), "the cluster autoscaler is not running yet (Initializing)"),
         ({"data": {"status": PROSE}}, None),
         ({"data": {"status": "[torn"}}, None),
         ({"data": {}}, None),
@@ -103,7 +103,7 @@ Cluster-wide:
     ],
 )
 def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_wanted(told: Object, word: str | None) -> None:
-    assert autoscaler.word_of(told, NOW) == word
+    assert pending_diagnostics.autoscaler_problem(told, NOW) == word
 
 
 def unscheduled() -> Object:
@@ -131,13 +131,13 @@ def node_event(reason: str, message: str, age: float = 10, node: str = "n-1") ->
     return {"involvedObject": about, "reason": reason, "message": message, "lastTimestamp": stamp(age), "metadata": {}}
 
 
-def said(cluster: FakeCluster, pod: Object, ask: Ask | None = None, looks: int = 1) -> str | None:
+def said(cluster: FakeCluster, pod: Object, ask: CloudDiagnosis | None = None, looks: int = 1) -> str | None:
     """The wait line of a run of one pod, submitted a minute ago, after some looks."""
-    seen = Seen({"a": pod})
+    seen = Observations({"a": pod})
     it = PendingDiagnostics(cluster, ask)  # type: ignore[arg-type]
     for _ in range(looks):
-        asyncio.run(it.look(seen, time.time() - 60))
-    return why_waiting(seen, "run-1", 1)
+        asyncio.run(it.update(seen, time.time() - 60))
+    return waiting_reason(seen, "run-1", 1)
 
 
 @pytest.fixture
@@ -184,10 +184,10 @@ def test_events_of_other_nodes_and_times_and_what_is_over_are_passed_over(
 
 
 def test_a_node_that_does_not_answer_is_told_with_what_its_events_say(cluster: FakeCluster) -> None:
-    seen = Seen({"a": bound("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
-    asyncio.run(PendingDiagnostics(cluster, None).look(seen, time.time() - 60))  # type: ignore[arg-type]
-    line = why_waiting(seen, "run-1", 1)
-    assert line and line.startswith("1/1 nodes: n-1 does not answer")
+    seen = Observations({"a": bound("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
+    asyncio.run(PendingDiagnostics(cluster, None).update(seen, time.time() - 60))  # type: ignore[arg-type]
+    line = waiting_reason(seen, "run-1", 1)
+    assert line and line.startswith("1/1 nodes: n-1 does not respond")
     assert line.endswith("; node n-1: SpotInterruption: Spot Instance will be reclaimed")
 
 
@@ -208,7 +208,7 @@ def test_everybody_is_asked_now_and_then_whatever_the_number_of_looks(
     line = said(cluster, pod, lambda: asked.append(1), looks=5)
     assert len(cluster.asked) == 1 and len(asked) == (pod["spec"] == {})
     assert line and ("full" in line or "SpotInterruption" in line)
-    monkeypatch.setattr(pending_diagnostics, "LOOK", 0.0)
+    monkeypatch.setattr(pending_diagnostics, "INTERVAL", 0.0)
     cluster.asked.clear()
     said(cluster, pod, looks=3)
     assert len(cluster.asked) == 3
@@ -220,10 +220,10 @@ def test_nobody_is_asked_about_pods_that_run(cluster: FakeCluster) -> None:
 
 
 def test_a_pod_that_got_its_node_needs_no_machine_any_more(cluster: FakeCluster) -> None:
-    seen = Seen({"a": unscheduled()})
+    seen = Observations({"a": unscheduled()})
     it = PendingDiagnostics(cluster, None)  # type: ignore[arg-type]
-    asyncio.run(it.look(seen, time.time() - 60))
-    assert seen.beyond
+    asyncio.run(it.update(seen, time.time() - 60))
+    assert seen.machine_problem
     seen.pods = {"a": bound()}
-    asyncio.run(it.look(seen, time.time() - 60))
-    assert seen.beyond is None
+    asyncio.run(it.update(seen, time.time() - 60))
+    assert seen.machine_problem is None

@@ -195,7 +195,7 @@ def test_what_earlier_attempts_printed_is_never_missing_in_silence() -> None:
     assert numbers(entries) == [1, 2]
     told = entries[0].event
     assert told and told.kind == record.GAP
-    assert told.reason == "what earlier attempts printed on node 0 can no longer be had: no folder"
+    assert told.reason == "the output of earlier attempts on node 0 is no longer available: no folder"
 
 
 @pytest.mark.parametrize("at_once", [2, 3, 9])

@@ -22,7 +22,7 @@ from tests.unit.backends.kubernetes.watched_cluster import RUN
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(volume_access, "_LOOK", 0.01)
+    monkeypatch.setattr(volume_access, "_POLL_INTERVAL", 0.01)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_an_entry_that_does_not_belong_there_is_left_out_and_named_and_all_else_
 
     said = pull(VolumeCluster(there.folder.parent), here)
 
-    assert said[-1] == f"left out of what was pulled of {RUN}: outside ({why})"
+    assert said[-1] == f"skipped in the download of {RUN}: outside ({why})"
     assert not os.path.lexists(here.folder / "outside")
     assert (here.folder / "latest" / "model.npz").read_text() == "weights"
     assert (here.folder / "loop").readlink() == Path("loop")
@@ -99,7 +99,7 @@ def test_a_run_that_goes_on_is_pulled_without_what_it_removes_or_cuts_meanwhile(
     cluster.meanwhile = goes_on
     said = pull(cluster, here)
 
-    assert said[-1] == f"left out of what was pulled of {RUN}: " + ", ".join(
+    assert said[-1] == f"skipped in the download of {RUN}: " + ", ".join(
         [
             "c-is-removed (was removed while it was read)",
             "c-rotated (was removed while it was read)",
@@ -117,7 +117,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_left_out(there: RunPaths, tmp_p
     cluster, here = VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN)
     cluster.meanwhile = lambda: os.truncate(there.folder / "a-log", 10)
     said = pull(cluster, here)
-    assert said[-1] == f"left out of what was pulled of {RUN}: a-log (was cut short while it was read)"
+    assert said[-1] == f"skipped in the download of {RUN}: a-log (was cut short while it was read)"
     assert not (here.folder / "a-log").exists() and (here.checkpoints / "7" / "model.npz").exists()
 
 
@@ -132,7 +132,7 @@ def test_of_many_entries_left_out_the_first_are_named(there: RunPaths, tmp_path:
 def test_an_archive_whose_end_was_lost_is_not_taken_for_a_whole_one(there: RunPaths, tmp_path: Path) -> None:
     cluster, here = VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN)
     cluster.torn_before = pack.LEFT_OUT.encode()  # at the end of an entry, where tar's own format shows nothing
-    with pytest.raises(SpotmpiError, match="cannot be taken over: the end of the archive is missing; pull again"):
+    with pytest.raises(SpotmpiError, match="from the run volume: the end of the archive is missing; pull again"):
         pull(cluster, here)
     assert not here.folder.exists()
 
@@ -152,6 +152,6 @@ def test_an_archive_that_a_pod_forged_writes_nothing_outside_of_the_folder(tmp_p
         member("device", tarfile.CHRTYPE),
     ]
     left_out: dict[str, str] = {}
-    kept = pulling._harmless([*bad, member("good")], tmp_path.resolve(), left_out)
+    kept = pulling._safe_members([*bad, member("good")], tmp_path.resolve(), left_out)
     assert [each.name for each in kept] == ["good"]
     assert set(left_out) == {each.name for each in bad}

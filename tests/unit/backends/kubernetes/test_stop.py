@@ -52,7 +52,7 @@ class Namespace:
 
 
 def left(there: Namespace, *jobsets: Object) -> list[str]:
-    found = asyncio.run(stop.without_strays(there, jobsets))  # type: ignore[arg-type]
+    found = asyncio.run(stop.delete_abandoned(there, jobsets))  # type: ignore[arg-type]
     return [each["metadata"]["name"] for each in found]
 
 

@@ -23,9 +23,9 @@ from tests.unit.backends.kubernetes.watched_cluster import RUN, jobset, pod, ref
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(volume_access, "_LOOK", 0.01)
-    monkeypatch.setattr(run, "LAST_WORDS", 1.0)
-    monkeypatch.setattr(run, "TALK", 0.02)
+    monkeypatch.setattr(volume_access, "_POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(run, "LOG_TIMEOUT", 1.0)
+    monkeypatch.setattr(run, "CHECK_INTERVAL", 0.02)
 
 
 @pytest.fixture
@@ -76,13 +76,13 @@ def test_a_run_that_is_being_followed_here_is_left_alone(there: RunPaths, tmp_pa
     here.folder.mkdir(parents=True)
     with (here.folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RunInUse, match=r"another process follows run .* --runs FOLDER"):
+        with pytest.raises(RunInUse, match=r"another process is following run .* --runs FOLDER"):
             pull(VolumeCluster(there.folder.parent), here)
 
 
 def test_a_volume_without_the_run_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     cluster, here = VolumeCluster(tmp_path / "volume"), RunPaths(tmp_path / "here" / RUN)
-    with pytest.raises(SpotmpiError, match="could not reach the files on the run volume: there is no folder"):
+    with pytest.raises(SpotmpiError, match="could not access the files on the run volume: there is no folder"):
         pull(cluster, here)
     assert cluster.deleted == [cluster.created[0]["metadata"]["name"]]
     assert not list(here.folder.parent.iterdir())
@@ -113,7 +113,7 @@ def test_who_may_not_read_claims_has_a_pod_without_an_owner(there: RunPaths, tmp
 def test_a_pod_that_never_runs_is_given_up_with_the_clusters_reason(
     there: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(volume_access, "PATIENCE", 0.05)
+    monkeypatch.setattr(volume_access, "START_TIMEOUT", 0.05)
     cluster = VolumeCluster(there.folder.parent, phases=["Pending"])
     monkeypatch.setattr("spotmpi.backends.kubernetes.volume_access.secrets.token_hex", lambda size: "one")
     said = {"name": "spotmpi-volume-one"}
@@ -123,7 +123,7 @@ def test_a_pod_that_never_runs_is_given_up_with_the_clusters_reason(
     assert cluster.deleted == ["spotmpi-volume-one"]
 
 
-@pytest.mark.parametrize(("phase", "why"), [("Failed", "it ended by itself"), ("", "somebody deleted it")])
+@pytest.mark.parametrize(("phase", "why"), [("Failed", "it has ended"), ("", "somebody deleted it")])
 def test_a_pod_that_goes_before_it_is_of_use_is_told(there: RunPaths, tmp_path: Path, phase: str, why: str) -> None:
     cluster = VolumeCluster(there.folder.parent, phases=[phase])
     with pytest.raises(SpotmpiError, match=f"is gone .{why}.; try again"):
@@ -133,7 +133,7 @@ def test_a_pod_that_goes_before_it_is_of_use_is_told(there: RunPaths, tmp_path: 
 def followed(cluster: VolumeCluster, of: Object, follow: bool) -> list[Event]:
     async def gathered() -> list[Event]:
         it = ClusterFollower(cluster, of)  # type: ignore[arg-type]
-        found = it.follow() if follow else it.so_far()
+        found = it.follow() if follow else it.snapshot()
         return [entry.event async for entries in found for entry in entries if entry.event]
 
     return asyncio.run(asyncio.wait_for(gathered(), 20))
@@ -156,7 +156,7 @@ def test_a_run_whose_pods_are_gone_is_told_from_its_folder(there: RunPaths, foll
 def test_a_run_without_a_volume_whose_pods_are_gone_says_that_its_output_is_lost() -> None:
     over = {"conditions": [{"type": "Completed", "status": "True"}]}
     gap, end = followed(VolumeCluster(Path("/none")), jobset(age=60, status=over), follow=False)
-    assert gap.kind == record.GAP and "node 0 can no longer be had: the run has no run volume" in str(gap.reason)
+    assert gap.kind == record.GAP and "node 0 is no longer available: the run has no run volume" in str(gap.reason)
     assert end.kind == record.SUCCEEDED
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.backends.kubernetes.follow.start_limit import counted_down, gist
-from spotmpi.backends.kubernetes.follow.waiting import Seen, why_waiting
+from spotmpi.backends.kubernetes.follow.waiting import Observations, reason_key, waiting_reason, with_countdown
 
 
 def pod(name: str, phase: str = "Pending", **status: Any) -> dict[str, Any]:
@@ -28,10 +27,10 @@ def event(name: str, reason: str, note: str, key: str = "involvedObject") -> dic
 
 
 def why(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: int = 4) -> str | None:
-    seen = Seen({item["metadata"]["name"]: item for item in pods})
+    seen = Observations({item["metadata"]["name"]: item for item in pods})
     for each in events:
-        seen.take_event(each)
-    return why_waiting(seen, "run-1", nodes)
+        seen.add_event(each)
+    return waiting_reason(seen, "run-1", nodes)
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
@@ -45,13 +44,13 @@ def test_the_reason_that_most_pods_share_is_told_with_how_many_wait() -> None:
 
 
 def test_the_autoscalers_word_and_the_clouds_stand_beside_the_schedulers() -> None:
-    seen = Seen({"a": unscheduled("a", "0/4 nodes: insufficient nvidia.com/gpu")})
-    seen.take_event(event("a", "TriggeredScaleUp", "pod triggered scale-up: [{g5 0->2 (max: 8)}]"))
-    seen.take_event(event("a", "FailedScheduling", "0/4 nodes: insufficient nvidia.com/gpu"))
+    seen = Observations({"a": unscheduled("a", "0/4 nodes: insufficient nvidia.com/gpu")})
+    seen.add_event(event("a", "TriggeredScaleUp", "pod triggered scale-up: [{g5 0->2 (max: 8)}]"))
+    seen.add_event(event("a", "FailedScheduling", "0/4 nodes: insufficient nvidia.com/gpu"))
     told = "1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; pod triggered scale-up: [{g5 0->2 (max: 8)}]"
-    assert why_waiting(seen, "run-1", 2) == told
-    seen.beyond = "scaling group g5: no capacity"
-    assert why_waiting(seen, "run-1", 2) == f"{told}; scaling group g5: no capacity"
+    assert waiting_reason(seen, "run-1", 2) == told
+    seen.machine_problem = "scaling group g5: no capacity"
+    assert waiting_reason(seen, "run-1", 2) == f"{told}; scaling group g5: no capacity"
 
 
 def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[str, Any]:
@@ -61,7 +60,7 @@ def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[st
 def test_a_dead_node_that_holds_the_next_attempt_up_is_named_with_the_ways_out() -> None:
     dead = event("b", "NodeNotReady", "Node is not ready")
     said = why(on_node("a", "n-1", "False", "Failed"), on_node("b", "n-2", "False"), events=(dead,), nodes=2)
-    assert said is not None and said.startswith("1/2 nodes: n-2 does not answer, and the run waits")
+    assert said is not None and said.startswith("1/2 nodes: n-2 does not respond; the run goes on when")
     assert "`kubectl delete node n-2`" in said and "out-of-service=nodeshutdown:NoExecute" in said
 
 
@@ -111,9 +110,15 @@ def test_without_pods_what_is_said_about_the_run_itself_counts(key: str) -> None
 
 
 def test_who_may_not_read_events_is_told_that_more_might_be_known() -> None:
-    seen = Seen({"a": unscheduled("a", "no GPU")}, blind=True)
-    assert why_waiting(seen, "run-1", 1) == "1/1 nodes: no GPU (you may not read events, which might tell more)"
-    assert why_waiting(Seen(blind=True), "run-1", 1) == "no pods yet (you may not read events, which might tell more)"
+    seen = Observations({"a": unscheduled("a", "no GPU")}, events_forbidden=True)
+    assert (
+        waiting_reason(seen, "run-1", 1)
+        == "1/1 nodes: no GPU (you are not permitted to read events, which may say more)"
+    )
+    assert (
+        waiting_reason(Observations(events_forbidden=True), "run-1", 1)
+        == "no pods yet (you are not permitted to read events, which may say more)"
+    )
 
 
 def test_long_reasons_are_cut_to_one_line() -> None:
@@ -126,11 +131,13 @@ def test_long_reasons_are_cut_to_one_line() -> None:
     [(600, "10 min"), (599.9, "10 min"), (121, "3 min"), (120, "120 s"), (95, "100 s"), (10, "10 s"), (3.2, "4 s")],
 )
 def test_the_time_that_is_left_is_told_in_steps_that_become_finer(left: float, words: str) -> None:
-    assert counted_down("no GPU", left) == f"no GPU (gives up in {words})"
+    assert with_countdown("no GPU", left) == f"no GPU (gives up in {words})"
 
 
 def test_numbers_that_change_every_second_are_no_news_but_words_and_the_time_left_are() -> None:
-    said = gist("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
-    assert gist("2/9 nodes: 3 node(s) had untolerated taint(s), 5 Insufficient cpu (gives up in 10 min)") == said
-    assert gist("1/9 nodes: 7 Insufficient memory, 2 node(s) had untolerated taint(s) (gives up in 10 min)") != said
-    assert gist("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 9 min)") != said
+    said = reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
+    assert reason_key("2/9 nodes: 3 node(s) had untolerated taint(s), 5 Insufficient cpu (gives up in 10 min)") == said
+    assert (
+        reason_key("1/9 nodes: 7 Insufficient memory, 2 node(s) had untolerated taint(s) (gives up in 10 min)") != said
+    )
+    assert reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 9 min)") != said

@@ -1,8 +1,7 @@
-"""How a run ended where node 0's agent could not record it: the JobSet's word, and what is known beyond it."""
+"""How a run ended where node 0's agent could not record it: by its JobSet, and by how its pods ended."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -10,85 +9,110 @@ from typing import Any
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.run_outcome import run_outcome
-from spotmpi.backends.kubernetes.follow.start_limit import unix
-from spotmpi.backends.kubernetes.follow.state import node_of
+from spotmpi.backends.kubernetes.follow.jobset import node_index, pod_name, unix_time
 from spotmpi.core.events import Event
+from spotmpi.plan import manifests
 from spotmpi.plan.pods import CONTAINER
 from spotmpi.runs.pod_output import Entry
 
 Object = Mapping[str, Any]
-_OWN_CODES = (0, protocol.FAILED, protocol.INTERRUPTED, protocol.NOT_RETRYABLE)
+_AGENT_EXIT_CODES = (0, protocol.FAILED, protocol.INTERRUPTED, protocol.NOT_RETRYABLE)
+_RETRIES_EXHAUSTED = "retries_exhausted"  # a value of the event that is not handed on
 
 
-def ended(condition: Object, failures: int) -> Event:
-    """The end of a run, which may fail *failures* times, as a condition of its JobSet tells it."""
-    told = condition.get("lastTransitionTime")
-    moment = unix(told) if told else time.time()  # whoever looks days later is not who ended it
-    outcome = run_outcome(condition=condition["type"]) or record.FAILED
+def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> Event | None:
+    """The end of a run as its JobSet shows it, at *now* where that has no time; None while the run goes on."""
+    metadata, condition = jobset["metadata"], terminal_condition(jobset)
+    notes = metadata.get("annotations", {})
+    # Whoever deletes a JobSet says why beforehand; the annotation alone ends nothing.
+    is_going = is_gone or bool(metadata.get("deletionTimestamp"))
+    give_up = notes.get(manifests.ANNOTATION_GIVEN_UP) if is_going else None
+    # The pods of a stopped run may take minutes to go, and have printed all that they had to print.
+    stop = notes.get(manifests.ANNOTATION_STOPPED) if is_going else None
+    if is_gone and condition is None:
+        stop = stop or "its JobSet was deleted"
+    outcome = run_outcome(
+        given_up=bool(give_up), deleted=bool(stop), condition=str(condition["type"]) if condition else None
+    )
+    if outcome is None:
+        return None
+    if give_up or stop:
+        return Event(now, outcome, values={"reason": give_up or stop})
+    assert condition is not None
+    moment = condition.get("lastTransitionTime")  # whoever looks days later did not end it
+    time = unix_time(moment) if moment else now
     if outcome == record.SUCCEEDED:
-        return Event(moment, outcome)
-    used_up = condition.get("reason") == "ReachedMaxRestarts"
-    reason = f"limits.failures = {failures} is used up" if used_up else condition.get("message", "failed")
-    return Event(moment, outcome, values={"reason": reason, "used_up": used_up})
+        return Event(time, outcome)
+    exhausted = condition.get("reason") == "ReachedMaxRestarts"
+    reason = f"limits.failures = {max_failures} is used up" if exhausted else condition.get("message", "failed")
+    return Event(time, outcome, values={"reason": reason, _RETRIES_EXHAUSTED: exhausted})
+
+
+def terminal_condition(jobset: Object) -> Object | None:
+    """The condition that ended a JobSet by itself, Completed or Failed."""
+    conditions = jobset.get("status", {}).get("conditions") or []
+    ends = (each for each in conditions if each["type"] in ("Completed", "Failed") and each["status"] == "True")
+    return next(ends, None)
 
 
 class ExitDiagnosis:
-    """Gathers what pods say and how they end, to be told with a failure that only the JobSet tells."""
+    """What pods printed and how they ended, which explains a failure that only the JobSet shows."""
 
     def __init__(self) -> None:
-        self.strays: deque[str] = deque(maxlen=20)  # what pods printed that is no entry
-        self._deaths: set[str] = set()  # names of pods whose death has been news
-        self._latest = 0.0  # Unix seconds, of what the pods have said
-        self._again: Event | None = None  # the newest failure after which an agent expected another attempt
+        self.strays: deque[str] = deque(maxlen=20)  # lines of pods that are no entries
+        self._killed: set[str] = set()  # names of pods whose end has been reported
+        self._latest = 0.0  # Unix seconds, of the pods' entries
+        self._restart: Event | None = None  # the newest failure after which an agent expected another attempt
 
-    def take(self, entries: Iterable[Entry]) -> None:
-        """Note what pods have said."""
+    def note(self, entries: Iterable[Entry]) -> None:
+        """Take account of what pods have reported."""
         for entry in entries:
             self._latest = max(self._latest, entry.time or 0.0)
             if entry.event and entry.event.kind == record.RESTARTED:
-                self._again = entry.event
+                self._restart = entry.event
 
-    def news_of(self, pod: Object) -> str | None:
-        """How a pod's agent was killed, once; node 0 only knows that it is gone."""
-        name, said = str(pod["metadata"]["name"]), _death(pod)
-        if said is None or name in self._deaths:
+    def report_killed(self, pod: Object) -> str | None:
+        """How a pod's agent was killed, once per pod; node 0 only knows that it is gone."""
+        name, reason = pod_name(pod), _kill_reason(pod)
+        if reason is None or name in self._killed:
             return None
-        self._deaths.add(name)
-        return said
+        self._killed.add(name)
+        return reason
 
-    def added_to(self, over: Event, pods: Iterable[Object]) -> Entry:
-        """The end *over* of a run whose *pods* are still there, later than all that they have said."""
-        moment = max(over.time, self._latest + 1e-6)  # whatever the nodes' clocks say
-        values = {key: value for key, value in over.values.items() if key != "used_up"}
-        if over.kind == record.FAILED:
-            values["reason"] = "; ".join(self._reasons(over, list(pods)))
-        return Entry(0, event=replace(over, time=moment, values=values))
+    def explain(self, end: Event, pods: Iterable[Object]) -> Entry:
+        """The end of a run with what is known of its remaining *pods*, later than all that they reported."""
+        moment = max(end.time, self._latest + 1e-6)  # whatever the nodes' clocks say
+        values = {key: value for key, value in end.values.items() if key != _RETRIES_EXHAUSTED}
+        if end.kind == record.FAILED:
+            values["reason"] = "; ".join(self._reasons(end, list(pods)))
+        return Entry(0, event=replace(end, time=moment, values=values))
 
-    def _reasons(self, over: Event, pods: list[Object]) -> Iterator[str]:
-        died = next((said for said in map(_death, sorted(pods, key=node_of)) if said), None)
-        again = self._again if over.values.get("used_up") else None
-        # What an attempt failed of says nothing of the next one.
-        if again and any(unix(pod["metadata"]["creationTimestamp"]) > again.time for pod in pods):
-            again = None
-        if died or (again and again.reason):
-            yield died or str(again and again.reason)
-            yield str(over.reason)
+    def _reasons(self, end: Event, pods: list[Object]) -> Iterator[str]:
+        killed = next((reason for reason in map(_kill_reason, sorted(pods, key=node_index)) if reason), None)
+        restart = self._restart if end.values.get(_RETRIES_EXHAUSTED) else None
+        # Why an attempt failed says nothing of the next one.
+        if restart and any(unix_time(pod["metadata"]["creationTimestamp"]) > restart.time for pod in pods):
+            restart = None
+        if killed or (restart and restart.reason):
+            yield killed or str(restart and restart.reason)
+            yield str(end.reason)
         else:
-            yield str(over.reason)
+            yield str(end.reason)
             yield from list(self.strays)[-1:]
 
 
-def _death(pod: Object) -> str | None:
-    """How a pod's agent was ended before it could say a word, or None."""
-    node = node_of(pod)
+def _kill_reason(pod: Object) -> str | None:
+    """How a pod's agent was ended before it could report anything, or None."""
+    node = node_index(pod)
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         end = (container.get("state") or {}).get("terminated") or {}
         code = end.get("exitCode", 0)
-        if container.get("name") != CONTAINER or code in _OWN_CODES:
+        if container.get("name") != CONTAINER or code in _AGENT_EXIT_CODES:
             continue
         if end.get("reason") == "OOMKilled":
             return (
-                f"node {node} used more memory than its pod may (/dev/shm counts): raise resources.memory, or use less"
+                f"node {node} exceeded the memory limit of its pod (/dev/shm counts): raise resources.memory, "
+                "or use less"
             )
         return f"the agent of node {node} ended with exit code {code}"
     return None

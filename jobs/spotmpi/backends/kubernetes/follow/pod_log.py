@@ -1,4 +1,4 @@
-"""One pod's output, in order and each entry once, however often the way to it breaks."""
+"""The output of pods: each entry of a pod's log once and in order, however often the connection breaks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import httpx2
 from lightkube import ApiError
@@ -19,10 +20,14 @@ from spotmpi.core.events import Event, Lines
 from spotmpi.runs import pod_output
 from spotmpi.runs.pod_output import Entry
 
-HEARTBEAT_TIMEOUT = 3.0  # seconds without a word after which a pod's log may have been rotated under all that it said
-OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
+T = TypeVar("T")
 
-Replay = Callable[[str, int, float, float], Awaitable[list[Entry]]]  # pod, node, since, until -> entries
+HEARTBEAT_TIMEOUT = 3.0  # seconds of silence after which a pod's log may have been rotated below all that it printed
+OVERLAP = 5  # seconds by which a resumed stream begins before the last entry; clocks may differ by as much
+CONCURRENT_LOGS = 4  # logs that are read at the same time, where they are not followed
+_READ_AHEAD = 4  # pieces of each that may wait for their turn
+
+ReadFolder = Callable[[str, int, float, float], Awaitable[list[Entry]]]  # pod, node, since, until -> entries
 
 
 class _Torn(Exception):
@@ -31,19 +36,19 @@ class _Torn(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """The pod that is read, and who knows more of it."""
+    """The pod that is read, and what else is known of its output."""
 
     pod: str
     node: int
-    began: float  # no entry is older, Unix seconds
-    earlier: bool  # whether it had forerunners, whose output came with them and went
-    finished: Callable[[], bool]  # whether nothing more will be printed
-    pulled: str | None  # the image that it runs, as its kubelet names it
-    replay: Replay  # what the run folder holds of a span of time; SpotmpiError where it cannot be had
+    since: float  # no entry is older, Unix seconds
+    has_predecessors: bool  # whether there were pods before it, whose logs went with them
+    is_finished: Callable[[], bool]  # whether nothing more will be printed
+    image: str | None  # that it runs, as its kubelet names it
+    read_folder: ReadFolder  # what the run folder holds of a span of time; SpotmpiError where it cannot be read
 
 
 class PodLog:
-    """Reads one pod; *strays* gets what is no entry, such as an agent's last words."""
+    """Reads one pod's log; *strays* gets the lines that are no entries, such as a traceback of the agent."""
 
     def __init__(self, client: ClusterApi, source: Source, strays: deque[str]) -> None:
         self._client = client
@@ -51,56 +56,56 @@ class PodLog:
         self._strays = strays
         self._last = 0  # the number of the newest entry
         self._unnumbered = False  # whether the newest entries came from the run folder, which has no numbers
-        self._time = source.began  # of the newest entry
+        self._time = source.since  # of the newest entry
         self._lines: dict[tuple[int, int], int] = {}  # the newest line of each attempt and node
 
     async def entries(self, follow: bool) -> AsyncIterator[list[Entry]]:
-        """Every entry once, as many at a time as there are.
+        """Every entry once, as many at a time as have arrived.
 
         With *follow* until the pod has ended, over any number of broken connections.
 
         Raises:
-            NotPermitted: we may not read logs.
+            NotPermitted: the user may not read logs.
         """
-        whole, refusals = True, 0
+        complete, refusals = True, 0
         while True:
-            over = not follow or self._source.finished()
-            since = None if whole else max(int(self._client.now() - self._time), 0) + OVERLAP
-            whole = False
+            over = not follow or self._source.is_finished()
+            since = None if complete else max(int(self._client.now() - self._time), 0) + OVERLAP
+            complete = False
             try:
-                async for text in self._pieces(self._client.log(self._source.pod, since, follow), follow):
+                async for text in self._chunks(self._client.log(self._source.pod, since, follow), follow):
                     if text is None:
-                        found, torn = await self._rotated(), False
+                        entries, torn = await self._read_rotated(), False
                     else:
-                        found, torn = await self._take(text, resumed=since is not None)
+                        entries, torn = await self._parse(text, resumed=since is not None)
                     refusals = 0
-                    if found:
-                        yield found
+                    if entries:
+                        yield entries
                     if torn:
                         raise _Torn
             except _Torn:
-                whole, over = True, False
+                complete, over = True, False
                 continue
             except ApiError as error:
                 if error.status.code == 403:
                     refusals += 1
-                    self._believe(error, refusals if follow and self._last else api.MAX_REFUSALS + 1)
+                    self._refuse(error, refusals if follow and self._last else api.MAX_REFUSALS + 1)
                 if is_missing(error) or not follow:
                     return
             except httpx2.HTTPError:
-                over = not follow  # A dead node's log cannot be had at this moment, and a look does not wait for it.
+                over = not follow  # A dead node's log cannot be read now, and a snapshot does not wait for it.
             if over:
                 return
-            await asyncio.sleep(0 if self._source.finished() else RETRY_DELAY)
+            await asyncio.sleep(0 if self._source.is_finished() else RETRY_DELAY)
 
-    def _believe(self, error: ApiError, refusals: int) -> None:
-        """Raise NotPermitted, unless it is a server that has just started: such a one may refuse whom it knows."""
+    def _refuse(self, error: ApiError, refusals: int) -> None:
+        """Raise NotPermitted after too many refusals; a server that has just started may refuse a user it knows."""
         if refusals > api.MAX_REFUSALS:
             with translate_errors(f"read the log of pod {self._source.pod}"):
                 raise error
 
-    async def _pieces(self, log: AsyncIterator[str], follow: bool) -> AsyncIterator[str | None]:
-        """The pieces of *log*; None, once, where nothing comes of a connection that was just made."""
+    async def _chunks(self, log: AsyncIterator[str], follow: bool) -> AsyncIterator[str | None]:
+        """The chunks of *log*; None, once, where a new connection stays silent."""
         first = asyncio.ensure_future(anext(log, None))
         try:
             if follow:
@@ -114,73 +119,74 @@ class PodLog:
             yield text
             text = await anext(log, None)
 
-    async def _rotated(self) -> list[Entry]:
-        """What the run folder holds of a pod that says nothing: a kubelet reads its newest file only, be it empty."""
+    async def _read_rotated(self) -> list[Entry]:
+        """What the run folder holds of a silent pod: a kubelet reads its newest file only, even if that is empty."""
         now = self._client.now()
-        if now - self._source.began < OVERLAP:
+        if now - self._source.since < OVERLAP:
             return []
         try:
-            found = await self._source.replay(self._source.pod, self._source.node, self._time, now)
+            entries = await self._source.read_folder(self._source.pod, self._source.node, self._time, now)
         except SpotmpiError:
-            return []  # The next entry tells by its number what is missing, and is asked for then.
-        new = [each for some in found for each in some.split() if self._is_new(each)]
+            return []  # The next entry shows by its number what is missing, and that is read then.
+        new = [each for entry in entries for each in entry.split() if self._is_new(each)]
         self._unnumbered = self._unnumbered or bool(new)
         return new
 
-    async def _take(self, text: str, resumed: bool) -> tuple[list[Entry], bool]:
-        """What is new in *text*, and whether something is missing that a longer look back can give."""
-        found: list[Entry] = []
-        for entry in self._as_far_as_needed(pod_output.parse_all(text)):
+    async def _parse(self, text: str, resumed: bool) -> tuple[list[Entry], bool]:
+        """What is new in *text*, and whether something is missing that an earlier start of the stream would give."""
+        new: list[Entry] = []
+        for entry in self._without_strays(pod_output.parse_all(text)):
             if entry.number <= self._last:
                 continue
             missing = 0 if self._unnumbered else entry.number - self._last - 1
             if missing and resumed:
-                return found, True
-            if missing or self._unnumbered or (self._source.earlier and not self._last):
+                return new, True
+            if missing or self._unnumbered or (self._source.has_predecessors and not self._last):
                 self._unnumbered = False
-                found += await self._recovered(missing, entry)
+                new += await self._recover(missing, entry)
             self._last = entry.last
             if self._is_new(entry):
-                found.append(self._told(entry))
-        return found, False
+                new.append(self._with_image(entry))
+        return new, False
 
-    def _as_far_as_needed(self, entries: Iterable[Entry | str]) -> Iterator[Entry]:
-        """*entries* without strays; lines that came together stay so where they go on from those that are known."""
+    def _without_strays(self, entries: Iterable[Entry | str]) -> Iterator[Entry]:
+        """*entries* without strays; a batch of lines stays one where it continues the lines that are known."""
         for entry in entries:
             if isinstance(entry, str):
                 self._strays.append(entry)
-            elif entry.lines and not self._goes_on(entry.number, entry.lines):
+            elif entry.lines and not self._continues(entry.number, entry.lines):
                 yield from entry.split()
             else:
                 yield entry
 
-    def _goes_on(self, number: int, lines: Lines) -> bool:
+    def _continues(self, number: int, lines: Lines) -> bool:
         known = self._lines.get((lines.attempt, lines.node), 0)
-        return number == self._last + 1 and lines.number > known and (bool(self._last) or not self._source.earlier)
+        is_next = number == self._last + 1 and lines.number > known
+        return is_next and (bool(self._last) or not self._source.has_predecessors)
 
-    def _told(self, entry: Entry) -> Entry:
-        """*entry* with what no agent can know: by which digest its image was pulled."""
+    def _with_image(self, entry: Entry) -> Entry:
+        """*entry* with what no agent can know: the digest of its image."""
         event = entry.event
-        if event is None or event.kind != record.STARTED or not self._source.pulled:
+        if event is None or event.kind != record.STARTED or not self._source.image:
             return entry
-        return entry._replace(event=replace(event, values={**event.values, "container": self._source.pulled}))
+        return entry._replace(event=replace(event, values={**event.values, "container": self._source.image}))
 
-    async def _recovered(self, missing: int, entry: Entry) -> list[Entry]:
-        """What the run folder holds of *missing* entries before *entry*, and an event that tells what it lacks."""
+    async def _recover(self, missing: int, entry: Entry) -> list[Entry]:
+        """What the run folder holds of *missing* entries before *entry*, and an event for what it lacks."""
         node, until = self._source.node, entry.time or self._client.now()
         try:
-            found = await self._source.replay(self._source.pod, node, self._time, until)
+            entries = await self._source.read_folder(self._source.pod, node, self._time, until)
         except SpotmpiError as error:
             if not missing:
-                reason = f"what earlier attempts printed on node {node} can no longer be had: {error}"
+                reason = f"the output of earlier attempts on node {node} is no longer available: {error}"
                 return [Entry(0, event=Event(until, record.GAP, values={"reason": reason}))]
-            found = []
-        new = [each for some in found for each in some.split() if self._is_new(each)]
+            entries = []
+        new = [each for some in entries for each in some.split() if self._is_new(each)]
         # The folder may repeat lines at both ends of the span, of which one is *entry* itself.
         lost = missing - sum(not _is_same_line(each, entry) for each in new)
         if lost <= 0:
             return new
-        reason = f"{lost} entries of node {node} can no longer be had"
+        reason = f"{lost} entries of node {node} are no longer available"
         return [*new, Entry(0, event=Event(until, record.GAP, values={"size": lost, "reason": reason}))]
 
     def _is_new(self, entry: Entry) -> bool:
@@ -191,10 +197,10 @@ class PodLog:
             return True  # or they would have been taken apart
         if event is None or event.kind != record.LINE:
             return True
-        where = (event.attempt, event.node)
-        if event.number <= self._lines.get(where, 0):
+        key = (event.attempt, event.node)
+        if event.number <= self._lines.get(key, 0):
             return False
-        self._lines[where] = event.number
+        self._lines[key] = event.number
         return True
 
 
@@ -204,3 +210,36 @@ def _is_same_line(one: Entry, other: Entry) -> bool:
     if first is None or second is None or first.kind != record.LINE or second.kind != record.LINE:
         return False
     return (first.attempt, first.node, first.number) == (second.attempt, second.node, second.number)
+
+
+async def concatenate(streams: Iterable[AsyncIterator[T]]) -> AsyncIterator[T]:
+    """All of the first stream, then all of the second, and so on, while the next ones are read already."""
+    rest = iter(streams)
+    reading: deque[_ReadAhead[T]] = deque()
+    try:
+        while True:
+            while len(reading) < CONCURRENT_LOGS and (stream := next(rest, None)) is not None:
+                reading.append(_ReadAhead(stream))
+            if not reading:
+                return
+            while (item := await reading[0].items.get()) is not None:
+                yield item
+            await reading.popleft().task  # which raises what the stream raised
+    finally:
+        for each in reading:
+            each.task.cancel()
+
+
+class _ReadAhead(Generic[T]):
+    """A stream that is read in a task; None among its items is the end."""
+
+    def __init__(self, stream: AsyncIterator[T]) -> None:
+        self.items: asyncio.Queue[T | None] = asyncio.Queue(_READ_AHEAD)
+        self.task = asyncio.create_task(self._read(stream))
+
+    async def _read(self, stream: AsyncIterator[T]) -> None:
+        try:
+            async for item in stream:
+                await self.items.put(item)
+        finally:
+            await self.items.put(None)

@@ -1,4 +1,4 @@
-"""Following a run on a cluster: one watch per kind of object, one log stream per pod that reports."""
+"""Following a run on a cluster: one watch per kind of object, one log stream per pod that prints output."""
 
 from __future__ import annotations
 
@@ -14,15 +14,26 @@ from spotmpi.agent import record
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
-from spotmpi.backends.kubernetes.follow import read_ahead, start_limit
-from spotmpi.backends.kubernetes.follow.folder_reading import FolderReading
-from spotmpi.backends.kubernetes.follow.outcome import ExitDiagnosis, ended
-from spotmpi.backends.kubernetes.follow.pending_diagnostics import Ask, PendingDiagnostics
-from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source
-from spotmpi.backends.kubernetes.follow.replay import Replayer
-from spotmpi.backends.kubernetes.follow.state import followed, name_of, node_of, phase_of, pulled
-from spotmpi.backends.kubernetes.follow.waiting import Seen, why_waiting
-from spotmpi.backends.kubernetes.volume_access import PATIENCE
+from spotmpi.backends.kubernetes.follow.jobset import (
+    image_reference,
+    node_index,
+    pod_name,
+    pod_phase,
+    run_info,
+    unix_time,
+)
+from spotmpi.backends.kubernetes.follow.outcome import ExitDiagnosis, jobset_end, terminal_condition
+from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis, PendingDiagnostics
+from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source, concatenate
+from spotmpi.backends.kubernetes.follow.run_folder import FolderLog, RunFolder
+from spotmpi.backends.kubernetes.follow.waiting import (
+    Observations,
+    reason_key,
+    start_wait,
+    waiting_reason,
+    with_countdown,
+)
+from spotmpi.backends.kubernetes.volume_access import START_TIMEOUT
 from spotmpi.core import names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
@@ -30,266 +41,269 @@ from spotmpi.plan import manifests
 from spotmpi.runs.pod_output import Entry
 
 LABEL_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
-LAST_WORDS = 10.0  # seconds that logs may still take once the JobSet is over
-STREAMS = 64  # logs read at once; the client's connections are limited, and watches need theirs
-WAITING = 16  # pieces of logs, up to 64 kB each, that may wait for whoever follows
-TALK = 1.0  # seconds between looks at why a run waits
+LOG_TIMEOUT = 10.0  # seconds that logs may still take once the JobSet has ended
+MAX_STREAMS = 64  # logs read at once; the client's connections are limited, and watches need theirs
+QUEUE_SIZE = 16  # pieces of logs, up to 64 kB each, that may wait for the consumer
+CHECK_INTERVAL = 1.0  # seconds between checks of why a run waits
 
 
 class ClusterFollower:
-    """Gathers what happens to one run into one stream of entries."""
+    """Merges all that happens to one run into one stream of entries."""
 
-    def __init__(self, client: ClusterApi, jobset: Object, ask_cloud: Ask | None = None) -> None:
+    def __init__(self, client: ClusterApi, jobset: Object, cloud: CloudDiagnosis | None = None) -> None:
         self._client = client
-        self._it = followed(jobset)
+        self._run = run_info(jobset)
         self._jobset: Object = jobset
-        self._entries: asyncio.Queue[list[Entry] | Exception | None] = asyncio.Queue(WAITING)
-        self._seen = Seen()
-        self._beyond = PendingDiagnostics(client, ask_cloud)
+        self._queue: asyncio.Queue[list[Entry] | Exception | None] = asyncio.Queue(QUEUE_SIZE)
+        self._seen = Observations()
+        self._diagnostics = PendingDiagnostics(client, cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._words = ExitDiagnosis()
-        self._end: Entry | None = None  # what node 0's agent says of the end
-        self._over: Event | None = None  # and what the JobSet itself says
-        self._ran = False  # whether it came to an end by itself
+        self._exits = ExitDiagnosis()
+        self._recorded_end: Entry | None = None  # the end as node 0's agent recorded it
+        self._jobset_end: Event | None = None  # and as the JobSet shows it
         self._ended = asyncio.Event()
-        self._streams = asyncio.Semaphore(STREAMS)
-        self._began = client.now()
-        self._said: frozenset[str] = frozenset()
-        self._read: set[int] = set()  # nodes of whom there was a pod to read
-        self._replayer = Replayer(client, jobset, self._say)
-        self._replaying = asyncio.Lock()
-        self.folder = FolderReading(client)
+        self._log_slots = asyncio.Semaphore(MAX_STREAMS)
+        self._first_look = client.now()
+        self._last_reason: frozenset[str] = frozenset()
+        self._nodes_read: set[int] = set()  # nodes that had a pod to read
+        self._folder = RunFolder(client, jobset, self._report_waiting)
+        self._folder_lock = asyncio.Lock()
+        self.folder_log = FolderLog(client)
 
     async def follow(self) -> AsyncIterator[list[Entry]]:
-        """Everything from the first pod that is still there until the run has ended, some at a time."""
-        for work in (self._watch_jobset(), self._watch_pods(), self._watch_events(), self._talk(), self._finish()):
-            self._tasks.append(self._started(work))
+        """Everything from the first pod that still exists until the run has ended, some at a time."""
+        for work in (
+            self._watch_jobset(),
+            self._watch_pods(),
+            self._watch_events(),
+            self._report_reasons(),
+            self._finish(),
+        ):
+            self._tasks.append(self._start_task(work))
         try:
-            while (entries := await self._entries.get()) is not None:
+            while (entries := await self._queue.get()) is not None:
                 if isinstance(entries, Exception):
                     raise entries
-                yield self._before_the_end(entries)
-                if self._end:
+                yield self._hold_back_end(entries)
+                if self._recorded_end:
                     self._ended.set()
-            yield [self._end or self._verdict()]
+            yield [self._last_entry()]
         finally:
             tasks = [*self._tasks, *self._logs.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._replayer.close()
+            await self._folder.close()
 
-    def _before_the_end(self, entries: list[Entry]) -> list[Entry]:
-        """*entries* but for the end of the run, which is kept to be told last."""
-        ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
-        self._end = ends[-1] if ends else self._end
-        self._words.take(entries)
-        return [entry for entry in entries if entry not in ends] if ends else entries
-
-    async def so_far(self) -> AsyncIterator[list[Entry]]:
-        """What there is at this moment; a run that has waited too long is ended by it."""
+    async def snapshot(self) -> AsyncIterator[list[Entry]]:
+        """All that has happened up to now; a run that has waited too long is ended."""
         try:
-            async for entries in self._at_this_moment():
+            async for entries in self._snapshot():
                 yield entries
         finally:
-            await self._replayer.close()
+            await self._folder.close()
 
-    async def _at_this_moment(self) -> AsyncIterator[list[Entry]]:
-        self._take_jobset(self._jobset)
-        pods = await self._client.list(api.POD, {names.LABEL_RUN: self._it.run})
+    async def _snapshot(self) -> AsyncIterator[list[Entry]]:
+        self._update_jobset(self._jobset)
+        pods = await self._client.list(api.POD, {names.LABEL_RUN: self._run.run})
         pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-        self._seen.pods = {name_of(pod): pod for pod in pods}
-        found = [self._output(pod, follow=False) for pod in pods if self._reports(pod)]
-        for entries in (read_ahead.in_order(found), self._of_the_gone()):
-            async for some in entries:
-                yield self._before_the_end(some)
-        if self._end or self._over:
-            yield [self._end or self._verdict()]
+        self._seen.pods = {pod_name(pod): pod for pod in pods}
+        logs = [self._output(pod, follow=False) for pod in pods if self._has_output(pod)]
+        for stream in (concatenate(logs), self._output_of_deleted_pods()):
+            async for entries in stream:
+                yield self._hold_back_end(entries)
+        if self._recorded_end or self._jobset_end:
+            yield [self._last_entry()]
             return
         await self._read_events()
-        yield [Entry(0, event=event) for event in await self._look()]
+        yield [Entry(0, event=event) for event in await self._check()]
 
-    async def _of_the_gone(self) -> AsyncIterator[list[Entry]]:
-        """What the run folder holds of nodes whose pods went before we came, once the run is over."""
-        nodes = range(self._it.nodes if self._it.every_node else 1)
-        for node in sorted(set(nodes) - self._read) if self._ran else []:
+    def _hold_back_end(self, entries: list[Entry]) -> list[Entry]:
+        """*entries* without the end of the run, which comes last."""
+        ends = [entry for entry in entries if entry.event and entry.event.kind in record.TERMINAL]
+        self._recorded_end = ends[-1] if ends else self._recorded_end
+        self._exits.note(entries)
+        return [entry for entry in entries if entry not in ends] if ends else entries
+
+    def _last_entry(self) -> Entry:
+        if self._recorded_end:
+            return self._recorded_end
+        assert self._jobset_end is not None
+        return self._exits.explain(self._jobset_end, self._seen.pods.values())
+
+    async def _output_of_deleted_pods(self) -> AsyncIterator[list[Entry]]:
+        """What the run folder holds of nodes whose pods were deleted before this follower came, once the run ended."""
+        nodes = range(self._run.nodes if self._run.output_on_every_node else 1)
+        for node in sorted(set(nodes) - self._nodes_read) if terminal_condition(self._jobset) else []:
             try:
-                yield await self._replayed("", node, self._it.submitted, math.inf)
+                yield await self._read_folder("", node, self._run.submitted, math.inf)
             except SpotmpiError as error:
-                reason = f"the output of node {node} can no longer be had: {error}"
+                reason = f"the output of node {node} is no longer available: {error}"
                 yield [Entry(0, event=self._event(record.GAP, reason))]
 
-    def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The task of *work*; what it raises ends the stream."""
 
-        async def guarded() -> None:
+        async def guard() -> None:
             try:
                 await work
             except Exception as error:
-                await self._entries.put(error)
+                await self._queue.put(error)
 
-        return asyncio.create_task(guarded())
+        return asyncio.create_task(guard())
 
     async def _finish(self) -> None:
-        """End the stream when the JobSet is over and its logs are read."""
+        """End the stream when the JobSet has ended and its logs are read."""
         await self._ended.wait()
         if self._logs:
-            _, late = await asyncio.wait(self._logs.values(), timeout=LAST_WORDS)
-            if late and self._replaying.locked():
-                await asyncio.wait(late, timeout=PATIENCE)
-        async for entries in self._of_the_gone():
-            await self._entries.put(entries)
-        await self._entries.put(None)
+            _, late = await asyncio.wait(self._logs.values(), timeout=LOG_TIMEOUT)
+            if late and self._folder_lock.locked():
+                await asyncio.wait(late, timeout=START_TIMEOUT)
+        async for entries in self._output_of_deleted_pods():
+            await self._queue.put(entries)
+        await self._queue.put(None)
 
-    def _say(self, reason: str) -> None:
-        """Tell whoever follows why they wait for us."""
+    def _report_waiting(self, reason: str) -> None:
+        """Report why the consumer waits for this follower."""
         with contextlib.suppress(asyncio.QueueFull):
-            self._entries.put_nowait([Entry(0, event=self._event(record.WAITING, reason))])
+            self._queue.put_nowait([Entry(0, event=self._event(record.WAITING, reason))])
 
     def _event(self, kind: str, reason: str) -> Event:
-        """What this follower finds, at this moment by the API server's clock."""
+        """An event of now, by the API server's clock."""
         return Event(self._client.now(), kind, values={"reason": reason})
 
     async def _watch_jobset(self) -> None:
-        async for change, jobset in self._client.watch(api.JOBSET, name=self._it.run):
+        async for change, jobset in self._client.watch(api.JOBSET, name=self._run.run):
             if change == api.RESYNC:
                 change, jobset = ("MODIFIED", jobset["items"][0]) if jobset["items"] else ("DELETED", self._jobset)
-            self._take_jobset(jobset, gone=change == "DELETED")
-            if self._over:
+            self._update_jobset(jobset, is_gone=change == "DELETED")
+            if self._jobset_end:
                 self._ended.set()
 
-    def _take_jobset(self, jobset: Object, gone: bool = False) -> None:
+    def _update_jobset(self, jobset: Object, is_gone: bool = False) -> None:
         self._jobset = jobset
-        notes = jobset["metadata"].get("annotations", {})
-        given_up, stopped = notes.get(manifests.ANNOTATION_GIVEN_UP), notes.get(manifests.ANNOTATION_STOPPED)
-        # Whoever deletes it says why beforehand; until it is being deleted, the word alone ends nothing.
-        if gone or jobset["metadata"].get("deletionTimestamp"):
-            if given_up:
-                self._over = self._event(record.FAILED, given_up)
-            elif gone or stopped:
-                # Its pods may take minutes to go, and have said all that they had to say.
-                reason = stopped or "its JobSet was deleted"
-                self._over = self._over or self._event(record.STOPPED, reason)
-        for condition in jobset.get("status", {}).get("conditions") or []:
-            if condition["type"] in ("Completed", "Failed") and condition["status"] == "True":
-                self._ran = True
-                self._over = self._over or ended(condition, self._it.failures)
-
-    def _verdict(self) -> Entry:
-        assert self._over is not None
-        return self._words.added_to(self._over, self._seen.pods.values())
+        end = jobset_end(jobset, is_gone, self._run.max_failures, self._client.now())
+        self._jobset_end = self._jobset_end or end
 
     async def _watch_pods(self) -> None:
-        async for change, pod in self._client.watch(api.POD, labels={names.LABEL_RUN: self._it.run}):
+        async for change, pod in self._client.watch(api.POD, labels={names.LABEL_RUN: self._run.run}):
             if change == "DELETED":
-                self._seen.pods.pop(name_of(pod), None)
+                self._seen.pods.pop(pod_name(pod), None)
             elif change == api.RESYNC:
                 self._seen.pods.clear()
-                for there in pod["items"]:
-                    self._take_pod(there)
+                for each in pod["items"]:
+                    self._update_pod(each)
             else:
-                self._take_pod(pod)
+                self._update_pod(pod)
 
-    def _take_pod(self, pod: Object) -> None:
-        name = name_of(pod)
+    def _update_pod(self, pod: Object) -> None:
+        name = pod_name(pod)
         self._seen.pods[name] = pod
-        if killed := self._words.news_of(pod):
-            self._say(killed)
-        if name not in self._logs and self._reports(pod):
-            self._logs[name] = self._started(self._read_log(pod))
+        if reason := self._exits.report_killed(pod):
+            self._report_waiting(reason)
+        if name not in self._logs and self._has_output(pod):
+            self._logs[name] = self._start_task(self._read_log(pod))
 
     async def _watch_events(self) -> None:
         try:
             async for change, event in self._client.watch(api.EVENT):
                 if change != api.RESYNC:
-                    self._take_event(event)
+                    self._add_event(event)
         except ApiError:
-            self._seen.blind = True  # The pods' own conditions remain.
+            self._seen.events_forbidden = True  # The pods' own conditions remain.
 
     async def _read_events(self) -> None:
         try:
             for event in await self._client.list(api.EVENT):
-                self._take_event(event)
+                self._add_event(event)
         except ApiError:
-            self._seen.blind = True
+            self._seen.events_forbidden = True
 
-    def _take_event(self, event: Object) -> None:
-        # Kueue's workload of a JobSet has its own name around the JobSet's.
-        if self._it.run in str(event["involvedObject"].get("name", "")):
-            self._seen.take_event(event)
+    def _add_event(self, event: Object) -> None:
+        # The name of Kueue's workload contains that of its JobSet.
+        if self._run.run in str(event["involvedObject"].get("name", "")):
+            self._seen.add_event(event)
 
-    async def _talk(self) -> None:
-        """Say why the run waits, whenever that changes."""
+    async def _report_reasons(self) -> None:
+        """Report why the run waits, whenever that changes."""
         while not self._ended.is_set():
-            await asyncio.sleep(TALK)
+            await asyncio.sleep(CHECK_INTERVAL)
             if not self._ended.is_set():
-                await self._entries.put([Entry(0, event=event) for event in await self._look()])
+                await self._queue.put([Entry(0, event=event) for event in await self._check()])
 
-    async def _look(self) -> list[Event]:
-        """Why the run waits, where that is news; its end, where it has waited too long."""
-        await self._beyond.look(self._seen, self._it.submitted)
-        reason = why_waiting(self._seen, self._it.run, self._it.nodes)
-        wait = start_limit.wait_of(self._jobset, self._it.submitted, self._seen.pods.values(), self._began)
+    async def _check(self) -> list[Event]:
+        """Why the run waits, if that has changed; its end, if it has waited too long."""
+        await self._diagnostics.update(self._seen, self._run.submitted)
+        reason = waiting_reason(self._seen, self._run.run, self._run.nodes)
+        wait = start_wait(self._jobset, self._run.submitted, self._seen.pods.values(), self._first_look)
         if reason and wait:
-            left = wait.since + self._it.start_limit - self._client.now()
+            left = wait.since + self._run.start_limit - self._client.now()
             if left > 0:
-                reason = start_limit.counted_down(reason, left)
-            elif not wait.led:
-                reason = f"limits.start ({self._it.start_limit:g}s) is over: {reason}"
+                reason = with_countdown(reason, left)
+            elif not wait.agent_runs:
+                reason = f"limits.start ({self._run.start_limit:g}s) is over: {reason}"
                 if await self._give_up(reason):
                     return [self._event(record.FAILED, reason)]
-        told_already, self._said = self._said, start_limit.gist(reason or "")
-        fresh = self._said != told_already
-        return [self._event(record.WAITING, reason)] if reason and fresh else []
+        before, self._last_reason = self._last_reason, reason_key(reason or "")
+        return [self._event(record.WAITING, reason)] if reason and self._last_reason != before else []
 
     async def _give_up(self, reason: str) -> bool:
-        """Delete a run whose first node never came, for it would wait for ever; False where that is not possible."""
+        """Delete a run whose first node never came, which would wait for ever; False where that is not possible."""
         try:
             with translate_errors("end the run"):
                 note = {"metadata": {"annotations": {manifests.ANNOTATION_GIVEN_UP: reason}}}
-                await self._client.patch(api.JOBSET, self._it.run, note)
-                await self._client.delete(api.JOBSET, self._it.run)
+                await self._client.patch(api.JOBSET, self._run.run, note)
+                await self._client.delete(api.JOBSET, self._run.run)
         except SpotmpiError:
-            return False  # Whoever follows without the right to delete goes on waiting.
+            return False  # A follower without the right to delete goes on waiting.
         return True
 
-    def _reports(self, pod: Object) -> bool:
+    def _has_output(self, pod: Object) -> bool:
         """Whether the pod has output that belongs to the run."""
-        return phase_of(pod) in ("Running", "Succeeded", "Failed") and (self._it.every_node or node_of(pod) == 0)
+        has_started = pod_phase(pod) in ("Running", "Succeeded", "Failed")
+        return has_started and (self._run.output_on_every_node or node_index(pod) == 0)
 
     async def _read_log(self, pod: Object) -> None:
-        async with self._streams:
+        async with self._log_slots:
             async for entries in self._output(pod, follow=True):
-                await self._entries.put(entries)
+                await self._queue.put(entries)
 
     async def _output(self, pod: Object, follow: bool) -> AsyncIterator[list[Entry]]:
-        """What a pod has printed, from its log or, where that may not be read, from the run folder."""
+        """What a pod has printed, from its log or, where that is forbidden, from the run folder."""
         source = self._source(pod)
         try:
-            async for entries in PodLog(self._client, source, self._words.strays).entries(follow):
+            async for entries in PodLog(self._client, source, self._exits.strays).entries(follow):
                 yield entries
         except NotPermitted:
-            async for entries in self.folder.entries(source, follow):
+            async for entries in self.folder_log.entries(source, follow):
                 yield entries
 
     def _source(self, pod: Object) -> Source:
-        name = name_of(pod)
-        self._read.add(node_of(pod))
-        earlier = pod["metadata"].get("labels", {}).get(LABEL_RESTARTS, "0") != "0"
-        began = self._it.submitted if earlier else start_limit.unix(pod["metadata"]["creationTimestamp"])
-        return Source(name, node_of(pod), began, earlier, lambda: self._finished(name), pulled(pod), self._replayed)
+        name, node = pod_name(pod), node_index(pod)
+        self._nodes_read.add(node)
+        has_predecessors = pod["metadata"].get("labels", {}).get(LABEL_RESTARTS, "0") != "0"
+        since = self._run.submitted if has_predecessors else unix_time(pod["metadata"]["creationTimestamp"])
+        return Source(
+            name,
+            node,
+            since,
+            has_predecessors,
+            is_finished=lambda: self._pod_has_ended(name),
+            image=image_reference(pod),
+            read_folder=self._read_folder,
+        )
 
-    async def _replayed(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
-        """What the run folder holds, by way of the pod itself or of node 0's, where one of them lives."""
+    async def _read_folder(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
+        """What the run folder holds, by way of the pod itself or of node 0's, where one of them runs."""
 
-        def seeing() -> list[str]:
-            living = [each for each in self._seen.pods.values() if phase_of(each) == "Running"]
-            return [name_of(each) for each in living if name_of(each) == pod or node_of(each) == 0]
+        def readers() -> list[str]:
+            running = [each for each in self._seen.pods.values() if pod_phase(each) == "Running"]
+            return [pod_name(each) for each in running if pod_name(each) == pod or node_index(each) == 0]
 
-        async with self._replaying:  # one after the other, for a pod may have to be made
-            return await self._replayer.entries(seeing, node, since, until)
+        async with self._folder_lock:  # one after the other, as a pod may have to be created
+            return await self._folder.entries(readers, node, since, until)
 
-    def _finished(self, pod: str) -> bool:
+    def _pod_has_ended(self, pod: str) -> bool:
         values = self._seen.pods.get(pod)
-        return values is None or phase_of(values) in ("Succeeded", "Failed")
+        return values is None or pod_phase(values) in ("Succeeded", "Failed")

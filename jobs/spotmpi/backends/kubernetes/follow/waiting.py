@@ -1,17 +1,22 @@
-"""Why a run waits, in one line, from what the cluster says of its pods. Pure."""
+"""Why a run waits, in one line, and for how long it may: ``limits.start``. Pure.
+
+Nobody in the cluster can enforce that limit before the first node runs, so followers do.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from spotmpi.backends.kubernetes.follow.start_limit import unix
+from spotmpi.backends.kubernetes.follow.jobset import pod_name, unix_time
+from spotmpi.plan.manifests import LABEL_INDEX, LABEL_QUEUE
 
 Object = Mapping[str, Any]
 
-_TELLING = {
+_EVENT_REASONS = {
     "FailedScheduling",
     "FailedMount",
     "FailedAttachVolume",
@@ -19,10 +24,10 @@ _TELLING = {
     "Failed",
     "FailedCreate",
     "NodeNotReady",
-    "Pending",  # said by Kueue of a workload without quota
+    "Pending",  # of a Kueue workload without quota
 }
-_SCALING = {"NotTriggerScaleUp", "TriggeredScaleUp"}  # said by the cluster autoscaler
-_NODE_TROUBLE = {
+_SCALE_UP_REASONS = {"NotTriggerScaleUp", "TriggeredScaleUp"}  # of the cluster autoscaler
+_NODE_PROBLEMS = {
     "NodeNotReady",
     "NodeNotSchedulable",
     "NodeHasDiskPressure",
@@ -34,11 +39,11 @@ _NODE_TROUBLE = {
     "SystemOOM",
     "Rebooted",
     "Shutdown",
-    "SpotInterruption",  # said by AWS's node termination handler, as is the next
+    "SpotInterruption",  # of AWS's node termination handler, as is the next
     "RebalanceRecommendation",
-    "ScaleDown",  # said by the cluster autoscaler
+    "ScaleDown",  # of the cluster autoscaler
 }
-_NODE_FINE = {
+_NODE_RECOVERED = {
     "NodeReady",
     "NodeSchedulable",
     "NodeHasNoDiskPressure",
@@ -46,122 +51,174 @@ _NODE_FINE = {
     "NodeHasSufficientPID",
 }
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-_FINE = {"ContainerCreating", "PodInitializing"}
+_CREATING_REASONS = {"ContainerCreating", "PodInitializing"}
 _CREATING = "containers are being created"
 
 
 @dataclass
-class Seen:
-    """What has been seen of a run's pods and of the events about them."""
+class Observations:
+    """What a follower has seen of a run's pods and of the events about them."""
 
     pods: dict[str, Object] = field(default_factory=dict)
-    messages: dict[str, str] = field(default_factory=dict)  # of each object, the newest telling event
-    scaling: dict[str, str] = field(default_factory=dict)  # of each pod, the autoscaler's newest word
-    nodes: dict[str, str] = field(default_factory=dict)  # of each node that is in trouble, the newest word on it
-    beyond: str | None = None  # why the cloud or the autoscaler brings no machine
-    blind: bool = False  # whether events may not be read
+    messages: dict[str, str] = field(default_factory=dict)  # by object, its newest event that explains a wait
+    scale_ups: dict[str, str] = field(default_factory=dict)  # by pod, the autoscaler's newest message
+    node_problems: dict[str, str] = field(default_factory=dict)  # by node, the newest message about it
+    machine_problem: str | None = None  # why the cloud or the autoscaler brings no machine
+    events_forbidden: bool = False
 
-    def take_event(self, event: Object) -> None:
-        """Note an event of the cluster where it tells why something waits."""
+    def add_event(self, event: Object) -> None:
+        """Note an event of the cluster if it explains why something waits."""
         regarding = event.get("regarding") or event.get("involvedObject") or {}
-        name, said = str(regarding.get("name")), event.get("note") or event.get("message") or ""
-        if event.get("reason") in _SCALING:
-            self.scaling[name] = said
-        if event.get("reason") in _TELLING:
+        name, message = str(regarding.get("name")), event.get("note") or event.get("message") or ""
+        if event.get("reason") in _SCALE_UP_REASONS:
+            self.scale_ups[name] = message
+        if event.get("reason") in _EVENT_REASONS:
             # A Job's pods have another name at each try.
-            said = re.sub(rf"\b{re.escape(name)}-\d+-[a-z0-9]{{5}}\b", f"{name}-*", said)
-            self.messages[name] = f"{event['reason']}: {said}"
+            message = re.sub(rf"\b{re.escape(name)}-\d+-[a-z0-9]{{5}}\b", f"{name}-*", message)
+            self.messages[name] = f"{event['reason']}: {message}"
 
-    def take_node_events(self, events: Iterable[Object], since: float) -> None:
-        """Note of each node what is wrong with it, from all events about nodes that are newer than *since*."""
-        self.nodes.clear()
-        for event in sorted(events, key=_moment):
+    def set_node_events(self, events: Iterable[Object], since: float) -> None:
+        """Note the problem of each node, from all events about nodes that are newer than *since*."""
+        self.node_problems.clear()
+        for event in sorted(events, key=_event_time):
             name = str((event.get("involvedObject") or {}).get("name"))
-            if event.get("reason") in _NODE_FINE or _moment(event) < since:
-                self.nodes.pop(name, None)
-            elif event.get("reason") in _NODE_TROUBLE:
-                self.nodes[name] = f"node {name}: {event['reason']}: {event.get('message') or ''}"
+            if event.get("reason") in _NODE_RECOVERED or _event_time(event) < since:
+                self.node_problems.pop(name, None)
+            elif event.get("reason") in _NODE_PROBLEMS:
+                self.node_problems[name] = f"node {name}: {event['reason']}: {event.get('message') or ''}"
 
 
-def why_waiting(seen: Seen, run: str, nodes: int) -> str | None:
+def waiting_reason(seen: Observations, run: str, nodes: int) -> str | None:
     """The reason that most pods of a run share, with how many wait; None when all have started.
 
-    Nodes that do not answer are one where nobody else is left: no attempt starts before their pods are gone.
+    Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone.
     """
     if not seen.pods:
-        about = next((said for name, said in seen.messages.items() if run in name), None)
-        return about or f"no pods yet{_blindness(seen)}"
-    reasons = [_of_pod(pod, seen) for pod in seen.pods.values()]
-    waiting = [reason for reason in reasons if reason]
-    if not waiting:
-        return _dead_nodes(seen, nodes)
-    most = max(set(waiting), key=waiting.count)
-    return f"{len(waiting)}/{nodes} nodes: {most}{_blindness(seen)}"
+        about_run = next((message for name, message in seen.messages.items() if run in name), None)
+        return about_run or f"no pods yet{_permission_note(seen)}"
+    reasons = [reason for pod in seen.pods.values() if (reason := _pod_reason(pod, seen))]
+    if not reasons:
+        return _unreachable_nodes(seen, nodes)
+    most = max(set(reasons), key=reasons.count)
+    return f"{len(reasons)}/{nodes} nodes: {most}{_permission_note(seen)}"
 
 
-def _of_pod(pod: Object, seen: Seen) -> str | None:
+def _pod_reason(pod: Object, seen: Observations) -> str | None:
     status = pod.get("status") or {}
     if status.get("phase") != "Pending":
         return None
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            said = [condition.get("message") or "not scheduled yet", seen.scaling.get(str(pod["metadata"]["name"]))]
-            return "; ".join(_short(str(each)) for each in [*said, seen.beyond] if each)
-    newest = seen.messages.get(str(pod["metadata"]["name"]), _CREATING)
-    if newest.startswith("FailedScheduling"):  # a word of before: it has a node by now
-        newest = _CREATING
+            scheduler = condition.get("message") or "not scheduled yet"
+            reasons = [scheduler, seen.scale_ups.get(pod_name(pod)), seen.machine_problem]
+            return "; ".join(_shorten(str(each)) for each in reasons if each)
+    reason = seen.messages.get(pod_name(pod), _CREATING)
+    if reason.startswith("FailedScheduling"):  # outdated: it has a node by now
+        reason = _CREATING
     for container in status.get("containerStatuses") or []:
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") and waiting["reason"] not in _FINE:
-            newest = f"{waiting['reason']}: {waiting.get('message') or ''}"
-    return "; ".join([_short(newest), *_of_nodes([pod], seen)])
+        if waiting.get("reason") and waiting["reason"] not in _CREATING_REASONS:
+            reason = f"{waiting['reason']}: {waiting.get('message') or ''}"
+    return "; ".join([_shorten(reason), *_node_problems([pod], seen)])
 
 
-def _of_nodes(pods: Iterable[Object], seen: Seen) -> list[str]:
-    """What is wrong with the nodes of some pods."""
+def _node_problems(pods: Iterable[Object], seen: Observations) -> list[str]:
+    """The problems of the nodes of some pods."""
     names = {str((pod.get("spec") or {}).get("nodeName")) for pod in pods}
-    return [_short(seen.nodes[name]) for name in sorted(names & seen.nodes.keys())]
+    return [_shorten(seen.node_problems[name]) for name in sorted(names & seen.node_problems.keys())]
 
 
-def _moment(event: Object) -> float:
+def _event_time(event: Object) -> float:
     """When an event happened last, Unix seconds."""
-    return unix(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+    return unix_time(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
 
 
-def _blindness(seen: Seen) -> str:
-    return " (you may not read events, which might tell more)" if seen.blind else ""
+def _permission_note(seen: Observations) -> str:
+    return " (you are not permitted to read events, which may say more)" if seen.events_forbidden else ""
 
 
-def _dead_nodes(seen: Seen, nodes: int) -> str | None:
-    left = {name: pod for name, pod in seen.pods.items() if pod["status"].get("phase") == "Running"}
-    dead = [
-        pod for name, pod in left.items() if seen.messages.get(name, "").startswith("NodeNotReady") and _silent(pod)
+def _unreachable_nodes(seen: Observations, nodes: int) -> str | None:
+    running = {name: pod for name, pod in seen.pods.items() if pod["status"].get("phase") == "Running"}
+    unreachable = [
+        pod
+        for name, pod in running.items()
+        if seen.messages.get(name, "").startswith("NodeNotReady") and _is_not_ready(pod)
     ]
-    if not dead or len(dead) < len(left):
+    if not unreachable or len(unreachable) < len(running):
         return None
-    names = " ".join(sorted({str(pod["spec"]["nodeName"]) for pod in dead}))
-    said = (
-        f"{len(dead)}/{nodes} nodes: {names} does not answer, and the run waits for it or for its end: "
+    names = " ".join(sorted({str(pod["spec"]["nodeName"]) for pod in unreachable}))
+    reason = (
+        f"{len(unreachable)}/{nodes} nodes: {names} does not respond; the run goes on when it is back or removed: "
         f"`kubectl delete node {names}`, or `kubectl taint node {names} {_OUT_OF_SERVICE}`"
     )
-    return "; ".join([said, *_of_nodes(dead, seen)])
+    return "; ".join([reason, *_node_problems(unreachable, seen)])
 
 
-def _silent(pod: Object) -> bool:
-    """Whether the pod counts as not ready; agents have no probe, so that is its node's fault."""
+def _is_not_ready(pod: Object) -> bool:
+    """Whether the pod is not ready; agents have no probe, so that is due to its node."""
     conditions = pod["status"].get("conditions") or []
     return any(each.get("type") == "Ready" and each.get("status") != "True" for each in conditions)
 
 
-def _short(text: str, limit: int = 240) -> str:
+def _shorten(text: str, limit: int = 240) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def running(pods: Iterable[Object]) -> list[str]:
-    """The names of the pods whose container runs or has run."""
-    return [
-        str(pod["metadata"]["name"])
-        for pod in pods
-        if (pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
-    ]
+class StartWait(NamedTuple):
+    """Since when a run waits for its nodes, in Unix seconds, and whether node 0's agent runs and enforces the limit."""
+
+    since: float
+    agent_runs: bool
+
+
+def start_wait(jobset: Object, submitted: float, pods: Iterable[Object], first_look: float) -> StartWait | None:
+    """How a run waits; None while it is suspended, by a queue or because its submission is not complete.
+
+    *first_look* is when this follower began: where the gang was restarted and has no pod yet, nobody knows since when.
+    """
+    if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
+        return None
+    leaders = [pod for pod in pods if pod["metadata"].get("labels", {}).get(LABEL_INDEX) == "0"]
+    running = [pod for pod in leaders if pod.get("status", {}).get("phase") == "Running"]
+    if running:
+        return StartWait(max(unix_time(pod["metadata"]["creationTimestamp"]) for pod in running), True)
+    times = [submitted, *(unix_time(pod["metadata"]["creationTimestamp"]) for pod in leaders)]
+    times += [time for pod in leaders for time in _end_times(pod)]
+    for condition in jobset.get("status", {}).get("conditions") or []:
+        if condition["type"] == "Suspended" and condition["status"] == "False":
+            times.append(unix_time(condition["lastTransitionTime"]))
+    if jobset.get("status", {}).get("restarts") and not leaders:
+        times.append(first_look)
+    return StartWait(max(times), False)
+
+
+def _is_being_admitted(jobset: Object) -> bool:
+    """Whether a queue has admitted the run, and the JobSet does not show yet since when."""
+    conditions = jobset.get("status", {}).get("conditions") or []
+    suspended = any(each["type"] == "Suspended" and each["status"] == "True" for each in conditions)
+    return suspended and LABEL_QUEUE in jobset["metadata"].get("labels", {})
+
+
+def with_countdown(reason: str, left: float) -> str:
+    """*reason* with the time that is left, in steps that become finer towards the end."""
+    return f"{reason} (gives up in {_time_left(left)})"
+
+
+def reason_key(reason: str) -> frozenset[str]:
+    """What distinguishes a reason from the one before: its words and the time left, but not the counts of nodes."""
+    why, _, left = reason.partition(" (gives up in ")
+    return frozenset([*re.findall(r"[^\W\d]+", why), left])
+
+
+def _time_left(left: float) -> str:
+    if left > 120:
+        return f"{math.ceil(left / 60)} min"
+    step = 10 if left > 10 else 1
+    return f"{max(math.ceil(left / step), 0) * step} s"
+
+
+def _end_times(pod: Object) -> list[float]:
+    states = [container.get("state") or {} for container in pod.get("status", {}).get("containerStatuses") or []]
+    ends = [state.get("terminated") or {} for state in states]
+    return [unix_time(end["finishedAt"]) for end in ends if end.get("finishedAt")]

@@ -79,7 +79,7 @@ async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volu
     name, size = f"{packed.digest}.tgz", len(packed.archive)
     async with volume_access(api, volume, say) as access:
         missing, index = io.BytesIO(), json.dumps({name: [size, packed.sha256]}).encode()
-        await access.ask(store_command("missing", pod_context.CODE_STORE), io.BytesIO(index), missing)
+        await access.exchange(store_command("missing", pod_context.CODE_STORE), io.BytesIO(index), missing)
         if json.loads(missing.getvalue()):
             put = store_command("put", pod_context.CODE_STORE, name, str(size), packed.sha256)
             await access.run(put, io.BytesIO(packed.archive))

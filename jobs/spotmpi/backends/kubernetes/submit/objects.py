@@ -18,7 +18,7 @@ from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
-from spotmpi.backends.kubernetes.follow.state import submitted
+from spotmpi.backends.kubernetes.follow.jobset import submission_time
 from spotmpi.core.errors import NotPermitted, RunInUse
 from spotmpi.core.progress import Say
 from spotmpi.plan import manifests, pods
@@ -74,14 +74,14 @@ async def create(api: ClusterApi, plan: ClusterPlan, say: Say) -> CreatedRun:
     """
     with translate_errors("submit the run"):
         try:
-            await stop.make_room(api, plan["run"])
+            await stop.delete_ended(api, plan["run"])
             objects = await _with_egress(api, plan["objects"], say)
             try:
                 return await _create_all(api, objects)
             except _SecretForbidden as error:
                 objects = _without_secret(plan, objects, error)
                 say(f"you may not create Secrets: the run shares the SSH keys of {plan['ssh_secret']}")
-                await stop.until_gone(api, plan["run"])
+                await stop.delete_and_wait(api, plan["run"])
                 return await _create_all(api, objects)
         except ApiError as error:
             if already_exists(error):
@@ -106,7 +106,7 @@ def _allows_egress(part: Object) -> bool:
 async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
     jobset, *parts = objects
     answer = await api.create(jobset)
-    run, time_submitted = jobset["metadata"]["name"], submitted(answer)
+    run, time_submitted = jobset["metadata"]["name"], submission_time(answer)
     parts = [_with_submission_time(part, time_submitted) for part in parts]
     try:
         # The Secret first: where it is refused the JobSet is deleted and created anew, and owns nothing yet.

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
-from spotmpi.backends.kubernetes.follow import replay
-from spotmpi.backends.kubernetes.follow.replay import Replayer
+from spotmpi.backends.kubernetes.follow import run_folder
+from spotmpi.backends.kubernetes.follow.run_folder import RunFolder
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.plan import manifests
 
@@ -34,7 +34,7 @@ class Pods:
 
 @pytest.fixture
 def jobset(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(replay, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(run_folder, "RETRY_DELAYS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(manifests, "run_volume", lambda jobset: None)
     return {"metadata": {"name": "digits-1"}}
 
@@ -42,7 +42,7 @@ def jobset(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def texts(pods: Pods, jobset: dict[str, Any], *living: list[str]) -> list[str]:
     """The lines that a follower reads back, while the pods that live change as told."""
     left = list(living)
-    replayer = Replayer(cast("ClusterApi", pods), jobset, lambda text: None)
+    replayer = RunFolder(cast("ClusterApi", pods), jobset, lambda text: None)
     entries = asyncio.run(replayer.entries(lambda: left.pop(0), 0, 0.0, 2000.0))
     return [str(entry.event.values["text"]) for entry in entries if entry.event]
 
@@ -55,7 +55,7 @@ def test_a_pod_that_ends_while_it_is_asked_is_asked_again_or_its_successor(jobse
 
 
 def test_where_no_pod_lives_and_no_volume_is_there_that_is_said(jobset: dict[str, Any]) -> None:
-    with pytest.raises(SpotmpiError, match="no run volume, and no pod that holds its output lives"):
+    with pytest.raises(SpotmpiError, match="no run volume, and no pod that holds its output is running"):
         texts(Pods(SpotmpiError("gone")), jobset, ["a"], [])
 
 
@@ -66,7 +66,7 @@ def test_where_a_pod_lives_that_cannot_be_read_that_is_said_with_its_reason(jobs
     with pytest.raises(SpotmpiError) as told:
         texts(pods, jobset, ["a"], ["a"], ["b"])
     assert str(told.value) == (
-        "the run has no run volume, and its pod b did not tell: could not read the run folder: the cluster answered 500"
+        "the run has no run volume, and its pod b failed: could not read the run folder: the cluster answered 500"
     )
 
 

@@ -1,0 +1,84 @@
+"""What the JobSet and the pods of a run tell of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from spotmpi.plan import manifests
+from spotmpi.plan.pods import CONTAINER
+from spotmpi.runs.reader import RunState
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a follower has to know of a run."""
+
+    run: str
+    nodes: int
+    output_on_every_node: bool  # otherwise node 0 prints for all
+    submitted: float  # Unix seconds
+    start_limit: float  # seconds
+    max_failures: int  # that another attempt may follow
+
+
+def run_info(jobset: Object) -> RunInfo:
+    """The `RunInfo` of a run's JobSet."""
+    spec = manifests.spec_of(jobset)
+    name, submitted = jobset["metadata"]["name"], submission_time(jobset)
+    return RunInfo(name, spec.nodes, spec.launcher != "mpirun", submitted, spec.limits.start, spec.limits.failures)
+
+
+def submission_time(jobset: Object) -> float:
+    """When a run was submitted, Unix seconds by the API server's clock, which has whole ones."""
+    return unix_time(jobset["metadata"]["creationTimestamp"])
+
+
+def unix_time(moment: str | datetime) -> float:
+    """Unix seconds of a moment as Kubernetes or its client writes it."""
+    return (moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)).timestamp()
+
+
+def add_restart_counts(state: RunState, jobset: Object, earlier: int, waiting: bool) -> RunState:
+    """*state* with the attempts that only the JobSet's counters show; the agents' own counts are never lowered.
+
+    *earlier* attempts belong to submissions before this JobSet, whose status counts how often it has restarted the gang
+    (``restarts``) and how many of these count as failures (``restartsCountTowardsMax``). While the gang is *waiting*,
+    no attempt runs.
+    """
+    status = jobset.get("status") or {}
+    restarts, failed = status.get("restarts") or 0, status.get("restartsCountTowardsMax") or 0
+    missing = max(restarts - state.failures - state.interruptions, 0)
+    failures = min(max(failed - state.failures, 0), missing)
+    return replace(
+        state,
+        attempt=max(state.attempt, earlier + restarts + (0 if waiting or not restarts else 1)),
+        failures=state.failures + failures,
+        interruptions=state.interruptions + missing - failures,
+    )
+
+
+def image_reference(pod: Object) -> str | None:
+    """The image of the ranks as their kubelet names it: by digest where it was pulled from a registry."""
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    image = next((str(each.get("imageID") or "") for each in statuses if each["name"] == CONTAINER), "")
+    return image.removeprefix("docker-pullable://") or None
+
+
+def node_index(pod: Object) -> int:
+    """The index of a pod's node."""
+    return int(pod["metadata"].get("labels", {}).get(manifests.LABEL_INDEX, 0))
+
+
+def pod_name(pod: Object) -> str:
+    """The name of a pod."""
+    return str(pod["metadata"]["name"])
+
+
+def pod_phase(pod: Object) -> str:
+    """The phase of a pod, such as Running."""
+    return str(pod.get("status", {}).get("phase"))

@@ -1,4 +1,4 @@
-"""The environment of one stack: read settings, make the parts, export what jobs need."""
+"""The environment of one stack: read the settings, declare the resources, export what jobs need."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What GPU and EFA nodes need to offer their devices to pods, and GPU metrics."""
+"""Device plugins for GPUs and EFA, and GPU metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pulumi
 
 from infra import names
 from infra.charts import ON_GPU_NODES, TOLERATE_GPU, Installation, image_values, release
-from infra.inside import Inside
+from infra.kubernetes_component import KubernetesComponent
 from infra.sources import Chart
 
 _NAMESPACE = "kube-system"
@@ -16,7 +16,7 @@ _NAMESPACE = "kube-system"
 
 @dataclass(frozen=True)
 class AcceleratorArgs:
-    """What there is: groups with GPUs, instance types with EFA, whether GPU metrics are wanted."""
+    """Whether groups have GPUs, the instance types with EFA, and whether to export GPU metrics."""
 
     gpus: bool
     efa_types: Sequence[str]
@@ -27,22 +27,22 @@ class AcceleratorArgs:
 def installations(args: AcceleratorArgs) -> list[Installation]:
     """The charts that the environment's nodes need; none without GPUs and EFA."""
     on_gpus: dict[str, Any] = {"nodeSelector": dict(ON_GPU_NODES), "tolerations": [TOLERATE_GPU]}
-    wanted: list[tuple[str, dict[str, Any]]] = []
+    charts: list[tuple[str, dict[str, Any]]] = []
     if args.gpus:
-        wanted.append(("nvidia-device-plugin", {**on_gpus, "image": image_values(args.charts["nvidia-device-plugin"])}))
+        charts.append(("nvidia-device-plugin", {**on_gpus, "image": image_values(args.charts["nvidia-device-plugin"])}))
     if args.gpus and args.dcgm:
-        wanted.append(("dcgm-exporter", {**on_gpus, "serviceMonitor": {"enabled": False}}))
+        charts.append(("dcgm-exporter", {**on_gpus, "serviceMonitor": {"enabled": False}}))
     if args.efa_types:
         tolerate_work = {**TOLERATE_GPU, "key": names.TAINT_WORK}
         types = {"keys": ["node.kubernetes.io/instance-type"], "values": list(args.efa_types)}
-        wanted.append(
+        charts.append(
             ("efa-device-plugin", {"tolerations": [TOLERATE_GPU, tolerate_work], "supportedInstanceLabels": types})
         )
-    return [Installation(name, args.charts[name], _NAMESPACE, values) for name, values in wanted]
+    return [Installation(name, args.charts[name], _NAMESPACE, values) for name, values in charts]
 
 
-class Accelerators(Inside):
-    """Device plugins for what the environment's nodes have, and GPU metrics where wanted."""
+class Accelerators(KubernetesComponent):
+    """Device plugins for the devices of the environment's nodes, and GPU metrics if enabled."""
 
     def __init__(self, name: str, args: AcceleratorArgs, opts: pulumi.ResourceOptions):
         super().__init__("Accelerators", name, opts)

@@ -1,4 +1,4 @@
-"""The namespace of the runs: what may run there, who may use it, and what it may talk to."""
+"""The namespace of the runs: its pod security, its users and its network policies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ import pulumi
 from pulumi_kubernetes import core, meta, networking, rbac
 
 from infra import names
-from infra.inside import Inside
+from infra.kubernetes_component import KubernetesComponent
 
 _READ = ("get", "list", "watch")
-# Link-local addresses hold the machine's metadata and credentials.
-_NOT_OUTSIDE = "169.254.0.0/16"
+# Link-local addresses serve the machine's metadata and credentials.
+_LINK_LOCAL = "169.254.0.0/16"
 _AUTOSCALER_STATUS = rbac.v1.PolicyRuleArgs(
     api_groups=[""], resources=["configmaps"], resource_names=["cluster-autoscaler-status"], verbs=["get"]
 )
-# A rule cannot tell events by what they are about; but `default`, where those about nodes are, never holds runs.
+# A rule cannot select events by their object; but `default`, which has those about nodes, never holds runs.
 _EVENTS = rbac.v1.PolicyRuleArgs(api_groups=[""], resources=["events"], verbs=["list"])
 
 
@@ -29,10 +29,10 @@ class AccessArgs:
 
 
 def run_rules(queueing: bool) -> list[rbac.v1.PolicyRuleArgs]:
-    """What the CLI's users may do in the namespace: what the CLI asks in their name, and nothing else.
+    """What the CLI's users may do in the namespace: the calls of the CLI, and nothing else.
 
-    They make Secrets and neither read nor change any: what a run owns goes with it. docs/sharing.md says what users can
-    do to each other all the same.
+    They create Secrets and neither read nor change any; a run's own are deleted with it. docs/sharing.md says what
+    users can still do to each other.
     """
     rules: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ("jobset.x-k8s.io", ("jobsets",), ("create", "delete", "get", "list", "patch", "watch")),
@@ -55,22 +55,22 @@ def run_rules(queueing: bool) -> list[rbac.v1.PolicyRuleArgs]:
     ]
 
 
-class Access(Inside):
-    """A namespace under the restricted Pod Security Standard that denies all traffic but DNS; gives `namespace`."""
+class Access(KubernetesComponent):
+    """A namespace under the restricted Pod Security Standard that denies all traffic but DNS; provides `namespace`."""
 
     def __init__(self, name: str, args: AccessArgs, opts: pulumi.ResourceOptions):
         super().__init__("Access", name, opts)
         self._name = name
         levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
-        made = core.v1.Namespace(
+        namespace = core.v1.Namespace(
             name, metadata=meta.v1.ObjectMetaArgs(name=args.namespace, labels=levels), opts=self.child()
         )
-        self.namespace: pulumi.Output[str] = made.metadata.apply(lambda metadata: str(metadata.name))
+        self.namespace: pulumi.Output[str] = namespace.metadata.apply(lambda metadata: str(metadata.name))
         core.v1.ServiceAccount(
             name,
             metadata=self._meta(names.SERVICE_ACCOUNT),
             automount_service_account_token=False,
-            opts=self.child(made),
+            opts=self.child(namespace),
         )
         self._policy("deny-all", ["Ingress", "Egress"], [])
         self._policy("allow-dns", ["Egress"], [self._dns()])
@@ -106,14 +106,14 @@ class Access(Inside):
         )
 
     def _https(self) -> networking.v1.NetworkPolicyEgressRuleArgs:
-        outside = networking.v1.IPBlockArgs(cidr="0.0.0.0/0", except_=[_NOT_OUTSIDE])
+        outside = networking.v1.IPBlockArgs(cidr="0.0.0.0/0", except_=[_LINK_LOCAL])
         return networking.v1.NetworkPolicyEgressRuleArgs(
             to=[networking.v1.NetworkPolicyPeerArgs(ip_block=outside)],
             ports=[networking.v1.NetworkPolicyPortArgs(protocol="TCP", port=443)],
         )
 
     def _users(self, args: AccessArgs) -> None:
-        """What a run takes in the namespace; nodes, their events and the autoscaler's status: why a run waits."""
+        """Rights in the namespace, and to read why a run waits: nodes, their events, the autoscaler's status."""
         group = rbac.v1.SubjectArgs(kind="Group", name=names.USERS_GROUP, api_group="rbac.authorization.k8s.io")
         role = rbac.v1.Role(
             f"{self._name}-users",
@@ -128,7 +128,7 @@ class Access(Inside):
             subjects=[group],
             opts=self.child(role),
         )
-        reading = rbac.v1.ClusterRole(
+        cluster_role = rbac.v1.ClusterRole(
             f"{self._name}-users",
             metadata=meta.v1.ObjectMetaArgs(name="spotmpi-users"),
             rules=[
@@ -147,18 +147,18 @@ class Access(Inside):
             metadata=meta.v1.ObjectMetaArgs(name="spotmpi-users"),
             role_ref=_role_ref("ClusterRole", "spotmpi-users"),
             subjects=[group],
-            opts=self.child(reading),
+            opts=self.child(cluster_role),
         )
-        self._looking(group, "autoscaler-status", "kube-system", _AUTOSCALER_STATUS)
-        self._looking(group, "node-events", "default", _EVENTS)
+        self._read_rights(group, "autoscaler-status", "kube-system", _AUTOSCALER_STATUS)
+        self._read_rights(group, "node-events", "default", _EVENTS)
 
-    def _looking(self, group: rbac.v1.SubjectArgs, what: str, namespace: str, rule: rbac.v1.PolicyRuleArgs) -> None:
-        """One thing that tells why a run waits, which lives in a namespace that is not of the runs."""
-        place = meta.v1.ObjectMetaArgs(name=f"spotmpi-{what}", namespace=namespace)
-        role = rbac.v1.Role(f"{self._name}-{what}", metadata=place, rules=[rule], opts=self.child())
+    def _read_rights(self, group: rbac.v1.SubjectArgs, what: str, namespace: str, rule: rbac.v1.PolicyRuleArgs) -> None:
+        """The right to read one reason why runs wait, in a namespace other than the runs' own."""
+        metadata = meta.v1.ObjectMetaArgs(name=f"spotmpi-{what}", namespace=namespace)
+        role = rbac.v1.Role(f"{self._name}-{what}", metadata=metadata, rules=[rule], opts=self.child())
         rbac.v1.RoleBinding(
             f"{self._name}-{what}",
-            metadata=place,
+            metadata=metadata,
             role_ref=_role_ref("Role", f"spotmpi-{what}"),
             subjects=[group],
             opts=self.child(role),

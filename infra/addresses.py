@@ -1,14 +1,14 @@
-"""Subnet arithmetic: which part of the VPC each subnet gets, and how many nodes fit into it."""
+"""Subnet arithmetic: the address range of each subnet, and how many nodes fit into it."""
 
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-# AWS keeps the first four addresses and the last one of every subnet.
+# AWS reserves the first four addresses and the last one of every subnet.
 _RESERVED = 5
-# One for the node itself, eight that the CNI keeps ready for pods, one warm spare (cluster.py sets those numbers).
+# One for the node itself, eight that the CNI keeps warm for pods, one spare (cluster.py sets these numbers).
 WARM_POD_ADDRESSES = 8
 ADDRESSES_PER_NODE = 1 + WARM_POD_ADDRESSES + 1
-# EKS puts its own network interfaces into each subnet it is given and asks for at least this many addresses there.
+# EKS puts its own network interfaces into each subnet of a cluster and needs at least this many addresses there.
 _CONTROL_PLANE = 16
 SMALLEST_VPC = 24
 LARGEST_VPC = 16
@@ -16,7 +16,7 @@ LARGEST_VPC = 16
 
 @dataclass(frozen=True)
 class SubnetPlan:
-    """The four parts of a VPC: `nodes` holds every node, `second` serves EKS's demand for a second zone."""
+    """The subnets of a VPC: `nodes` for all nodes, `second` in the second zone that EKS needs, `gateway` for NAT."""
 
     nodes: IPv4Network
     second: IPv4Network

@@ -1,4 +1,4 @@
-"""Cluster Autoscaler: machines come when jobs wait for them, and go when nothing runs."""
+"""Cluster Autoscaler: adds nodes while jobs wait for them, and removes idle ones."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from pulumi_aws import eks, iam
 
 from infra import policies
 from infra.charts import ON_SYSTEM_NODES, Installation, image_values, release
-from infra.inside import Inside
+from infra.kubernetes_component import KubernetesComponent
 from infra.sources import Chart
 
 _NAMESPACE = "kube-system"
@@ -19,7 +19,7 @@ _ACCOUNT = "cluster-autoscaler"
 
 @dataclass(frozen=True)
 class AutoscalerArgs:
-    """The cluster, and its node groups in the order in which they are tried."""
+    """The cluster, and its node groups in the order of preference."""
 
     cluster_name: pulumi.Input[str]
     environment: str
@@ -30,10 +30,10 @@ class AutoscalerArgs:
 
 
 def priorities(environment: str, groups: Sequence[str]) -> str:
-    """The priority expander's table: EKS names a group's Auto Scaling group after it, the first group counts most."""
+    """The priority expander's table, by patterns of EKS's Auto Scaling group names; the first is preferred."""
     lines = [
-        f"{100 - place}:\n  - ^eks-{environment}-{group}(-[0-9]+)?-[0-9a-f]{{7}}-.*"
-        for place, group in enumerate(groups)
+        f"{100 - index}:\n  - ^eks-{environment}-{group}(-[0-9]+)?-[0-9a-f]{{7}}-.*"
+        for index, group in enumerate(groups)
     ]
     return "\n".join(lines) + "\n"
 
@@ -63,23 +63,23 @@ def values(args: AutoscalerArgs) -> dict[str, Any]:
     }
 
 
-class Autoscaler(Inside):
+class Autoscaler(KubernetesComponent):
     """The autoscaler with a role that resizes this cluster's groups only."""
 
     def __init__(self, name: str, args: AutoscalerArgs, opts: pulumi.ResourceOptions):
         super().__init__("Autoscaler", name, opts)
-        outside = pulumi.ResourceOptions(parent=self)
+        aws_options = pulumi.ResourceOptions(parent=self)
         role = iam.Role(
             f"{name}-autoscaler",
             assume_role_policy=json.dumps(policies.trust_pod_identity()),
             tags=dict(args.tags),
-            opts=outside,
+            opts=aws_options,
         )
         policy = iam.RolePolicy(
             f"{name}-autoscaler",
             role=role.name,
             policy=json.dumps(policies.cluster_autoscaler(args.environment)),
-            opts=outside,
+            opts=aws_options,
         )
         identity = eks.PodIdentityAssociation(
             f"{name}-autoscaler",
@@ -88,9 +88,9 @@ class Autoscaler(Inside):
             service_account=_ACCOUNT,
             role_arn=role.arn,
             tags=dict(args.tags),
-            opts=outside,
+            opts=aws_options,
         )
-        # A pod gets the role only if the association is there before it starts.
+        # A pod gets the role only if the association exists before it starts.
         installation = Installation(_ACCOUNT, args.chart, _NAMESPACE, values(args))
         release(name, installation, self.child(policy, identity))
         self.register_outputs({})

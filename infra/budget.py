@@ -11,7 +11,7 @@ _AT_PERCENT = 80.0
 
 
 class BudgetAlarm(pulumi.ComponentResource):
-    """A mail when most of the month's money is spent, and when all of it is forecast; counts tagged costs only."""
+    """A mail at 80 % of the month's budget, and when the forecast exceeds all of it; counts tagged costs only."""
 
     def __init__(self, name: str, budget: Budget, tags: Mapping[str, str], opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:budget:BudgetAlarm", name, None, opts)

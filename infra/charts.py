@@ -17,7 +17,7 @@ TOLERATE_GPU = {"key": names.TAINT_GPU, "operator": "Exists", "effect": "NoSched
 
 @dataclass(frozen=True)
 class Installation:
-    """A chart with its values, the name of its release and the namespace that it goes into."""
+    """A chart with its values, the name of its release and its namespace."""
 
     release: str
     chart: Chart
@@ -26,7 +26,7 @@ class Installation:
 
 
 def release(environment: str, installation: Installation, opts: pulumi.ResourceOptions) -> helm.Release:
-    """A release that waits for its pods and goes back when they don't come up."""
+    """A release that waits for its pods, and is rolled back when they don't become ready."""
     chart = installation.chart
     return helm.Release(
         f"{environment}-{installation.release}",

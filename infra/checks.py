@@ -1,44 +1,44 @@
-"""Checks across settings: what can't be built, or would surprise whoever builds it."""
+"""Checks that involve several settings or AWS limits: what can't be built, and what needs a warning."""
 
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 
 from infra import addresses, names
-from infra.instance_types import InstanceType, known
-from infra.kubernetes_versions import KUBELET_SKEW, STANDARD_SUPPORT_ENDS, minor, of_nodes
-from infra.problems import Problem
+from infra.errors import Problem
+from infra.instance_types import InstanceType, catalog
+from infra.kubernetes_versions import KUBELET_SKEW, STANDARD_SUPPORT_ENDS, minor, node_version
 from infra.quotas import units
 from infra.settings import Group, Settings
 from infra.sources import CHARTS, Chart
 
 # EKS quota, not adjustable: address ranges of the public endpoint.
-ACCESS_RANGES = 40
-# AWS takes 50 tags; two are ours, one is a name, one tells of on-demand GPUs, the rest is room for EKS's own.
-OWN_TAGS = 40
-TAKEN_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "jobset-system", "kueue-system")
+MAX_ACCESS_RANGES = 40
+# AWS allows 50 tags; two are ours, one is a name, one marks on-demand GPUs, the rest is room for EKS's own.
+MAX_TAGS = 40
+RESERVED_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "jobset-system", "kueue-system")
 _GPU_AMI = "P3 and newer, G4dn and newer"
 
 
-def problems_of(settings: Settings) -> list[Problem]:
-    """Every problem of settings that are well formed one by one."""
-    found = [*_zones(settings), *_names(settings), *_tags(settings), *_storage(settings), *_sources(settings)]
+def find_problems(settings: Settings) -> list[Problem]:
+    """Every problem of settings that are individually valid."""
+    problems = [*_zones(settings), *_names(settings), *_tags(settings), *_storage(settings), *_sources(settings)]
     if settings.kind == "compute":
-        found += [*_access(settings), *_network(settings), *_cluster(settings)]
-        found += [*_groups(settings), *_room(settings), *_queues(settings)]
-    return found
+        problems += [*_access(settings), *_network(settings), *_cluster(settings)]
+        problems += [*_groups(settings), *_capacity(settings), *_queues(settings)]
+    return problems
 
 
 def _zones(settings: Settings) -> Iterator[Problem]:
     for key, zone in (("zone", settings.zone), ("second_zone", settings.other_zone)):
         if zone[:-1] != settings.region or not zone[-1:].isalpha():
-            remedy = f"name a zone of region {settings.region}, for example {settings.region}a, or change aws:region"
+            remedy = f"use a zone of region {settings.region}, for example {settings.region}a, or change aws:region"
             yield Problem(f"spotmpi:{key}", zone, remedy)
     if settings.second_zone == settings.zone:
-        yield Problem("spotmpi:second_zone", settings.second_zone, "name another zone than `zone`: EKS asks for two")
+        yield Problem("spotmpi:second_zone", settings.second_zone, "use a zone other than `zone`: EKS needs two")
 
 
 def _names(settings: Settings) -> Iterator[Problem]:
-    for name, limit, what in names.too_long(settings):
+    for name, limit, what in names.overlong_names(settings):
         remedy = f"shorten the stack or group name by {len(name) - limit}: {what} {name!r} may have {limit} characters"
         yield Problem("stack", settings.stack, remedy)
     if not names.is_label(settings.name):
@@ -46,59 +46,77 @@ def _names(settings: Settings) -> Iterator[Problem]:
 
 
 def _access(settings: Settings) -> Iterator[Problem]:
-    own = "pulumi config set --path 'access[0]' \"$(curl -s https://checkip.amazonaws.com)/32\""
+    example = "pulumi config set --path 'access[0]' \"$(curl -s https://checkip.amazonaws.com)/32\""
     if not settings.access:
-        yield Problem("spotmpi:access", [], f"say who may reach the Kubernetes API: {own}")
-    if len(settings.access) > ACCESS_RANGES:
-        yield Problem("spotmpi:access", len(settings.access), f"join ranges: EKS takes {ACCESS_RANGES} at most")
+        yield Problem("spotmpi:access", [], f"list the addresses that may reach the Kubernetes API: {example}")
+    if len(settings.access) > MAX_ACCESS_RANGES:
+        yield Problem("spotmpi:access", len(settings.access), f"merge ranges: EKS allows at most {MAX_ACCESS_RANGES}")
     for index, cidr in enumerate(settings.access):
         network = _network_of(cidr)
         if network is None:
-            yield Problem(f"spotmpi:access.{index}", cidr, "write it as the first address of a range: 198.51.100.0/24")
+            yield Problem(
+                f"spotmpi:access.{index}", cidr, "write the first address of a range, such as 198.51.100.0/24"
+            )
         elif network.prefixlen < 8:
-            yield Problem(f"spotmpi:access.{index}", cidr, f"name your own addresses, not half the world: {own}")
+            yield Problem(f"spotmpi:access.{index}", cidr, f"too wide; list your own addresses: {example}")
 
 
 def _cluster(settings: Settings) -> Iterator[Problem]:
     yield from _versions(settings)
-    if settings.namespace in TAKEN_NAMESPACES:
-        yield Problem("spotmpi:namespace", settings.namespace, "choose one of the runs' own, for example training")
-    listed = [("admins", arn) for arn in settings.cluster.admins] + [("users", arn) for arn in settings.cluster.users]
-    for index, (key, arn) in enumerate(listed):
-        if arn in [other for _, other in listed[:index]]:
+    if settings.namespace in RESERVED_NAMESPACES:
+        yield Problem(
+            "spotmpi:namespace",
+            settings.namespace,
+            "reserved; use another name, for example training",
+        )
+    principals = [("admins", arn) for arn in settings.cluster.admins] + [
+        ("users", arn) for arn in settings.cluster.users
+    ]
+    for index, (key, arn) in enumerate(principals):
+        if arn in [other for _, other in principals[:index]]:
             yield Problem(
-                f"spotmpi:cluster.{key}", arn, "remove one of them: EKS gives a role or user one access entry"
+                f"spotmpi:cluster.{key}",
+                arn,
+                "listed twice, remove one: EKS allows one access entry per role or user",
             )
     for index, image in enumerate(settings.images):
         if image in settings.images[:index]:
-            yield Problem(f"spotmpi:images.{index}", image, "remove it: it stands there already")
+            yield Problem(f"spotmpi:images.{index}", image, "listed twice, remove one")
 
 
 def _versions(settings: Settings) -> Iterator[Problem]:
     version = settings.cluster.version
     if version not in STANDARD_SUPPORT_ENDS:
-        remedy = f"use one of {', '.join(STANDARD_SUPPORT_ENDS)}; infra/kubernetes_versions.py lists what is known"
+        remedy = f"use one of {', '.join(STANDARD_SUPPORT_ENDS)}; infra/kubernetes_versions.py lists the supported ones"
         yield Problem("spotmpi:cluster.version", version, remedy)
         return
     releases = {f"groups.{index}": group.ami_release for index, group in enumerate(settings.groups)}
-    for place, release in {"cluster.system": settings.cluster.system.ami_release, **releases}.items():
-        behind = minor(version) - minor(of_nodes(release, version))
+    for section, release in {"cluster.system": settings.cluster.system.ami_release, **releases}.items():
+        behind = minor(version) - minor(node_version(release, version))
         if behind < 0:
             remedy = f"nodes can't be newer than the control plane, {version}: `spotmpi upgrade` raises both in order"
-            yield Problem(f"spotmpi:{place}.ami_release", release, remedy)
+            yield Problem(f"spotmpi:{section}.ami_release", release, remedy)
         elif behind > KUBELET_SKEW:
-            remedy = f"use a release of 1.{minor(version) - KUBELET_SKEW} or newer: the control plane has {version}"
-            yield Problem(f"spotmpi:{place}.ami_release", release, remedy)
+            remedy = f"use a release of 1.{minor(version) - KUBELET_SKEW} or newer: the control plane runs {version}"
+            yield Problem(f"spotmpi:{section}.ami_release", release, remedy)
 
 
 def _tags(settings: Settings) -> Iterator[Problem]:
     for key, value in settings.tags.items():
         if key.startswith(("aws:", f"{settings.project}:")) or not 1 <= len(key) <= 128:
-            yield Problem(f"spotmpi:tags.{key}", value, "choose a key of 1 to 128 characters without aws: or spotmpi:")
+            yield Problem(
+                f"spotmpi:tags.{key}",
+                value,
+                "use a key of 1 to 128 characters without aws: or spotmpi:",
+            )
         if len(value) > 256:
-            yield Problem(f"spotmpi:tags.{key}", value, f"shorten it by {len(value) - 256}: a tag holds 256 characters")
-    if len(settings.tags) > OWN_TAGS:
-        yield Problem("spotmpi:tags", len(settings.tags), f"keep it to {OWN_TAGS}: AWS takes 50, and some are ours")
+            yield Problem(
+                f"spotmpi:tags.{key}",
+                value,
+                f"shorten it by {len(value) - 256}: 256 characters are allowed",
+            )
+    if len(settings.tags) > MAX_TAGS:
+        yield Problem("spotmpi:tags", len(settings.tags), f"use at most {MAX_TAGS}: AWS allows 50, some are ours")
 
 
 def _network_of(cidr: str) -> IPv4Network | None:
@@ -112,67 +130,69 @@ def _network(settings: Settings) -> Iterator[Problem]:
     cidr = settings.network.cidr
     network = _network_of(cidr)
     if network is None or not addresses.LARGEST_VPC <= network.prefixlen <= addresses.SMALLEST_VPC:
-        yield Problem("spotmpi:network.cidr", cidr, "name a range of prefix 16 to 24, for example 10.0.0.0/16")
+        yield Problem("spotmpi:network.cidr", cidr, "use a range with a prefix of 16 to 24, for example 10.0.0.0/16")
     elif not network.is_private:
         yield Problem("spotmpi:network.cidr", cidr, "use private addresses, for example 10.0.0.0/16")
 
 
-def _room(settings: Settings) -> Iterator[Problem]:
-    """Subnet addresses against all nodes that there may be at once, and EKS's quotas."""
+def _capacity(settings: Settings) -> Iterator[Problem]:
+    """Whether subnet addresses and EKS's quotas suffice for the most nodes that can run at once."""
     nodes = sum(group.max for group in settings.groups) + settings.cluster.system.nodes
     network = _network_of(settings.network.cidr)
     if network is not None and addresses.LARGEST_VPC <= network.prefixlen <= addresses.SMALLEST_VPC:
         fit = addresses.nodes_that_fit(addresses.plan(settings.network.cidr).nodes)
         if nodes > fit:
             prefix = addresses.prefix_for(nodes)
-            remedy = f"{nodes} nodes take {addresses.ADDRESSES_PER_NODE} addresses each and {fit} fit: "
-            remedy += f"use a /{prefix} in a new stack" if prefix else "lower the groups' max; no VPC is larger"
+            remedy = f"room for {fit} of {nodes} nodes with {addresses.ADDRESSES_PER_NODE} addresses each: "
+            remedy += f"use a /{prefix} in a new stack" if prefix else "lower the max of the groups; no VPC is larger"
             yield Problem("spotmpi:network.cidr", settings.network.cidr, remedy)
-    pieces = 1 + sum(len(names.pieces(group)) for group in settings.groups)
+    eks_groups = 1 + sum(len(names.eks_groups(group)) for group in settings.groups)
     quota = settings.cluster.max_node_groups
-    if pieces > quota:
-        remedy = f"keep it to {quota} EKS node groups with the system group (each holds {names.NODES_PER_PIECE} nodes):"
-        remedy += " fewer groups, a lower max, a second stack, or a higher quota and cluster.max_node_groups"
-        yield Problem("spotmpi:groups", pieces, remedy)
+    if eks_groups > quota:
+        remedy = (
+            f"EKS allows {quota} node groups, the system group included, of {names.NODES_PER_EKS_GROUP} nodes each:"
+        )
+        remedy += " use fewer groups, a lower max or a second stack, or raise the quota and cluster.max_node_groups"
+        yield Problem("spotmpi:groups", eks_groups, remedy)
 
 
 def _groups(settings: Settings) -> Iterator[Problem]:
     if not settings.groups:
-        yield Problem("spotmpi:groups", [], "name at least one group with name, type and max")
+        yield Problem("spotmpi:groups", [], "define at least one group with name, type and max")
     seen: set[str] = {"system"}
     for index, group in enumerate(settings.groups):
         key = f"spotmpi:groups.{index}"
-        if seen & set(names.pieces(group)):
-            yield Problem(f"{key}.name", group.name, "choose a name that no other group has (`system` is taken)")
-        seen |= set(names.pieces(group))
+        if seen & set(names.eks_groups(group)):
+            yield Problem(f"{key}.name", group.name, "use a name that no other group has (`system` is reserved)")
+        seen |= set(names.eks_groups(group))
         if group.min > group.max:
-            yield Problem(f"{key}.min", group.min, f"make it at most max, which is {group.max}")
+            yield Problem(f"{key}.min", group.min, f"use at most max, which is {group.max}")
         yield from _type(f"{key}.type", group.type)
-        if (kind := known().get(group.type)) is not None:
+        if (kind := catalog().get(group.type)) is not None:
             yield from _features(key, group, kind, settings)
     yield from _type("spotmpi:cluster.system.type", settings.cluster.system.type, gpus=False)
 
 
 def _type(key: str, name: str, gpus: bool = True) -> Iterator[Problem]:
-    kind = known().get(name)
+    kind = catalog().get(name)
     if kind is None:
         family = name.split(".")[0]
-        near = sorted(other for other in known() if other.split(".")[0] == family)
-        remedy = f"use one of {', '.join(near)}" if near else "use a type of infra/instance_types.json"
+        similar = sorted(other for other in catalog() if other.split(".")[0] == family)
+        remedy = f"use one of {', '.join(similar)}" if similar else "use a type of infra/instance_types.json"
         yield Problem(key, name, f"{remedy}, or add it there with scripts/instance-types")
     elif kind.gpus and not gpus:
-        yield Problem(key, name, "use a type without GPUs: system pods never need one")
+        yield Problem(key, name, "use a type without GPUs: system pods need none")
     elif kind.gpus and not kind.gpu_ami:
-        remedy = f"no current EKS GPU image supports {kind.gpu_model}: choose {_GPU_AMI}, for example g4dn.xlarge"
+        remedy = f"no current EKS GPU image supports {kind.gpu_model}: use {_GPU_AMI}, for example g4dn.xlarge"
         yield Problem(key, name, remedy)
 
 
 def _features(key: str, group: Group, kind: InstanceType, settings: Settings) -> Iterator[Problem]:
     if group.placement_group and not kind.cluster_placement:
-        remedy = f"set it to false: {group.type} can't join a cluster placement group"
+        remedy = f"set it to false: {group.type} does not support cluster placement groups"
         yield Problem(f"{key}.placement_group", True, remedy)
     if group.market == "on-demand" and kind.gpus and not settings.accelerators.on_demand:
-        remedy = "set it to spot, or say so a second time with accelerators.on_demand: true"
+        remedy = "set it to spot, or confirm with accelerators.on_demand: true"
         yield Problem(f"{key}.market", group.market, remedy)
     if group.efa and not kind.efa_interfaces:
         yield Problem(f"{key}.efa", True, f"set it to false: {group.type} has no Elastic Fabric Adapter")
@@ -181,23 +201,19 @@ def _features(key: str, group: Group, kind: InstanceType, settings: Settings) ->
         yield Problem(f"{key}.efa", True, remedy)
 
 
-def warnings_of(settings: Settings) -> list[str]:
-    """What can be built, but may not give what somebody expects of it."""
-    lacking = "NCCL uses it only where the image has libfabric and aws-ofi-nccl; chainermn and pytorch of spotmpi have"
-    return [
-        f"spotmpi:groups: {group.name} has efa: true: {lacking} neither, and stay on TCP"
-        for group in settings.groups
-        if group.efa
-    ]
+def find_warnings(settings: Settings) -> list[str]:
+    """Warnings about settings that can be built, but may not have the expected effect."""
+    reason = "NCCL uses it only with libfabric and aws-ofi-nccl in the image; chainermn and pytorch use TCP"
+    return [f"spotmpi:groups: {group.name} has efa: true: {reason}" for group in settings.groups if group.efa]
 
 
 def _storage(settings: Settings) -> Iterator[Problem]:
     storage = settings.storage
     if (storage.file_system_id is None) != (storage.access_point_id is None):
-        given = storage.file_system_id or storage.access_point_id
-        yield Problem("spotmpi:storage", given, "set both file_system_id and access_point_id, or neither")
+        value = storage.file_system_id or storage.access_point_id
+        yield Problem("spotmpi:storage", value, "set both file_system_id and access_point_id, or neither")
     if settings.kind == "data" and storage.file_system_id:
-        yield Problem("spotmpi:storage.file_system_id", storage.file_system_id, "remove it: this stack makes it")
+        yield Problem("spotmpi:storage.file_system_id", storage.file_system_id, "remove it: this stack creates one")
 
 
 def _sources(settings: Settings) -> Iterator[Problem]:
@@ -210,20 +226,20 @@ def _sources(settings: Settings) -> Iterator[Problem]:
 
 
 def _units(settings: Settings) -> int:
-    return units([group for group in settings.groups if group.type in known()])
+    return units([group for group in settings.groups if group.type in catalog()])
 
 
 def _queues(settings: Settings) -> Iterator[Problem]:
     queueing = settings.queueing
     if queueing.enabled and not queueing.teams:
-        yield Problem("spotmpi:queueing.teams", [], "name at least one team with its number of GPUs")
+        yield Problem("spotmpi:queueing.teams", [], "define at least one team with its number of GPUs")
     if queueing.teams and not queueing.enabled:
         yield Problem("spotmpi:queueing.enabled", False, "set it to true, or remove the teams")
-    wanted, there = sum(team.gpus for team in queueing.teams), _units(settings)
-    if wanted > there:
-        remedy = f"share out at most the {there} that there can be, else jobs are let in that never find room"
-        yield Problem("spotmpi:queueing.teams", wanted, remedy)
+    assigned, available = sum(team.gpus for team in queueing.teams), _units(settings)
+    if assigned > available:
+        remedy = f"assign at most {available} in total, the most that can run, or Kueue admits jobs that never fit"
+        yield Problem("spotmpi:queueing.teams", assigned, remedy)
     team_names = [team.name for team in queueing.teams]
     for index, name in enumerate(team_names):
         if name in team_names[:index]:
-            yield Problem(f"spotmpi:queueing.teams.{index}.name", name, "choose a name that no other team has")
+            yield Problem(f"spotmpi:queueing.teams.{index}.name", name, "use a name that no other team has")

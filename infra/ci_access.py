@@ -1,4 +1,4 @@
-"""Roles that GitHub workflows take by OIDC: one reads, one builds, one destroys; and what bounds those they make."""
+"""Roles that GitHub workflows assume by OIDC: to read, build and destroy; and the boundary of the roles they create."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from infra.settings import Ci
 _ISSUER = "token.actions.githubusercontent.com"
 # What `spotmpi doctor --iam` prints for each role; tests/infra/test_rights.py writes the file.
 _RIGHTS = Path(__file__).with_name("ci_rights.json")
-# CI may change roles that are named spotmpi-*: never its own.
+# CI may change roles that are named spotmpi-*, so its own have another prefix.
 _PREFIX = "ci-"
 
 

@@ -19,7 +19,7 @@ _LOG_DAYS = 14
 _BEFORE_NODES: Mapping[str, Any] = {
     "vpc-cni": {
         "enableNetworkPolicy": "true",
-        # addresses.py counts on these numbers.
+        # addresses.py assumes these numbers.
         "env": {"MINIMUM_IP_TARGET": str(WARM_POD_ADDRESSES), "WARM_IP_TARGET": "1"},
     },
     "kube-proxy": None,
@@ -30,7 +30,7 @@ _ON_SYSTEM_NODES = {"nodeSelector": {names.LABEL_ROLE: "system"}}
 
 @dataclass(frozen=True)
 class ClusterArgs:
-    """What a control plane is made from; `subnet_ids` in two zones, `node_subnet_id` for the system nodes."""
+    """The inputs of a control plane: `subnet_ids` in two zones, `node_subnet_id` for the system nodes."""
 
     settings: ClusterSettings
     access: Sequence[str]
@@ -43,7 +43,7 @@ class ClusterArgs:
 class Cluster(pulumi.ComponentResource):
     """A cluster that is ready for pods.
 
-    Gives `name` (known early, waits for the control plane), `security_group_id` (which every node carries),
+    Provides `name` (known in a preview, waits for the control plane), `security_group_id` (which every node carries),
     `kubeconfig`, `node_role_arn`, and `control_plane` and `ready` as things to wait for.
     """
 
@@ -51,7 +51,7 @@ class Cluster(pulumi.ComponentResource):
         super().__init__("spotmpi:cluster:Cluster", name, None, opts)
         self._name, self._args, self._child = name, args, pulumi.ResourceOptions(parent=self)
         self.control_plane = self._control_plane()
-        # The literal name with the control plane behind it: known in a preview, and never used before the cluster is.
+        # The literal name, dependent on the control plane: known in a preview, and not used before the cluster exists.
         self.name: pulumi.Output[str] = self.control_plane.urn.apply(lambda _: name)
         self.security_group_id: pulumi.Output[str] = self.control_plane.cluster_security_group_id
         self.kubeconfig: pulumi.Output[str] = pulumi.Output[str].secret(self.control_plane.kubeconfig_json)
@@ -94,7 +94,7 @@ class Cluster(pulumi.ComponentResource):
         )
 
     def _log_group(self) -> cloudwatch.LogGroup:
-        """EKS would make it by itself, keep logs for ever, and leave it (and its bill) behind."""
+        """EKS would create it by itself, keep logs for ever, and leave it behind when the cluster is deleted."""
         return cloudwatch.LogGroup(
             f"{self._name}-control-plane",
             name=f"/aws/eks/{self._name}/cluster",
@@ -151,7 +151,7 @@ class Cluster(pulumi.ComponentResource):
             instance_types=[system.type],
             ami_type="AL2023_x86_64_STANDARD",
             capacity_type="ON_DEMAND",
-            version=kubernetes_versions.of_nodes(system.ami_release, self._args.settings.version),
+            version=kubernetes_versions.node_version(system.ami_release, self._args.settings.version),
             release_version=system.ami_release,
             launch_template=eks.NodeGroupLaunchTemplateArgs(id=template.id, version=template.latest_version.apply(str)),
             scaling_config=eks.NodeGroupScalingConfigArgs(

@@ -1,8 +1,8 @@
-"""What an environment costs while nothing runs, and what a GPU costs beside its own price."""
+"""What an environment costs while nothing runs, and the most that a GPU-hour costs, overhead included."""
 
 from collections.abc import Mapping
 
-from infra.instance_types import known
+from infra.instance_types import catalog
 from infra.settings import Settings
 
 SOURCE = (
@@ -48,15 +48,15 @@ def idle(settings: Settings) -> dict[str, float]:
 
 
 def gpu_hour_ceiling(settings: Settings) -> dict[str, float]:
-    """US dollars per GPU-hour (node-hour without GPUs) by group: all nodes at work, on demand, idle costs included."""
+    """US dollars per GPU-hour (node-hour without GPUs) by group: all nodes busy, on demand, idle costs included."""
     overhead = sum(idle(settings).values())
     address = 0 if settings.network.private else PUBLIC_ADDRESS
-    made = {}
+    ceilings = {}
     for group in settings.groups:
-        units = group.max * max(1, known()[group.type].gpus)
+        units = group.max * max(1, catalog()[group.type].gpus)
         node = MACHINES[group.type] + _disk(group.disk_gib) + address
-        made[group.name] = (group.max * node + overhead) / units
-    return made
+        ceilings[group.name] = (group.max * node + overhead) / units
+    return ceilings
 
 
 def _disk(gib: int) -> float:

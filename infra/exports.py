@@ -1,4 +1,4 @@
-"""What a stack exports: all that `jobs` needs to know of an environment, and nothing secret."""
+"""The outputs of a stack: all that `spotmpi` needs to know of an environment, and no secrets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,11 @@ import pulumi
 
 from infra import gpu_nodes, names
 from infra.ci_access import CiAccess
-from infra.instance_types import known
+from infra.instance_types import catalog
 from infra.settings import Group, Settings
 from infra.storage import FileSystemIds
 
-# jobs/spotmpi/core/environment.py reads this shape; a change that an older reader can't take raises the number.
+# jobs/spotmpi/core/environment.py reads this shape; a change that older readers can't handle raises the number.
 CONTRACT = 1
 
 
@@ -41,15 +41,15 @@ def environment(settings: Settings, repositories: Mapping[str, pulumi.Output[str
 
 
 def data(settings: Settings, storage: FileSystemIds) -> None:
-    """Export kept storage for the stack that uses it."""
+    """Export persistent storage for the stack that uses it."""
     pulumi.export("zone", settings.zone if settings.storage.one_zone else None)
     pulumi.export("file_system_id", storage.file_system_id)
     pulumi.export("access_point_id", storage.access_point_id)
 
 
 def node_group(group: Group) -> dict[str, Any]:
-    """A node group as jobs see it: what a node has, how many there may be, and how to get onto one."""
-    kind = known()[group.type]
+    """A node group for `spotmpi`: its machines, how many may run, and the labels and taint to schedule onto one."""
+    kind = catalog()[group.type]
     return {
         "name": group.name,
         "type": group.type,
@@ -67,6 +67,6 @@ def node_group(group: Group) -> dict[str, Any]:
     }
 
 
-def roles(made: CiAccess) -> None:
-    """Export the roles that workflows take, and the boundary of the roles that they make."""
-    pulumi.export("ci_roles", {**made.role_arns, "boundary": made.boundary_arn})
+def roles(access: CiAccess) -> None:
+    """Export the roles that workflows assume, and the boundary of the roles that they create."""
+    pulumi.export("ci_roles", {**access.role_arns, "boundary": access.boundary_arn})

@@ -9,7 +9,7 @@ from pulumi_aws import autoscaling, ec2, eks, vpc
 from infra import kubernetes_versions, names
 from infra.instance_types import InstanceType
 from infra.launch import Machine, launch_template
-from infra.node_replacement import keep_running_nodes
+from infra.node_replacement import protect_running_nodes
 from infra.scaling_groups import ScalingGroup
 from infra.settings import Group
 from infra.sizes import Sizes, size_tag
@@ -19,7 +19,7 @@ _TEMPLATE_TAG = "k8s.io/cluster-autoscaler/node-template"
 
 @dataclass(frozen=True)
 class Host:
-    """Where a group's nodes go: `after` has to exist before the first node can join."""
+    """The cluster and network of a group's nodes; `after` has to exist before the first node can join."""
 
     region: str
     cluster_name: pulumi.Input[str]
@@ -33,7 +33,7 @@ class Host:
 
 @dataclass(frozen=True)
 class NodeGroupArgs:
-    """A group as set, what its instance type has, and where it goes."""
+    """The settings of a group, its instance type, and its cluster and network."""
 
     group: Group
     kind: InstanceType
@@ -44,33 +44,33 @@ class NodeGroupArgs:
 def labels(group: Group, kind: InstanceType) -> dict[str, str]:
     """The labels of a group's nodes.
 
-    The autoscaler knows GPU nodes by the accelerator label, NVIDIA's charts know them by `nvidia.com/gpu.present`.
+    The autoscaler recognizes GPU nodes by the accelerator label, NVIDIA's charts by `nvidia.com/gpu.present`.
     """
-    made = {names.LABEL_ROLE: "gpu" if kind.gpus else "work", names.LABEL_GROUP: group.name}
+    result = {names.LABEL_ROLE: "gpu" if kind.gpus else "work", names.LABEL_GROUP: group.name}
     if kind.gpus:
-        made[names.LABEL_GPU_PRESENT] = "true"
-        made[names.LABEL_ACCELERATOR] = (kind.gpu_model or "gpu").lower()
-    return made
+        result[names.LABEL_GPU_PRESENT] = "true"
+        result[names.LABEL_ACCELERATOR] = (kind.gpu_model or "gpu").lower()
+    return result
 
 
 def taint_key(kind: InstanceType) -> str:
-    """The taint that keeps everything else off a group's nodes."""
+    """The taint that keeps all other pods off a group's nodes."""
     return names.TAINT_GPU if kind.gpus else names.TAINT_WORK
 
 
 def template_tags(group: Group, kind: InstanceType) -> dict[str, str]:
-    """What the autoscaler must know of a group that has no node yet, as tags of its Auto Scaling group."""
-    made = {f"{_TEMPLATE_TAG}/label/{key}": value for key, value in labels(group, kind).items()}
-    made[f"{_TEMPLATE_TAG}/taint/{taint_key(kind)}"] = f"{names.TAINT_VALUE}:NoSchedule"
+    """The Auto Scaling group tags by which the autoscaler knows a group that has no nodes."""
+    tags = {f"{_TEMPLATE_TAG}/label/{key}": value for key, value in labels(group, kind).items()}
+    tags[f"{_TEMPLATE_TAG}/taint/{taint_key(kind)}"] = f"{names.TAINT_VALUE}:NoSchedule"
     if kind.gpus:
-        made[f"{_TEMPLATE_TAG}/resources/{names.GPU_RESOURCE}"] = str(kind.gpus)
+        tags[f"{_TEMPLATE_TAG}/resources/{names.GPU_RESOURCE}"] = str(kind.gpus)
     if group.efa:
-        made[f"{_TEMPLATE_TAG}/resources/{names.EFA_RESOURCE}"] = str(kind.efa_interfaces)
-    return made
+        tags[f"{_TEMPLATE_TAG}/resources/{names.EFA_RESOURCE}"] = str(kind.efa_interfaces)
+    return tags
 
 
 class NodeGroup(pulumi.ComponentResource):
-    """A group that starts with no node, one managed node group for each piece of it; gives `node_groups`."""
+    """A group of nodes, as one or more managed node groups within EKS's quota; provides `node_groups`."""
 
     def __init__(self, name: str, args: NodeGroupArgs, opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:nodes:NodeGroup", name, None, opts)
@@ -78,16 +78,16 @@ class NodeGroup(pulumi.ComponentResource):
         template = launch_template(name, self._machine(), args.tags, self._child)
         stem = name.removesuffix(args.group.name)
         self.node_groups: list[eks.NodeGroup] = []
-        for piece, (low, high) in names.pieces(args.group).items():
-            made = self._node_group(stem + piece, template, Sizes(low, high), self._scaling(piece))
-            scaling_group = made.resources.apply(lambda resources: _scaling_group(resources))
-            self._tag_scaling_group(stem + piece, scaling_group)
-            size_tag(stem + piece, self._scaling(piece), Sizes(low, high), scaling_group, self)
-            self.node_groups.append(made)
+        for group, (low, high) in names.eks_groups(args.group).items():
+            node_group = self._node_group(stem + group, template, Sizes(low, high), self._scaling(group))
+            scaling_group = node_group.resources.apply(lambda resources: _scaling_group(resources))
+            self._tag_scaling_group(stem + group, scaling_group)
+            size_tag(stem + group, self._scaling(group), Sizes(low, high), scaling_group, self)
+            self.node_groups.append(node_group)
         self.register_outputs({})
 
-    def _scaling(self, piece: str) -> ScalingGroup:
-        return ScalingGroup(self._args.host.region, piece)
+    def _scaling(self, group: str) -> ScalingGroup:
+        return ScalingGroup(self._args.host.region, group)
 
     def _machine(self) -> Machine:
         group = self._args.group
@@ -114,7 +114,7 @@ class NodeGroup(pulumi.ComponentResource):
         ]
 
     def _efa_peers(self) -> pulumi.Output[str]:
-        """A security group whose members reach each other on every protocol, which EFA asks for both ways."""
+        """A security group whose members reach each other on every protocol, as EFA requires in both directions."""
         name, tags = f"{self._name}-efa", dict(self._args.tags)
         group = ec2.SecurityGroup(
             name,
@@ -147,13 +147,13 @@ class NodeGroup(pulumi.ComponentResource):
             instance_types=[group.type],
             ami_type="AL2023_x86_64_NVIDIA" if kind.gpus else "AL2023_x86_64_STANDARD",
             capacity_type="SPOT" if group.market == "spot" else "ON_DEMAND",
-            version=kubernetes_versions.of_nodes(group.ami_release, host.cluster_version),
+            version=kubernetes_versions.node_version(group.ami_release, host.cluster_version),
             release_version=group.ami_release,
             launch_template=eks.NodeGroupLaunchTemplateArgs(id=template.id, version=template.latest_version.apply(str)),
             scaling_config=eks.NodeGroupScalingConfigArgs(
                 desired_size=sizes.min, min_size=sizes.min, max_size=sizes.max
             ),
-            # Old nodes go before new ones come: there is rarely quota and capacity for both.
+            # Old nodes are removed before new ones start: there is rarely quota and capacity for both.
             update_config=eks.NodeGroupUpdateConfigArgs(max_unavailable_percentage=100, update_strategy="MINIMAL"),
             labels=labels(group, kind),
             taints=[eks.NodeGroupTaintArgs(key=taint_key(kind), value=names.TAINT_VALUE, effect="NO_SCHEDULE")],
@@ -162,15 +162,15 @@ class NodeGroup(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=list(host.after),
-                # An update would send the desired size too, as old as the state: sizes.py changes them instead.
+                # An update would also send the state's outdated desired size: sizes.py sets the sizes instead.
                 ignore_changes=["scalingConfig"],
                 custom_timeouts=pulumi.CustomTimeouts(delete="30m"),
-                hooks=keep_running_nodes(name, scaling),
+                hooks=protect_running_nodes(name, scaling),
             ),
         )
 
     def _tag_scaling_group(self, name: str, scaling_group: pulumi.Output[str]) -> None:
-        """Tags of a managed node group don't reach its Auto Scaling group, so each is set there."""
+        """A managed node group does not pass its tags to its Auto Scaling group, so each is set here."""
         for key, value in template_tags(self._args.group, self._args.kind).items():
             autoscaling.Tag(
                 f"{name}-{key.removeprefix(_TEMPLATE_TAG + '/')}",

@@ -1,4 +1,4 @@
-"""What is known of each EC2 instance type: instance_types.json as values."""
+"""The EC2 instance types of instance_types.json."""
 
 import json
 from functools import cache
@@ -35,13 +35,13 @@ class InstanceType(BaseModel):
         """The most memory in MiB that pods of one node can have together.
 
         The kernel's page tables take 64 bytes a page of 4 KiB, nodeadm keeps 255 MiB and 11 MiB a pod, and evicts below
-        100 MiB (amazon-eks-ami, nodeadm/internal/kubelet/config.go). Firmware takes some more, which nobody documents.
+        100 MiB (amazon-eks-ami, nodeadm/internal/kubelet/config.go). Firmware takes some more, which is not documented.
         """
         return self.memory_mib - self.memory_mib // 64 - (255 + 11 * self.pods) - 100
 
 
 @cache
-def known() -> dict[str, InstanceType]:
+def catalog() -> dict[str, InstanceType]:
     """Every instance type in the table by name."""
     rows = json.loads(_TABLE.read_text(encoding="utf-8"))["types"]
     return {name: InstanceType(**row) for name, row in rows.items()}

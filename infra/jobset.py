@@ -1,14 +1,14 @@
-"""JobSet: the controller that every run is an object of."""
+"""The JobSet controller; every run is a JobSet."""
 
 import pulumi
 
 from infra.charts import ON_SYSTEM_NODES, Installation, image_values, release
-from infra.inside import Inside
+from infra.kubernetes_component import KubernetesComponent
 from infra.sources import Chart
 
 
-class JobSet(Inside):
-    """The JobSet controller on the system nodes; gives `installed`."""
+class JobSet(KubernetesComponent):
+    """The JobSet controller on the system nodes; provides `installed`."""
 
     def __init__(self, name: str, chart: Chart, opts: pulumi.ResourceOptions):
         super().__init__("JobSet", name, opts)

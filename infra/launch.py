@@ -1,4 +1,4 @@
-"""Launch templates: what every machine has in common, whichever group it is in."""
+"""Launch templates: the settings that the machines of all groups share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pulumi_aws import ec2
 
 @dataclass(frozen=True)
 class Machine:
-    """What may differ between machines: disk in GiB, placement group by name, network interfaces of their own."""
+    """What may differ between machines: disk in GiB, placement group by name, network interfaces."""
 
     disk_gib: int
     placement_group: pulumi.Input[str] | None = None

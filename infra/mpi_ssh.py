@@ -5,10 +5,10 @@ from pulumi_kubernetes import core, meta
 from pulumi_tls import PrivateKey
 
 from infra import names
-from infra.inside import Inside
+from infra.kubernetes_component import KubernetesComponent
 
 
-class MpiSsh(Inside):
+class MpiSsh(KubernetesComponent):
     """An ED25519 key pair in the Secret `mpi-ssh` (`id`, `id.pub`, `authorized_keys`), encrypted in the state."""
 
     def __init__(self, name: str, namespace: pulumi.Input[str], opts: pulumi.ResourceOptions):

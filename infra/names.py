@@ -1,4 +1,4 @@
-"""Derived names: every name, label and taint that an environment gives to something."""
+"""Every name, label, tag and taint of an environment."""
 
 import re
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ TAINT_GPU = "nvidia.com/gpu"
 TAINT_WORK = "spotmpi.dev/work"
 TAINT_VALUE = "present"
 
-# What a tag has to say where GPUs are bought on demand; the guardrails look for it.
+# The tag that marks on-demand GPUs as intended; the guardrails look for it.
 TAG_ON_DEMAND = "spotmpi:on-demand-gpus"
 
-# The sizes of a node group as the settings have them, on its Auto Scaling group;
+# The tag with the sizes of a node group in the settings, on its Auto Scaling group;
 # jobs/spotmpi/environments/node_group_sizes.py reads it too.
 TAG_SIZES = "spotmpi:nodes"
-# The environment variable that allows an update to replace nodes that run.
+# The environment variable that allows an update to replace running nodes.
 REPLACE_NODES = "SPOTMPI_REPLACE_NODES"
 
 VOLUME_CLAIM = "runs"
@@ -32,23 +32,23 @@ UID = 1000
 GID = 1000
 
 # EKS's default quota of nodes per managed node group.
-NODES_PER_PIECE = 450
+NODES_PER_EKS_GROUP = 450
 # Pulumi adds a hyphen and seven hexadecimal digits to a name that it makes unique.
 _SUFFIX = 8
 
 
-def pieces(group: Group) -> dict[str, tuple[int, int]]:
-    """The EKS node groups that make up a group: name to (min, max), each within EKS's quota.
+def eks_groups(group: Group) -> dict[str, tuple[int, int]]:
+    """The EKS node groups of a group: name to (min, max), each within EKS's quota of nodes.
 
-    The first keeps the group's name and fills up first, so that growing past the quota adds a piece and moves none.
+    The first has the group's name and is filled first, so that growth past the quota adds a group and changes none.
     """
-    made: dict[str, tuple[int, int]] = {}
+    groups: dict[str, tuple[int, int]] = {}
     low, high = group.min, group.max
     while high > 0:
-        name = group.name if not made else f"{group.name}-{len(made) + 1}"
-        made[name] = (min(low, NODES_PER_PIECE), min(high, NODES_PER_PIECE))
-        low, high = max(0, low - NODES_PER_PIECE), high - NODES_PER_PIECE
-    return made
+        name = group.name if not groups else f"{group.name}-{len(groups) + 1}"
+        groups[name] = (min(low, NODES_PER_EKS_GROUP), min(high, NODES_PER_EKS_GROUP))
+        low, high = max(0, low - NODES_PER_EKS_GROUP), high - NODES_PER_EKS_GROUP
+    return groups
 
 
 def is_label(name: str) -> bool:
@@ -57,7 +57,7 @@ def is_label(name: str) -> bool:
 
 
 def data_stack(settings: Settings) -> str:
-    """The stack that holds the kept storage of this one."""
+    """The stack that holds the persistent storage of this one."""
     return f"{settings.stack}-data"
 
 
@@ -66,12 +66,16 @@ def repository(settings: Settings, image: str) -> str:
     return f"{settings.name}/{image}"
 
 
-def too_long(settings: Settings) -> Iterator[tuple[str, int, str]]:
-    """Names that AWS would refuse for their length: (name, limit, what it names)."""
+def overlong_names(settings: Settings) -> Iterator[tuple[str, int, str]]:
+    """The names that exceed a limit of AWS: (name, limit, kind of resource)."""
     stem = settings.name
     limited = [
         # pulumi-eks names the control plane's role <cluster>-eksRole-role.
         (f"{stem}-eksRole-role", 64 - _SUFFIX, "IAM role"),
-        *((f"{stem}-{name}", 63 - _SUFFIX, "EKS node group") for group in settings.groups for name in pieces(group)),
+        *(
+            (f"{stem}-{name}", 63 - _SUFFIX, "EKS node group")
+            for group in settings.groups
+            for name in eks_groups(group)
+        ),
     ]
     yield from (entry for entry in limited if len(entry[0]) > entry[1])

@@ -1,4 +1,4 @@
-"""The VPC: the zone that holds the nodes, the second zone that EKS asks for, and the ways out."""
+"""The VPC: a subnet for nodes, one in the second zone that EKS needs, and routes to the internet and S3."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from infra.addresses import SubnetPlan
 
 @dataclass(frozen=True)
 class NetworkArgs:
-    """What a network is made from; `private` puts nodes behind one NAT gateway."""
+    """The inputs of a network; `private` puts nodes behind one NAT gateway."""
 
     vpc_cidr: str
     subnets: SubnetPlan
@@ -23,12 +23,12 @@ class NetworkArgs:
 
 
 class Network(pulumi.ComponentResource):
-    """A VPC with closed default security group; gives `vpc_id`, `node_subnet_id` and `subnet_ids` (for EKS)."""
+    """A VPC with closed default security group; provides `vpc_id`, `node_subnet_id` and `subnet_ids` (for EKS)."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:network:Network", name, None, opts)
         self._name, self._args, self._child = name, args, pulumi.ResourceOptions(parent=self)
-        self._way_out: list[pulumi.Resource] = []
+        self._routes: list[pulumi.Resource] = []
         vpc = ec2.Vpc(
             name,
             cidr_block=args.vpc_cidr,
@@ -38,7 +38,7 @@ class Network(pulumi.ComponentResource):
             opts=self._child,
         )
         self.vpc_id = vpc.id
-        # Without rules of its own the default group would let its members talk, and anything could join it.
+        # Without rules of ours the default group would allow traffic among its members, and anything could join it.
         ec2.DefaultSecurityGroup(
             name, vpc_id=vpc.id, ingress=[], egress=[], tags=self._tags(f"{name}-closed"), opts=self._child
         )
@@ -56,8 +56,8 @@ class Network(pulumi.ComponentResource):
         first = self._subnet("nodes", args.zone, str(args.subnets.nodes), nodes)
         second = self._subnet("second", args.second_zone, str(args.subnets.second), nodes)
         self.subnet_ids: list[pulumi.Output[str]] = [first.id, second.id]
-        # With the way out behind it: nodes can't join before it is there, and must be gone before it goes.
-        reachable = pulumi.Output.all(first.id, *[step.urn for step in self._way_out])
+        # Dependent on the routes: nodes can't join before them, and must be deleted before them.
+        reachable = pulumi.Output.all(first.id, *[route.urn for route in self._routes])
         self.node_subnet_id: pulumi.Output[str] = reachable.apply(lambda values: str(values[0]))
         self.register_outputs({"vpc_id": self.vpc_id, "node_subnet_id": self.node_subnet_id})
 
@@ -83,7 +83,7 @@ class Network(pulumi.ComponentResource):
             nat_gateway_id=nat_gateway_id,
             opts=self._child,
         )
-        self._way_out.append(route)
+        self._routes.append(route)
 
     def _subnet(self, kind: str, zone: str, cidr: str, table: ec2.RouteTable, public: bool | None = None) -> ec2.Subnet:
         name = f"{self._name}-{kind}"
@@ -96,12 +96,12 @@ class Network(pulumi.ComponentResource):
             tags=self._tags(name),
             opts=self._child,
         )
-        joined = ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=table.id, opts=self._child)
-        self._way_out.append(joined)
+        association = ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=table.id, opts=self._child)
+        self._routes.append(association)
         return subnet
 
     def _nat(self, public: ec2.RouteTable, gateway: ec2.InternetGateway) -> ec2.NatGateway:
-        """One NAT gateway in the nodes' zone, so that no traffic pays for crossing zones."""
+        """One NAT gateway in the nodes' zone, so that no traffic is billed for crossing zones."""
         name = f"{self._name}-nat"
         subnet = self._subnet("gateway", self._args.zone, str(self._args.subnets.gateway), public, public=False)
         address = ec2.Eip(name, domain="vpc", tags=self._tags(name), opts=self._child)
@@ -109,7 +109,7 @@ class Network(pulumi.ComponentResource):
         return ec2.NatGateway(name, subnet_id=subnet.id, allocation_id=address.id, tags=self._tags(name), opts=after)
 
     def _s3(self, tables: list[ec2.RouteTable]) -> None:
-        """S3 without NAT or internet: free, and image layers come from S3."""
+        """Free access to S3, which serves image layers, without NAT or internet."""
         name = f"{self._name}-s3"
         ec2.VpcEndpoint(
             name,

@@ -1,4 +1,4 @@
-"""Changes that replace the nodes of a group: refused while nodes run, since all would go at once, runs included."""
+"""Changes that replace the nodes of a group: refused while nodes run, as all would be replaced at once."""
 
 import os
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ import pulumi
 from infra import names
 from infra.scaling_groups import ScalingGroup
 
-# What EKS rolls out by replacing every node (UpdateNodegroupVersion), besides a new version of the launch template.
+# Changes for which EKS replaces every node (UpdateNodegroupVersion), besides a new launch template version.
 _VERSIONS = ("releaseVersion", "version")
 
 
-def keep_running_nodes(name: str, scaling: ScalingGroup) -> pulumi.ResourceHookBinding:
-    """Hooks for a node group that refuse to replace nodes that run, unless names.REPLACE_NODES is set."""
+def protect_running_nodes(name: str, scaling: ScalingGroup) -> pulumi.ResourceHookBinding:
+    """Hooks for a node group that refuse to replace running nodes, unless names.REPLACE_NODES is set."""
 
     def refuse(args: pulumi.ResourceHookArgs) -> None:
         changed = _changed(args.old_outputs or {}, args.new_inputs or {})
@@ -26,7 +26,7 @@ def keep_running_nodes(name: str, scaling: ScalingGroup) -> pulumi.ResourceHookB
 
 
 def _changed(state: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The changed inputs that replace nodes; one that a preview can't know yet has changed."""
+    """The changed inputs that replace nodes; one that is unknown in a preview counts as changed."""
     template = new["launchTemplate"]["version"] != state["launchTemplate"]["version"]
     versions = [key for key in _VERSIONS if new.get(key) not in (None, state.get(key))]
     return ["launch template"] * template + versions
@@ -37,7 +37,7 @@ def _require_idle(scaling: ScalingGroup, outputs: Mapping[str, Any], changed: li
     running = scaling.describe(resources["autoscalingGroups"][0]["name"])["DesiredCapacity"]
     if running:
         raise pulumi.RunError(
-            f"group {scaling.group} runs {running} nodes, and the change of its {', '.join(changed)} (disk, tags or "
-            f"version) would replace all of them at once, runs included: wait until they are gone, stop the runs, or "
-            f"set {names.REPLACE_NODES}=1 to interrupt them"
+            f"group {scaling.group} has {running} running nodes; the change of its {', '.join(changed)} (disk, tags or "
+            f"version) would replace all of them at once and interrupt their runs: wait until they are gone, stop the "
+            f"runs, or set {names.REPLACE_NODES}=1 to interrupt them"
         )

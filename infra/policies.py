@@ -34,13 +34,13 @@ def _document(*statements: Mapping[str, Any]) -> Document:
 
 
 def trust_ec2() -> Document:
-    """Lets EC2 machines take the role."""
+    """Lets EC2 machines assume the role."""
     principal = {"Service": "ec2.amazonaws.com"}
     return _document({"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"})
 
 
 def trust_pod_identity() -> Document:
-    """Lets EKS hand the role to pods of an associated service account."""
+    """Lets EKS give the role to pods of an associated service account."""
     principal = {"Service": "pods.eks.amazonaws.com"}
     return _document({"Effect": "Allow", "Principal": principal, "Action": ["sts:AssumeRole", "sts:TagSession"]})
 
@@ -72,9 +72,9 @@ def cluster_autoscaler(cluster: str) -> Document:
 
 
 def github_trust(provider_arn: str, repository: str, subjects: Sequence[str], ref: str | None = None) -> Document:
-    """Lets workflows of one GitHub repository take the role, for the given subject endings (and git ref) only.
+    """Lets workflows of one GitHub repository assume the role, for these subject endings (and this git ref) only.
 
-    A subject that names a GitHub environment says nothing of the branch, and a pushed branch can name any environment;
+    A subject with a GitHub environment does not tell the branch, and a pushed branch can name any environment;
     AWS checks the claim `ref` since January 2026
     (https://aws.amazon.com/about-aws/whats-new/2026/01/aws-sts-supports-validation-identity-provider-claims/).
     """

@@ -1,20 +1,20 @@
-"""The program as a table of contents: which parts an environment has, and what each is given."""
+"""The program: which components an environment has, and the inputs of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
 
-from infra import addresses, exports, kept, names
+from infra import addresses, exports, names
 from infra.accelerators import AcceleratorArgs, Accelerators
 from infra.access import Access, AccessArgs
 from infra.autoscaling import Autoscaler, AutoscalerArgs
 from infra.budget import BudgetAlarm
-from infra.checks import warnings_of
+from infra.checks import find_warnings
 from infra.ci_access import CiAccess
 from infra.cluster import Cluster, ClusterArgs
 from infra.gpu_nodes import Host, NodeGroup, NodeGroupArgs
-from infra.instance_types import known
+from infra.instance_types import catalog
 from infra.jobset import JobSet
 from infra.mpi_ssh import MpiSsh
 from infra.network import Network, NetworkArgs
@@ -24,29 +24,29 @@ from infra.registry import Registry, RegistryArgs
 from infra.role_boundary import bound_roles
 from infra.settings import Group, Settings
 from infra.sources import Sources
-from infra.storage import FileSystemIds, Mount, MountArgs, Volume, VolumeArgs
+from infra.storage import FileSystemIds, Mount, MountArgs, Volume, VolumeArgs, file_system_ids
 
 
 def build(settings: Settings) -> None:
-    """Make everything that the settings ask for, and export the contract with `jobs`."""
-    for warning in warnings_of(settings):
+    """Declare every resource of the settings, and export the outputs that `spotmpi` reads."""
+    for warning in find_warnings(settings):
         pulumi.log.warn(warning)
     if settings.boundary:
         bound_roles(settings.boundary)
     aws = pulumi.ResourceOptions(providers=[aws_provider(settings)])
-    storage = kept.file_system(settings, aws)
+    storage = file_system_ids(settings, aws)
     if settings.kind == "data":
         exports.data(settings, storage)
         return
     machines = _machines(settings, storage, aws)
-    _inside(settings, storage, machines)
-    _around(settings, aws)
+    _cluster_objects(settings, storage, machines)
+    _account_resources(settings, aws)
     registry = Registry(settings.name, RegistryArgs(settings.images, settings.all_tags), aws)
     exports.environment(settings, registry.urls, storage)
 
 
-def _around(settings: Settings, aws: pulumi.ResourceOptions) -> None:
-    """What is there for people and workflows rather than for runs: alarms and roles, where set."""
+def _account_resources(settings: Settings, aws: pulumi.ResourceOptions) -> None:
+    """A budget alarm and roles for workflows, where set."""
     if settings.budget:
         BudgetAlarm(settings.name, settings.budget, settings.all_tags, aws)
     if settings.ci:
@@ -63,7 +63,7 @@ class _Machines:
 
 
 def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOptions) -> _Machines:
-    """What AWS bills for: network, control plane, nodes, and the way to the storage."""
+    """Network, control plane, nodes, and the mount target of the storage."""
     name, tags = settings.name, settings.all_tags
     network = _network(settings, aws)
     cluster = Cluster(
@@ -89,7 +89,7 @@ def _machines(settings: Settings, storage: FileSystemIds, aws: pulumi.ResourceOp
         ),
         aws,
     )
-    # On the way down nodes go first: an NFS mount without its target hangs, and the pods that wait for it with it.
+    # Nodes are destroyed first: an NFS mount without its target hangs, and with it the pods that use it.
     after = [*cluster.node_role_ready, *mount.ready]
     return _Machines(cluster, _node_groups(settings, network, cluster, after, aws), mount, aws)
 
@@ -115,7 +115,7 @@ def _node_groups(
     after: Sequence[pulumi.Resource],
     aws: pulumi.ResourceOptions,
 ) -> list[NodeGroup]:
-    """Each group of the settings, on one host cluster and in its one zone."""
+    """The groups of the settings, all in one cluster and one zone."""
     host = Host(
         region=settings.region,
         cluster_name=cluster.name,
@@ -127,29 +127,29 @@ def _node_groups(
         after=after,
     )
 
-    def made(group: Group) -> NodeGroup:
-        args = NodeGroupArgs(group, known()[group.type], host, _group_tags(group, settings.all_tags))
+    def node_group(group: Group) -> NodeGroup:
+        args = NodeGroupArgs(group, catalog()[group.type], host, _group_tags(group, settings.all_tags))
         return NodeGroup(f"{settings.name}-{group.name}", args, aws)
 
-    return [made(group) for group in settings.groups]
+    return [node_group(group) for group in settings.groups]
 
 
 def _group_tags(group: Group, tags: dict[str, str]) -> dict[str, str]:
-    """On-demand GPUs are said twice in the settings, and told to the guardrails."""
-    dear = group.market == "on-demand" and known()[group.type].gpus > 0
-    return {**tags, names.TAG_ON_DEMAND: "said"} if dear else tags
+    """The tags of a group; for on-demand GPUs with the one that the guardrails look for."""
+    on_demand_gpus = group.market == "on-demand" and catalog()[group.type].gpus > 0
+    return {**tags, names.TAG_ON_DEMAND: "said"} if on_demand_gpus else tags
 
 
-def _inside(settings: Settings, storage: FileSystemIds, machines: _Machines) -> None:
-    """What lives in Kubernetes: controllers, device plugins, and the namespace of the runs."""
+def _cluster_objects(settings: Settings, storage: FileSystemIds, machines: _Machines) -> None:
+    """Controllers, device plugins, and the namespace of the runs."""
     name, charts = settings.name, Sources.with_mirrors(settings.sources).charts
     cluster, aws = machines.cluster, machines.aws
-    nodes = [made for group in machines.groups for made in group.node_groups]
+    nodes = [node_group for group in machines.groups for node_group in group.node_groups]
     kubernetes = kubernetes_provider(name, cluster.kubeconfig, [*cluster.ready, *nodes, *machines.mount.ready])
-    inside = pulumi.ResourceOptions.merge(
+    in_cluster = pulumi.ResourceOptions.merge(
         aws, pulumi.ResourceOptions(providers=[kubernetes], deleted_with=cluster.control_plane)
     )
-    jobset = JobSet(name, charts["jobset"], inside)
+    jobset = JobSet(name, charts["jobset"], in_cluster)
     Autoscaler(
         name,
         AutoscalerArgs(
@@ -160,25 +160,29 @@ def _inside(settings: Settings, storage: FileSystemIds, machines: _Machines) -> 
             chart=charts["cluster-autoscaler"],
             tags=settings.all_tags,
         ),
-        inside,
+        in_cluster,
     )
     Accelerators(
         name,
         AcceleratorArgs(
-            gpus=any(known()[group.type].gpus for group in settings.groups),
+            gpus=any(catalog()[group.type].gpus for group in settings.groups),
             efa_types=sorted({group.type for group in settings.groups if group.efa}),
             dcgm=settings.accelerators.dcgm,
             charts=charts,
         ),
-        inside,
+        in_cluster,
     )
-    access = Access(name, AccessArgs(settings.namespace, settings.network.https_out, settings.queueing.enabled), inside)
+    access = Access(
+        name, AccessArgs(settings.namespace, settings.network.https_out, settings.queueing.enabled), in_cluster
+    )
     if settings.queueing.enabled:
         teams, groups = settings.queueing.teams, settings.groups
-        Queueing(name, QueueingArgs(teams, groups, access.namespace, charts["kueue"]), _after(inside, jobset.installed))
-    Volume(name, VolumeArgs(settings.storage, storage, access.namespace), inside)
-    MpiSsh(name, access.namespace, inside)
+        Queueing(
+            name, QueueingArgs(teams, groups, access.namespace, charts["kueue"]), _after(in_cluster, jobset.installed)
+        )
+    Volume(name, VolumeArgs(settings.storage, storage, access.namespace), in_cluster)
+    MpiSsh(name, access.namespace, in_cluster)
 
 
-def _after(opts: pulumi.ResourceOptions, *waited_for: pulumi.Resource) -> pulumi.ResourceOptions:
-    return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(waited_for)))
+def _after(opts: pulumi.ResourceOptions, *dependencies: pulumi.Resource) -> pulumi.ResourceOptions:
+    return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(dependencies)))

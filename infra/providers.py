@@ -1,4 +1,4 @@
-"""Explicit providers: nothing is made with whatever account or cluster a shell happens to point at."""
+"""Explicit providers, so that nothing depends on the account or cluster that a shell is configured for."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from infra.settings import Settings
 
 
 def aws_provider(settings: Settings) -> pulumi_aws.Provider:
-    """AWS in the stack's region, only in its account where one is set, with the stack's tags on everything."""
+    """AWS in the stack's region, only in its account if one is set, with the stack's tags on every resource."""
     return pulumi_aws.Provider(
         settings.name,
         region=settings.region,
@@ -22,7 +22,7 @@ def aws_provider(settings: Settings) -> pulumi_aws.Provider:
 def kubernetes_provider(
     name: str, kubeconfig: pulumi.Input[str], after: Sequence[pulumi.Resource]
 ) -> pulumi_kubernetes.Provider:
-    """Kubernetes in the environment's cluster, once `after` exists; all its objects wait for that and go before it."""
+    """Kubernetes in the environment's cluster; all its objects are created after `after` and deleted before it."""
     return pulumi_kubernetes.Provider(
         name,
         kubeconfig=kubeconfig,

@@ -1,4 +1,4 @@
-"""Kueue: a job starts when all of it fits into its team's share, and never in part."""
+"""Kueue: a job is admitted when all of it fits into its team's quota, and never in part."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import yaml
 from pulumi_kubernetes import apiextensions, meta
 
 from infra.charts import ON_SYSTEM_NODES, Installation, image_values, release
-from infra.inside import Inside
+from infra.kubernetes_component import KubernetesComponent
 from infra.quotas import FLAVOR, cluster_queue
 from infra.settings import Group, Team
 from infra.sources import Chart
@@ -45,7 +45,7 @@ def values(chart: Chart) -> dict[str, Any]:
     }
 
 
-class Queueing(Inside):
+class Queueing(KubernetesComponent):
     """Kueue on the system nodes, with one ClusterQueue and one LocalQueue for each team."""
 
     def __init__(self, name: str, args: QueueingArgs, opts: pulumi.ResourceOptions):

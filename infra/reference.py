@@ -27,8 +27,8 @@ def settings_table() -> str:
 
 
 def cost_table(stacks: Mapping[str, Settings]) -> str:
-    """A Markdown table of what each stack costs idle, and at most per GPU-hour."""
-    rows = ["| stack | idle, $/h | of which | at most, $/GPU-hour, all nodes at work |", "| --- | --- | --- | --- |"]
+    """A Markdown table of the cost of each stack when idle, and at most per GPU-hour."""
+    rows = ["| stack | idle, $/h | of which | at most, $/GPU-hour, all nodes busy |", "| --- | --- | --- | --- |"]
     for name, settings in stacks.items():
         items = costs.idle(settings)
         of_which = ", ".join(f"{item} {price:.3f}" for item, price in items.items())
@@ -37,7 +37,7 @@ def cost_table(stacks: Mapping[str, Settings]) -> str:
     return "\n".join(rows)
 
 
-def inserted(text: str, part: str, generated: str) -> str:
+def insert(text: str, part: str, generated: str) -> str:
     """The text with the generated part between its two marks; ValueError without marks."""
     pattern = re.compile(rf"(<!-- {part} -->\n).*?(<!-- end {part} -->)", re.DOTALL)
     if not pattern.search(text):
@@ -50,15 +50,15 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]
         if name in _HIDDEN and not prefix:
             continue
         key = f"{prefix}{name}" if prefix or name != "region" else "aws:region"
-        inner, many = _model_in(field.annotation)
-        if inner is None or many or _optional(field):
+        inner, is_list = _nested_model(field.annotation)
+        if inner is None or is_list or _optional(field):
             yield key, _default(field), _meaning(field)
         if inner is not None:
-            yield from _rows(inner, f"{key}[]." if many else f"{key}.")
+            yield from _rows(inner, f"{key}[]." if is_list else f"{key}.")
 
 
-def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """The model that a field holds, and whether it holds many of it."""
+def _nested_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """The model of a field, if it has one, and whether the field is a list of it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     for inner in get_args(annotation):
@@ -68,7 +68,7 @@ def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def _meaning(field: FieldInfo) -> str:
-    """The field's description, with the choices where there are only some."""
+    """The field's description, with the allowed values of a choice."""
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     listed = f" (one of {', '.join(f'`{choice}`' for choice in choices)})" if choices else ""
     return f"{field.description}{listed}"
@@ -88,20 +88,20 @@ def _default(field: FieldInfo) -> str:
     return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
 
 
-def rewritten(page: str, stacks: Path) -> str:
-    """The page with its generated parts made anew, from the model and the stack files in a folder."""
-    page = inserted(page, "settings", settings_table())
-    return inserted(page, "costs", cost_table(_ready(stacks)))
+def rewrite(page: str, stacks: Path) -> str:
+    """The page with its generated parts updated, from the settings model and the stack files in a folder."""
+    page = insert(page, "settings", settings_table())
+    return insert(page, "costs", cost_table(_stack_settings(stacks)))
 
 
-def _ready(folder: Path) -> dict[str, Settings]:
-    """The settings of every stack in a folder that bills by the hour, with somebody's address let in."""
-    found = {}
+def _stack_settings(folder: Path) -> dict[str, Settings]:
+    """The settings of every compute stack in a folder, with an example of an address that has access."""
+    stack_settings = {}
     for path in sorted(folder.glob("Pulumi.*.yaml")):
         stack = path.name.split(".")[1]
         config = {"spotmpi:access": ["198.51.100.7/32"], **yaml.safe_load(path.read_text(encoding="utf-8"))["config"]}
         text = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
         settings = read(stack, text)
         if settings.kind == "compute":
-            found[stack] = settings
-    return found
+            stack_settings[stack] = settings
+    return stack_settings

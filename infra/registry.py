@@ -9,7 +9,7 @@ from pulumi_aws import ecr
 
 from infra import policies
 
-_KEPT_IMAGES = 20
+_MAX_IMAGES = 20
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class RegistryArgs:
 
 
 class Registry(pulumi.ComponentResource):
-    """Repositories whose tags never move and whose images are scanned; gives `urls` by image."""
+    """Repositories with immutable tags and scanned images; provides `urls` by image."""
 
     def __init__(self, name: str, args: RegistryArgs, opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:registry:Registry", name, None, opts)
@@ -33,7 +33,7 @@ class Registry(pulumi.ComponentResource):
                 name=f"{name}/{image}",
                 image_tag_mutability="IMMUTABLE",
                 image_scanning_configuration=ecr.RepositoryImageScanningConfigurationArgs(scan_on_push=True),
-                # Destroying an environment takes its images along.
+                # Destroying an environment deletes its images.
                 force_delete=True,
                 tags=dict(args.tags),
                 opts=child,
@@ -41,7 +41,7 @@ class Registry(pulumi.ComponentResource):
             ecr.LifecyclePolicy(
                 f"{name}-{image}",
                 repository=repository.name,
-                policy=json.dumps(policies.ecr_lifecycle(_KEPT_IMAGES)),
+                policy=json.dumps(policies.ecr_lifecycle(_MAX_IMAGES)),
                 opts=child,
             )
             self.urls[image] = repository.repository_url

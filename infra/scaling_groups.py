@@ -1,4 +1,4 @@
-"""Auto Scaling groups of node groups, read and changed while a stack is updated: only a step that needs it asks AWS."""
+"""Auto Scaling groups of node groups, read and changed during an update, only by steps that need them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ _FAILURES = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError)
 
 @dataclass(frozen=True)
 class ScalingGroup:
-    """What stands behind the node group *group* in a region."""
+    """The Auto Scaling group behind the node group *group* in a region."""
 
     region: str
     group: str
 
     def describe(self, name: str) -> dict[str, Any]:
-        """The Auto Scaling group of that name as AWS describes it; RunError where there is none."""
+        """The Auto Scaling group of that name as AWS describes it; RunError if it does not exist."""
         try:
-            found = self._client().describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+            groups = self._client().describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
         except _FAILURES as error:
-            raise pulumi.RunError(f"can't read how many nodes group {self.group} has: {error}") from error
-        if not found:
-            remedy = "run `pulumi refresh`, then the same command"
+            raise pulumi.RunError(f"can't read the size of group {self.group}: {error}") from error
+        if not groups:
+            remedy = "run `pulumi refresh`, then repeat the command"
             raise pulumi.RunError(f"AWS has no Auto Scaling group {name} for group {self.group}: {remedy}")
-        return dict(found[0])
+        return dict(groups[0])
 
     def update(self, name: str, sizes: Mapping[str, int]) -> None:
         """Set sizes of the Auto Scaling group of that name."""

@@ -19,7 +19,7 @@ class _Part(BaseModel):
 
 
 class Network(_Part):
-    """Addresses and the way out."""
+    """Addresses and internet access."""
 
     cidr: Cidr = Field("10.0.0.0/16", description="addresses of the VPC, prefix 16 to 24; half of them are for nodes")
     private: bool = Field(False, description="nodes in private subnets behind one NAT gateway (billed by the hour)")
@@ -27,10 +27,10 @@ class Network(_Part):
 
 
 class SystemNodes(_Part):
-    """The small on-demand group for everything that is no training."""
+    """The small on-demand group for everything but training."""
 
     type: str = Field("t3.medium", description="instance type of the system nodes")
-    nodes: int = Field(2, ge=1, le=10, description="how many system nodes there are")
+    nodes: int = Field(2, ge=1, le=10, description="number of system nodes")
     disk_gib: int = Field(30, ge=20, le=16384, description="root disk of a system node in GiB")
     ami_release: AmiRelease | None = Field(
         None, description="EKS AMI release, such as 1.35.2-20260901; `spotmpi upgrade` writes it; default: EKS's newest"
@@ -48,27 +48,27 @@ class Cluster(_Part):
     )
     encrypt_secrets: bool = Field(False, description="encrypt Kubernetes Secrets with a KMS key of their own")
     admins: tuple[Arn, ...] = Field((), description="IAM roles or users that administer the cluster")
-    users: tuple[Arn, ...] = Field((), description="IAM roles or users that may run jobs, and nothing else")
+    users: tuple[Arn, ...] = Field((), description="IAM roles or users that may only run jobs")
     max_node_groups: int = Field(
-        30, ge=1, le=500, description="EKS quota of managed node groups; say when AWS raised it"
+        30, ge=1, le=500, description="EKS quota of managed node groups; raise it when AWS has raised yours"
     )
-    addon_versions: dict[str, str] = Field({}, description="EKS add-on versions by name; the rest get EKS's default")
+    addon_versions: dict[str, str] = Field({}, description="EKS add-on versions by name; others get EKS's default")
     system: SystemNodes = Field(default_factory=SystemNodes, description="the system node group")
 
 
 class Group(_Part):
-    """One group of machines of a kind in the environment's zone."""
+    """One group of identical machines in the environment's zone."""
 
     name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")] = Field(description="name of the group")
     type: str = Field(description="EC2 instance type")
-    max: int = Field(ge=1, description="how many nodes there may be at once")
-    min: int = Field(0, ge=0, description="how many nodes stay when nothing runs (each is billed)")
+    max: int = Field(ge=1, description="the most nodes that may run at once")
+    min: int = Field(0, ge=0, description="how many nodes are kept when nothing runs (all are billed)")
     market: Literal["spot", "on-demand"] = Field("spot", description="how the machines are bought")
     placement_group: bool = Field(True, description="keep the nodes close together in a cluster placement group")
     efa: bool = Field(
         False,
-        description="Elastic Fabric Adapter, where the type has it (needs `network.private`, and an image with "
-        "libfabric and aws-ofi-nccl: chainermn and pytorch have neither, so NCCL stays on TCP)",
+        description="Elastic Fabric Adapter, if the type has one (needs `network.private`, and an image with "
+        "libfabric and aws-ofi-nccl: chainermn and pytorch have neither, so NCCL uses TCP)",
     )
     disk_gib: int = Field(100, ge=30, le=16384, description="root disk of a node in GiB")
     ami_release: AmiRelease | None = Field(
@@ -77,9 +77,9 @@ class Group(_Part):
 
 
 class Accelerators(_Part):
-    """What runs beside GPUs."""
+    """Extras for GPUs."""
 
-    on_demand: bool = Field(False, description="allow GPU groups at the on-demand price, a multiple of the spot price")
+    on_demand: bool = Field(False, description="allow on-demand GPU groups, at a multiple of the spot price")
     dcgm: bool = Field(False, description="export GPU metrics with NVIDIA's DCGM exporter")
 
 
@@ -89,7 +89,7 @@ class Storage(_Part):
     keep: bool = Field(False, description="the file system lives in the stack `<stack>-data` and outlives this one")
     one_zone: bool = Field(True, description="One Zone storage in the environment's zone (cheaper, one copy)")
     backup: bool = Field(False, description="daily AWS Backup of the file system (billed by the GB)")
-    size_gib: int = Field(1024, ge=1, description="size that the volume claims; EFS itself has no limit")
+    size_gib: int = Field(1024, ge=1, description="requested size of the volume; EFS itself has no limit")
     mount_options: tuple[str, ...] = Field(("noresvport",), description="NFS mount options of the volume")
     file_system_id: Annotated[str, Field(pattern=r"^fs-[0-9a-f]{8,40}$")] | None = Field(
         None, description="an existing file system to use instead, with `access_point_id`"
@@ -100,10 +100,10 @@ class Storage(_Part):
 
 
 class Team(_Part):
-    """Who shares the GPUs."""
+    """A team that shares the GPUs."""
 
     name: Names = Field(description="name of the team and of its queue")
-    gpus: int = Field(ge=0, description="how many GPUs (CPU environments: nodes) the team may use at once")
+    gpus: int = Field(ge=0, description="the most GPUs (in CPU environments: nodes) that the team may use at once")
 
 
 class Queueing(_Part):
@@ -116,7 +116,7 @@ class Queueing(_Part):
 class Budget(_Part):
     """An alarm on the money spent."""
 
-    monthly_usd: float = Field(gt=0, description="mails at 80 % of this sum spent, and when it is forecast")
+    monthly_usd: float = Field(gt=0, description="budget; a mail at 80 % of it, and when the forecast exceeds it")
     email: str = Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", description="who gets the mail")
 
 
@@ -138,43 +138,43 @@ class Settings(_Part):
     project: str = PROJECT
     stack: str
     region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="AWS region (key `aws:region`)")
-    kind: Literal["compute", "data"] = Field("compute", description="a whole environment, or only its kept storage")
+    kind: Literal["compute", "data"] = Field("compute", description="a whole environment, or its persistent storage")
     account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = Field(
         None, description="the AWS account that this stack belongs to; any other is refused"
     )
     zone: str = Field(description="Availability Zone of the GPUs and the storage, for example us-east-1a")
     second_zone: str | None = Field(
         None,
-        description="the zone that EKS asks for besides (`spotmpi doctor` says which it takes); default: a or b",
+        description="the second zone that EKS needs (`spotmpi doctor` lists the supported ones); default: a or b",
     )
-    access: tuple[Cidr, ...] = Field((), description="addresses that may reach the Kubernetes API, never all")
+    access: tuple[Cidr, ...] = Field((), description="addresses that may reach the Kubernetes API, never all of them")
     namespace: Names = Field("training", description="Kubernetes namespace of the runs")
     images: tuple[Names, ...] = Field(("chainermn", "pytorch"), description="images that get an ECR repository")
-    tags: dict[str, str] = Field({}, description="more tags on everything that AWS can tag")
-    groups: tuple[Group, ...] = Field((), description="the node groups; where several fit, the first is tried first")
+    tags: dict[str, str] = Field({}, description="additional tags on every resource that can have tags")
+    groups: tuple[Group, ...] = Field((), description="the node groups; where several fit, the first is preferred")
     network: Network = Field(default_factory=Network, description="the VPC")
     cluster: Cluster = Field(default_factory=Cluster, description="the EKS cluster")
     accelerators: Accelerators = Field(default_factory=Accelerators, description="GPU extras")
     storage: Storage = Field(default_factory=Storage, description="the shared file system")
     queueing: Queueing = Field(default_factory=Queueing, description="Kueue")
-    sources: dict[str, dict[str, str]] = Field({}, description="mirrors: what infra/sources.py names, by name")
+    sources: dict[str, dict[str, str]] = Field({}, description="mirrors: replaced fields of infra/sources.py, by name")
     boundary: PolicyArn | None = Field(
-        None, description="permissions boundary of every IAM role of the environment (CI's build role asks for it)"
+        None, description="permissions boundary of every IAM role of the environment (CI's build role requires it)"
     )
     budget: Budget | None = Field(None, description="budget alarm; none unless set")
     ci: Ci | None = Field(None, description="OIDC roles for GitHub workflows; none unless set")
 
     @property
     def name(self) -> str:
-        """The environment's name, the stem of every other name."""
+        """The environment's name, the prefix of every other name."""
         return f"{self.project}-{self.stack}"
 
     @property
     def other_zone(self) -> str:
-        """The second zone: as set, or zone a, or b where the GPUs are in a."""
+        """The second zone: as set, else zone a, or b where the nodes are in a."""
         return self.second_zone or self.region + ("b" if self.zone.endswith("a") else "a")
 
     @property
     def all_tags(self) -> dict[str, str]:
-        """The tags that everything carries."""
+        """The tags of every resource."""
         return {**self.tags, "spotmpi:environment": self.name, "spotmpi:stack": self.stack}

@@ -1,8 +1,8 @@
-"""How many nodes a group may have: written on its Auto Scaling group as a tag, and set there when the tag changes.
+"""The sizes of a group: a tag of its Auto Scaling group, whose bounds are set when the tag changes.
 
 The EKS resource sends its sizes together with a desired size, and only the autoscaler knows one that is safe to send:
-Pulumi's state is older than its last move, and EKS's own answer can be too. An Auto Scaling group takes its bounds
-alone, and moves its desired capacity only where it would lie outside of them (UpdateAutoScalingGroup in the EC2 Auto
+Pulumi's state can be older than its last change, and so can EKS's own. An Auto Scaling group accepts its bounds alone,
+and changes its desired capacity only where that lies outside of them (UpdateAutoScalingGroup in the EC2 Auto
 Scaling API reference).
 """
 
@@ -19,7 +19,7 @@ from infra.scaling_groups import ScalingGroup
 
 @dataclass(frozen=True)
 class Sizes:
-    """At least and at most so many nodes; as text, `0-16`."""
+    """The least and the most nodes; as text, `0-16`."""
 
     min: int
     max: int
@@ -31,7 +31,7 @@ class Sizes:
 def size_tag(
     name: str, scaling: ScalingGroup, sizes: Sizes, target: pulumi.Input[str], parent: pulumi.Resource
 ) -> autoscaling.Tag:
-    """The tag that holds the sizes of the Auto Scaling group *target*; they are set before it is."""
+    """The tag with the sizes of the Auto Scaling group *target*; a hook sets the sizes before the tag."""
 
     def before(args: pulumi.ResourceHookArgs) -> None:
         existing = (args.new_inputs or {}).get("autoscalingGroupName")
@@ -51,12 +51,12 @@ def size_tag(
 
 
 def set_sizes(scaling: ScalingGroup, target: str, sizes: Sizes, old: str | None) -> None:
-    """Set the bounds that changed since the tag said *old*; RunError where running nodes would end."""
+    """Set the bounds that differ from the *old* tag; RunError if that would terminate running nodes."""
     current = scaling.describe(target)
     changes = _changes(current, sizes, old)
     if "MaxSize" in changes and (running := current["DesiredCapacity"]) > sizes.max:
         raise pulumi.RunError(
-            f"group {scaling.group} runs {running} nodes, and the new max {sizes.max} would terminate "
+            f"group {scaling.group} has {running} running nodes, and the new max {sizes.max} would terminate "
             f"{running - sizes.max} of them: wait until they are gone, stop runs, or set max to {running} or more"
         )
     if changes and not pulumi.runtime.is_dry_run():
@@ -64,7 +64,7 @@ def set_sizes(scaling: ScalingGroup, target: str, sizes: Sizes, old: str | None)
 
 
 def _changes(current: Mapping[str, Any], sizes: Sizes, old: str | None) -> dict[str, int]:
-    """What to set; a bound that did not change in the settings stays what `spotmpi scale` has made it for a while."""
+    """The bounds to set; one that did not change in the settings keeps what `spotmpi scale` set for a while."""
     closed = current["MaxSize"] == 0  # by `spotmpi down`, or by the end of `spotmpi up --expires`
     low, _, high = ("" if closed or old is None else old).partition("-")
     changes = {}

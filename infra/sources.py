@@ -1,4 +1,4 @@
-"""Where everything that a cluster pulls comes from: charts and images with versions, each replaceable."""
+"""The sources of all that a cluster pulls: charts and images with their versions, each replaceable by a mirror."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -72,6 +72,6 @@ class Sources(BaseModel):
 
     @classmethod
     def with_mirrors(cls, overrides: Mapping[str, Mapping[str, str]]) -> Self:
-        """The sources with some fields replaced, as the setting `sources` says."""
+        """The sources with some fields replaced, as in the setting `sources`."""
         charts = {name: Chart(**chart.model_dump() | dict(overrides.get(name, {}))) for name, chart in CHARTS.items()}
         return cls(charts=charts)

@@ -1,4 +1,4 @@
-"""Reading: stack configuration in, settings or every problem out, before any resource exists."""
+"""The stack configuration as settings, read and validated before any resource is declared."""
 
 import json
 from collections.abc import Mapping
@@ -8,38 +8,42 @@ import pulumi
 from pulumi.runtime.config import CONFIG, get_config_env
 from pydantic import ValidationError
 
-from infra.checks import problems_of
-from infra.problems import Problem, SettingsError, from_validation
+from infra.checks import find_problems
+from infra.errors import Problem, SettingsError, problems_of
 from infra.settings import PROJECT, Settings
 
 
 def current() -> Settings:
-    """The settings of the stack that Pulumi is running."""
+    """The settings of the stack that Pulumi runs the program for."""
     config = {**get_config_env(), **CONFIG.get()}
     return read(pulumi.get_stack(), config)
 
 
 def read(stack: str, config: Mapping[str, str]) -> Settings:
-    """The settings in a stack's configuration (`namespace:key` to text); SettingsError names every problem."""
+    """The settings in a stack's configuration (`namespace:key` to text); SettingsError has every problem."""
     values: dict[str, Any] = {"stack": stack}
     if region := config.get("aws:region"):
         values["region"] = region
     for key, text in config.items():
         namespace, _, field = key.partition(":")
         if namespace == PROJECT:
-            values[field] = _decoded(text)
-    own = sorted({"project", "stack", "region"} & {key.partition(":")[2] for key in config if key.startswith(PROJECT)})
-    problems = [Problem(f"{PROJECT}:{key}", values[key], "remove it; the region is `aws:region`") for key in own]
+            values[field] = _decode(text)
+    reserved = sorted(
+        {"project", "stack", "region"} & {key.partition(":")[2] for key in config if key.startswith(PROJECT)}
+    )
+    problems = [
+        Problem(f"{PROJECT}:{key}", values[key], "remove it; the region is set by `aws:region`") for key in reserved
+    ]
     try:
         settings = Settings(**values | {"stack": stack})
     except ValidationError as error:
-        raise SettingsError(stack, problems + from_validation(error, Settings)) from error
-    if problems := problems + problems_of(settings):
+        raise SettingsError(stack, problems + problems_of(error, Settings)) from error
+    if problems := problems + find_problems(settings):
         raise SettingsError(stack, problems)
     return settings
 
 
-def _decoded(text: str) -> Any:
+def _decode(text: str) -> Any:
     """A configuration value: JSON where Pulumi wrote JSON (objects, lists, numbers, booleans), else the text."""
     try:
         value = json.loads(text)

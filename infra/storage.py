@@ -1,4 +1,4 @@
-"""Shared storage: the EFS file system, its mount target in the nodes' zone, and the volume that runs claim."""
+"""Shared storage: the EFS file system, or an existing one, its mount target, and the volume that runs claim."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from pulumi_aws import ec2, efs, vpc
 from pulumi_kubernetes import core, meta
 
 from infra import names
-from infra.inside import Inside
-from infra.settings import Storage
+from infra.kubernetes_component import KubernetesComponent
+from infra.settings import Settings, Storage
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class FileSystemIds:
 
 @dataclass(frozen=True)
 class FileSystemArgs:
-    """The storage as set; `protect` refuses its deletion until somebody lifts that by hand."""
+    """The settings of the storage; `protect` refuses its deletion until someone unprotects it by hand."""
 
     storage: Storage
     zone: str
@@ -31,7 +31,7 @@ class FileSystemArgs:
 
 
 class FileSystem(pulumi.ComponentResource):
-    """An encrypted elastic EFS with one access point owned by 1000:1000; gives `ids`."""
+    """An encrypted elastic EFS with one access point owned by 1000:1000; provides `ids`."""
 
     def __init__(self, name: str, args: FileSystemArgs, opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:storage:FileSystem", name, None, opts)
@@ -66,6 +66,37 @@ class FileSystem(pulumi.ComponentResource):
         self.register_outputs({"file_system_id": system.id, "access_point_id": point.id})
 
 
+def file_system_ids(settings: Settings, opts: pulumi.ResourceOptions) -> FileSystemIds:
+    """The ids of the file system that the settings name, of the data stack's one, or of a new one."""
+    storage = settings.storage
+    if storage.file_system_id and storage.access_point_id:
+        return FileSystemIds(
+            pulumi.Output.from_input(storage.file_system_id), pulumi.Output.from_input(storage.access_point_id)
+        )
+    if settings.kind == "compute" and storage.keep:
+        return _data_stack_ids(settings)
+    protect = settings.kind == "data"
+    return FileSystem(settings.name, FileSystemArgs(storage, settings.zone, protect, settings.all_tags), opts).ids
+
+
+def _data_stack_ids(settings: Settings) -> FileSystemIds:
+    stack = names.data_stack(settings)
+    reference = pulumi.StackReference(f"{pulumi.get_organization()}/{settings.project}/{stack}")
+
+    def checked(key: str, zone: str | None, value: str | None) -> str:
+        if value is None:
+            raise pulumi.RunError(f"stack {stack!r} has no output {key!r}: run `pulumi up --stack {stack}` first")
+        if zone is not None and zone != settings.zone:
+            raise pulumi.RunError(f"the storage of {stack!r} is in {zone}: set `zone` of {settings.stack!r} to {zone}")
+        return value
+
+    def output(key: str) -> pulumi.Output[str]:
+        both = pulumi.Output.all(reference.get_output("zone"), reference.get_output(key))
+        return both.apply(lambda pair: checked(key, *pair))
+
+    return FileSystemIds(output("file_system_id"), output("access_point_id"))
+
+
 @dataclass(frozen=True)
 class MountArgs:
     """A file system, and the nodes that may mount it (those that carry the cluster's security group)."""
@@ -78,7 +109,7 @@ class MountArgs:
 
 
 class Mount(pulumi.ComponentResource):
-    """A mount target that only the cluster's nodes reach, on the NFS port; gives `ready` to wait for."""
+    """A mount target that only the cluster's nodes reach, on the NFS port; provides `ready` to wait for."""
 
     def __init__(self, name: str, args: MountArgs, opts: pulumi.ResourceOptions | None = None):
         super().__init__("spotmpi:storage:Mount", name, None, opts)
@@ -111,14 +142,14 @@ class Mount(pulumi.ComponentResource):
 
 @dataclass(frozen=True)
 class VolumeArgs:
-    """What the volume is of, and where it is claimed."""
+    """The file system behind the volume, and the namespace of its claim."""
 
     storage: Storage
     ids: FileSystemIds
     namespace: pulumi.Input[str]
 
 
-class Volume(Inside):
+class Volume(KubernetesComponent):
     """A static PersistentVolume and the claim that runs mount, readable and writable by many nodes at once."""
 
     def __init__(self, name: str, args: VolumeArgs, opts: pulumi.ResourceOptions):
@@ -136,7 +167,7 @@ class Volume(Inside):
                 volume_mode="Filesystem",
                 mount_options=list(args.storage.mount_options),
                 csi=core.v1.CSIPersistentVolumeSourceArgs(driver="efs.csi.aws.com", volume_handle=handle),
-                # Nobody else's claim may take it.
+                # No other claim may bind it.
                 claim_ref=core.v1.ObjectReferenceArgs(namespace=args.namespace, name=names.VOLUME_CLAIM),
             ),
             opts=self.child(),

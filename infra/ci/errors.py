@@ -2,8 +2,8 @@
 
 
 class CiError(Exception):
-    """Something that stops a CI script; the message says what, which value and what to do."""
+    """An error that ends a CI script; the message has the value and the remedy."""
 
 
 class NotBuilt(CiError):
-    """The stack has no state: it was never built, or was destroyed and forgotten."""
+    """The stack has no state: it was never built, or was destroyed and removed."""

@@ -1,7 +1,7 @@
-"""A copy of a stack for its preview: the state without its secrets, which a preview neither needs nor may read.
+"""A copy of a stack for its preview: the state without its secrets, which a preview does not need and may not read.
 
-What runs in a preview is the program of a pull request, so it gets nothing that opens the state. Resources whose inputs
-hold secrets can't be compared then: the Secret of the shared SSH keys is left out, the Kubernetes provider (its
+A preview runs the program of a pull request, so it gets nothing that decrypts the state. Resources whose inputs hold
+secrets can't be compared then: the Secret of the shared SSH keys is left out, the Kubernetes provider (its
 kubeconfig) is shown as updated.
 """
 
@@ -25,7 +25,7 @@ _MARK, _SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1e
 _PLACEHOLDER = json.dumps("apiVersion: v1\nkind: Config\n")
 _PROVIDER = "pulumi:providers:"
 _STACKS = "stacks"
-_OPENS = ("encryptionsalt", "encryptedkey", "secretsprovider")
+_ENCRYPTION_KEYS = ("encryptionsalt", "encryptedkey", "secretsprovider")
 
 
 @dataclass(frozen=True)
@@ -37,35 +37,35 @@ class Copy:
 
     @property
     def kinds(self) -> list[str]:
-        """The types of those resources, the last part of what stands before the name in a URN."""
+        """The types of those resources, the last part of a URN before the name."""
         return sorted({urn.rpartition("::")[0].rpartition("::")[2].rpartition("$")[2] for urn in self.not_compared})
 
     @property
     def exclude(self) -> list[str]:
-        """The arguments that leave those resources out; the engine takes providers all the same."""
+        """The arguments that exclude those resources; the engine includes providers anyway."""
         urns = [urn for urn in self.not_compared if f"::{_PROVIDER}" not in urn]
         return [argument for urn in urns for argument in ("--exclude", urn)]
 
 
-def make(file: StackFile, pulumi: Pulumi, folder: Path) -> Copy:
-    """The stack (and the one that keeps its storage) in a state of its own in an empty folder; NotBuilt without one."""
+def make_copy(file: StackFile, pulumi: Pulumi, folder: Path) -> Copy:
+    """The stack (and its data stack) in a separate state in an empty folder; NotBuilt if it has none."""
     project, state = folder / "project", folder / "state"
-    _lay_out(pulumi.project, project)
+    _link_project(pulumi.project, project)
     state.mkdir()
-    # A passphrase that opens placeholders.
-    opened = {"PULUMI_BACKEND_URL": state.as_uri(), "PULUMI_CONFIG_PASSPHRASE": secrets.token_hex()}
+    # A passphrase for the placeholders.
+    backend = {"PULUMI_BACKEND_URL": state.as_uri(), "PULUMI_CONFIG_PASSPHRASE": secrets.token_hex()}
     variables = {key: value for key, value in pulumi.variables.items() if not key.startswith("PULUMI_CONFIG_PASS")}
-    copied = replace(pulumi, project=project, variables={**variables, **opened})
+    target = replace(pulumi, project=project, variables={**variables, **backend})
     not_compared: tuple[str, ...] = ()
-    for stack in (f"{file.stack}-data", file.stack) if file.keeps_storage else (file.stack,):
+    for stack in (f"{file.stack}-data", file.stack) if file.keep_storage else (file.stack,):
         exported = json.loads(replace(pulumi, stack=stack).read("stack", "export"))
         not_compared = tuple(_with_secrets(exported["deployment"]))
-        _import(replace(copied, stack=stack), _without_secrets(exported), folder / f"{stack}.json")
-    return Copy(copied, not_compared)
+        _import(replace(target, stack=stack), _without_secrets(exported), folder / f"{stack}.json")
+    return Copy(target, not_compared)
 
 
 def _import(pulumi: Pulumi, exported: dict[str, Any], path: Path) -> None:
-    """Make the stack of a state without secrets, whose placeholders are encrypted as the new stack's secrets."""
+    """Create the stack from a state without secrets, whose placeholders are encrypted as the new stack's secrets."""
     pulumi.read("stack", "init", "--no-select")
     empty = json.loads(pulumi.read("stack", "export"))["deployment"]
     exported["deployment"]["secrets_providers"] = empty["secrets_providers"]
@@ -73,16 +73,16 @@ def _import(pulumi: Pulumi, exported: dict[str, Any], path: Path) -> None:
     pulumi.read("stack", "import", "--file", str(path))
 
 
-def _lay_out(project: Path, copy: Path) -> None:
-    """The project by links, but the stacks' files, without what opens a state, as files that Pulumi may write."""
+def _link_project(project: Path, copy: Path) -> None:
+    """Link the project, but copy the stacks' files, without encryption keys, as Pulumi may write to them."""
     (copy / _STACKS).mkdir(parents=True)
     for entry in project.iterdir():
         if entry.name != _STACKS:
             (copy / entry.name).symlink_to(entry)
     for path in (project / _STACKS).glob("Pulumi.*.yaml"):
-        held = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        kept = {key: value for key, value in held.items() if key not in _OPENS}
-        (copy / _STACKS / path.name).write_text(yaml.safe_dump(kept), encoding="utf-8")
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        settings = {key: value for key, value in document.items() if key not in _ENCRYPTION_KEYS}
+        (copy / _STACKS / path.name).write_text(yaml.safe_dump(settings), encoding="utf-8")
 
 
 def _with_secrets(deployment: dict[str, Any]) -> Iterator[str]:

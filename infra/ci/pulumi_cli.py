@@ -1,4 +1,4 @@
-"""Pulumi for scripts: state in a bucket or folder of one's own, no questions, no look-ups of newer versions."""
+"""Pulumi for scripts: self-managed state, no prompts, no version check."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from infra.ci.errors import CiError, NotBuilt
 from infra.ci.stack_file import StackFile
 
 _PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
-_OWN_BACKENDS = ("s3://", "gs://", "azblob://", "file://")
+_BACKENDS = ("s3://", "gs://", "azblob://", "file://")
 _LOCKED = "the stack is currently locked"
 _UNKNOWN = "no stack named"
 _LOG_GROUP = re.compile(r"(/aws/eks/[\w-]+/cluster)[^\n]*ResourceAlreadyExistsException")
@@ -26,7 +26,7 @@ class Pulumi:
     variables: Mapping[str, str]
 
     def run(self, *arguments: str) -> int:
-        """Exit status of one command; what it prints goes on as it comes, with a way out below where we know one."""
+        """Exit status of one command, whose output is printed; CiError with a remedy for a known failure."""
         command = ["pulumi", *arguments, "--stack", self.stack, "--non-interactive"]
         try:
             process = subprocess.Popen(
@@ -40,21 +40,21 @@ class Pulumi:
             )
         except FileNotFoundError as error:
             raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
-        said: list[str] = []
+        output: list[str] = []
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
-            said.append(line)
+            output.append(line)
         status = process.wait()
         if status:
-            self._explain("".join(said))
+            self._explain("".join(output))
         return status
 
     def read(self, *arguments: str) -> str:
-        """What one command prints, shown to nobody; CiError, with a way out where we know one, if it fails."""
+        """The output of one command, which is not printed; CiError if it fails, with a remedy for a known failure."""
         command = ["pulumi", *arguments, "--stack", self.stack, "--non-interactive"]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 cwd=self.project,
                 env=dict(self.variables),
@@ -65,35 +65,44 @@ class Pulumi:
             )
         except FileNotFoundError as error:
             raise CiError("pulumi is not on PATH: install it, or run scripts/tools") from error
-        if done.returncode:
-            self._explain(done.stderr)
-            raise CiError(f"`pulumi {' '.join(arguments)}` failed: {' '.join(done.stderr.split())}")
-        return done.stdout
+        if process.returncode:
+            self._explain(process.stderr)
+            raise CiError(f"`pulumi {' '.join(arguments)}` failed: {' '.join(process.stderr.split())}")
+        return process.stdout
 
-    def _explain(self, said: str) -> None:
-        if _LOCKED in said:
-            way_out = f"if no other run is alive, free it with: pulumi cancel --yes --stack {self.stack}"
-            raise CiError(f"another run holds stack {self.stack!r}, or was killed and left its lock: {way_out}")
-        if _UNKNOWN in said:
+    def _explain(self, output: str) -> None:
+        if _LOCKED in output:
+            remedy = f"if no other command runs, release it: pulumi cancel --yes --stack {self.stack}"
+            raise CiError(f"stack {self.stack!r} is locked by another command, or by one that was killed: {remedy}")
+        if _UNKNOWN in output:
             backend = self.variables["PULUMI_BACKEND_URL"]
-            raise NotBuilt(f"no state of stack {self.stack!r} in {backend}: it was never built, or elsewhere")
-        if group := _LOG_GROUP.search(said):
-            way_out = f"aws logs delete-log-group --log-group-name {group[1]} --region {self.variables['AWS_REGION']}"
-            raise CiError(f"EKS made {group[1]} again after a former environment was deleted: {way_out}, then repeat")
+            raise NotBuilt(f"no state of stack {self.stack!r} in {backend}: never built, or built with another backend")
+        if group := _LOG_GROUP.search(output):
+            remedy = f"aws logs delete-log-group --log-group-name {group[1]} --region {self.variables['AWS_REGION']}"
+            raise CiError(
+                f"EKS re-created {group[1]} after an environment was deleted: {remedy}, then repeat the command"
+            )
 
 
-def of(file: StackFile, project: Path, variables: Mapping[str, str] = os.environ, secrets: bool = True) -> Pulumi:
-    """Pulumi for a stack; CiError unless the variables name a state of one's own and, for *secrets*, what opens it."""
+def for_stack(
+    file: StackFile, project: Path, variables: Mapping[str, str] = os.environ, secrets: bool = True
+) -> Pulumi:
+    """Pulumi for a stack; CiError unless its variables name a self-managed backend and, for *secrets*, a passphrase.
+
+    A stack with a KMS key needs no passphrase.
+    """
     backend = variables.get("PULUMI_BACKEND_URL", "")
-    if not backend.startswith(_OWN_BACKENDS):
+    if not backend.startswith(_BACKENDS):
         shown = backend or "(not set)"
-        raise CiError(f"PULUMI_BACKEND_URL is {shown}: name the bucket that holds the state, for example s3://my-state")
+        raise CiError(
+            f"PULUMI_BACKEND_URL is {shown}: set it to the bucket that holds the state, such as s3://my-state"
+        )
     if secrets and file.secrets_provider is None and not any(name in variables for name in _PASSPHRASES):
-        remedy = "the state can't be opened without it (or name a KMS key as the stack's secrets provider)"
+        remedy = "it decrypts the state's secrets (or use a KMS key as the stack's secrets provider)"
         raise CiError(f"neither {' nor '.join(_PASSPHRASES)} is set: {remedy}")
-    said = {
+    settings = {
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_SKIP_CONFIRMATIONS": "true",
         "AWS_REGION": file.region,
     }
-    return Pulumi(project, file.stack, {**variables, **said})
+    return Pulumi(project, file.stack, {**variables, **settings})

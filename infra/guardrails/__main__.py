@@ -1,4 +1,4 @@
-"""The policy pack: every rule, mandatory, asked about every resource."""
+"""The policy pack: every rule, mandatory, for every resource."""
 
 import sys
 from pathlib import Path

@@ -1,21 +1,21 @@
-"""What no environment may do: each rule is a pure function from a resource's type and inputs to its findings."""
+"""Rules for every environment: each is a pure function from a resource's type and inputs to its findings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.instance_types import known
+from infra.instance_types import catalog
 from infra.names import TAG_ON_DEMAND
 
 Inputs = Mapping[str, Any]
 Check = Callable[[str, Inputs], Iterator[str]]
 
-# Shorter prefixes than this are no address range of anybody's own, but a way to write "everybody".
+# A shorter prefix is nobody's own address range, but in effect the whole internet.
 _WIDEST_PREFIX = 8
 TAG = "spotmpi:environment"
 _GROUP = "aws:eks/nodeGroup:NodeGroup"
 _TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
-# What bills by itself, and what makes such things: all of it has to be found again by its tag.
+# Billed resources, and those that create them: all must be identifiable by their tag.
 _TAGGED = (
     "aws:ec2/eip:Eip",
     "aws:ec2/natGateway:NatGateway",
@@ -38,25 +38,27 @@ class Rule:
 
 
 def world_open_ingress(kind: str, inputs: Inputs) -> Iterator[str]:
-    """Security group rules that let the whole world in, in each of the three ways that AWS knows."""
-    found: list[Any] = []
+    """Security group rules that are open to the world, in each of AWS's three forms."""
+    cidrs: list[Any] = []
     if kind in ("aws:ec2/securityGroup:SecurityGroup", "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup"):
         for rule in _list(inputs, "ingress"):
-            found += [*_list(rule, "cidrBlocks"), *_list(rule, "ipv6CidrBlocks")]
+            cidrs += [*_list(rule, "cidrBlocks"), *_list(rule, "ipv6CidrBlocks")]
     elif kind == "aws:ec2/securityGroupRule:SecurityGroupRule" and inputs.get("type") == "ingress":
-        found += [*_list(inputs, "cidrBlocks"), *_list(inputs, "ipv6CidrBlocks")]
+        cidrs += [*_list(inputs, "cidrBlocks"), *_list(inputs, "ipv6CidrBlocks")]
     elif kind == "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule":
-        found += [inputs.get("cidrIpv4"), inputs.get("cidrIpv6")]
-    yield from (f"lets {cidr} in: name the addresses, or the security group, that may come in" for cidr in _open(found))
+        cidrs += [inputs.get("cidrIpv4"), inputs.get("cidrIpv6")]
+    yield from (
+        f"allows ingress from {cidr}: allow only your own addresses or a security group" for cidr in _open(cidrs)
+    )
 
 
 def world_open_api(kind: str, inputs: Inputs) -> Iterator[str]:
-    """A Kubernetes API that the whole world may reach; AWS opens it to all where nothing is said."""
+    """A Kubernetes API that is open to the world, which is AWS's default."""
     if kind == "aws:eks/cluster:Cluster":
         config = inputs.get("vpcConfig") or {}
         public = config.get("endpointPublicAccess", True)
     elif kind == "eks:index:Cluster" and inputs:
-        # In the engine the component itself may come without inputs: its child is asked about as well.
+        # In the engine the component itself may have no inputs: its child is checked as well.
         config, public = inputs, inputs.get("endpointPublicAccess", True)
     else:
         return
@@ -64,26 +66,26 @@ def world_open_api(kind: str, inputs: Inputs) -> Iterator[str]:
     if public and not cidrs:
         yield "opens the Kubernetes API to the world: set publicAccessCidrs (setting `access`)"
     yield from (
-        f"opens the Kubernetes API to {cidr}: name your own addresses (setting `access`)" for cidr in _open(cidrs)
+        f"opens the Kubernetes API to {cidr}: list your own addresses (setting `access`)" for cidr in _open(cidrs)
     )
 
 
 def unencrypted_storage(kind: str, inputs: Inputs) -> Iterator[str]:
     """File systems and disks that are not encrypted, or whose encryption is left to the account's default."""
     if kind == "aws:efs/fileSystem:FileSystem" and not _true(inputs.get("encrypted")):
-        yield "is not encrypted: set encrypted, it can't be changed later"
+        yield "is not encrypted: set encrypted, which can't be changed later"
     if kind == "aws:ebs/volume:Volume" and not _true(inputs.get("encrypted")):
         yield "is not encrypted: set encrypted"
     if kind == _TEMPLATE:
         disks = [mapping.get("ebs") or {} for mapping in _list(inputs, "blockDeviceMappings")]
         if not disks:
-            yield "leaves the root disk to the image, unencrypted: give it a block device mapping"
+            yield "leaves the root disk to the image, unencrypted: add a block device mapping"
         if any(not _true(disk.get("encrypted")) for disk in disks):
             yield "has a disk that is not encrypted: set ebs.encrypted"
 
 
 def old_metadata_service(kind: str, inputs: Inputs) -> Iterator[str]:
-    """Machines whose metadata, and with it their role, answers without a token (IMDSv1)."""
+    """Machines whose metadata, and with it their role, is readable without a token (IMDSv1)."""
     if kind == _TEMPLATE and (inputs.get("metadataOptions") or {}).get("httpTokens") != "required":
         yield "allows IMDSv1: set metadataOptions.httpTokens to required"
 
@@ -95,7 +97,7 @@ def gpus_over_zones(kind: str, inputs: Inputs) -> Iterator[str]:
 
 
 def gpus_without_taint(kind: str, inputs: Inputs) -> Iterator[str]:
-    """GPU groups that any pod may land on, which would keep dear machines alive for nothing."""
+    """GPU groups that accept any pod, which would keep expensive machines running for nothing."""
     if kind == _GROUP and _has_gpus(inputs):
         effects = [taint.get("effect") for taint in _list(inputs, "taints")]
         if not set(effects) & {"NO_SCHEDULE", "NO_EXECUTE"}:
@@ -103,24 +105,24 @@ def gpus_without_taint(kind: str, inputs: Inputs) -> Iterator[str]:
 
 
 def on_demand_gpus(kind: str, inputs: Inputs) -> Iterator[str]:
-    """GPUs at the on-demand price, unless the stack says that it wants that."""
-    said = (inputs.get("tags") or {}).get(TAG_ON_DEMAND) == "said"
-    if kind == _GROUP and _has_gpus(inputs) and inputs.get("capacityType") != "SPOT" and not said:
+    """GPUs at the on-demand price, unless the stack allows that."""
+    allowed = (inputs.get("tags") or {}).get(TAG_ON_DEMAND) == "said"
+    if kind == _GROUP and _has_gpus(inputs) and inputs.get("capacityType") != "SPOT" and not allowed:
         yield "buys GPUs on demand: use spot, or set accelerators.on_demand in the stack"
 
 
 def load_balancers(kind: str, inputs: Inputs) -> Iterator[str]:
     """Services of type LoadBalancer: billed, open to the world by default, and left behind when the cluster goes."""
     if kind == "kubernetes:core/v1:Service" and (inputs.get("spec") or {}).get("type") == "LoadBalancer":
-        yield "makes a load balancer: use type ClusterIP and kubectl port-forward"
-    if kind.startswith("kubernetes:helm.sh/") and _says_load_balancer(inputs.get("values")):
-        yield "makes a load balancer by its chart's values: use type ClusterIP"
+        yield "creates a load balancer: use type ClusterIP and kubectl port-forward"
+    if kind.startswith("kubernetes:helm.sh/") and _has_load_balancer(inputs.get("values")):
+        yield "creates a load balancer by its chart's values: use type ClusterIP"
 
 
 def missing_tags(kind: str, inputs: Inputs) -> Iterator[str]:
-    """Things that bill without the tag that says which environment they belong to."""
+    """Billed resources without the tag of their environment."""
     if kind in _TAGGED and not _tagged(inputs.get("tags")) and not _tagged(inputs.get("tagsAll")):
-        yield f"has no tag {TAG}: what bills must be found again"
+        yield f"has no tag {TAG}: billed resources must be identifiable"
     if kind == _TEMPLATE:
         covered = {
             entry.get("resourceType") for entry in _list(inputs, "tagSpecifications") if _tagged(entry.get("tags"))
@@ -136,9 +138,9 @@ RULES: tuple[Rule, ...] = (
     Rule("no-imdsv1", "machine metadata without a token", old_metadata_service),
     Rule("gpus-in-one-zone", "GPU groups over several zones", gpus_over_zones),
     Rule("gpus-tainted", "GPU groups without a taint", gpus_without_taint),
-    Rule("gpus-on-spot", "GPUs on demand unless the stack says so", on_demand_gpus),
+    Rule("gpus-on-spot", "GPUs on demand unless the stack allows them", on_demand_gpus),
     Rule("no-load-balancers", "Services of type LoadBalancer", load_balancers),
-    Rule("tagged", "billed things without the environment's tag", missing_tags),
+    Rule("tagged", "billed resources without the environment's tag", missing_tags),
 )
 
 
@@ -152,12 +154,12 @@ def _open(cidrs: Sequence[Any]) -> list[Any]:
 
 
 def _true(value: Any) -> bool:
-    """EC2 writes booleans of launch templates as text."""
+    """Whether a value is true; EC2 has the booleans of launch templates as text."""
     return value in (True, "true")
 
 
 def _has_gpus(inputs: Inputs) -> bool:
-    kinds = [known().get(name) for name in _list(inputs, "instanceTypes")]
+    kinds = [catalog().get(name) for name in _list(inputs, "instanceTypes")]
     return "NVIDIA" in str(inputs.get("amiType") or "") or any(kind is not None and kind.gpus for kind in kinds)
 
 
@@ -165,9 +167,9 @@ def _tagged(tags: Any) -> bool:
     return isinstance(tags, Mapping) and bool(tags.get(TAG))
 
 
-def _says_load_balancer(values: Any) -> bool:
+def _has_load_balancer(values: Any) -> bool:
     if isinstance(values, Mapping):
-        return values.get("type") == "LoadBalancer" or any(_says_load_balancer(inner) for inner in values.values())
+        return values.get("type") == "LoadBalancer" or any(_has_load_balancer(inner) for inner in values.values())
     if isinstance(values, Sequence) and not isinstance(values, str):
-        return any(_says_load_balancer(inner) for inner in values)
+        return any(_has_load_balancer(inner) for inner in values)
     return False

@@ -1,4 +1,4 @@
-"""A `pulumi` for tests of the CI scripts that does nothing but remember, and the state that it shows."""
+"""A `pulumi` for tests of the CI scripts that only records its calls, and the state that it exports."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ STATE: dict[str, Any] = {
 
 
 class ScriptedPulumi:
-    """A `pulumi` on PATH that remembers its calls and answers each with the next line of a script.
+    """A `pulumi` on PATH that records its calls and answers each with the next line of a script.
 
-    `stack export` prints a state with a secret instead, in the shape that the real one prints without a passphrase.
+    `stack export` prints a state with a secret instead, in the form of the real one without a passphrase.
     It runs no program, so it accepts settings that the program refuses: a preview or `up` without `spotmpi:access`
     fails in `infra/checks.py`, as tests/infra/test_ci_in_engine.py shows with the real CLI.
     """
@@ -70,7 +70,7 @@ class ScriptedPulumi:
 
     @property
     def imported(self) -> dict[str, Any]:
-        """The deployment that the last `stack import` was given."""
+        """The deployment of the last `stack import`."""
         return dict(json.loads(self._imported.read_text())["deployment"])
 
     @property

@@ -1,4 +1,4 @@
-"""The CI scripts, run as they are: a scripted `pulumi` on PATH, and moto behind real boto3."""
+"""The CI scripts as a whole, with a scripted `pulumi` on PATH and moto behind real boto3."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from botocore.exceptions import NoCredentialsError
 
-from infra.ci import account, stack_file
+from infra.ci import aws, stack_file
 from infra.ci.errors import CiError
 from tests.infra.ci_account import ACCOUNT, LAB
 from tests.infra.scripted_pulumi import ScriptedPulumi
 
 
-def test_a_stack_whose_secrets_a_kms_key_opens_needs_no_passphrase(
+def test_a_stack_with_a_kms_key_needs_no_passphrase(
     pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     path = project / "stacks" / "Pulumi.lab.yaml"
@@ -24,11 +24,11 @@ def test_a_stack_whose_secrets_a_kms_key_opens_needs_no_passphrase(
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     pulumi.answers(*["0 done"] * 2)
     assert ci("up", "lab") == 0
-    chosen = "stack select --create --secrets-provider awskms://alias/spotmpi-state?region=us-east-1"
-    assert pulumi.commands == [chosen, "up --yes --policy-pack infra/guardrails"]
+    select = "stack select --create --secrets-provider awskms://alias/spotmpi-state?region=us-east-1"
+    assert pulumi.commands == [select, "up --yes --policy-pack infra/guardrails"]
 
 
-def test_another_account_is_refused_before_pulumi_is_asked_anything(
+def test_another_account_is_refused_before_pulumi_runs(
     pulumi: ScriptedPulumi,
     ci: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
@@ -37,40 +37,40 @@ def test_another_account_is_refused_before_pulumi_is_asked_anything(
     monkeypatch.setenv("SPOTMPI_ACCOUNT", "999999999999")
     assert ci("destroy", "lab") == 1
     assert pulumi.calls == []
-    said = capsys.readouterr().err
-    assert "account 123456789012 and stack 'lab' belongs to 999999999999" in said
-    assert "nothing was touched" in said
+    message = capsys.readouterr().err
+    assert "account 123456789012, but stack 'lab' belongs to 999999999999" in message
+    assert "nothing was changed" in message
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
-        ({"PULUMI_BACKEND_URL": ""}, "PULUMI_BACKEND_URL is (not set): name the bucket"),
+        ({"PULUMI_BACKEND_URL": ""}, "PULUMI_BACKEND_URL is (not set): set it to the bucket"),
         ({"PULUMI_BACKEND_URL": "https://api.pulumi.com"}, "PULUMI_BACKEND_URL is https://api.pulumi.com"),
-        ({"PULUMI_CONFIG_PASSPHRASE": None}, "the state can't be opened without it"),
-        ({"SPOTMPI_ACCOUNT": None}, "names no account: set spotmpi:account there, or SPOTMPI_ACCOUNT"),
+        ({"PULUMI_CONFIG_PASSPHRASE": None}, "it decrypts the state's secrets"),
+        ({"SPOTMPI_ACCOUNT": None}, "has no account: set spotmpi:account there, or SPOTMPI_ACCOUNT"),
     ],
 )
-def test_what_a_run_needs_is_asked_for_by_name(
+def test_a_missing_variable_is_named(
     pulumi: ScriptedPulumi,
     ci: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     variables: dict[str, str | None],
-    said: str,
+    message: str,
 ) -> None:
     for name, value in variables.items():
         monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
     assert ci("up", "lab") == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert pulumi.calls == []
 
 
 @pytest.mark.parametrize("arguments", [(), ("lab", "p3"), ("--yes",)])
 def test_wrong_usage_is_status_2(pulumi: ScriptedPulumi, ci: Callable[..., int], arguments: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit:
         ci("destroy", *arguments)
-    assert ended.value.code == 2
+    assert exit.value.code == 2
     assert pulumi.calls == []
 
 
@@ -78,36 +78,36 @@ def test_an_unknown_stack_lists_the_known_ones(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ci("destroy", "nope") == 1
-    assert "use one of lab, p3-data, or write it" in capsys.readouterr().err
+    assert "use one of lab, p3-data, or create it" in capsys.readouterr().err
 
 
-def test_kept_storage_is_never_destroyed_by_ci(
+def test_persistent_storage_is_never_destroyed_by_ci(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ci("destroy", "p3-data") == 1
-    assert "holds kept storage" in capsys.readouterr().err
+    assert "holds persistent storage" in capsys.readouterr().err
     assert pulumi.calls == []
 
 
 class ScriptedDown:
-    """A `spotmpi` beside Python that remembers what it was asked and with which variables, and ends as told."""
+    """A `spotmpi` beside Python that records its arguments and variables, and exits with a given status."""
 
     def __init__(self, folder: Path):
-        self._asked, self._status = folder / "asked", folder / "status"
+        self._call, self._status = folder / "call", folder / "status"
         self.python = folder / "python"
         program = folder / "spotmpi"
         program.write_text(
-            f'#!/bin/sh\necho "$* [$PULUMI_BACKEND_URL] [$AWS_REGION]" > {self._asked}\nexit $(cat {self._status})\n'
+            f'#!/bin/sh\necho "$* [$PULUMI_BACKEND_URL] [$AWS_REGION]" > {self._call}\nexit $(cat {self._status})\n'
         )
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        self.ends(0)
+        self.exit_with(0)
 
-    def ends(self, status: int) -> None:
+    def exit_with(self, status: int) -> None:
         self._status.write_text(str(status))
 
     @property
-    def asked(self) -> str:
-        return self._asked.read_text().strip()
+    def call(self) -> str:
+        return self._call.read_text().strip()
 
 
 @pytest.fixture
@@ -118,17 +118,17 @@ def down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedDown:
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_a_stack_is_taken_down_by_the_command_that_asks_each_service_what_is_left(
+def test_a_stack_is_taken_down_by_spotmpi_down(
     pulumi: ScriptedPulumi, ci: Callable[..., int], down: ScriptedDown, status: int
 ) -> None:
     pulumi.answers("0 lab")
-    down.ends(status)
+    down.exit_with(status)
     assert ci("destroy", "lab") == status
-    assert down.asked == "down lab --yes [s3://example-state] [us-east-1]"
+    assert down.call == "down lab --yes [s3://example-state] [us-east-1]"
     assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name"]
 
 
-def test_the_command_that_takes_a_stack_down_is_the_one_for_people(
+def test_spotmpi_down_is_the_real_command(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     pulumi.never_built()  # else the state is shown, which needs no passphrase
@@ -138,16 +138,16 @@ def test_the_command_that_takes_a_stack_down_is_the_one_for_people(
     assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name", "stack export"]
 
 
-def test_without_the_command_beside_python_setup_is_named(
+def test_without_spotmpi_beside_python_the_error_names_setup(
     pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     pulumi.answers("0 lab")
     assert ci("destroy", "lab") == 1
-    assert "no /nowhere/spotmpi: run ./scripts/setup" in capsys.readouterr().err
+    assert "command not found: /nowhere/spotmpi; run ./scripts/setup" in capsys.readouterr().err
 
 
-def test_a_lock_left_behind_names_the_way_out(
+def test_a_stale_lock_is_reported_with_the_remedy(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pulumi.answers("255 error: the stack is currently locked by 1 lock(s).")
@@ -156,7 +156,7 @@ def test_a_lock_left_behind_names_the_way_out(
     assert len(pulumi.calls) == 1, "a locked stack is not tried again"
 
 
-def test_a_stack_that_was_never_built_is_said_to_be_so(
+def test_a_stack_that_was_never_built_is_reported(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pulumi.never_built()
@@ -180,18 +180,20 @@ def test_up_stops_at_the_first_step_that_fails(pulumi: ScriptedPulumi, ci: Calla
     assert len(pulumi.calls) == 2
 
 
-def test_a_log_group_that_eks_made_again_names_the_way_out(
+def test_a_log_group_that_eks_recreated_is_reported_with_the_remedy(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # As the AWS provider says it (terraform-aws-eks#920, #2277 and others).
-    said = "creating CloudWatch Logs Log Group (/aws/eks/spotmpi-lab/cluster): ResourceAlreadyExistsException: The ..."
-    pulumi.answers("0 selected", f"255 error: {said}")
+    # As the AWS provider reports it (terraform-aws-eks#920, #2277 and others).
+    message = (
+        "creating CloudWatch Logs Log Group (/aws/eks/spotmpi-lab/cluster): ResourceAlreadyExistsException: The ..."
+    )
+    pulumi.answers("0 selected", f"255 error: {message}")
     assert ci("up", "lab") == 1
     command = "aws logs delete-log-group --log-group-name /aws/eks/spotmpi-lab/cluster --region us-east-1"
     assert command in capsys.readouterr().err
 
 
-def test_a_missing_pulumi_is_named(
+def test_a_missing_pulumi_is_reported(
     pulumi: ScriptedPulumi,
     ci: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
@@ -202,13 +204,13 @@ def test_a_missing_pulumi_is_named(
     assert "pulumi is not on PATH" in capsys.readouterr().err
 
 
-def test_missing_credentials_tell_which_account_to_log_in_to() -> None:
+def test_missing_credentials_name_the_account_to_log_in_to() -> None:
     class Sts:
         def get_caller_identity(self) -> Any:
             raise NoCredentialsError
 
-    with pytest.raises(CiError, match="log in, or take the role of account 123456789012"):
-        account.check(LAB, Sts())
+    with pytest.raises(CiError, match="log in, or assume a role in account 123456789012"):
+        aws.check_account(LAB, Sts())
 
 
 def test_file_and_variable_have_to_agree_on_the_account(project: Path) -> None:

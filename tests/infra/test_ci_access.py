@@ -13,7 +13,7 @@ from tests.infra.scripted_pulumi import ScriptedPulumi
 
 
 def cluster(*cidrs: str) -> None:
-    """Stack lab's cluster in moto, whose public endpoint lets the CIDRs in."""
+    """Create stack lab's cluster in moto, whose public endpoint allows the CIDRs."""
     boto3.client("eks", region_name="us-east-1").create_cluster(
         name="spotmpi-lab",
         roleArn=f"arn:aws:iam::{ACCOUNT}:role/control",
@@ -21,7 +21,7 @@ def cluster(*cidrs: str) -> None:
     )
 
 
-def test_up_lets_more_addresses_in_behind_those_of_the_file(
+def test_up_appends_addresses_to_those_of_the_file(
     pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24,198.51.100.7/32")
@@ -35,7 +35,7 @@ def test_up_lets_more_addresses_in_behind_those_of_the_file(
 
 
 @pytest.mark.parametrize(("built", "status"), [("0 built", 0), ("7 quota", 7)])
-def test_an_address_that_is_let_in_for_the_build_is_taken_out_again_however_it_ends(
+def test_a_temporary_address_is_removed_however_the_build_ends(
     pulumi: ScriptedPulumi,
     ci: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
@@ -54,16 +54,16 @@ def test_an_address_that_is_let_in_for_the_build_is_taken_out_again_however_it_e
         "config rm --path spotmpi:access[2]",
         "up --yes --skip-preview --target **aws:eks/cluster:Cluster::**",
     ]
-    assert "closing the Kubernetes API to 192.0.2.1/32 again" in capsys.readouterr().err
+    assert "removing access to the Kubernetes API for 192.0.2.1/32" in capsys.readouterr().err
 
 
-def test_a_build_that_made_no_cluster_has_nothing_to_close(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+def test_a_build_without_a_cluster_has_no_access_to_remove(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
     pulumi.answers("0 selected", "0 set", "7 quota", "0 removed")
     assert ci("up", "lab", "--access", "192.0.2.1/32") == 7
     assert pulumi.commands[-1] == "config rm --path spotmpi:access[1]"
 
 
-def test_an_address_that_could_not_be_taken_out_is_named_and_fails_the_command(
+def test_an_address_that_could_not_be_removed_is_reported_and_fails_the_command(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster("198.51.100.7/32", "192.0.2.1/32")
@@ -73,7 +73,7 @@ def test_an_address_that_could_not_be_taken_out_is_named_and_fails_the_command(
 
 
 @pytest.mark.parametrize("command", ["preview", "up"])
-def test_a_stack_that_nobody_could_reach_is_refused_with_the_variable_to_set(
+def test_a_stack_without_access_is_refused_with_the_variable_to_set(
     pulumi: ScriptedPulumi, ci: Callable[..., int], project: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     (project / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n")
@@ -82,6 +82,6 @@ def test_a_stack_that_nobody_could_reach_is_refused_with_the_variable_to_set(
     assert pulumi.calls == []
 
 
-def test_kept_storage_needs_nobodys_address(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+def test_persistent_storage_needs_no_access(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
     pulumi.answers("0 selected", "0 built")
     assert ci("up", "p3-data") == 0

@@ -11,30 +11,32 @@ import pytest
 from tests.infra.scripted_pulumi import STATE, ScriptedPulumi, secret
 
 
-def test_a_preview_checks_the_account_and_asks_the_guardrails(
+def test_a_preview_checks_the_account_and_the_guardrails(
     pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pulumi.answers("0 made", "0 imported", "0 1 to create")
+    pulumi.answers("0 created", "0 imported", "0 1 to create")
     assert ci("preview", "lab") == 0
     ssh = "urn:pulumi:lab::spotmpi::spotmpi:inside:MpiSsh$kubernetes:core/v1:Secret::mpi-ssh"
-    asked = f"preview --diff --policy-pack infra/guardrails --exclude {ssh} --stack lab --non-interactive"
-    assert pulumi.calls[-1].startswith(f"{asked} [file:///") and pulumi.calls[-1].endswith("/state] [true] [us-east-1]")
+    command = f"preview --diff --policy-pack infra/guardrails --exclude {ssh} --stack lab --non-interactive"
+    assert pulumi.calls[-1].startswith(f"{command} [file:///") and pulumi.calls[-1].endswith(
+        "/state] [true] [us-east-1]"
+    )
     captured = capsys.readouterr()
     assert "account 123456789012" in captured.err
     assert (
-        "not compared, since they hold secrets (providers are shown as updated): kubernetes:core/v1:Secret"
+        "not compared, because they hold secrets (providers are shown as updated): kubernetes:core/v1:Secret"
         in captured.err
     )
     assert "1 to create" in captured.out
 
 
-def test_a_preview_reads_the_state_once_and_gets_no_secret_of_it_nor_what_opens_it(
+def test_a_preview_reads_the_state_once_and_gets_neither_secrets_nor_keys(
     pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     path = project / "stacks" / "Pulumi.lab.yaml"
     path.write_text(path.read_text() + "encryptionsalt: v1:x\n")
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
-    pulumi.answers("0 made", "0 imported", "0 1 to create")
+    pulumi.answers("0 created", "0 imported", "0 1 to create")
     assert ci("preview", "lab") == 0
     assert [call.split(" [")[0] for call in pulumi.calls if "[s3://example-state]" in call] == [
         "stack export --stack lab --non-interactive"
@@ -51,7 +53,7 @@ def test_a_preview_reads_the_state_once_and_gets_no_secret_of_it_nor_what_opens_
     assert path.read_text().endswith("encryptionsalt: v1:x\n")
 
 
-def test_a_preview_knows_the_storage_that_another_stack_keeps(
+def test_a_preview_includes_the_storage_of_the_data_stack(
     pulumi: ScriptedPulumi, ci: Callable[..., int], project: Path
 ) -> None:
     path = project / "stacks" / "Pulumi.lab.yaml"
@@ -62,7 +64,7 @@ def test_a_preview_knows_the_storage_that_another_stack_keeps(
     assert [call.split("--stack ")[1].split()[0] for call in exported] == ["lab-data", "lab"]
 
 
-def test_a_preview_is_of_what_up_would_build_lasting_addresses_included(
+def test_a_preview_includes_permanent_access(
     pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")

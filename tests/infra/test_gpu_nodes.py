@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra.names import pieces
+from infra.names import eks_groups
 from infra.settings import Group
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_on_demand_gpus_are_said_to_the_guardrails(run: Run) -> None:
 def test_a_group_past_the_quota_is_split_without_moving_its_first_part(
     low: int, high: int, expected: dict[str, tuple[int, int]]
 ) -> None:
-    assert pieces(Group(name="g", type="g5.xlarge", min=low, max=high)) == expected
+    assert eks_groups(Group(name="g", type="g5.xlarge", min=low, max=high)) == expected
 
 
 def test_all_parts_of_a_split_group_share_placement_label_and_template(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Every guardrail with what it lets through and what it refuses, and the ready stacks against all of them."""
+"""Every guardrail with inputs that pass and inputs that it refuses, and the ready stacks checked by all of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PASSING: list[tuple[str, str, Mapping[str, Any]]] = [
     ("no-world-open-api", "aws:eks/cluster:Cluster", {"vpcConfig": {"publicAccessCidrs": ["198.51.100.7/32"]}}),
     ("no-world-open-api", "aws:eks/cluster:Cluster", {"vpcConfig": {"endpointPublicAccess": False}}),
     ("no-world-open-api", "eks:index:Cluster", {"publicAccessCidrs": ["198.51.100.0/24"]}),
-    # The engine asks about a remote component without its inputs; its child is asked about as well.
+    # The engine checks a remote component without its inputs; its child is checked as well.
     ("no-world-open-api", "eks:index:Cluster", {}),
     ("no-unencrypted-storage", "aws:efs/fileSystem:FileSystem", {"encrypted": True}),
     ("no-unencrypted-storage", "aws:ebs/volume:Volume", {"encrypted": True}),
@@ -67,15 +67,20 @@ PASSING: list[tuple[str, str, Mapping[str, Any]]] = [
     ("tagged", "aws:iam/role:Role", {}),
 ]
 REFUSED: list[tuple[str, str, Mapping[str, Any], str]] = [
-    ("no-world-open-ingress", INGRESS, {"cidrIpv4": "0.0.0.0/0"}, "lets 0.0.0.0/0 in"),
-    ("no-world-open-ingress", INGRESS, {"cidrIpv4": "128.0.0.0/1"}, "lets 128.0.0.0/1 in"),
-    ("no-world-open-ingress", INGRESS, {"cidrIpv6": "::/0"}, "lets ::/0 in"),
-    ("no-world-open-ingress", OLD_RULE, {"type": "ingress", "cidrBlocks": ["0.0.0.0/0"]}, "lets 0.0.0.0/0 in"),
+    ("no-world-open-ingress", INGRESS, {"cidrIpv4": "0.0.0.0/0"}, "allows ingress from 0.0.0.0/0"),
+    ("no-world-open-ingress", INGRESS, {"cidrIpv4": "128.0.0.0/1"}, "allows ingress from 128.0.0.0/1"),
+    ("no-world-open-ingress", INGRESS, {"cidrIpv6": "::/0"}, "allows ingress from ::/0"),
+    (
+        "no-world-open-ingress",
+        OLD_RULE,
+        {"type": "ingress", "cidrBlocks": ["0.0.0.0/0"]},
+        "allows ingress from 0.0.0.0/0",
+    ),
     (
         "no-world-open-ingress",
         "aws:ec2/securityGroup:SecurityGroup",
         {"ingress": [{"cidrBlocks": ["10.0.0.0/16"], "ipv6CidrBlocks": ["::/0"]}]},
-        "lets ::/0 in",
+        "allows ingress from ::/0",
     ),
     ("no-world-open-api", "aws:eks/cluster:Cluster", {"vpcConfig": {}}, "opens the Kubernetes API to the world"),
     ("no-world-open-api", "eks:index:Cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "API to 0.0.0.0/0"),
@@ -91,7 +96,7 @@ REFUSED: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("gpus-tainted", GROUP, {"amiType": "CUSTOM", "instanceTypes": ["p3.2xlarge"]}, "no taint"),
     ("gpus-on-spot", GROUP, GPU_GROUP | {"capacityType": "ON_DEMAND"}, "buys GPUs on demand"),
     ("gpus-on-spot", GROUP, {"amiType": "AL2023_x86_64_NVIDIA"}, "buys GPUs on demand"),
-    ("no-load-balancers", SERVICE, {"spec": {"type": "LoadBalancer"}}, "makes a load balancer"),
+    ("no-load-balancers", SERVICE, {"spec": {"type": "LoadBalancer"}}, "creates a load balancer"),
     ("no-load-balancers", RELEASE, {"values": {"a": [{"service": {"type": "LoadBalancer"}}]}}, "chart's values"),
     ("tagged", GROUP, {"tags": {"Name": "x"}}, "has no tag spotmpi:environment"),
     ("tagged", "aws:ec2/eip:Eip", {}, "has no tag spotmpi:environment"),
@@ -101,14 +106,16 @@ BY_NAME = {rule.name: rule for rule in rules.RULES}
 
 
 @pytest.mark.parametrize(("name", "kind", "inputs"), PASSING)
-def test_a_rule_lets_through_what_is_right(name: str, kind: str, inputs: Mapping[str, Any]) -> None:
+def test_a_rule_passes_valid_inputs(name: str, kind: str, inputs: Mapping[str, Any]) -> None:
     assert list(BY_NAME[name].check(kind, inputs)) == []
 
 
-@pytest.mark.parametrize(("name", "kind", "inputs", "said"), REFUSED)
-def test_a_rule_refuses_what_is_wrong_and_says_why(name: str, kind: str, inputs: Mapping[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("name", "kind", "inputs", "message"), REFUSED)
+def test_a_rule_refuses_invalid_inputs_with_a_reason(
+    name: str, kind: str, inputs: Mapping[str, Any], message: str
+) -> None:
     findings = list(BY_NAME[name].check(kind, inputs))
-    assert any(said in finding for finding in findings), findings
+    assert any(message in finding for finding in findings), findings
 
 
 def test_every_rule_has_a_passing_and_a_refused_case() -> None:

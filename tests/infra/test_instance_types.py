@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from infra.instance_types import known
+from infra.instance_types import catalog
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -41,33 +41,33 @@ def test_the_table_is_what_the_script_writes_and_names_its_source() -> None:
     ],
 )
 def test_a_type_has_its_vcpus_gpus_and_adapters(name: str, vcpus: int, gpus: int, efa: int) -> None:
-    kind = known()[name]
+    kind = catalog()[name]
     assert (kind.vcpus, kind.gpus, kind.efa_interfaces) == (vcpus, gpus, efa)
 
 
 def test_gpu_images_exist_for_every_gpu_type_but_p2() -> None:
-    without = {name.split(".")[0] for name, kind in known().items() if kind.gpus and not kind.gpu_ami}
+    without = {name.split(".")[0] for name, kind in catalog().items() if kind.gpus and not kind.gpu_ami}
     assert without == {"p2"}
 
 
 def test_burstable_types_join_no_cluster_placement_group() -> None:
-    assert not [name for name, kind in known().items() if name.startswith("t3.") and kind.cluster_placement]
+    assert not [name for name, kind in catalog().items() if name.startswith("t3.") and kind.cluster_placement]
 
 
 @pytest.mark.parametrize(
     ("name", "pods"), [("t3.medium", 17), ("g4dn.xlarge", 29), ("p3.2xlarge", 58), ("m5.24xlarge", 250)]
 )
 def test_pods_on_a_node_follow_its_addresses_up_to_eks_limit(name: str, pods: int) -> None:
-    assert known()[name].pods == pods
+    assert catalog()[name].pods == pods
 
 
 @pytest.mark.parametrize(
     ("name", "mib"), [("g4dn.xlarge", 15454), ("g5.xlarge", 15135), ("p3.2xlarge", 60495), ("t3.medium", 3490)]
 )
 def test_pods_get_less_than_a_nodes_memory(name: str, mib: int) -> None:
-    assert known()[name].allocatable_mib == mib
+    assert catalog()[name].allocatable_mib == mib
 
 
 def test_warm_addresses_fit_on_one_interface_of_every_type_that_runs_jobs() -> None:
-    small = [name for name, kind in known().items() if kind.gpus and kind.addresses_per_interface < 1 + 8 + 1]
+    small = [name for name, kind in catalog().items() if kind.gpus and kind.addresses_per_interface < 1 + 8 + 1]
     assert small == []

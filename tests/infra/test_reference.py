@@ -1,4 +1,4 @@
-"""docs/environments.md: its generated parts are in step, and what it names exists."""
+"""docs/environments.md: its generated parts are up to date, and the files that it names exist."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ PAGE = REPOSITORY / "docs" / "environments.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-def test_the_generated_parts_are_in_step_with_model_and_stacks() -> None:
-    assert reference.rewritten(TEXT, REPOSITORY / "stacks") == TEXT, "run scripts/environment-reference"
+def test_the_generated_parts_are_up_to_date() -> None:
+    assert reference.rewrite(TEXT, REPOSITORY / "stacks") == TEXT, "run scripts/environment-reference"
 
 
 def test_every_setting_has_a_row_with_a_meaning() -> None:
@@ -27,13 +27,13 @@ def test_every_setting_has_a_row_with_a_meaning() -> None:
     }
 
 
-def test_a_choice_lists_what_may_be_chosen() -> None:
+def test_a_choice_lists_its_values() -> None:
     assert "(one of `spot`, `on-demand`)" in reference.settings_table()
 
 
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="no <!-- settings -->"):
-        reference.inserted("nothing", "settings", "table")
+        reference.insert("nothing", "settings", "table")
 
 
 @pytest.mark.parametrize("script", sorted(set(re.findall(r"scripts/[\w-]+", TEXT))))
@@ -52,7 +52,7 @@ def test_every_ready_stack_is_on_the_page() -> None:
     assert all(f"`{stack}`" in TEXT for stack in stacks)
 
 
-def test_idle_costs_are_the_sum_of_what_runs_without_jobs() -> None:
+def test_idle_costs_have_every_resource_that_runs_without_jobs() -> None:
     lab = Settings(stack="lab", region="us-east-1", zone="us-east-1a")
     items = costs.idle(lab)
     assert items["EKS control plane"] == 0.10
@@ -60,7 +60,7 @@ def test_idle_costs_are_the_sum_of_what_runs_without_jobs() -> None:
     assert not [item for item in items if "NAT" in item]
 
 
-def test_a_gpu_costs_its_share_of_what_is_always_on() -> None:
+def test_a_gpu_hour_includes_its_share_of_idle_costs() -> None:
     group = {"name": "p3", "type": "p3.2xlarge", "max": 8}
     p3 = Settings.model_validate({"stack": "p3", "region": "us-east-1", "zone": "us-east-1a", "groups": [group]})
     assert costs.gpu_hour_ceiling(p3)["p3"] == pytest.approx(

@@ -1,4 +1,4 @@
-"""Settings: what a stack file says becomes one model, and everything wrong with it is told at once."""
+"""Settings: a stack file becomes one model, and all its problems are reported at once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra.checks import warnings_of
-from infra.problems import SettingsError
+from infra.checks import find_warnings
+from infra.errors import SettingsError
 from infra.settings import Settings
 from infra.stack_config import read
 
@@ -39,18 +39,18 @@ def problems(stack: str, config: dict[str, Any]) -> dict[str, tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("stack", ["lab", "p3", "g5", "cpu", "p3-data", "g5-data"])
-def test_every_ready_stack_is_whole(settings_of: SettingsOf, stack: str) -> None:
+def test_every_ready_stack_is_valid(settings_of: SettingsOf, stack: str) -> None:
     assert settings_of(stack).name == f"spotmpi-{stack}"
 
 
-def test_defaults_stand_in_the_model_and_reach_the_settings(settings_of: SettingsOf) -> None:
+def test_defaults_of_the_model_reach_the_settings(settings_of: SettingsOf) -> None:
     settings = settings_of("lab")
     assert (settings.cluster.version, settings.network.cidr, settings.storage.keep) == ("1.35", "10.0.0.0/16", False)
     assert settings.groups[0].market == "spot"
     assert settings.other_zone == "us-east-1b"
 
 
-def test_the_second_zone_is_a_where_the_gpus_are_elsewhere(settings_of: SettingsOf) -> None:
+def test_the_second_zone_is_a_unless_the_nodes_are_in_a(settings_of: SettingsOf) -> None:
     assert settings_of("lab", zone="us-east-1d").other_zone == "us-east-1a"
 
 
@@ -64,43 +64,51 @@ def test_a_kubernetes_version_stays_text(settings_of: SettingsOf) -> None:
 
 CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"aws:region": None}, "aws:region", "set it"),
-    ({"aws:region": "virginia"}, "aws:region", "write it so that it matches"),
+    ({"aws:region": "virginia"}, "aws:region", "does not match the pattern"),
     ({"spotmpi:zone": None}, "spotmpi:zone", "set it: pulumi config set --path 'zone' VALUE"),
-    ({"spotmpi:zone": "us-west-2a"}, "spotmpi:zone", "name a zone of region us-east-1"),
-    ({"spotmpi:zone": "us-east-1-bos-1a"}, "spotmpi:zone", "name a zone of region us-east-1"),
-    ({"spotmpi:second_zone": "us-east-1a"}, "spotmpi:second_zone", "name another zone than `zone`"),
-    ({"spotmpi:second_zone": "eu-west-1a"}, "spotmpi:second_zone", "name a zone of region us-east-1"),
-    ({"spotmpi:account": "1234"}, "spotmpi:account", "matches"),
-    ({"spotmpi:access": None}, "spotmpi:access", "say who may reach the Kubernetes API: pulumi config set"),
-    ({"spotmpi:access": ["0.0.0.0/0"]}, "spotmpi:access.0", "not half the world"),
+    ({"spotmpi:zone": "us-west-2a"}, "spotmpi:zone", "use a zone of region us-east-1"),
+    ({"spotmpi:zone": "us-east-1-bos-1a"}, "spotmpi:zone", "use a zone of region us-east-1"),
+    ({"spotmpi:second_zone": "us-east-1a"}, "spotmpi:second_zone", "use a zone other than `zone`"),
+    ({"spotmpi:second_zone": "eu-west-1a"}, "spotmpi:second_zone", "use a zone of region us-east-1"),
+    ({"spotmpi:account": "1234"}, "spotmpi:account", "does not match"),
+    (
+        {"spotmpi:access": None},
+        "spotmpi:access",
+        "list the addresses that may reach the Kubernetes API: pulumi config set",
+    ),
+    ({"spotmpi:access": ["0.0.0.0/0"]}, "spotmpi:access.0", "too wide; list your own addresses"),
     ({"spotmpi:access": ["10.1.2.3/8"]}, "spotmpi:access.0", "first address of a range"),
-    ({"spotmpi:access": [f"198.51.100.{i}/32" for i in range(41)]}, "spotmpi:access", "EKS takes 40"),
-    ({"spotmpi:colour": "red"}, "spotmpi:colour", "no such setting; known here: accelerators, access, account"),
-    ({"spotmpi:storage": {"kept": True}}, "spotmpi:storage.kept", "known here: access_point_id, backup"),
+    ({"spotmpi:access": [f"198.51.100.{i}/32" for i in range(41)]}, "spotmpi:access", "EKS allows at most 40"),
+    ({"spotmpi:colour": "red"}, "spotmpi:colour", "unknown setting; use one of: accelerators, access, account"),
+    ({"spotmpi:storage": {"kept": True}}, "spotmpi:storage.kept", "use one of: access_point_id, backup"),
     ({"spotmpi:stack": "other"}, "spotmpi:stack", "remove it"),
-    ({"spotmpi:network": {"cidr": "10.0.0.0/26"}}, "spotmpi:network.cidr", "prefix 16 to 24"),
-    ({"spotmpi:network": {"cidr": "10.0.0.0/8"}}, "spotmpi:network.cidr", "prefix 16 to 24"),
+    ({"spotmpi:network": {"cidr": "10.0.0.0/26"}}, "spotmpi:network.cidr", "prefix of 16 to 24"),
+    ({"spotmpi:network": {"cidr": "10.0.0.0/8"}}, "spotmpi:network.cidr", "prefix of 16 to 24"),
     ({"spotmpi:network": {"cidr": "8.8.0.0/16"}}, "spotmpi:network.cidr", "use private addresses"),
-    ({"spotmpi:groups": None}, "spotmpi:groups", "name at least one group"),
+    ({"spotmpi:groups": None}, "spotmpi:groups", "define at least one group"),
     ({"spotmpi:groups": [group(max=0)]}, "spotmpi:groups.0.max", "greater than or equal to 1"),
-    ({"spotmpi:groups": [group(min=3)]}, "spotmpi:groups.0.min", "make it at most max, which is 2"),
+    ({"spotmpi:groups": [group(min=3)]}, "spotmpi:groups.0.min", "use at most max, which is 2"),
     ({"spotmpi:groups": [GROUP, GROUP]}, "spotmpi:groups.1.name", "no other group has"),
-    ({"spotmpi:groups": [group(name="system")]}, "spotmpi:groups.0.name", "`system` is taken"),
+    ({"spotmpi:groups": [group(name="system")]}, "spotmpi:groups.0.name", "`system` is reserved"),
     ({"spotmpi:groups": [group(max=500), group(name="g4dn-2")]}, "spotmpi:groups.1.name", "no other group has"),
     ({"spotmpi:groups": [group(name="g4dn-2"), group(max=500)]}, "spotmpi:groups.1.name", "no other group has"),
-    ({"spotmpi:groups": [group(name="G4")]}, "spotmpi:groups.0.name", "matches"),
+    ({"spotmpi:groups": [group(name="G4")]}, "spotmpi:groups.0.name", "does not match"),
     ({"spotmpi:groups": [group(type="g4dn.huge")]}, "spotmpi:groups.0.type", "use one of g4dn.12xlarge"),
     ({"spotmpi:groups": [group(type="z9.large")]}, "spotmpi:groups.0.type", "scripts/instance-types"),
     ({"spotmpi:groups": [group(type="p2.xlarge")]}, "spotmpi:groups.0.type", "no current EKS GPU image supports K80"),
-    ({"spotmpi:groups": [group(type="t3.large", placement_group=True)]}, "spotmpi:groups.0.placement_group", "can't"),
+    (
+        {"spotmpi:groups": [group(type="t3.large", placement_group=True)]},
+        "spotmpi:groups.0.placement_group",
+        "does not",
+    ),
     ({"spotmpi:groups": [group(efa=True)]}, "spotmpi:groups.0.efa", "network.private: true"),
     ({"spotmpi:groups": [group(market="on-demand")]}, "spotmpi:groups.0.market", "accelerators.on_demand: true"),
     ({"spotmpi:groups": [group(market="borrowed")]}, "spotmpi:groups.0.market", "'spot' or 'on-demand'"),
     ({"spotmpi:cluster": {"system": {"type": "p3.2xlarge"}}}, "spotmpi:cluster.system.type", "without GPUs"),
-    ({"spotmpi:cluster": {"version": "latest"}}, "spotmpi:cluster.version", "matches"),
+    ({"spotmpi:cluster": {"version": "latest"}}, "spotmpi:cluster.version", "does not match"),
     ({"spotmpi:cluster": {"version": "1.30"}}, "spotmpi:cluster.version", "use one of 1.31, 1.32"),
     ({"spotmpi:cluster": {"version": "1.99"}}, "spotmpi:cluster.version", "infra/kubernetes_versions.py lists"),
-    ({"spotmpi:groups": [group(ami_release="1.35")]}, "spotmpi:groups.0.ami_release", "matches"),
+    ({"spotmpi:groups": [group(ami_release="1.35")]}, "spotmpi:groups.0.ami_release", "does not match"),
     ({"spotmpi:groups": [group(ami_release="1.36.0-20261110")]}, "spotmpi:groups.0.ami_release", "newer than the"),
     ({"spotmpi:groups": [group(ami_release="1.31.9-20251001")]}, "spotmpi:groups.0.ami_release", "1.32 or newer"),
     (
@@ -108,16 +116,16 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "spotmpi:cluster.system.ami_release",
         "`spotmpi upgrade` raises both in order",
     ),
-    ({"spotmpi:namespace": "kube-system"}, "spotmpi:namespace", "choose one of the runs' own"),
-    ({"spotmpi:images": ["chainermn", "chainermn"]}, "spotmpi:images.1", "stands there already"),
+    ({"spotmpi:namespace": "kube-system"}, "spotmpi:namespace", "reserved; use another name"),
+    ({"spotmpi:images": ["chainermn", "chainermn"]}, "spotmpi:images.1", "listed twice"),
     ({"spotmpi:tags": {"aws:owner": "me"}}, "spotmpi:tags.aws:owner", "without aws:"),
     ({"spotmpi:tags": {"spotmpi:environment": "other"}}, "spotmpi:tags.spotmpi:environment", "or spotmpi:"),
     ({"spotmpi:tags": {"note": "x" * 300}}, "spotmpi:tags.note", "shorten it by 44"),
-    ({"spotmpi:tags": {f"key{index}": "" for index in range(41)}}, "spotmpi:tags", "keep it to 40"),
-    ({"spotmpi:cluster": {"admins": ["alice"]}}, "spotmpi:cluster.admins.0", "matches ^arn:aws"),
+    ({"spotmpi:tags": {f"key{index}": "" for index in range(41)}}, "spotmpi:tags", "use at most 40"),
+    ({"spotmpi:cluster": {"admins": ["alice"]}}, "spotmpi:cluster.admins.0", "match the pattern ^arn:aws"),
     ({"spotmpi:storage": {"file_system_id": "fs-0123abcd"}}, "spotmpi:storage", "set both"),
     ({"spotmpi:storage": {"size_gib": 0}}, "spotmpi:storage.size_gib", "greater than or equal to 1"),
-    ({"spotmpi:queueing": {"enabled": True}}, "spotmpi:queueing.teams", "name at least one team"),
+    ({"spotmpi:queueing": {"enabled": True}}, "spotmpi:queueing.teams", "define at least one team"),
     ({"spotmpi:queueing": {"teams": [{"name": "a", "gpus": 1}]}}, "spotmpi:queueing.enabled", "set it to true"),
     (
         {"spotmpi:queueing": {"enabled": True, "teams": [{"name": "a", "gpus": 1}, {"name": "a", "gpus": 1}]}},
@@ -127,76 +135,76 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (
         {"spotmpi:queueing": {"enabled": True, "teams": [{"name": "a", "gpus": 2}, {"name": "b", "gpus": 1}]}},
         "spotmpi:queueing.teams",
-        "share out at most the 2 that there can be",
+        "assign at most 2 in total",
     ),
-    ({"spotmpi:budget": {"monthly_usd": 100, "email": "me"}}, "spotmpi:budget.email", "matches"),
+    ({"spotmpi:budget": {"monthly_usd": 100, "email": "me"}}, "spotmpi:budget.email", "does not match"),
     ({"spotmpi:sources": {"helm": {"version": "1"}}}, "spotmpi:sources.helm", "use one of cluster-autoscaler"),
     ({"spotmpi:sources": {"kueue": {"colour": "red"}}}, "spotmpi:sources.kueue.colour", "use one of chart"),
 ]
 
 
 @pytest.mark.parametrize(("config", "key", "remedy"), CASES)
-def test_a_wrong_setting_is_named_with_its_remedy(config: dict[str, Any], key: str, remedy: str) -> None:
-    found = problems("lab", config)
-    assert key in found, found
-    assert remedy in found[key][1]
+def test_an_invalid_setting_is_reported_with_its_remedy(config: dict[str, Any], key: str, remedy: str) -> None:
+    reported = problems("lab", config)
+    assert key in reported, reported
+    assert remedy in reported[key][1]
 
 
 def test_efa_on_a_type_without_it_is_refused_behind_nat_too() -> None:
-    found = problems("lab", {"spotmpi:network": {"private": True}, "spotmpi:groups": [group(efa=True)]})
-    assert found == {"spotmpi:groups.0.efa": (True, "set it to false: g4dn.xlarge has no Elastic Fabric Adapter")}
+    reported = problems("lab", {"spotmpi:network": {"private": True}, "spotmpi:groups": [group(efa=True)]})
+    assert reported == {"spotmpi:groups.0.efa": (True, "set it to false: g4dn.xlarge has no Elastic Fabric Adapter")}
 
 
-def test_all_problems_come_at_once_with_their_values() -> None:
-    wrong = {"spotmpi:zone": "eu-west-1a", "spotmpi:access": ["0.0.0.0/0"], "spotmpi:groups": [group(min=9)]}
-    found = problems("lab", wrong)
-    assert {key: value for key, (value, _) in found.items()} == {
+def test_all_problems_are_reported_at_once_with_their_values() -> None:
+    invalid = {"spotmpi:zone": "eu-west-1a", "spotmpi:access": ["0.0.0.0/0"], "spotmpi:groups": [group(min=9)]}
+    reported = problems("lab", invalid)
+    assert {key: value for key, (value, _) in reported.items()} == {
         "spotmpi:zone": "eu-west-1a",
         "spotmpi:access.0": "0.0.0.0/0",
         "spotmpi:groups.0.min": 9,
     }
 
 
-def test_the_message_shows_key_value_and_remedy_line_by_line() -> None:
+def test_the_message_has_key_value_and_remedy_line_by_line() -> None:
     with pytest.raises(SettingsError) as caught:
         read("lab", {"aws:region": "us-east-1", "spotmpi:zone": "us-east-1a", "spotmpi:groups": json.dumps([GROUP])})
     assert str(caught.value).splitlines() == [
-        "stack 'lab' can't be built, 1 to change:",
-        "  - spotmpi:access = []: say who may reach the Kubernetes API: "
+        "stack 'lab' can't be built, settings to change: 1",
+        "  - spotmpi:access = []: list the addresses that may reach the Kubernetes API: "
         "pulumi config set --path 'access[0]' \"$(curl -s https://checkip.amazonaws.com)/32\"",
     ]
 
 
-def test_a_stack_name_that_makes_names_too_long_says_by_how_much() -> None:
-    found = problems("a-very-long-stack-name-for-one-experiment", {})
-    assert "shorten the stack or group name by" in found["stack"][1]
+def test_a_too_long_stack_name_is_refused_with_the_excess() -> None:
+    reported = problems("a-very-long-stack-name-for-one-experiment", {})
+    assert "shorten the stack or group name by" in reported["stack"][1]
 
 
 @pytest.mark.parametrize("stack", ["Lab", "my_lab", "lab-", "a--b"])
-def test_a_stack_name_that_can_be_no_label_is_refused(stack: str) -> None:
+def test_a_stack_name_that_is_no_label_is_refused(stack: str) -> None:
     assert "lower-case letters" in problems(stack, {})["stack"][1]
 
 
-def test_too_many_nodes_for_the_addresses_name_the_prefix_that_would_do() -> None:
+def test_too_many_nodes_for_the_addresses_are_refused_with_a_sufficient_prefix() -> None:
     config = {"spotmpi:network": {"cidr": "10.0.0.0/20"}, "spotmpi:groups": [group(max=512)]}
     value, remedy = problems("lab", config)["spotmpi:network.cidr"]
     assert value == "10.0.0.0/20"
-    assert remedy == "514 nodes take 10 addresses each and 202 fit: use a /18 in a new stack"
+    assert remedy == "room for 202 of 514 nodes with 10 addresses each: use a /18 in a new stack"
 
 
-def test_more_nodes_than_any_vpc_holds_are_refused() -> None:
+def test_more_nodes_than_fit_any_vpc_are_refused() -> None:
     groups = [group(name=f"g{index}", max=450) for index in range(8)]
     assert "no VPC is larger" in problems("lab", {"spotmpi:groups": groups})["spotmpi:network.cidr"][1]
 
 
-def test_more_groups_than_eks_takes_are_refused_with_the_quota() -> None:
+def test_more_groups_than_the_eks_quota_are_refused() -> None:
     groups = [group(name=f"g{index}", max=1) for index in range(30)]
     value, remedy = problems("lab", {"spotmpi:groups": groups})["spotmpi:groups"]
     assert value == 31
-    assert remedy.startswith("keep it to 30 EKS node groups")
+    assert remedy.startswith("EKS allows 30 node groups")
 
 
-def test_a_raised_quota_is_said_once_and_holds(settings_of: SettingsOf) -> None:
+def test_a_raised_quota_is_a_setting(settings_of: SettingsOf) -> None:
     groups = [group(name=f"g{index}", max=1) for index in range(100)]
     assert len(settings_of("lab", groups=groups, cluster={"max_node_groups": 101}).groups) == 100
 
@@ -205,15 +213,15 @@ def test_five_hundred_and_twelve_nodes_fit_the_default_network(settings_of: Sett
     assert settings_of("lab", groups=[group(max=512)]).groups[0].max == 512
 
 
-def test_a_group_with_efa_is_told_what_our_images_lack(settings_of: SettingsOf) -> None:
-    wanted = {"name": "g5", "type": "g5.48xlarge", "max": 2, "placement_group": False}
-    (warning,) = warnings_of(settings_of("lab", groups=[{**wanted, "efa": True}], network={"private": True}))
-    assert warning.startswith("spotmpi:groups: g5 has efa: true: NCCL uses it only where the image has libfabric")
-    assert warnings_of(settings_of("lab", groups=[wanted])) == []
+def test_a_group_with_efa_gives_a_warning_about_our_images(settings_of: SettingsOf) -> None:
+    without_efa = {"name": "g5", "type": "g5.48xlarge", "max": 2, "placement_group": False}
+    (warning,) = find_warnings(settings_of("lab", groups=[{**without_efa, "efa": True}], network={"private": True}))
+    assert warning.startswith("spotmpi:groups: g5 has efa: true: NCCL uses it only with libfabric")
+    assert find_warnings(settings_of("lab", groups=[without_efa])) == []
 
 
 def test_a_role_has_one_access_entry() -> None:
     me = "arn:aws:iam::123456789012:role/me"
     for cluster in ({"admins": [me], "users": [me]}, {"users": [me, me]}):
         value, remedy = problems("lab", {"spotmpi:cluster": cluster})["spotmpi:cluster.users"]
-        assert value == me and remedy.startswith("remove one of them")
+        assert value == me and remedy.startswith("listed twice, remove one")

@@ -1,4 +1,4 @@
-"""The shape of the code: the two halves know nothing of each other, components stay short, nothing is looked up."""
+"""The structure of the code: no imports between the two halves, short components, no look-ups."""
 
 import ast
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ INFRA = sorted((REPOSITORY / "infra").rglob("*.py"))
 
 def imported(path: Path) -> set[str]:
     """The top-level packages that a file imports anywhere in it."""
-    found: set[str] = set()
+    packages: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            packages |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+            packages.add(node.module.split(".")[0])
+    return packages
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -29,11 +29,11 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("path", INFRA, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_infra_imports_nothing_from_jobs(path: Path) -> None:
+def test_infra_imports_nothing_from_the_package(path: Path) -> None:
     assert "spotmpi" not in imported(path)
 
 
-def test_the_contract_imports_neither_pulumi_nor_infra() -> None:
+def test_the_environment_contract_imports_neither_pulumi_nor_infra() -> None:
     assert not {"pulumi", "infra"} & imported(REPOSITORY / "jobs" / "spotmpi" / "core" / "environment.py")
 
 
@@ -49,12 +49,14 @@ def test_no_component_constructor_is_longer_than_60_lines(path: Path) -> None:
     assert [(name, lines) for name, lines in functions(path) if name == "__init__" and lines >= 60] == []
 
 
-def test_nothing_asks_aws_while_the_program_runs() -> None:
-    asking = [
+def test_the_program_looks_nothing_up_in_aws() -> None:
+    look_ups = [
         f"{path.name}: {node.attr}"
         for path in INFRA
         if "ci" not in path.relative_to(REPOSITORY).parts
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr.startswith("get_") and node.attr.endswith(("_output", "_ami"))
     ]
-    assert asking == ["kept.py: get_output", "kept.py: get_output"], "only the data stack's own outputs are read"
+    assert look_ups == ["storage.py: get_output", "storage.py: get_output"], (
+        "only the data stack's own outputs are read"
+    )

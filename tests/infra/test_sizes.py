@@ -1,4 +1,4 @@
-"""Sizes of a node group: what is set at its Auto Scaling group when the settings change, and what is left alone."""
+"""Sizes of a node group: which bounds of its Auto Scaling group are set when the settings change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from infra.sizes import Sizes, set_sizes
 
 
 @dataclass(frozen=True)
-class Asked(ScalingGroup):
-    """An Auto Scaling group with these sizes; `updates` is what was set."""
+class RecordingGroup(ScalingGroup):
+    """An Auto Scaling group with these sizes that records its `updates`."""
 
     region: str = "us-east-1"
     group: str = "g4dn"
@@ -44,13 +44,15 @@ class Asked(ScalingGroup):
 def test_only_bounds_that_changed_are_set_and_never_a_desired_size(
     current: tuple[int, int, int], old: str | None, new: Sizes, updates: list[dict[str, int]]
 ) -> None:
-    asked = Asked(sizes=current)
-    set_sizes(asked, "eks-g4dn", new, old)
-    assert asked.updates == updates
+    group = RecordingGroup(sizes=current)
+    set_sizes(group, "eks-g4dn", new, old)
+    assert group.updates == updates
 
 
-def test_a_maximum_below_what_runs_is_refused() -> None:
-    asked = Asked(sizes=(0, 5, 8))
-    with pytest.raises(pulumi.RunError, match="group g4dn runs 5 nodes, and the new max 4 would terminate 1 of them"):
-        set_sizes(asked, "eks-g4dn", Sizes(0, 4), "0-8")
-    assert asked.updates == []
+def test_a_maximum_below_the_running_nodes_is_refused() -> None:
+    group = RecordingGroup(sizes=(0, 5, 8))
+    with pytest.raises(
+        pulumi.RunError, match="group g4dn has 5 running nodes, and the new max 4 would terminate 1 of them"
+    ):
+        set_sizes(group, "eks-g4dn", Sizes(0, 4), "0-8")
+    assert group.updates == []

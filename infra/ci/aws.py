@@ -1,0 +1,40 @@
+"""The CI scripts' calls to AWS: the account of the credentials, and who may reach a cluster's Kubernetes API."""
+
+from collections.abc import Collection
+from typing import Any
+
+import boto3
+import botocore.exceptions
+
+from infra.ci.errors import CiError
+from infra.ci.stack_file import StackFile
+
+
+def check_account(file: StackFile, client: Any = None) -> str:
+    """The caller's ARN; CiError unless the credentials are of the stack's account."""
+    sts = client or boto3.client("sts", region_name=file.region)
+    try:
+        identity = sts.get_caller_identity()
+    except (botocore.exceptions.NoCredentialsError, botocore.exceptions.ClientError) as error:
+        raise CiError(
+            f"no usable AWS credentials ({error}): log in, or assume a role in account {file.account}"
+        ) from error
+    if identity["Account"] != file.account:
+        message = f"the credentials are for account {identity['Account']}, but stack {file.stack!r} belongs to"
+        raise CiError(f"{message} {file.account}: assume a role there; nothing was changed")
+    return str(identity["Arn"])
+
+
+def allowed_cidrs(file: StackFile, cidrs: Collection[str], client: Any = None) -> list[str]:
+    """Those of the CIDRs that the cluster's endpoint allows; none without a cluster; CiError where AWS refuses."""
+    if not cidrs:
+        return []
+    eks = client or boto3.client("eks", region_name=file.region)
+    try:
+        cluster = eks.describe_cluster(name=file.environment)["cluster"]
+    except botocore.exceptions.ClientError as error:
+        if error.response["Error"]["Code"] != "ResourceNotFoundException":
+            raise CiError(f"could not read from EKS who may reach cluster {file.environment}: {error}") from error
+        return []
+    public = cluster["resourcesVpcConfig"].get("publicAccessCidrs", [])
+    return [cidr for cidr in cidrs if cidr in public]

@@ -138,7 +138,9 @@ class Settings(_Part):
     project: str = PROJECT
     stack: str
     region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="AWS region (key `aws:region`)")
-    kind: Literal["compute", "data"] = Field("compute", description="a whole environment, or its persistent storage")
+    kind: Literal["compute", "data"] = Field(
+        "compute", description="a whole environment, or only its persistent storage"
+    )
     account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = Field(
         None, description="the AWS account that this stack belongs to; any other is refused"
     )

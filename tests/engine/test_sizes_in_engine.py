@@ -40,7 +40,7 @@ def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> Non
     cloud.script.calls.clear()
     for refused in (engine.preview("cpu"), engine.up("cpu")):
         assert refused.status != 0
-        assert "group c6i runs 5 nodes, and the new max 4 would terminate 1 of them" in refused.text
+        assert "group c6i has 5 running nodes, and the new max 4 would terminate 1 of them" in refused.text
     assert cloud.script.changes() == []
     assert sizes(node_group(cloud, GROUP)) == (0, 5, 16)
 
@@ -72,7 +72,7 @@ def test_nodes_that_run_are_not_replaced_unless_somebody_allows_it(engine: Engin
     engine.configure("cpu", {"spotmpi:tags": {"team": "vision"}})
     for refused in (engine.preview("cpu"), engine.up("cpu")):
         assert refused.status != 0
-        assert "group c6i runs 3 nodes, and the change of its launch template" in refused.text
+        assert "group c6i has 3 running nodes; the change of its launch template" in refused.text
     assert not ended(cloud)
 
     # Without nodes there is nothing to lose.

@@ -163,7 +163,7 @@ def test_the_guardrails_refuse_in_the_engine_what_no_environment_may_do(tmp_path
         refused = engine.preview("small", "--policy-pack", str(GUARDRAILS))
         refused_up = engine.up("small", "--policy-pack", str(GUARDRAILS))
     assert refused.status != 0
-    assert "lets 0.0.0.0/0 in" in refused.text
+    assert "allows ingress from 0.0.0.0/0" in refused.text
     assert "is not encrypted" in refused.text
     # An update is broken off at the first violation, before the thing is made and sometimes before the reason is said.
     assert refused_up.status != 0

@@ -214,7 +214,7 @@ def scripted_pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with a stack that its team can reach, and one of kept storage."""
+    """A project with a stack that its team can reach, and one of persistent storage."""
     folder = tmp_path / "project"
     (folder / "stacks").mkdir(parents=True)
     (folder / "stacks" / "Pulumi.lab.yaml").write_text(

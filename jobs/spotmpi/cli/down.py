@@ -12,7 +12,9 @@ def command(
     yes: Yes = False,
     delete_data: Annotated[
         str | None,
-        typer.Option("--delete-data", help="Delete kept storage too; write the environment's name.", metavar="NAME"),
+        typer.Option(
+            "--delete-data", help="Delete persistent storage too; write the environment's name.", metavar="NAME"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

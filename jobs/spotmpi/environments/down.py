@@ -22,10 +22,10 @@ from spotmpi.environments.up import NotAgreed
 def down(stack: str, hands: Dependencies, delete_data: str | None = None) -> tuple[Left, ...]:
     """Take *stack* down, step by step, and give what still bills then; the same call goes on where one stopped.
 
-    Kept storage stays, and so does its bill, unless *delete_data* is the environment's name.
+    Persistent storage stays, and so does its bill, unless *delete_data* is the environment's name.
 
     Raises:
-        InputError: *delete_data* is another name, or the stack is kept storage itself.
+        InputError: *delete_data* is another name, or the stack is persistent storage itself.
         NotAgreed: somebody said no; nothing was changed.
         SpotmpiError: a step failed; what it says ends with what to do.
     """
@@ -52,7 +52,7 @@ class _Removing:
         stack, name = self._stack, self._stack.environment
         if stack.kind == "data":
             owner = stack.stack.removesuffix("-data")
-            remedy = f"is kept storage: `spotmpi down {owner} --delete-data spotmpi-{owner}` deletes it"
+            remedy = f"is persistent storage: `spotmpi down {owner} --delete-data spotmpi-{owner}` deletes it"
             raise input_error("STACK", stack.stack, remedy)
         if self._delete_data not in (None, name):
             raise input_error(

@@ -176,7 +176,7 @@ def policy(wanted: str, bucket: str | None = None) -> Document:
 
     look (plan, doctor, cost), run (run, image push, scale) and up (up, upgrade, down) are for people; preview, build
     and destroy are for the roles of CI. build is `up` with a permissions boundary on every role that is made; destroy
-    makes nothing, and spares kept storage. *bucket* is the S3 bucket of Pulumi's state; without one the state is
+    makes nothing, and spares persistent storage. *bucket* is the S3 bucket of Pulumi's state; without one the state is
     elsewhere, and no right to it is given.
     """
     push = _allow("Push", PUSH, _REPOSITORIES)

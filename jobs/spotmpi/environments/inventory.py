@@ -56,7 +56,7 @@ def _file_systems(aws: Aws, trace: Trace) -> Ids:
 
 
 def _mount_targets(aws: Aws, trace: Trace) -> Ids:
-    """Those of our file systems, and the written-down ones: kept storage is another environment's file system."""
+    """Those of our file systems, and the written-down ones: persistent storage is another environment's file system."""
     ways = [{"FileSystemId": system} for system in _file_systems(aws, trace)]
     ways += [{"MountTargetId": target} for target in sorted(trace.of(TARGETS))]
     return sorted({target for way in ways for target in _targets(aws, trace.region, way)})

@@ -132,7 +132,7 @@ class _Upgrading:
     def _environment(self) -> Environment:
         stack = self._stack.stack
         if self._stack.kind == "data":
-            raise input_error("STACK", stack, "it is kept storage, which has no versions")
+            raise input_error("STACK", stack, "it is persistent storage, which has no versions")
         if self._hands.pulumi.state(stack) is None:
             raise input_error("STACK", stack, f"it is not built yet: `spotmpi up {stack}`")
         return environment.parse(self._hands.pulumi.outputs(stack))

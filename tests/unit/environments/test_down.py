@@ -188,7 +188,9 @@ def test_kept_storage_stays_unless_its_deletion_names_the_environment(life: Life
     for wrong_name in ("lab", "yes", ""):
         with pytest.raises(InputError, match="write the environment's name, spotmpi-lab, to delete its data"):
             down("lab", life.hands, wrong_name)
-    with pytest.raises(InputError, match="is kept storage: `spotmpi down lab --delete-data spotmpi-lab` deletes it"):
+    with pytest.raises(
+        InputError, match="is persistent storage: `spotmpi down lab --delete-data spotmpi-lab` deletes it"
+    ):
         down("lab-data", life.hands)
     assert life.asked() == []
 

@@ -234,7 +234,7 @@ def test_what_is_not_built_or_has_no_versions_is_refused(life: Life) -> None:
     with pytest.raises(InputError, match="it is not built yet: `spotmpi up lab`"):
         upgrade("lab", life.hands, Request(), lambda plan: None)
     life.stack("  spotmpi:kind: data\n", "lab-data")
-    with pytest.raises(InputError, match="it is kept storage, which has no versions"):
+    with pytest.raises(InputError, match="it is persistent storage, which has no versions"):
         upgrade("lab-data", life.hands, Request(), lambda plan: None)
 
 

@@ -13,7 +13,7 @@ from spotmpi.environments.stack_file import StackFile
 
 def _check(kind: Kind, subject: Subject) -> Iterator[Finding]:
     stack = subject.stack
-    if stack is None or stack.kind == "data":  # kept storage is there to stay
+    if stack is None or stack.kind == "data":  # persistent storage is there to stay
         return
     title = f"leftover {kind.what}"
     if is_built(subject, stack):

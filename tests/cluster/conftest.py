@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.environment_namespace import environment_namespace, user_kubeconfig
-from tests.cluster.followed import Runs, runs_in
+from tests.cluster.runs import Runs, runs_in
 from tests.testbed import images, prerequisites
 from tests.testbed.cluster import Cluster, running_cluster
 from tests.testbed.errors import TestbedError

@@ -13,7 +13,7 @@ import pytest
 from spotmpi.agent import peers
 from spotmpi.plan.pods import CONTAINER
 from tests.cluster.environment_namespace import environment_namespace
-from tests.cluster.followed import Followed, Runs, plain, runs_in
+from tests.cluster.runs import FollowedRun, Runs, plain, runs_in
 from tests.testbed.cluster import Cluster
 from tests.testbed.network_policies import NAME_LABEL
 from tests.testbed.objects import pod, pod_spec
@@ -48,7 +48,7 @@ def outside(testbed: Cluster, *ports: int) -> Iterator[None]:
         subprocess.run(["ip", "address", "delete", f"{OUTSIDE}/32", "dev", testbed.slot.bridge], check=True)
 
 
-def waiting_run(runs: Runs) -> Followed:
+def waiting_run(runs: Runs) -> FollowedRun:
     """A run of two pods that stay."""
     run = runs.start(plain("sleep", "600", nodes=2, where="every"), image="base")
     run.until_kind("started")

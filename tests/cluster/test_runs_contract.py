@@ -10,7 +10,7 @@ import pytest
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.core.events import Event
-from tests.cluster.followed import runs_in
+from tests.cluster.runs import runs_in
 from tests.contract.conftest import Somewhere
 from tests.contract.test_backend_contract import *  # noqa: F403
 from tests.contract.test_backend_programs import *  # noqa: F403

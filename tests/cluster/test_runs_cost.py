@@ -14,7 +14,7 @@ import tomli_w
 
 from spotmpi.core import names
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
-from tests.cluster.followed import LIMIT, Runs
+from tests.cluster.runs import LIMIT, Runs
 from tests.contract import living
 from tests.contract.fake_program import fake_job
 from tests.testbed.waiting import wait_for

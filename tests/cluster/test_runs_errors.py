@@ -18,7 +18,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.spec.job import from_values
 from tests.cluster.environment_namespace import objects
-from tests.cluster.followed import Followed, Runs, digits, plain, runs_in
+from tests.cluster.runs import FollowedRun, Runs, digits, plain, runs_in
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import Kubernetes, Object
 from tests.testbed.waiting import wait_for
@@ -31,7 +31,7 @@ def impatient(run: dict[str, Any], start: str = "6s") -> dict[str, Any]:
     return {**run, "limits": {"start": start}}
 
 
-def assert_given_up(run: Followed, *words: str) -> None:
+def assert_given_up(run: FollowedRun, *words: str) -> None:
     """Hold a run that could not start to its end: failed with these words, after a countdown, and all of it gone."""
     end = run.end(60)
     assert end.kind == "failed"
@@ -170,7 +170,7 @@ def test_a_world_of_the_wrong_size_is_found_before_training_and_never_tried_agai
     end = run.end()
     assert end.kind == "failed"
     assert "world" in str(end.reason), end.reason
-    assert "restarted" not in run.kinds(), run.told()
+    assert "restarted" not in run.kinds(), run.recent_events()
     assert not any(event.values.get("kind") == "metric" for event in run.events)
 
 
@@ -215,7 +215,7 @@ def test_who_may_not_create_secrets_runs_over_the_key_pair_of_the_namespace(
         with pytest.raises(SpotmpiError, match=r'cannot create resource "secrets".*kubernetes\.ssh_secret'):
             runs.submit(values)
         run = runs.start({**values, "kubernetes": {"ssh_secret": "mpi-ssh"}})
-        assert run.end().kind == "succeeded", run.told()
+        assert run.end().kind == "succeeded", run.recent_events()
         assert sorted(run.lines()) == [f"from {run.id}-node-0-{node}" for node in (0, 1)]
 
 

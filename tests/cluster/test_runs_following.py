@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
-from tests.cluster.followed import Followed, Runs, plain
+from tests.cluster.runs import FollowedRun, Runs, plain
 from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -22,7 +22,7 @@ time.sleep(600)
 """
 
 
-def assert_whole(run: Followed) -> None:
+def assert_whole(run: FollowedRun) -> None:
     """Every line once and in order, and no gap told."""
     lines = [event for event in run.events if event.kind == record.LINE]
     assert [line.number for line in lines] == list(range(1, len(lines) + 1))
@@ -30,7 +30,7 @@ def assert_whole(run: Followed) -> None:
     assert not any(event.kind == record.GAP for event in run.events)
 
 
-def rotated(run: Followed) -> bool:
+def rotated(run: FollowedRun) -> bool:
     """Whether the kubelet has begun another log file of node 0's pod."""
     pod = run.pod(0)
     folder = run.runs.testbed.node(pod["spec"]["nodeName"]).folder / "pod-logs"
@@ -49,7 +49,7 @@ def test_a_hundred_thousand_lines_reach_an_early_and_a_late_follower_whole_throu
     assert_whole(early)
     wait_for("the log is rotated", lambda: rotated(early), 60)
 
-    late = Followed(runs.elsewhere(tmp_path / "another terminal"), early.id)
+    late = FollowedRun(runs.in_another_terminal(tmp_path / "another terminal"), early.id)
     late.until("the last line", last, limit=200)
     assert_whole(late)
     copy = tmp_path / "another terminal" / early.id / "logs" / "1" / "node-0.log"

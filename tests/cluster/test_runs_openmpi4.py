@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import record
-from tests.cluster.followed import Followed, Runs
+from tests.cluster.runs import FollowedRun, Runs
 
 pytestmark = [
     pytest.mark.cluster,
@@ -86,7 +86,7 @@ def test_a_run_under_open_mpi_4_goes_on_from_its_checkpoint_with_its_variables_a
         says(run, 1, rank, "by")
     runs.testbed.kubectl("delete", "pod", run.pod(1)["metadata"]["name"], "-n", runs.namespace, "--wait=false")
 
-    assert run.end(ENOUGH).kind == "succeeded", run.told()
+    assert run.end(ENOUGH).kind == "succeeded", run.recent_events()
     assert run.kinds() == ["submitted", "started", "interrupted", "restarted", "started", "succeeded"]
     first, second = run.summary()["attempts"]
     assert "node 1: the pod of this node got SIGTERM" in first["reason"]
@@ -111,7 +111,7 @@ def test_a_lost_host_a_killed_rank_and_an_exit_code_are_told_apart_under_open_mp
         kill_on_node_1(run, struck)
 
     end = run.end(ENOUGH)
-    assert (end.kind, end.reason) == ("failed", "rank 1 ended with exit code 78"), run.told()
+    assert (end.kind, end.reason) == ("failed", "rank 1 ended with exit code 78"), run.recent_events()
     assert [(each["cause"], each["reason"]) for each in run.summary()["attempts"]] == [
         ("interruption", f"lost {run.id}-node-0-1: mpirun's daemon there does not answer any more"),
         ("failure", "rank 1 was killed by SIGKILL"),
@@ -125,13 +125,13 @@ def test_a_run_under_open_mpi_4_stops_with_a_checkpoint_and_leaves_nothing_behin
     runs.backend.stop(run.id, "enough for today", now=False)
 
     end = run.end()
-    assert (end.kind, end.reason) == ("stopped", "enough for today"), run.told()
+    assert (end.kind, end.reason) == ("stopped", "enough for today"), run.recent_events()
     notice = run.until("a checkpoint", lambda event: event.values.get("kind") == "checkpoint")
     assert (run.folder / "checkpoints" / "step").read_text() == str(notice.values["iteration"])
     run.wait_until_gone()
 
 
-def says(run: Followed, attempt: int, rank: int, text: str) -> None:
+def says(run: FollowedRun, attempt: int, rank: int, text: str) -> None:
     """Wait until a rank of an attempt has said a line that begins with *text*."""
     run.until(
         f"{text!r} of rank {rank} in attempt {attempt}",
@@ -142,6 +142,6 @@ def says(run: Followed, attempt: int, rank: int, text: str) -> None:
     )
 
 
-def kill_on_node_1(run: Followed, program: str) -> None:
+def kill_on_node_1(run: FollowedRun, program: str) -> None:
     """Kill the process in node 1's pod whose command line begins with *program*."""
     os.kill(run.process(1, program, lambda command: command.startswith(program)), signal.SIGKILL)

@@ -8,7 +8,7 @@ import pytest
 
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.spec.job import from_values
-from tests.cluster.followed import Runs, parameters, plain
+from tests.cluster.runs import Runs, parameters, plain
 
 pytestmark = [
     pytest.mark.cluster,
@@ -37,13 +37,13 @@ def test_ddp_over_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(
 
     there = runs.start(values, image="pytorch")
 
-    assert there.end(300).kind == "succeeded", there.told()
+    assert there.end(300).kind == "succeeded", there.recent_events()
     assert parameters(there.events) == parameters(here)
 
 
 def test_a_line_written_for_pytorchjob_runs_unchanged_over_four_pods(runs: Runs) -> None:
     run = runs.start(plain("sh", "-c", LINE, nodes=4), image="pytorch")
 
-    assert run.end(300).kind == "succeeded", run.told()
+    assert run.end(300).kind == "succeeded", run.recent_events()
     workers = [line for line in run.lines() if line.startswith("worker")]
     assert sorted(workers) == [f"worker {rank} of 4" for rank in range(4)]

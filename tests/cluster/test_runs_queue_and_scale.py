@@ -8,7 +8,7 @@ import time
 import pytest
 
 from spotmpi.agent import record
-from tests.cluster.followed import Runs, plain
+from tests.cluster.runs import Runs, plain
 from tests.testbed.cluster import Cluster
 from tests.testbed.kueue import Kueue
 from tests.testbed.kwok import Kwok
@@ -38,7 +38,7 @@ def test_of_two_runs_with_quota_for_one_the_second_waits_says_so_and_then_runs(r
         assert not any("gives up in" in reason for reason in second.reasons())
         runs.backend.stop(first.id, "done", now=True)
 
-        assert second.end().kind == "succeeded", second.told()
+        assert second.end().kind == "succeeded", second.recent_events()
         assert second.lines() == ["my turn"]
 
 

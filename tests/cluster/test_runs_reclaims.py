@@ -21,7 +21,7 @@ import pytest
 from spotmpi.agent import record
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.spec.job import from_values
-from tests.cluster.followed import Followed, Runs, digits, parameters
+from tests.cluster.runs import FollowedRun, Runs, digits, parameters
 from tests.testbed.cluster import Cluster
 from tests.testbed.node import Node
 from tests.testbed.waiting import wait_for
@@ -71,18 +71,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return parameters(list(backend.events("digits-1", follow=True)))
 
 
-def training(runs: Runs, every: str = "1s", **more: Any) -> Followed:
+def training(runs: Runs, every: str = "1s", **more: Any) -> FollowedRun:
     return runs.start(digits(EPOCHS, checkpoint={"every": every}, limits={"failures": 1}, **more))
 
 
-def trained_with_checkpoint(run: Followed) -> int:
+def trained_with_checkpoint(run: FollowedRun) -> int:
     """Wait until a run is beyond the iteration of faults and has a whole checkpoint; give how many events that took."""
     run.until_iteration(STRUCK_AT)
     run.until("a checkpoint", lambda event: event.values.get("kind") == "checkpoint")
     return len(run.events)
 
 
-def inject_fault(run: Followed, fault: Fault) -> None:
+def inject_fault(run: FollowedRun, fault: Fault) -> None:
     """Cause the fault."""
     pod = run.pod(fault.node)["metadata"]["name"]
     if fault.how == "evict":
@@ -106,12 +106,12 @@ COMMANDS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def victim(run: Followed, fault: Fault) -> int:
+def victim(run: FollowedRun, fault: Fault) -> int:
     """The process id, on this machine, of the process that the fault is about; waits until there is one."""
     return run.process(fault.node, fault.how, COMMANDS[fault.how])
 
 
-def attempts(run: Followed) -> list[dict[str, Any]]:
+def attempts(run: FollowedRun) -> list[dict[str, Any]]:
     """The records of all attempts in the run folder, in order; an attempt whose agent was killed has none."""
     folders = sorted((run.folder / "attempts").iterdir(), key=lambda path: int(path.name))
     return [
@@ -120,10 +120,10 @@ def attempts(run: Followed) -> list[dict[str, Any]]:
     ]
 
 
-def judge(run: Followed, checksum: str, fault: Fault, struck: int) -> None:
+def judge(run: FollowedRun, checksum: str, fault: Fault, struck: int) -> None:
     """Hold a run with a fault in its attempt number *struck* to all that is promised."""
     end = run.end(ENOUGH)
-    assert end.kind == "succeeded", run.told()
+    assert end.kind == "succeeded", run.recent_events()
     summary = run.summary()
     before, after = summary["attempts"][struck - 1], summary["attempts"][struck]
     assert before["cause"] == fault.counts, before["reason"]
@@ -191,7 +191,7 @@ def state_of(process: int) -> str:
 
 
 @contextlib.contextmanager
-def frozen_in_a_write(run: Followed) -> Iterator[int]:
+def frozen_in_a_write(run: FollowedRun) -> Iterator[int]:
     """Freeze rank 0 while it writes a checkpoint; give the iteration of that checkpoint."""
     rank = victim(run, Fault("rank", 0))
     folder = run.folder / "checkpoints"
@@ -241,13 +241,13 @@ def test_a_kubelet_that_stops_and_starts_costs_nothing(runs: Runs, undisturbed: 
     finally:
         node.start_kubelet()
 
-    assert run.end(ENOUGH).kind == "succeeded", run.told()
+    assert run.end(ENOUGH).kind == "succeeded", run.recent_events()
     assert run.kinds() == ["submitted", "started", "succeeded"]
     assert parameters(run.events) == undisturbed
     assert whole_and_once(run)
 
 
-def whole_and_once(run: Followed) -> bool:
+def whole_and_once(run: FollowedRun) -> bool:
     """Whether the follower gave every metric and line of the run folder, once and in order."""
     metrics = [json.loads(line)["t"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     lines = sum(len(path.read_text().splitlines()) for path in (run.folder / "logs").glob("*/*.log"))
@@ -291,7 +291,7 @@ def test_an_api_server_that_is_away_for_half_a_minute_costs_a_follower_nothing(r
         runs.testbed.plane.api_server.start()
         runs.testbed.plane.wait_for_api_server()
 
-    assert run.end(ENOUGH).kind == "succeeded", run.told()
+    assert run.end(ENOUGH).kind == "succeeded", run.recent_events()
     assert run.kinds() == ["submitted", "started", "succeeded"]
     assert parameters(run.events) == undisturbed
     assert whole_and_once(run)

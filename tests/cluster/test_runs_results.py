@@ -12,7 +12,7 @@ from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from spotmpi.spec.job import from_values
-from tests.cluster.followed import Runs, digits, parameters, plain
+from tests.cluster.runs import Runs, digits, parameters, plain
 from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
@@ -37,7 +37,7 @@ def test_digits_on_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(ru
     local = here(digits(epochs=3), tmp_path / "here")
     there = runs.start(digits(epochs=3))
 
-    assert there.end().kind == "succeeded", there.told()
+    assert there.end().kind == "succeeded", there.recent_events()
     assert parameters(there.events) == parameters(local)
     assert losses(there.events) and losses(there.events) == losses(local)
 
@@ -48,7 +48,7 @@ def test_digits_on_four_pods_has_the_losses_of_four_ranks_here(runs: Runs, tmp_p
     local = losses(here(spec, tmp_path / "here"))
     there = runs.start(spec)
 
-    assert there.end().kind == "succeeded", there.told()
+    assert there.end().kind == "succeeded", there.recent_events()
     assert len(local) >= 2
     # More than two numbers may be summed in another order over another network.
     assert losses(there.events) == pytest.approx(local, rel=1e-5)
@@ -76,7 +76,7 @@ print(rank, "of", size, "by", *there, "met", *sorted(met), flush=True)
 def test_a_plain_command_meets_its_peers_by_the_variables_that_pytorchjob_sets(runs: Runs) -> None:
     run = runs.start(plain("python3", "-c", RENDEZVOUS, nodes=4), image="base")
 
-    assert run.end().kind == "succeeded", run.told()
+    assert run.end().kind == "succeeded", run.recent_events()
     first = f"{run.id}-node-0-0"
     assert sorted(run.lines()) == [
         f"0 of 4 by {first} 23456 met 1 2 3",
@@ -94,7 +94,7 @@ def test_data_is_on_each_node_before_its_ranks_start(runs: Runs, stage: str) -> 
     (runs.volume / "sets" / "voc" / "labels").write_text("cat dog")
     read = 'echo "$SPOTMPI_DATA: $(cat $SPOTMPI_DATA/labels)"'
     run = runs.start(plain("sh", "-c", read, nodes=2, data={"path": "sets/voc", "stage": stage}), image="base")
-    assert run.end().kind == "succeeded", run.told()
+    assert run.end().kind == "succeeded", run.recent_events()
     folder = {"node": "/spotmpi/work/data", "memory": "/spotmpi/memory/data"}[stage]
     assert run.lines() == [f"{folder}: cat dog"] * 2
 
@@ -106,7 +106,7 @@ def test_a_command_for_the_first_node_runs_there_alone_and_all_of_the_run_goes_a
     said = 'echo "node $JOB_COMPLETION_INDEX, rank $RANK of $WORLD_SIZE"'
     run = runs.start(plain("sh", "-c", said, nodes=2, where="first"), image="base")
 
-    assert run.end().kind == "succeeded", run.told()
+    assert run.end().kind == "succeeded", run.recent_events()
     assert run.lines() == ["node 0, rank 0 of 1"]
     run.wait_until_gone()
     assert runs.backend.state(run.id).state == "succeeded"
@@ -135,7 +135,7 @@ def test_every_rank_on_every_node_sees_the_same_variables_of_spec_image_and_secr
     spec = plain("python3", "-c", SHOW, nodes=2, slots=2, env={"OWN": "a 'b' $c\n\u00e9"}, nccl={"DEBUG": "INFO"})
     run = runs.start({**spec, "launcher": "mpirun", "kubernetes": {"secrets": ["tokens"]}})
 
-    assert run.end().kind == "succeeded", run.told()
+    assert run.end().kind == "succeeded", run.recent_events()
     said = [json.loads(line) for line in run.lines() if line.startswith("[")]
     assert sorted(rank for rank, _ in said) == ["0", "1", "2", "3"]
     (seen,) = {tuple(values) for _, values in said}
@@ -179,7 +179,7 @@ def conditions(runs: Runs, run: str) -> list[str]:
 def test_a_stopped_run_has_written_a_checkpoint_and_leaves_nothing_behind(runs: Runs) -> None:
     run = runs.start(digits(epochs=400, checkpoint={"every": "10m"}))
     run.until_iteration(30)
-    there = run.left()
+    there = run.leftovers()
     assert len(there) >= 5 and any(each.startswith("process") and "digits" in each for each in there), there
 
     runs.backend.stop(run.id, "enough for today", now=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.followed import Runs, plain
+from tests.cluster.runs import Runs, plain
 from tests.testbed.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
@@ -66,7 +66,7 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
 
     run.until_kind("started")
     pods = runs.testbed.pods(runs.namespace)
-    assert run.end().kind == "succeeded", run.told()
+    assert run.end().kind == "succeeded", run.recent_events()
     seen = ["onwards", "s3cret", ["mine"], "s3cret", "from-the-terminal", "CET", "yes"]
     assert [json.loads(line) for line in run.lines()] == [seen, seen]
     written = runs.testbed.kubectl("get", "jobset,configmap,pod", "-n", runs.namespace, "-o", "json")
@@ -95,7 +95,7 @@ def test_a_sidecar_of_a_template_works_beside_the_ranks_and_ends_with_them(runs:
 
     run = runs.start(plain("sh", "-c", waiting, nodes=2, kubernetes=kubernetes), image="base")
 
-    assert run.end().kind == "succeeded" and run.lines() == ["here", "here"], run.told()
+    assert run.end().kind == "succeeded" and run.lines() == ["here", "here"], run.recent_events()
     completed = ("wait", "--for=condition=Completed", f"jobset/{run.id}", "-n", runs.namespace, "--timeout=20s")
     assert "condition met" in runs.testbed.kubectl(*completed)  # long before the grace of a pod is over
     for node in (0, 1):
@@ -107,7 +107,7 @@ def test_mpirun_on_a_single_node_takes_arguments_in_the_place_of_its_defaults(ru
     spec = plain("sh", "-c", 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"', slots=2)
     run = runs.start({**spec, "launcher": "mpirun", "mpi": {"args": ["--map-by", "node", "--mca", "btl", "self,sm"]}})
 
-    assert run.end().kind == "succeeded", run.told()
+    assert run.end().kind == "succeeded", run.recent_events()
     assert sorted(run.lines()) == ["rank 0 of 2", "rank 1 of 2"]
     summary = run.summary()
     assert summary["image"]["image"] == "chainermn" and summary["image"]["mpi"].startswith("Open MPI")

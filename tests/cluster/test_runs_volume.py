@@ -10,7 +10,7 @@ import pytest
 from spotmpi.core import names
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from spotmpi.runs import reader as runs
-from tests.cluster.followed import Followed, Runs, digits, parameters, runs_in
+from tests.cluster.runs import FollowedRun, Runs, digits, parameters, runs_in
 from tests.testbed.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
@@ -24,12 +24,12 @@ def here(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterator[Runs
 
 def test_a_late_terminal_is_told_and_brought_all_of_a_run_whose_pods_are_gone(here: Runs, tmp_path: Path) -> None:
     first = here.start(digits(epochs=2, checkpoint={"every": "1s"}))
-    assert first.end().kind == "succeeded", first.told()
+    assert first.end().kind == "succeeded", first.recent_events()
     here.testbed.kubectl("delete", "pods", "-n", here.namespace, "-l", f"{names.LABEL_RUN}={first.id}")
 
-    elsewhere = here.elsewhere(tmp_path / "another terminal")
-    late = Followed(elsewhere, first.id)
-    assert late.end().kind == "succeeded", late.told()
+    elsewhere = here.in_another_terminal(tmp_path / "another terminal")
+    late = FollowedRun(elsewhere, first.id)
+    assert late.end().kind == "succeeded", late.recent_events()
     assert parameters(late.events) == parameters(first.events)
     assert late.lines() == first.lines()
 
@@ -45,7 +45,7 @@ def test_a_run_that_was_deleted_is_brought_by_the_terminal_that_started_it(here:
     run = here.start(digits(epochs=200, checkpoint={"every": "1s"}))
     run.until_iteration(60)
     here.backend.stop(run.id, "enough", now=False)
-    assert run.end().kind == "stopped", run.told()
+    assert run.end().kind == "stopped", run.recent_events()
     run.wait_until_gone()
 
     paths = names.RunPaths(here.backend.pull(run.id, lambda text: None))
@@ -53,5 +53,5 @@ def test_a_run_that_was_deleted_is_brought_by_the_terminal_that_started_it(here:
     assert runs.state(paths).state == "stopped" and paths.spec.read_text() == here_spec(run)
 
 
-def here_spec(run: Followed) -> str:
+def here_spec(run: FollowedRun) -> str:
     return (run.folder / "spec.toml").read_text()

@@ -16,7 +16,7 @@ import tomli_w
 from spotmpi.runs import reader
 from spotmpi.study import sweep
 from spotmpi.study.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
-from tests.cluster.followed import Runs
+from tests.cluster.runs import Runs
 from tests.testbed.waiting import wait_for
 
 pytestmark = [

@@ -25,8 +25,8 @@ from tests.cloud.scripted_account import Refusal
 from tests.cloud.served_account import answering, calls
 from tests.cluster.applied import Applied, dress, undress
 from tests.cluster.aws_command import REPOSITORY, install
-from tests.cluster.followed import PARTS
 from tests.cluster.own_process import without_cuda
+from tests.cluster.runs import PARTS
 from tests.engine.engine import Engine, repository_project
 from tests.engine.journey import ACCESS
 from tests.engine.life import Life

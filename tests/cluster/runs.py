@@ -1,4 +1,4 @@
-"""Runs on the test cluster, followed as a user's terminal follows them, with what tests need to strike and judge."""
+"""Runs on the test cluster, followed as a user's terminal follows them, with what tests need to inject faults."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LIMIT = 90.0  # seconds in which anything that a test waits for has happened
 PARTS = "pods,jobsets,jobs,secrets,configmaps,networkpolicies,services"
 
 
-class Followed:
-    """One run with every event that its follower has given so far, each with its arrival time."""
+class FollowedRun:
+    """One run with every event that its follower has yielded so far."""
 
     def __init__(self, runs: Runs, run: str) -> None:
         self.id = run
@@ -53,101 +53,101 @@ class Followed:
         with self._changed:
             self._changed.notify_all()
 
-    def until(self, what: str, fits: Callable[[Event], object], after: int = 0, limit: float = LIMIT) -> Event:
-        """Give the first event from the *after*-th on that fits; fails with all events where it does not come."""
-        deadline, looked = time.monotonic() + limit, after
+    def until(self, what: str, matches: Callable[[Event], object], after: int = 0, limit: float = LIMIT) -> Event:
+        """The first event from the *after*-th on that matches; fails with the last events if none comes in time."""
+        deadline, checked = time.monotonic() + limit, after
         while True:
             with self._changed:
-                fresh = self.events[looked:]
-                if not fresh:
+                new = self.events[checked:]
+                if not new:
                     over = not self._thread.is_alive()
-                    assert not over and time.monotonic() < deadline, f"{what} did not come: {self.told()}"
+                    assert not over and time.monotonic() < deadline, f"{what} did not come: {self.recent_events()}"
                     self._changed.wait(0.5)
-            for event in fresh:
-                looked += 1
-                if fits(event):
+            for event in new:
+                checked += 1
+                if matches(event):
                     return event
 
     def until_kind(self, kind: str, after: int = 0, limit: float = LIMIT) -> Event:
-        """Give the first event of that kind from the *after*-th on."""
+        """The first event of that kind from the *after*-th on."""
         return self.until(f"{kind!r}", lambda event: event.kind == kind, after, limit)
 
     def until_iteration(self, number: int, attempt: int = 1) -> Event:
-        """Give the first metric of an attempt at or beyond that iteration."""
+        """The first metric of an attempt at or beyond that iteration."""
         return self.until(
             f"iteration {number} of attempt {attempt}",
             lambda event: event.attempt == attempt and (event.values.get("iteration") or 0) >= number,
         )
 
     def end(self, limit: float = LIMIT) -> Event:
-        """Give the terminal event, once the stream is over."""
+        """The terminal event, once the stream has ended."""
         self._thread.join(limit)
-        assert not self._thread.is_alive(), f"the run does not end: {self.told()}"
+        assert not self._thread.is_alive(), f"the run does not end: {self.recent_events()}"
         if self.error:
             raise self.error
-        assert self.events and self.events[-1].terminal, f"the stream ended without an end: {self.told()}"
+        assert self.events and self.events[-1].terminal, f"the stream ended without an end: {self.recent_events()}"
         return self.events[-1]
 
     def kinds(self) -> list[str]:
-        """Give the kinds of all events but output and waiting, in order."""
+        """The kinds of all events but output and waiting, in order."""
         return [event.kind for event in self.events if event.kind not in (record.LINE, record.METRIC, record.WAITING)]
 
     def lines(self) -> list[str]:
-        """Give the text of every line of output."""
+        """The text of every line of output."""
         return [event.values["text"] for event in self.events if event.kind == record.LINE]
 
     def reasons(self) -> list[str]:
-        """Give every reason for which the run waited."""
+        """Every reason for which the run waited."""
         return [event.reason or "" for event in self.events if event.kind == record.WAITING]
 
-    def told(self) -> str:
-        """Give the last events in short, for failures."""
-        shown = [f"{event.kind} {event.attempt} {str(event.values)[:200]}" for event in self.events[-15:]]
-        return "\n  ".join([f"{len(self.events)} events, error {self.error!r}", *shown])
+    def recent_events(self) -> str:
+        """The last events in short, for failures."""
+        lines = [f"{event.kind} {event.attempt} {str(event.values)[:200]}" for event in self.events[-15:]]
+        return "\n  ".join([f"{len(self.events)} events, error {self.error!r}", *lines])
 
     @property
     def folder(self) -> Path:
-        """Give the run folder on the run volume, as this machine sees it."""
+        """The run folder on the run volume, as this machine sees it."""
         assert self.runs.volume is not None
         return self.runs.volume / "runs" / self.id
 
     def summary(self) -> dict[str, Any]:
-        """Give what the run folder says of the run as a whole."""
-        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
-        return found
+        """The summary in the run folder."""
+        values: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return values
 
     def pod(self, node: int) -> Object:
-        """Give a node's newest pod."""
+        """A node's newest pod."""
         return self.runs.pod(self.id, node)
 
     def processes(self, node: int) -> dict[int, str]:
-        """Give the command line of every process in a node's pod, by process id on this machine."""
+        """The command line of every process in a node's pod, by process id on this machine."""
         pod = self.pod(node)
         return self.runs.testbed.node(pod["spec"]["nodeName"]).pod_processes(pod["metadata"]["uid"])
 
-    def process(self, node: int, what: str, fits: Callable[[str], bool]) -> int:
-        """Give the id, on this machine, of a process in a node's pod whose command line fits; waits for one."""
-        found: list[int] = []
+    def process(self, node: int, what: str, matches: Callable[[str], bool]) -> int:
+        """The id, on this machine, of a process in a node's pod whose command line matches; waits for one."""
+        pids: list[int] = []
 
         def look() -> bool:
-            found[:] = [pid for pid, command in self.processes(node).items() if command and fits(command)]
-            return bool(found)
+            pids[:] = [pid for pid, command in self.processes(node).items() if command and matches(command)]
+            return bool(pids)
 
         wait_for(f"{what} on node {node}", look)
-        return found[0]
+        return pids[0]
 
     def wait_until_gone(self, limit: float = 60.0) -> None:
         """Wait until no object and no process of the run is left."""
         deadline = time.monotonic() + limit
-        while left := self.left():
-            assert time.monotonic() < deadline, f"still there after {limit:g} s: {left}"
+        while leftovers := self.leftovers():
+            assert time.monotonic() < deadline, f"not gone after {limit:g} s: {leftovers}"
             time.sleep(0.2)
 
-    def left(self) -> list[str]:
-        """Give every object that carries the run's label, and every process of it on the test cluster's machine."""
+    def leftovers(self) -> list[str]:
+        """Every object that carries the run's label, and every process of it on the test cluster's machine."""
         label = f"{names.LABEL_RUN}={self.id}"
-        found = self.runs.testbed.kubectl("get", PARTS, "-n", self.runs.namespace, "-l", label, "-o", "name").split()
-        return found + [f"process {pid}: {said}" for pid, said in living.of_run(self.id).items()]
+        objects = self.runs.testbed.kubectl("get", PARTS, "-n", self.runs.namespace, "-l", label, "-o", "name").split()
+        return objects + [f"process {pid}: {command}" for pid, command in living.of_run(self.id).items()]
 
 
 class Runs:
@@ -162,9 +162,8 @@ class Runs:
         self._ids = (f"{secrets.token_hex(2)}-{number}" for number in itertools.count(1))
 
     def submit(self, values: Mapping[str, Any], image: str = "chainermn") -> str:
-        """Start a run of the spec with *values* on an image of the cluster, and give its id."""
-        own = dict(values.get("kubernetes", {}))
-        kubernetes = {"image": self.testbed.images.get(image, image), **own}
+        """Start a run of the spec with *values* on an image of the cluster; its id."""
+        kubernetes = {"image": self.testbed.images.get(image, image), **values.get("kubernetes", {})}
         if self.volume is not None:
             kubernetes["volume"] = "shared"
         spec = from_values({**values, "kubernetes": kubernetes})
@@ -173,20 +172,20 @@ class Runs:
         self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
         return run
 
-    def start(self, values: Mapping[str, Any], image: str = "chainermn") -> Followed:
+    def start(self, values: Mapping[str, Any], image: str = "chainermn") -> FollowedRun:
         """Start a run and follow it."""
-        return Followed(self, self.submit(values, image))
+        return FollowedRun(self, self.submit(values, image))
 
     def pod(self, run: str, node: int) -> Object:
-        """Give the newest pod of a node of a run."""
-        index = f"{names.LABEL_RUN}={run},{manifests.LABEL_INDEX}={node}"
-        found = self.testbed.get("pods", "-n", self.namespace, "-l", index)["items"]
-        assert found, f"node {node} has no pod"
-        newest: Object = max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        """The newest pod of a node of a run."""
+        selector = f"{names.LABEL_RUN}={run},{manifests.LABEL_INDEX}={node}"
+        pods = self.testbed.get("pods", "-n", self.namespace, "-l", selector)["items"]
+        assert pods, f"node {node} has no pod"
+        newest: Object = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         return newest
 
-    def elsewhere(self, folder: Path) -> Runs:
-        """Give the same runs as another terminal sees them, which keeps its copies in *folder*."""
+    def in_another_terminal(self, folder: Path) -> Runs:
+        """The same runs as another terminal sees them, which has its copies in *folder*."""
         return Runs(self.testbed, self.namespace, folder, self.volume)
 
     def stop_all(self) -> None:
@@ -196,7 +195,7 @@ class Runs:
 
 @contextmanager
 def runs_in(testbed: Cluster, namespace: str, folder: Path, volume: bool = True) -> Iterator[Runs]:
-    """Give the `Runs` of a namespace, for an ordinary user; everything of them is deleted at the end of the block."""
+    """The `Runs` of a namespace, for an ordinary user; all of them are deleted at the end of the block."""
     before = os.environ.get("KUBECONFIG")
     os.environ["KUBECONFIG"] = str(user_kubeconfig(testbed))
     shared = testbed.shared_volume(namespace) if volume else None
@@ -212,7 +211,7 @@ def runs_in(testbed: Cluster, namespace: str, folder: Path, volume: bool = True)
 
 
 def digits(epochs: int = 20, **more: Any) -> dict[str, Any]:
-    """Give the values of a spec that trains digits on two nodes, 22 iterations an epoch."""
+    """The values of a spec that trains digits on two nodes, 22 iterations an epoch."""
     return {
         "name": "digits",
         "image": "chainermn",
@@ -224,11 +223,11 @@ def digits(epochs: int = 20, **more: Any) -> dict[str, Any]:
 
 
 def plain(*command: str, **more: Any) -> dict[str, Any]:
-    """Give the values of a spec that runs a plain command."""
+    """The values of a spec that runs a plain command."""
     return {"name": "plain", "command": list(command), "launcher": "none", **more}
 
 
 def parameters(events: list[Event]) -> str:
-    """Give the checksum of the final parameters that a run reported."""
+    """The checksum of the final parameters that a run reported."""
     (result,) = [event for event in events if event.values.get("kind") == "result"]
     return str(result.values["parameters"])

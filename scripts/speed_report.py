@@ -16,9 +16,8 @@ import numpy
 
 from spotmpi.runs import fingerprint
 from spotmpi.spec.job import JobSpec
-from spotmpi.study import sweep
-from spotmpi.study.study_file import design_of
-from spotmpi.study.sweep import Sweep
+from spotmpi.study.study_file import from_values
+from spotmpi.study.sweep import Sweep, sweep_folder
 from spotmpi.study.trial import SUCCEEDED, Trial
 
 _LINE = 10  # iterations
@@ -63,16 +62,16 @@ def generate(folder: Path, trials: int, iterations: int, ranks: int) -> None:
     nodes = [max(ranks // 8 // 2**at, 1) for at in range(3)]
     factors = {"nodes": sorted(set(nodes)), "loader_processes": [0, 1]}
     cells = 2 * len(set(nodes))
-    design = design_of({"spec": spec, "factors": factors, "repeats": -(-trials // cells)})
-    identity = fingerprint.identify(design.spec)
-    it = Sweep(sweep.folder_of("study", folder), design, identity, time.time())
-    it.create()
+    study = from_values({"spec": spec, "factors": factors, "repeats": -(-trials // cells)})
+    identity = fingerprint.identify(study.spec)
+    sweep = Sweep(sweep_folder("study", folder), study, identity, time.time())
+    sweep.create()
     chance = numpy.random.default_rng(1)
-    for at, trial in enumerate(list(it.trials)):
+    for at, trial in enumerate(list(sweep.trials)):
         run = f"run-{trial.number}"
-        _run(folder / run, design.spec_of(trial), identity, iterations, chance)
-        it.trials[at] = Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)})
-    it.save()
+        _run(folder / run, study.spec_of(trial), identity, iterations, chance)
+        sweep.trials[at] = Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)})
+    sweep.save()
 
 
 def _run(

@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from spotmpi.runs.reader import RunState
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.source import read_spec
-    from spotmpi.study.design import Factors
+    from spotmpi.study.study import StudyOptions
 
 __all__ = [
     "Event",
-    "Factors",
     "InputError",
     "JobSpec",
     "RunState",
     "SpotmpiError",
+    "StudyOptions",
     "Target",
     "bench",
     "build_image",
@@ -82,7 +82,7 @@ _MODULES = (
     ("runs.reader", "RunState"),
     ("spec.job", "JobSpec"),
     ("spec.source", "read_spec"),
-    ("study.design", "Factors"),
+    ("study.study", "StudyOptions"),
 )
 
 

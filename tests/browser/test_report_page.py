@@ -66,10 +66,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         for word in ("", "no ")
         for nodes in rate
     }
-    more: dict[str, Any] = {"price": {"node_hour": 3.6, "told": "spot"}, "compare": "chainercv-ssd300-p3"}
+    more: dict[str, Any] = {"price": {"node_hour": 3.6, "source": "spot"}, "compare": "chainercv-ssd300-p3"}
     made = {("measured", 2): Recorded(interrupted_at=(30,))}
     runs = tmp_path_factory.mktemp("runs")
-    return reported(runs, factors, rates, made, spec=spec, silent=True, drift=True, repeats=5, **more)
+    return reported(runs, factors, rates, made, spec=spec, without_allreduce=True, drift=True, repeats=5, **more)
 
 
 @pytest.fixture(scope="module")

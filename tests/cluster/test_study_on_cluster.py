@@ -14,7 +14,7 @@ import pytest
 import tomli_w
 
 from spotmpi.runs import reader
-from spotmpi.study import sweep
+from spotmpi.study.sweep import load_sweep, sweep_folders
 from spotmpi.study.trial import ALLREDUCE, MEASURED, READ, RUNNING, SUCCEEDED, Trial
 from tests.cluster.runs import Runs
 from tests.testbed.waiting import wait_for
@@ -61,7 +61,7 @@ def evict_in_the_middle(runs: Runs, folder: Path, struck: list[Trial]) -> None:
     """Wait until a trial on two nodes is well under way, and take a node from it."""
 
     def found() -> bool:
-        trials = [trial for path in sweep.every(folder) for trial in sweep.load(path).trials]
+        trials = [trial for path in sweep_folders(folder) for trial in load_sweep(path).trials]
         struck[:] = [t for t in trials if t.state == RUNNING and t.role == MEASURED and t.nodes == 2 and t.runs]
         lines = reader.lines(folder / struck[0].runs[-1] / "metrics.jsonl") if struck else iter(())
         return any((line.get("iteration") or 0) >= STRUCK_AT for line in lines)
@@ -89,9 +89,9 @@ def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: 
     assert struck, "nothing was struck"
 
     # The study went on to its end.
-    it = sweep.load(sweep.every(folder)[0])
-    assert [trial.state for trial in it.trials] == [SUCCEEDED] * 6, done.stderr
-    assert len(it.trials[struck[0].number - 1].runs) == 1  # the same run, in another attempt
+    sweep = load_sweep(sweep_folders(folder)[0])
+    assert [trial.state for trial in sweep.trials] == [SUCCEEDED] * 6, done.stderr
+    assert len(sweep.trials[struck[0].number - 1].runs) == 1  # the same run, in another attempt
 
     report = json.loads(done.stdout)
     rows = {row["nodes"]: row for row in report["rows"]}
@@ -111,12 +111,12 @@ def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: 
 
     # And what nodes and storage could do before, measured by both ranks on the nodes that the trials then had.
     tells_what_the_nodes_can_do(report)
-    probes = {trial.role: recorded_in(folder, trial) for trial in it.trials if trial.role in (ALLREDUCE, READ)}
+    probes = {trial.role: recorded_in(folder, trial) for trial in sweep.trials if trial.role in (ALLREDUCE, READ)}
     (read,) = [line for line in probes[READ] if line.get("kind") == "result"]
     assert (read["files"], read["bytes"]) == (FILES, FILES * SIZE)
     measured_on = machines(folder, struck[0])
     assert len(measured_on) == 2
-    assert all(machines(folder, trial) == measured_on for trial in it.trials if trial.role in (ALLREDUCE, READ))
+    assert all(machines(folder, trial) == measured_on for trial in sweep.trials if trial.role in (ALLREDUCE, READ))
 
 
 def tells_what_the_nodes_can_do(report: dict[str, Any]) -> None:

@@ -10,8 +10,7 @@ import re
 
 import pytest
 
-from spotmpi.study.contradictions import LEVELS, ONLY, UNDERSTOOD
-from spotmpi.study.factors import KNOWN
+from spotmpi.study.factors import FACTOR_PROGRAMS, FRAMEWORK_FACTORS, FRAMEWORK_LEVELS, KNOWN
 from tests.programs.conftest import Image
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(300)]
@@ -34,11 +33,11 @@ def test_programs_have_the_options_and_levels_that_studies_allow(image: Image) -
     run = image.alone("-c", HELP, image.name, *PROGRAMS)
     assert run.end() == 0, run.text()
     helps: dict[str, str] = json.loads(run.plain[-1])
-    for factor, programs in UNDERSTOOD.items():
+    for factor, programs in FACTOR_PROGRAMS.items():
         option = OPTIONS.get((factor, image.name)) or str(KNOWN[factor].option)
         there = {name for name, text in helps.items() if re.search(rf"{option}\b", text)}
-        allowed = set(programs) if ONLY.get(factor, image.name) == image.name else set()
-        levels = LEVELS.get(factor, {}).get(image.name, ())
+        allowed = set(programs) if FRAMEWORK_FACTORS.get(factor, image.name) == image.name else set()
+        levels = FRAMEWORK_LEVELS.get(factor, {}).get(image.name, ())
         if levels == ("fp32",):  # what is done without an option
             allowed = set()
         # ChainerMN's micro-benchmarks take the options of the exchange as a whole, and mean only the communicator.

@@ -16,21 +16,21 @@ from spotmpi.spec import job as specs
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.study import pricing, study_file
-from spotmpi.study.design import Design, Factors, crossed
+from spotmpi.study.study import Study, StudyOptions, full_factorial
 from spotmpi.study.sweep import Sweep
 
 if TYPE_CHECKING:
     from spotmpi.forecast.forecast import Forecast, Goal
     from spotmpi.report.comparison import Comparison
     from spotmpi.report.report import Report
-    from spotmpi.study.trials import BackendRunner
+    from spotmpi.study.backend_runner import BackendRunner
 
-_AS_IT_SAYS = Factors()
+_NO_OPTIONS = StudyOptions()
 
 
 def bench(
     source: Source,
-    factors: Factors = _AS_IT_SAYS,
+    factors: StudyOptions = _NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
@@ -48,36 +48,36 @@ def bench(
     from spotmpi.study import execution
 
     target = targets.target_of(on)
-    design = design_of(source, factors, overrides)
-    runner = _runner(design, on, watch, say)
-    execution.require_valid(design, runner)
-    design = pricing.priced(design, on, say)
-    recording = execution.Recording(target.folder, runner.new_id(design.spec), target.name)
-    it = execution.open_sweep(design, recording, factors.fresh, say)
-    execution.carry_out(it, runner, say)
-    return it
+    study = study_of(source, factors, overrides)
+    runner = _runner(study, on, watch, say)
+    execution.require_valid(study, runner)
+    study = pricing.with_prices(study, on, say)
+    recording = execution.Recording(target.folder, runner.new_id(study.spec), target.name)
+    sweep = execution.open_sweep(study, recording, factors.fresh, say)
+    execution.run_sweep(sweep, runner, say)
+    return sweep
 
 
 def plan_bench(
     source: Source,
-    factors: Factors = _AS_IT_SAYS,
+    factors: StudyOptions = _NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     say: Say = lambda text: None,
-) -> Design:
+) -> Study:
     """What `bench` would measure; its `trials` are in the order in which they would run. Nothing is started."""
     from spotmpi.study import execution
 
-    design = design_of(source, factors, overrides)
-    execution.require_valid(design, _runner(design, on, lambda event: None, say))
-    return pricing.priced(design, on, say)
+    study = study_of(source, factors, overrides)
+    execution.require_valid(study, _runner(study, on, lambda event: None, say))
+    return pricing.with_prices(study, on, say)
 
 
-def design_of(source: Source, factors: Factors, overrides: Iterable[str] = ()) -> Design:
+def study_of(source: Source, factors: StudyOptions, overrides: Iterable[str] = ()) -> Study:
     """The design that a study describes, or that *factors* ask of a spec; InputError with every problem."""
     if isinstance(source, str | Path) and study_file.is_study(specs.read_toml(Path(source))):
         return study_file.load(Path(source), overrides, factors)
-    return crossed(read_spec(source, overrides), factors)
+    return full_factorial(read_spec(source, overrides), factors)
 
 
 def make_report(wanted: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:
@@ -119,25 +119,26 @@ def predict(
     Raises:
         InputError: there is too little to fit to, or *goal* can't be answered.
     """
-    from spotmpi.forecast import forecast, model, published
-    from spotmpi.report.fitted import series_of
+    from spotmpi.forecast import forecast, model
+    from spotmpi.forecast.series import published_tables
+    from spotmpi.report.scaling import series_of
 
     specs: Sequence[JobSpec] = ()
     known = None
-    if measured in published.tables():
-        found = published.tables()[measured].as_series()
+    if measured in published_tables():
+        found = published_tables()[measured].as_series()
     else:
         made = make_report([measured] if measured else [], on, force=True)
         found, specs, known = series_of(made), made.specs, made.price
     if not found:
         raise input_error("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
-    goal = pricing.asked(goal or forecast.Goal(), known, specs, on)
+    goal = pricing.goal_with_price(goal or forecast.Goal(), known, specs, on)
     return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in found]
 
 
-def _runner(design: Design, on: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:
-    from spotmpi.study.trials import BackendRunner
+def _runner(study: Study, on: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:
+    from spotmpi.study.backend_runner import BackendRunner
 
-    cluster = design.spec.kubernetes
+    cluster = study.spec.kubernetes
     backend = targets.backend(on, cluster.context, cluster.namespace)
     return BackendRunner(backend, targets.target_of(on).folder, watch, say)

@@ -23,7 +23,7 @@ COMMANDS = {
     "run": Entry("run", "Run a job, follow it and record it."),
     "bench": Entry(
         "bench",
-        "Measure a job over node counts and variants, or a study, report it, and exit 1 if any trial is missing.",
+        "Measure a job over node counts and variants, or a study, and report it; exit 1 if a trial is missing.",
     ),
     "report": Entry(
         "report",
@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "predict": Entry(
         "predict",
-        "Predict iterations/s, time and money on other node counts from a sweep, with what the model misses by.",
+        "Predict iterations/s, time and money on other node counts from a sweep, with the error of the model.",
     ),
     "list": Entry("list_runs", "List runs, oldest first."),
     "status": Entry("status", "Show a run's state, progress and attempts."),

@@ -1,11 +1,19 @@
-"""`spotmpi bench`: measure a job over node counts and variants."""
+"""`spotmpi bench`: measure a job over node counts and variants, or a study."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotmpi.cli.options import Env, Json, On, RunsFolder, Set, Slots, overrides, target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spotmpi.backends.targets import Target
+    from spotmpi.study.study import StudyOptions
 
 
 def command(
@@ -21,13 +29,15 @@ def command(
         list[str] | None,
         typer.Option(
             "--variant",
-            help="A changed spec to measure beside the given one; args+=TEXT adds arguments. Repeatable.",
+            help="A variant of the spec to measure too; args+=TEXT adds arguments. Repeatable.",
             metavar="NAME:KEY=VALUE,...",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Decides the order of trials (default 1).")] = None,
-    retries: Annotated[int | None, typer.Option("--retries", help="New tries of a failed trial (default 2).")] = None,
-    new: Annotated[bool, typer.Option("--new", help="Start over instead of continuing a broken-off sweep.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the order of trials (default 1).")] = None,
+    retries: Annotated[int | None, typer.Option("--retries", help="Retries of a failed trial (default 2).")] = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start a new sweep instead of continuing an unfinished one.")
+    ] = False,
     slots: Slots = None,
     assignments: Set = None,
     env: Env = None,
@@ -36,15 +46,76 @@ def command(
     runs: RunsFolder = None,
     json: Json = False,
 ) -> None:
-    """Measure a job over node counts and variants, or a study, report it, and exit 1 if any trial is missing.
+    """Measure a job over node counts and variants, or a study, and report it; exit 1 if a trial is missing.
 
-    The same command goes on with a sweep that was broken off or reached a limit.
+    The same command continues a sweep that was interrupted or reached a limit.
     """
-    from spotmpi.cli import studies
+    from spotmpi.study.study import StudyOptions
 
-    given = {"variants": variant, "repeats": repeats, "seed": seed, "retries": retries}
-    wanted = studies.Wanted(spec, nodes, given, tuple(overrides(None, slots, assignments, env)), target(on, runs), new)
-    if dry_run:
-        studies.show_trials(wanted, json)
-    else:
-        studies.bench(wanted, json)
+    options = StudyOptions(_node_counts(nodes), variant or (), repeats, seed, retries, new)
+    show = _show_trials if dry_run else _measure
+    show(spec, options, overrides(None, slots, assignments, env), target(on, runs), json)
+
+
+def _node_counts(text: str | None) -> list[int] | None:
+    from spotmpi.core.errors import input_error
+
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise input_error("--nodes", text, "must be comma-separated counts, such as 1,2,4") from None
+
+
+def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Target, as_json: bool) -> None:
+    """Print the trials in the order in which they would run."""
+    import json
+
+    from spotmpi.api.studies import plan_bench
+    from spotmpi.cli.view import say
+    from spotmpi.study.trial import MEASURED
+
+    study = plan_bench(spec, options, overrides, on, say)
+    trials = study.trials()
+    if as_json:
+        keys = ("number", "variant", "nodes", "repeat", "role")
+        rows = [{key: getattr(trial, key) for key in keys} for trial in trials]
+        print(json.dumps({**study.source, "trials": rows}))
+        return
+    say(f"{len(trials)} trials in the order of seed {study.seed}; nothing was started")
+    if study.from_file:
+        say(f"estimate: {study.budget.estimate(trials)}")
+    width = max(len(trial.variant) for trial in trials)
+    for trial in trials:
+        role = "" if trial.role == MEASURED else f"  {trial.role}"
+        print(f"{trial.number:>4}  {trial.variant:<{width}}  nodes {trial.nodes}  repeat {trial.repeat}{role}")
+
+
+def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Target, as_json: bool) -> None:
+    """Measure and report; exit with 1 if a trial is missing."""
+    import json
+    import sys
+
+    from spotmpi.agent import record
+    from spotmpi.api import studies
+    from spotmpi.cli.report import show_report
+    from spotmpi.cli.view import make_view, say
+    from spotmpi.core.errors import EXIT_FAILURE
+    from spotmpi.core.events import Event
+    from spotmpi.study.trial import FAILED, MEASURED, SUCCEEDED
+
+    with make_view(quiet=as_json or not sys.stderr.isatty()) as view:
+
+        def watch(event: Event) -> None:
+            if event.kind != record.LINE:  # the output of the program is in the logs of the trial
+                view.show(event)
+
+        sweep = studies.bench(spec, options, overrides, on, watch, view.say)
+    if any(trial.state == SUCCEEDED and trial.role == MEASURED for trial in sweep.trials):
+        # Measurements are always shown: trials of changed code are marked rather than refused.
+        show_report(studies.make_report([sweep.id], on, force=True), sweep.folder / "report", as_json)
+    elif as_json:
+        print(json.dumps(sweep.to_json()))
+    for trial in sweep.trials:
+        if trial.state == FAILED:
+            say(f"trial {trial.number} failed {trial.failures} times ({trial.reason}): spotmpi logs {trial.runs[-1]}")
+    raise typer.Exit(EXIT_FAILURE if any(trial.state != SUCCEEDED for trial in sweep.trials) else 0)

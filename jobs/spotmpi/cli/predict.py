@@ -1,10 +1,19 @@
-"""`spotmpi predict`: what more nodes would bring, and what they would cost."""
+"""`spotmpi predict`: rates, time and money on other node counts."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotmpi.cli.options import Json, On, RunsFolder, target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spotmpi.forecast.forecast import Forecast, NodeForecast
+
+_HEADER = ("NODES", "IT/S", "95 %", "EFF.", "MEASURED", "ERROR", "$/1000 IT", "HOURS", "$", "MODEL")
 
 
 def command(
@@ -19,27 +28,103 @@ def command(
         str | None,
         typer.Option("--fit", help="Counts to fit to (default: the smaller half of those measured).", metavar="N,N"),
     ] = None,
-    iterations: Annotated[int | None, typer.Option("--iterations", help="How many iterations to train.")] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", help="Or how many epochs.")] = None,
+    iterations: Annotated[int | None, typer.Option("--iterations", help="Iterations to train.")] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs to train, instead of iterations.")] = None,
     deadline: Annotated[
-        str | None, typer.Option("--deadline", help="Find the cheapest count that is done in, say, 8h.", metavar="TIME")
+        str | None,
+        typer.Option("--deadline", help="Find the cheapest count that finishes within, say, 8h.", metavar="TIME"),
     ] = None,
     price: Annotated[
-        float | None, typer.Option("--price", help="Dollars per node and hour (default: --on's now, else the sweep's).")
+        float | None,
+        typer.Option("--price", help="Dollars per node and hour (default: --on's price now, else the sweep's)."),
     ] = None,
-    worth: Annotated[
-        float, typer.Option("--worth", help="A node pays while it brings this share of what one of the base brings.")
+    min_efficiency: Annotated[
+        float,
+        typer.Option("--min-efficiency", help="A node pays if it adds at least this share of the base rate per node."),
     ] = 0.5,
     on: On = None,
     runs: RunsFolder = None,
     json: Json = False,
 ) -> None:
-    """Predict iterations/s, time and money on other node counts from a sweep, with what the model misses by."""
-    from spotmpi.cli import forecast_table
+    """Predict iterations/s, time and money on other node counts from a sweep, with the error of the model."""
+    import json as json_module
+
+    from spotmpi.api import studies
     from spotmpi.forecast.forecast import Goal, node_counts
     from spotmpi.spec.job import read_duration
 
-    until = None if deadline is None else read_duration("--deadline", deadline)
-    goal = Goal(iterations, epochs, until, price, worth)
+    seconds = None if deadline is None else read_duration("--deadline", deadline)
+    goal = Goal(iterations, epochs, seconds, price, min_efficiency)
     counts = node_counts(fit, "--fit") if fit else None
-    forecast_table.show(measured, node_counts(nodes), counts, goal, target(on, runs), json)
+    forecasts = studies.predict(measured, node_counts(nodes), counts, goal, target(on, runs))
+    if json:
+        print(json_module.dumps([_json(forecast) for forecast in forecasts]))
+    else:
+        _print(forecasts)
+
+
+def _print(forecasts: Sequence[Forecast]) -> None:
+    """Print a table for each series, with answers, notes and warnings."""
+    for index, forecast in enumerate(forecasts):
+        print("\n" * (index > 0) + forecast.model.series.name)
+        _print_table(forecast.by_nodes)
+        for note in (*forecast.answers, *forecast.model.notes):
+            print(note)
+        for warning in forecast.model.series.warnings():
+            print(f"warning: {warning}")
+
+
+def _print_table(forecasts: Sequence[NodeForecast]) -> None:
+    from spotmpi.cli.tables import show_table
+    from spotmpi.report.figures import MISSING
+
+    rows = [_cells(each) for each in forecasts]
+    columns = [at for at in range(len(_HEADER)) if any(row[at] != MISSING for row in rows)]
+    table = [[row[at] for at in columns] for row in rows]
+    show_table([_HEADER[at] for at in columns], table, right=range(len(columns) - 1))
+
+
+def _cells(forecast: NodeForecast) -> tuple[str, ...]:
+    from spotmpi.report.figures import MISSING, number, share
+
+    prediction = forecast.prediction
+    bounded = prediction.low is not None and prediction.high is not None
+    return (
+        str(prediction.nodes),
+        number(prediction.rate),
+        f"{number(prediction.low)} to {number(prediction.high)}" if bounded else MISSING,
+        share(forecast.efficiency),
+        number(prediction.measured),
+        share(prediction.error),
+        number(forecast.dollars_per_thousand),
+        number(None if forecast.seconds is None else forecast.seconds / 3600),
+        number(forecast.dollars),
+        prediction.verdict,
+    )
+
+
+def _json(forecast: Forecast) -> dict[str, object]:
+    import dataclasses
+
+    model = forecast.model
+    return {
+        "series": model.series.name,
+        "fitted_on": model.counts,
+        "seconds": model.parameters,
+        "degrees_of_freedom": model.degrees_of_freedom,
+        "predictions": [{**dataclasses.asdict(each.prediction), **_money(each)} for each in forecast.by_nodes],
+        "cheapest": forecast.cheapest,
+        "last_paying": forecast.last_paying,
+        "answers": forecast.answers,
+        "notes": model.notes,
+        "warnings": model.series.warnings(),
+    }
+
+
+def _money(forecast: NodeForecast) -> dict[str, float | None]:
+    return {
+        "efficiency": forecast.efficiency,
+        "dollars_per_1000_iterations": forecast.dollars_per_thousand,
+        "seconds": forecast.seconds,
+        "dollars": forecast.dollars,
+    }

@@ -1,11 +1,25 @@
-"""`spotmpi report`: what recorded runs or a sweep came to."""
+"""`spotmpi report`: results of recorded runs or of a sweep, and what changed between two sweeps."""
 
+from __future__ import annotations
+
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from spotmpi.cli.options import Json, RunsFolder
+from spotmpi.cli.options import Json, RunsFolder, target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from spotmpi.report.comparison import Comparison
+    from spotmpi.report.report import Report
+
+_UNLIMITED = 10_000  # columns
+_FILE_WIDTH = 200  # a folded table in a file is hard to read
 
 
 def command(
@@ -19,25 +33,120 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Show runs of different work side by side, marked.")] = False,
     compare: Annotated[
         tuple[str, str] | None,
-        typer.Option("--compare", help="Say what changed from one sweep to another, and if that is more than noise."),
+        typer.Option("--compare", help="Show what changed from one sweep to another, and whether it exceeds noise."),
     ] = None,
     fail_below: Annotated[
         float | None,
-        typer.Option("--fail-below", help="With --compare: exit 1 where a rate fell below this share, such as 0.95."),
+        typer.Option("--fail-below", help="With --compare: exit 1 if a rate fell below this share, such as 0.95."),
     ] = None,
     runs: RunsFolder = None,
     json: Json = False,
 ) -> None:
     """Print a table of iterations/s and efficiency, and write an HTML page, a picture, Markdown, JSON and CSV."""
-    from spotmpi.cli import comparison, studies
+    from spotmpi.api import studies
+    from spotmpi.core import names
     from spotmpi.core.errors import input_error
 
     if fail_below is not None and not (compare and 0 < fail_below <= 1):
-        raise input_error(
-            "--fail-below", fail_below, "give a share above 0 and up to 1, such as 0.95, together with --compare A B"
-        )
+        raise input_error("--fail-below", fail_below, "must be above 0 and at most 1, together with --compare A B")
     if compare and ids:
-        raise input_error("--compare", " ".join(ids), "names both sweeps itself; leave the other ids out")
+        raise input_error("--compare", " ".join(ids), "names both sweeps itself; omit other ids")
     if compare:
-        comparison.show(*compare, fail_below, runs, force, json)
-    studies.report(ids or [], out, runs, force, json)
+        _show_comparison(studies.compare(*compare, target(None, runs), force), fail_below, json)
+    report = studies.make_report(ids or [], target(None, runs), force)
+    show_report(report, out or report.folder((runs or names.default_runs_folder()).absolute()), json)
+
+
+def show_report(report: Report, folder: Path, as_json: bool) -> None:
+    """Write the files of *report* into *folder*, and print it as tables or JSON."""
+    import json
+
+    from spotmpi.core import names
+    from spotmpi.report import files
+
+    written = files.write(report, folder)
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        print_report(report)
+        print(f"\nreport: {names.shown(written.page.absolute())}")
+    sys.stdout.flush()
+
+
+def print_report(report: Report, file: IO[str] | None = None, width: int | None = None) -> None:
+    """Print the tables of *report* with notes and warnings, by default to stdout in its width."""
+    from rich.console import Console
+
+    from spotmpi.core.printable import printable
+    from spotmpi.report.table import table
+
+    main = table(report)
+    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    if width is None and not console.is_terminal:
+        console.width = _FILE_WIDTH
+    grid = _grid(main.header, main.numeric, main.cells, padding=1)
+    if console.measure(grid, options=console.options.update_width(_UNLIMITED)).maximum > console.width:
+        grid = _grid(main.short, main.numeric, main.cells, padding=0)
+    console.print(grid)
+    for line in [main.caption, *(f"{letter}: {note}" for letter, note in main.notes)]:
+        if line:
+            console.print(printable(line), soft_wrap=True)
+    for section in report.sections:
+        if section.cells:
+            console.print(f"\n{printable(section.title)}", style="bold")
+            console.print(_grid(section.header, section.right, section.cells, padding=1))
+    for warning in report.warnings:
+        console.print(f"warning: {printable(warning)}", soft_wrap=True, style="yellow")
+
+
+def _grid(header: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[str]], padding: int) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from spotmpi.core.printable import printable
+
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, padding), header_style="bold")
+    for name, numeric in zip(header, right, strict=True):
+        grid.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for cells in rows:
+        grid.add_row(*map(printable, cells))
+    return grid
+
+
+def _show_comparison(comparison: Comparison, limit: float | None, as_json: bool) -> None:
+    """Print what changed, and exit: with 1 if a row fell below *limit*."""
+    import json
+
+    from spotmpi.cli.view import say
+    from spotmpi.core.errors import EXIT_FAILURE
+    from spotmpi.report.comparison import row_name
+    from spotmpi.report.figures import factor
+
+    if as_json:
+        print(json.dumps(comparison.to_json()))
+    else:
+        _print_comparison(comparison)
+    failed = comparison.below(limit) if limit is not None else []
+    for change in failed:
+        say(f"{row_name(change.before)}: {factor(change.ratio)} is below --fail-below {limit:g}")
+    raise typer.Exit(EXIT_FAILURE if failed else 0)
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    from spotmpi.cli.tables import show_table
+    from spotmpi.report.comparison import row_name
+    from spotmpi.report.figures import factor, interval, number
+
+    for difference in comparison.different_work:
+        print(f"warning: different work: {difference}")
+    rows = []
+    for change in comparison.changes:
+        rates = (number(change.before.iterations_per_second), number(change.after.iterations_per_second))
+        rows.append((row_name(change.before), *rates, factor(change.ratio), interval(change.bounds), change.verdict))
+    show_table(("ROW", "BEFORE", "AFTER", "CHANGE", "BOUNDS", ""), rows, right=range(1, 5))
+    kinds = dict.fromkeys(change.bounds.kind for change in comparison.changes if change.bounds)
+    if kinds:
+        print(f"Iterations/s. Bounds of the change: {'; '.join(kinds)}.")
+    print("Changed: " + ("; ".join(comparison.changed) or "nothing that is recorded"))
+    if comparison.unmatched:
+        print(f"In one of the two only: {'; '.join(comparison.unmatched)}")

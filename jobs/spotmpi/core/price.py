@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Price:
-    """Dollars that a node costs an hour, and where and when that was so."""
+    """Dollars that a node costs an hour, and where and when that price was valid."""
 
     node_hour: float
-    told: str
+    source: str
 
     def __str__(self) -> str:
-        return f"${self.node_hour:g} an hour ({self.told})"
+        return f"${self.node_hour:g} an hour ({self.source})"

@@ -1,9 +1,9 @@
-"""What an iteration takes on more nodes: a model of computation and exchange, fitted to the small node counts.
+"""A model of the time of an iteration over node counts: computation and allreduce, fitted to small counts.
 
 With N nodes, a computation ``C(N) = fixed + divided / N`` under strong scaling (``fixed`` alone under weak) and an
 allreduce ``R(N) = 2 (N - 1) / N * volume + 2 (N - 1) * latency``, an iteration takes
-``max(C(N), serial * C(N) + R(N))`` seconds. ``serial`` is 1 without overlap, 0 with double buffering (the exchange
-hides behind the whole iteration) and 1/3 where buckets are exchanged during the backward pass.
+``max(C(N), serial * C(N) + R(N))`` seconds. ``serial`` is 1 without overlap, 0 with double buffering (the allreduce
+overlaps with the whole iteration) and 1/3 where buckets are reduced during the backward pass.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ CHECKED = "checked"
 BEYOND = "beyond what was measured"
 
 _LEVEL = 0.975  # upper end of a two-sided interval of 95 %
-_STARTS = (0.05, 0.7)  # of every unknown, as shares of the time on the fewest nodes
-_LEANING = 1e-5  # towards 0
+_STARTING_SHARES = (0.05, 0.7)  # of every unknown, as shares of the time on the fewest nodes
+_REGULARIZATION = 1e-5  # towards 0
 
 Times = Sequence[tuple[int, float, bool]]  # nodes, seconds of an iteration, whether without exchange
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Iterations/s at a node count; ``low`` and ``high`` bound it at 95 %, None where the fit leaves no freedom.
+    """Iterations/s at a node count; ``low`` and ``high`` are the 95 % interval, None without degrees of freedom.
 
-    ``measured`` is the median of the trials there and ``error`` what the model misses it by, as a share of it.
+    ``measured`` is the median of the trials and ``error`` the relative deviation of the model from it.
     """
 
     nodes: int
@@ -50,32 +50,35 @@ class Prediction:
     verdict: str
 
     @property
-    def believed(self) -> float:
-        """The rate to reckon with: what was measured, else what is predicted."""
+    def best_rate(self) -> float:
+        """The measured rate, else the predicted one."""
         return self.rate if self.measured is None else self.measured
 
     @property
-    def trusted(self) -> bool:
-        """Whether to reckon with it at all."""
+    def usable(self) -> bool:
+        """Whether the rate is measured, or predicted by a model that is valid here."""
         return self.measured is not None or self.verdict != NOT_VALID
 
 
 @dataclass(frozen=True)
 class Model:
-    """A fit to the trials of ``series`` at ``counts``: ``unknowns`` in seconds, ``freedom`` is trials less unknowns."""
+    """A fit to the trials of ``series`` at ``counts``.
+
+    ``parameters`` are in seconds; ``degrees_of_freedom`` is the number of trials minus that of parameters.
+    """
 
     series: Series
     counts: tuple[int, ...]
-    unknowns: dict[str, float]
-    freedom: int
+    parameters: dict[str, float]
+    degrees_of_freedom: int
     _covariance: Any
 
-    def seconds(self, nodes: int, silent: bool = False) -> float:
-        """An iteration at so many nodes; *silent* without the exchange of gradients."""
-        return _seconds(self.unknowns, self.series, nodes, silent)
+    def seconds(self, nodes: int, without_allreduce: bool = False) -> float:
+        """The time of an iteration on *nodes*, with or without the allreduce of gradients."""
+        return _seconds(self.parameters, self.series, nodes, without_allreduce)
 
     def predict(self, nodes: int) -> Prediction:
-        """The rate at so many nodes, and what is to be thought of it."""
+        """The predicted rate on *nodes*, with its interval and verdict."""
         rate = 1 / self.seconds(nodes)
         measured = self.series.rate(nodes) if nodes in self.series.rates else None
         error = None if measured is None else rate / measured - 1
@@ -85,18 +88,20 @@ class Model:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the fit."""
-        where = f"fitted on {' and '.join(map(str, self.counts))} nodes"
-        found = []
-        if self.freedom < 1:
-            found.append(f"{where} with as many unknowns as trials: no degrees of freedom, so there is no interval")
-        elif len(self.counts) <= len(self.unknowns) and not self.series.silent:
-            found.append(f"{where} with as many unknowns: the interval holds the noise of the trials, not of the form")
+        """Caveats of the fit."""
+        fit = f"fitted on {' and '.join(map(str, self.counts))} nodes"
+        notes = []
+        if self.degrees_of_freedom < 1:
+            notes.append(f"{fit} with as many parameters as trials: no degrees of freedom, hence no interval")
+        elif len(self.counts) <= len(self.parameters) and not self.series.without_allreduce:
+            notes.append(
+                f"{fit} with as many parameters: the interval covers the noise of the trials, not the model error"
+            )
         if max(self.counts) > 1 and all(
-            self.seconds(count) <= self.seconds(count, silent=True) for count in self.counts
+            self.seconds(count) <= self.seconds(count, without_allreduce=True) for count in self.counts
         ):
-            found.append("the exchange did not show at these counts: where it would slow more nodes down is not known")
-        return found
+            notes.append("the allreduce had no visible cost at these counts: its effect on more nodes is unknown")
+        return notes
 
     def _verdict(self, nodes: int) -> str:
         if nodes in self.counts:
@@ -109,117 +114,105 @@ class Model:
         return CHECKED if nodes <= self.series.nodes[-1] else BEYOND
 
     def _spread(self, nodes: int) -> float | None:
-        """The factor by which the rate may be off either way."""
+        """Half the 95 % interval of the rate, as a factor."""
         if self._covariance is None:
             return None
         import numpy
-        from scipy.special import stdtrit  # scipy.stats would say the same, and take a second to import
+        from scipy.optimize import approx_fprime
+        from scipy.special import stdtrit  # scipy.stats has it too, but takes a second to import
 
-        slope = _slopes(self.unknowns, self.series, nodes, False)
+        names, values = list(self.parameters), list(self.parameters.values())
+        slope = approx_fprime(values, _log_seconds, 1e-6 * self.seconds(nodes), names, self.series, nodes, False)
         variance = float(slope @ self._covariance @ slope)
-        return float(numpy.exp(stdtrit(self.freedom, _LEVEL) * math.sqrt(max(variance, 0.0))))
+        return float(numpy.exp(stdtrit(self.degrees_of_freedom, _LEVEL) * math.sqrt(max(variance, 0.0))))
 
 
 def fit(series: Series, counts: Sequence[int] | None = None) -> Model:
     """The model of *series*, fitted to its trials at *counts*, by default the smaller half of them and at least two.
 
     Raises:
-        InputError: fewer than two of the counts were measured.
+        InputError: a count was not measured, or there are fewer than two.
     """
     chosen = tuple(sorted(counts or small_counts(series)))
     missing = [count for count in chosen if count not in series.rates]
     if missing or len(chosen) < 2:
-        there = ", ".join(map(str, series.nodes)) or "none"
-        what = ",".join(map(str, chosen)) or None
-        remedy = f"a model needs two of the counts that were measured of {series.name}: {there}"
-        raise input_error("--fit", what, remedy)
+        measured = ", ".join(map(str, series.nodes)) or "none"
+        remedy = f"a model needs at least two of the measured counts of {series.name}: {measured}"
+        raise input_error("--fit", ",".join(map(str, chosen)) or None, remedy)
     times: Times = [
         *((nodes, 1 / rate, False) for nodes in chosen for rate in series.rates[nodes]),
-        *((nodes, 1 / rate, True) for nodes in chosen for rate in (series.silent or {}).get(nodes, ())),
+        *((nodes, 1 / rate, True) for nodes in chosen for rate in (series.without_allreduce or {}).get(nodes, ())),
     ]
-    unknowns = _best(times, series, _unknowns(series, chosen))
-    freedom = len(times) - len(unknowns)
-    return Model(series, chosen, unknowns, freedom, _covariance(times, series, unknowns, freedom))
+    parameters, covariance = _least_squares(times, series, _parameters_to_fit(series, chosen))
+    return Model(series, chosen, parameters, len(times) - len(parameters), covariance)
 
 
 def small_counts(series: Series) -> list[int]:
-    """The node counts that a model is fitted to; the others check it."""
+    """The node counts that a model is fitted to by default; the others check it."""
     return series.nodes[: max(2, math.ceil(len(series.nodes) / 2))]
 
 
-def _unknowns(series: Series, counts: Sequence[int]) -> list[str]:
-    """As many as the counts can tell apart, the weightiest first.
+def _parameters_to_fit(series: Series, counts: Sequence[int]) -> list[str]:
+    """As many parameters as the counts can determine, the most important first.
 
-    Without trials that leave the exchange out, a fixed part of the computation looks like volume: both are the same at
-    any count. It is then counted as volume, unless they overlap: then what hides behind the computation comes last.
+    Without trials that skip the allreduce, a fixed part of the computation cannot be told from ``volume``: it is then
+    counted as volume, unless computation and allreduce overlap, where what the computation hides comes last.
     """
     if not series.strong:
         return ["fixed", "volume", "latency"][: len(counts)]
-    silent = len(set(series.silent or ()) & set(counts))
-    if silent >= 2:
+    without_allreduce = len(set(series.without_allreduce or ()) & set(counts))
+    if without_allreduce >= 2:
         return ["divided", "volume", "fixed", "latency"][: len(counts) + 1]
     order = ["divided", "volume", "latency"] if series.serial == 1 else ["divided", "fixed", "volume", "latency"]
     return order[: len(counts)]
 
 
-def _seconds(unknowns: dict[str, float], series: Series, nodes: int, silent: bool) -> float:
-    compute = unknowns.get("fixed", 0.0) + unknowns.get("divided", 0.0) / nodes
-    if silent:
+def _seconds(parameters: dict[str, float], series: Series, nodes: int, without_allreduce: bool) -> float:
+    compute = parameters.get("fixed", 0.0) + parameters.get("divided", 0.0) / nodes
+    if without_allreduce:
         return compute
     links = 2 * (nodes - 1)
-    exchange = links / nodes * unknowns.get("volume", 0.0) + links * unknowns.get("latency", 0.0)
+    exchange = links / nodes * parameters.get("volume", 0.0) + links * parameters.get("latency", 0.0)
     return max(compute, series.serial * compute + exchange)
 
 
-def _residuals(values: Sequence[float], names: Sequence[str], times: Times, series: Series) -> list[float]:
-    unknowns = dict(zip(names, values, strict=True))
-    return [math.log(max(_seconds(unknowns, series, n, silent), 1e-12) / t) for n, t, silent in times]
+def _log_seconds(
+    values: Sequence[float], names: Sequence[str], series: Series, nodes: int, without_allreduce: bool
+) -> float:
+    parameters = dict(zip(names, values, strict=True))
+    return math.log(max(_seconds(parameters, series, nodes, without_allreduce), 1e-12))
 
 
-def _best(times: Times, series: Series, names: Sequence[str]) -> dict[str, float]:
-    """The least squares of logarithms, so that every count weighs alike.
+def _least_squares(times: Times, series: Series, names: Sequence[str]) -> tuple[dict[str, float], ndarray | None]:
+    """The parameters that minimise the squared errors of logarithms, and their covariance.
 
-    What nothing tells, as the exchange that overlap hides at all counts, is taken for 0. Overlap makes corners, which
-    are looked at from several starts.
+    Logarithms give all counts the same weight. There is no covariance without a degree of freedom. A parameter that
+    the data does not determine, such as an allreduce hidden at all counts, tends to 0. Overlap makes the problem
+    non-convex, hence several starting points.
     """
+    import numpy
     from scipy.optimize import least_squares
 
     size = times[0][1]
 
-    def misses(values: Sequence[float]) -> list[float]:
-        return [*_residuals(values, names, times, series), *(_LEANING * value / size for value in values)]
+    def errors(values: Sequence[float]) -> list[float]:
+        misfit = [_log_seconds(values, names, series, nodes, skipped) - math.log(t) for nodes, t, skipped in times]
+        return [*misfit, *(_REGULARIZATION * value / size for value in values)]
 
-    starts = [[0.3] * len(names)] if series.serial == 1 else itertools.product(_STARTS, repeat=len(names))
+    starts = [[0.3] * len(names)] if series.serial == 1 else itertools.product(_STARTING_SHARES, repeat=len(names))
     tight = {"xtol": 1e-11, "ftol": 1e-11, "gtol": 1e-11}
-    found = [
-        least_squares(misses, [share * size for share in shares], bounds=(0, math.inf), x_scale=size, **tight)
+    fits = [
+        least_squares(errors, [share * size for share in shares], bounds=(0, math.inf), x_scale=size, **tight)
         for shares in starts
     ]
-    best = min(found, key=lambda result: result.cost)
-    return dict(zip(names, map(float, best.x), strict=True))
-
-
-def _covariance(times: Times, series: Series, unknowns: dict[str, float], freedom: int) -> ndarray | None:
-    """Of the unknowns; None without a degree of freedom."""
+    best = min(fits, key=lambda result: result.cost)
+    parameters = dict(zip(names, map(float, best.x), strict=True))
+    freedom = len(times) - len(names)
     if freedom < 1:
-        return None
-    import numpy
-
-    names = list(unknowns)
-    residuals = numpy.array(_residuals(list(unknowns.values()), names, times, series))
-    slopes = numpy.array([_slopes(unknowns, series, nodes, silent) for nodes, _, silent in times])
-    scale = float(residuals @ residuals) / freedom
-    return numpy.asarray(numpy.linalg.pinv(slopes.T @ slopes, rcond=1e-10) * scale)
-
-
-def _slopes(unknowns: dict[str, float], series: Series, nodes: int, silent: bool) -> ndarray:
-    """How the logarithm of an iteration's seconds follows each unknown."""
-    import numpy
-
-    here = _seconds(unknowns, series, nodes, silent)
-    step = 1e-6 * here
-    moved = [_seconds({**unknowns, name: value + step}, series, nodes, silent) for name, value in unknowns.items()]
-    return numpy.array([(there - here) / step / here for there in moved])
+        return parameters, None
+    jacobian, misfit = best.jac[: len(times)], best.fun[: len(times)]  # without the rows of the regularization
+    variance = float(misfit @ misfit) / freedom
+    return parameters, numpy.asarray(numpy.linalg.pinv(jacobian.T @ jacobian, rcond=1e-10) * variance)
 
 
 def _error(model: Model, nodes: int) -> float:

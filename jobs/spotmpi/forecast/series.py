@@ -1,29 +1,34 @@
-"""Rates over node counts, whoever measured them: what charts compare and a model is fitted to. Pure."""
+"""Rates over node counts, measured or published: what charts compare and a model is fitted to. Pure."""
 
 from __future__ import annotations
 
+import functools
 import statistics
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from spotmpi.core.errors import input_error
 
 EFFICIENCY_LIMIT = 1.05
 
 
 @dataclass(frozen=True)
 class Series:
-    """One way of working over node counts.
+    """The rates of one variant over node counts.
 
-    ``rates`` holds iterations/s of each trial by nodes; ``silent`` the same without the exchange of gradients.
-    ``strong`` says that the global batch stays the same. ``serial`` is the share of the computation that cannot overlap
-    with the exchange: 1 without overlap. ``batch`` is the global one under strong scaling, else that of one node;
-    ``samples`` are those of an epoch.
+    ``rates`` holds iterations/s of each trial by nodes, ``without_allreduce`` those of trials without the allreduce of
+    gradients. ``strong`` means strong scaling: the global batch is constant. ``serial`` is the share of the computation
+    that cannot overlap with the allreduce (1 without overlap). ``batch`` is the global one under strong scaling, else
+    that of one node; ``samples`` are those of an epoch.
     """
 
     name: str
     rates: Mapping[int, Sequence[float]]
     strong: bool = True
     serial: float = 1.0
-    silent: Mapping[int, Sequence[float]] | None = None
+    without_allreduce: Mapping[int, Sequence[float]] | None = None
     batch: int | None = None
     samples: int | None = None
 
@@ -43,13 +48,72 @@ class Series:
         return rate / ideal
 
     def warnings(self) -> list[str]:
-        """What of the measured rates should not be taken at its word."""
-        found = []
+        """Implausible measured rates."""
+        warnings = []
         for nodes in self.nodes[1:]:
             efficiency = self.efficiency(nodes, self.rate(nodes))
             if efficiency > EFFICIENCY_LIMIT:
-                found.append(
+                warnings.append(
                     f"{self.name}, {nodes} nodes: efficiency {efficiency:.1%} against {self.nodes[0]} nodes is above "
-                    f"{EFFICIENCY_LIMIT:.0%}; the base was slow or the work not the same".replace("%", " %")
+                    f"{EFFICIENCY_LIMIT:.0%}: slow base, or different work".replace("%", " %")
                 )
-        return found
+        return warnings
+
+
+_FILE = Path(__file__).with_name("published.toml")
+_OVERLAPPED = "double buffering"  # of the exchange of one iteration with the computation of the next
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A published table: ``series`` holds iterations/s by nodes for each variant, ``setup`` the conditions."""
+
+    name: str
+    title: str
+    source: str
+    machine: str
+    global_batch: int
+    setup: tuple[str, ...]
+    series: Mapping[str, Mapping[int, float]]
+
+    def as_series(self) -> list[Series]:
+        """Each variant as a series."""
+        return [
+            Series(
+                name,
+                {nodes: [rate] for nodes, rate in rates.items()},
+                serial=0.0 if _OVERLAPPED in name else 1.0,
+                batch=self.global_batch,
+            )
+            for name, rates in self.series.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A published claim about scaling, and its source."""
+
+    claim: str
+    source: str
+
+
+@functools.cache
+def published_tables() -> dict[str, PublishedTable]:
+    """All published tables, by name."""
+    tables = {}
+    for values in tomllib.loads(_FILE.read_text())["tables"]:
+        series = {name: {int(nodes): rate for nodes, rate in row.items()} for name, row in values["series"].items()}
+        tables[values["name"]] = PublishedTable(**{**values, "setup": tuple(values["setup"]), "series": series})
+    return tables
+
+
+def published_references() -> list[Reference]:
+    """Published claims about scaling."""
+    return [Reference(**values) for values in tomllib.loads(_FILE.read_text())["references"]]
+
+
+def published_table(name: str, field: str) -> PublishedTable:
+    """The table of that name; InputError for *field* lists the known names."""
+    if name not in published_tables():
+        raise input_error(field, name, f"unknown published table; known: {', '.join(published_tables())}")
+    return published_tables()[name]

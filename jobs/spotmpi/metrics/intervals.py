@@ -1,4 +1,4 @@
-"""How sure a rate is: bounds from resampling whole trials and then blocks of their iterations. Pure."""
+"""Confidence intervals of rates, from resampling whole trials and then blocks of their iterations. Pure."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ RANGE = "range over the trials"
 
 _SEED = 1
 _RESAMPLES = 2000
-_TAIL = 0.025  # what the interval leaves out at either end
-_EDGE_SHARE, _EDGE_LEAST = 0.1, 20  # first and last window: a share of the iterations, at least so many
+_TAIL = 0.025  # outside of the interval at either end
+_EDGE_SHARE, _EDGE_LEAST = 0.1, 20  # first and last window: share and minimum number of iterations
 
-Seconds = Sequence[float]  # of the iterations of one trial that count, in order
+Seconds = Sequence[float]  # of the counted iterations of one trial, in order
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a value lies between; ``kind`` says whether that is an interval or the mere range of few trials."""
+    """Lower and upper bound of a value; ``kind`` is INTERVAL, or RANGE with few trials."""
 
     low: float
     high: float
     kind: str
 
-    def holds(self, value: float) -> bool:
-        """Whether *value* is inside."""
+    def contains(self, value: float) -> bool:
+        """Whether *value* is between the bounds."""
         return self.low <= value <= self.high
 
 
@@ -40,8 +40,8 @@ def rate(seconds: Seconds) -> float:
     return len(seconds) / sum(seconds)
 
 
-def of_rate(trials: Sequence[Seconds]) -> Bounds | None:
-    """Bounds of the median rate of *trials*: with fewer than 5 their range, with a single one nothing."""
+def rate_bounds(trials: Sequence[Seconds]) -> Bounds | None:
+    """Bounds of the median rate of *trials*: their range with fewer than 5, None with a single one."""
     if len(trials) < 2:
         return None
     if len(trials) < FEWEST_TRIALS:
@@ -50,14 +50,14 @@ def of_rate(trials: Sequence[Seconds]) -> Bounds | None:
     return _quantiles(_medians(trials, _generator(0)))
 
 
-def of_ratios(pairs: Sequence[tuple[Sequence[Seconds], Sequence[Seconds]]]) -> tuple[float, Bounds | None]:
-    """The geometric mean of the ratios of several pairs of sets of trials, and its bounds as `of_ratio` has them."""
+def mean_ratio(pairs: Sequence[tuple[Sequence[Seconds], Sequence[Seconds]]]) -> tuple[float, Bounds | None]:
+    """The geometric mean of the ratios of several pairs of sets of trials, and its bounds as in `ratio_bounds`."""
     mean = statistics.geometric_mean(ratio(above, below) for above, below in pairs)
     fewest = min(len(trials) for pair in pairs for trials in pair)
     if len(pairs) == 1 or fewest < 2:
-        return mean, of_ratio(*pairs[0]) if len(pairs) == 1 else None
+        return mean, ratio_bounds(*pairs[0]) if len(pairs) == 1 else None
     if fewest < FEWEST_TRIALS:
-        each = [bounds for pair in pairs if (bounds := of_ratio(*pair))]
+        each = [bounds for pair in pairs if (bounds := ratio_bounds(*pair))]
         low, high = (statistics.geometric_mean(ends) for ends in zip(*((b.low, b.high) for b in each), strict=True))
         return mean, Bounds(low, high, RANGE)
     import numpy
@@ -69,8 +69,8 @@ def of_ratios(pairs: Sequence[tuple[Sequence[Seconds], Sequence[Seconds]]]) -> t
     return mean, _quantiles(numpy.exp(numpy.mean(drawn, axis=0)))
 
 
-def of_ratio(above: Sequence[Seconds], below: Sequence[Seconds]) -> Bounds | None:
-    """Bounds of the median rate of one set of trials over that of another, independent one; as `of_rate` does."""
+def ratio_bounds(above: Sequence[Seconds], below: Sequence[Seconds]) -> Bounds | None:
+    """Bounds of the ratio of the median rates of two independent sets of trials, of the kinds of `rate_bounds`."""
     fewest = min(len(above), len(below))
     if fewest < 2:
         return None
@@ -86,19 +86,19 @@ def ratio(above: Sequence[Seconds], below: Sequence[Seconds]) -> float:
     return statistics.median(upper) / statistics.median(lower)
 
 
-def exposed(trained: Sequence[Seconds], silent: Sequence[Seconds]) -> tuple[float, Bounds | None]:
-    """The share of an iteration that waits for communication, and its bounds.
+def exposed(trained: Sequence[Seconds], without_allreduce: Sequence[Seconds]) -> tuple[float, Bounds | None]:
+    """The share of exposed communication in an iteration, and its bounds.
 
-    *silent* are trials of the same work without the exchange of gradients; what they save is what was exposed. Noise
-    can make it slightly negative.
+    *without_allreduce* are trials of the same work without the allreduce of gradients: the time that they save is
+    exposed communication. Noise can make it slightly negative.
     """
-    bounds = of_ratio(trained, silent)
-    share = 1 - ratio(trained, silent)
+    bounds = ratio_bounds(trained, without_allreduce)
+    share = 1 - ratio(trained, without_allreduce)
     return share, bounds and Bounds(1 - bounds.high, 1 - bounds.low, bounds.kind)
 
 
 def edges(seconds: Seconds) -> tuple[float, float] | None:
-    """The rates of the first and the last window, a tenth of the iterations each; None where they would be too few."""
+    """The rates of the first and the last tenth of the iterations; None with too few of them."""
     size = max(int(len(seconds) * _EDGE_SHARE), _EDGE_LEAST)
     if len(seconds) < 2 * size:
         return None
@@ -111,20 +111,20 @@ def _generator(number: int) -> Any:
     return numpy.random.default_rng((_SEED, number))
 
 
-def _medians(trials: Sequence[Seconds], chance: Any) -> ndarray:
-    """The median rate of each resample: whole trials drawn with replacement, and within each its blocks."""
+def _medians(trials: Sequence[Seconds], generator: Any) -> ndarray:
+    """The median rate of each resample: trials drawn with replacement, and within each its blocks."""
     import numpy
 
-    pools = numpy.array([_rates(trial, chance) for trial in trials])
-    drawn = chance.integers(0, len(trials), (_RESAMPLES, len(trials)))
-    which = chance.integers(0, _RESAMPLES, drawn.shape)
+    pools = numpy.array([_rates(trial, generator) for trial in trials])
+    drawn = generator.integers(0, len(trials), (_RESAMPLES, len(trials)))
+    which = generator.integers(0, _RESAMPLES, drawn.shape)
     return numpy.asarray(numpy.median(pools[drawn, which], axis=1))
 
 
-def _rates(seconds: Seconds, chance: Any) -> ndarray:
-    """The rate of one trial in each resample of its blocks; a block is the root of the iterations long.
+def _rates(seconds: Seconds, generator: Any) -> ndarray:
+    """The rate of one trial in each resample of its blocks, each as long as the square root of the iterations.
 
-    Neighbouring iterations are alike (a slow moment lasts), so that single ones would promise too much.
+    Neighbouring iterations are correlated, so that resampling single ones would give too narrow an interval.
     """
     import numpy
 
@@ -132,7 +132,7 @@ def _rates(seconds: Seconds, chance: Any) -> ndarray:
     until = numpy.concatenate(([0.0], numpy.cumsum(seconds)))
     blocks = until[size:] - until[:-size]
     count = -(-len(seconds) // size)
-    sums = blocks[chance.integers(0, len(blocks), (_RESAMPLES, count))].sum(axis=1)
+    sums = blocks[generator.integers(0, len(blocks), (_RESAMPLES, count))].sum(axis=1)
     return numpy.asarray(count * size / sums)
 
 

@@ -1,4 +1,4 @@
-"""What each rank told of its own time: raw seconds of every iteration, packed, and waiting for batches. Pure."""
+"""The time of each rank from metric lines: packed seconds of every iteration, and waiting for batches. Pure."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ if TYPE_CHECKING:
     from numpy import ndarray
 
 
-class Shares:
-    """Adds up metric lines; lines without what is asked for are passed over."""
+class RankTimes:
+    """Sums of metric lines; lines without these times are ignored."""
 
     def __init__(self) -> None:
-        self._waited = 0.0
+        self._input_wait = 0.0
         self._timed = 0.0
         self._packed: dict[int, list[str]] = {}  # iterations in a line -> the lines' texts
 
-    def take(self, line: Mapping[str, Any]) -> None:
+    def add(self, line: Mapping[str, Any]) -> None:
         """Add one metric line."""
         seconds, packed = line.get("seconds"), line.get("ranks")
         if not isinstance(seconds, list) or not seconds:
             return
         if isinstance(line.get("waited"), int | float):
-            self._waited += line["waited"]
+            self._input_wait += line["waited"]
             self._timed += sum(seconds)
         if isinstance(packed, str):
             self._packed.setdefault(len(seconds), []).append(packed)
 
-    def waited(self) -> float | None:
-        """The share of the time that went by waiting for batches, 0 to 1."""
-        return min(self._waited / self._timed, 1.0) if self._timed > 0 else None
+    def input_wait(self) -> float | None:
+        """The share of time spent waiting for batches, 0 to 1."""
+        return min(self._input_wait / self._timed, 1.0) if self._timed > 0 else None
 
-    def ranks(self) -> tuple[float, ...]:
-        """The mean seconds of an iteration on each rank; of the number of ranks that most iterations were made with."""
+    def rank_seconds(self) -> tuple[float, ...]:
+        """The mean seconds of an iteration on each rank, for the world size of most iterations."""
         sums: dict[int, tuple[int, Any]] = {}  # number of ranks -> iterations, and their seconds
         for size, texts in self._packed.items():
             for rows in unpack(texts, size):
@@ -46,19 +46,19 @@ class Shares:
 
 
 def unpack(texts: list[str], iterations: int) -> list[ndarray]:
-    """What `protocol.pack` made, as arrays (lines, ranks, iterations); damaged lines are left out."""
+    """Output of `protocol.pack` as arrays (lines, ranks, iterations), without damaged lines."""
     import numpy
 
-    found: dict[int, list[bytes]] = {}
+    by_size: dict[int, list[bytes]] = {}
     for text in texts:
         try:
             raw = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             continue
         if raw and len(raw) % (4 * iterations) == 0 and _are_seconds(numpy.frombuffer(raw, dtype="<f4")):
-            found.setdefault(len(raw), []).append(raw)
+            by_size.setdefault(len(raw), []).append(raw)
     return [
-        numpy.frombuffer(b"".join(lines), dtype="<f4").reshape(len(lines), -1, iterations) for lines in found.values()
+        numpy.frombuffer(b"".join(lines), dtype="<f4").reshape(len(lines), -1, iterations) for lines in by_size.values()
     ]
 
 

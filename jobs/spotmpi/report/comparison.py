@@ -1,4 +1,4 @@
-"""Two sweeps of the same work, row by row: what changed between them, and whether it is more than noise."""
+"""Rates against each other: the levels of a factor, and two sweeps of the same work. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,117 @@ from spotmpi.core.errors import InputError, Problem
 from spotmpi.metrics import intervals
 from spotmpi.metrics.intervals import Bounds
 from spotmpi.report import trial_results
-from spotmpi.report.effects import NOISE, judged
-from spotmpi.report.report import Report
-from spotmpi.report.rows import Row, kept
+from spotmpi.report.chart import Strip, Strips
+from spotmpi.report.figures import counted, factor, interval
+from spotmpi.report.report import Report, Section
+from spotmpi.report.rows import Row, iteration_seconds
+from spotmpi.spec.variants import Variant
+
+_TONE = 2
+NOISE = "within noise"
+UNSURE = "a single trial: not known"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What ``level`` of a factor does to the rate: ``ratio`` against ``base``, over ``pairs`` of cells else equal."""
+
+    factor: str
+    level: str
+    base: str
+    nodes: int
+    ratio: float
+    bounds: Bounds | None
+    pairs: int
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is more than noise."""
+        return significance(self.ratio, self.bounds)
+
+
+def significance(ratio: float, bounds: Bounds | None) -> str:
+    """What a ratio of rates says, in words."""
+    if bounds is None:
+        return UNSURE
+    if bounds.contains(1.0):
+        return NOISE
+    return "faster" if ratio > 1 else "slower"
+
+
+def effects(rows: Sequence[Row], variants: Sequence[Variant]) -> list[Effect]:
+    """The effects of all factors, at each node count: what a switch brings there says little of another."""
+    found = []
+    for name in dict.fromkeys(each for variant in variants for each, _ in _levels(variant)):
+        levels = list(dict.fromkeys(dict(_levels(variant)).get(name, "") for variant in variants))
+        for level in levels[1:]:
+            for nodes in sorted({row.nodes for row in rows}):
+                pairs = _pairs([row for row in rows if row.nodes == nodes], variants, name, level, levels[0])
+                if pairs:
+                    ratio, bounds = intervals.mean_ratio(pairs)
+                    words = name.replace("_", " ")
+                    found.append(Effect(words, level, levels[0], nodes, ratio, bounds, len(pairs)))
+    return found
+
+
+def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section | None:
+    """The effects as a table."""
+    found = effects(rows, variants)
+    if not found:
+        return None
+    said = (
+        "Iterations/s against those of the first level of the same factor, all else being equal; where "
+        "several pairs are, their geometric mean.",
+    )
+    chart = _effect_chart(found)
+    header = ("Factor", "Level", "Against", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
+    return Section(
+        "Which switch brought what", said, header, tuple(map(_effect_cells, found)), 3, (chart,), in_picture=True
+    )
+
+
+def _effect_chart(found: Sequence[Effect]) -> Strips:
+    strips = tuple(
+        Strip(
+            f"{counted(each.level, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
+            value=each.ratio,
+            bounds=(each.bounds.low, each.bounds.high) if each.bounds else None,
+            tone=_TONE,
+            faint=each.verdict in (NOISE, UNSURE),
+        )
+        for each in found
+    )
+    kinds = sorted({each.bounds.kind for each in found if each.bounds})
+    bases = {each.base for each in found}
+    against = f"against {bases.pop()}" if len(bases) == 1 else "against the first level of each factor"
+    return Strips("Which switch brought what", ", ".join([against, *kinds]), "ratio of iterations/s", strips, mark=1.0)
+
+
+def _effect_cells(each: Effect) -> tuple[str, ...]:
+    told = (each.factor, each.level, each.base, str(each.nodes), factor(each.ratio))
+    return (*told, interval(each.bounds), str(each.pairs), each.verdict)
+
+
+def _levels(variant: Variant) -> tuple[tuple[str, str], ...]:
+    """The levels of a study's variant; one that was given by name is a level of the only factor there is."""
+    return variant.levels or (("variant", variant.name),)
+
+
+_Pair = tuple[Sequence[intervals.Seconds], Sequence[intervals.Seconds]]
+
+
+def _pairs(rows: Sequence[Row], variants: Sequence[Variant], name: str, level: str, base: str) -> list[_Pair]:
+    """Trials at *level* and at *base* that are equal else."""
+    trials = {row.line.variant: iteration_seconds(row.runs) for row in rows if iteration_seconds(row.runs)}
+    return [
+        (trials[variant.name], trials[other.name])
+        for variant in variants
+        for other in variants
+        if dict(_levels(variant)).get(name) == level
+        and dict(_levels(other)) == {**dict(_levels(variant)), name: base}
+        and {variant.name, other.name} <= set(trials)
+    ]
+
 
 # What a comparison is there to show; anything else that differs makes it another work.
 _CHANGES = ("code", "versions", "image")
@@ -30,7 +138,7 @@ class Change:
     @property
     def verdict(self) -> str:
         """Whether it is more than noise."""
-        return judged(self.ratio, self.bounds)
+        return significance(self.ratio, self.bounds)
 
     def below(self, limit: float) -> bool:
         """Whether the rate fell below *limit* times what it was, by more than noise; a single trial counts as it is."""
@@ -39,12 +147,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``changed`` says what differs on purpose (code, versions, image), ``unlike`` what makes it different work."""
+    """Two sweeps, row by row.
+
+    ``changed`` lists differences in code, versions and image, ``different_work`` all others, and ``unmatched`` the rows
+    that only one of the sweeps has.
+    """
 
     changes: tuple[Change, ...]
     changed: tuple[str, ...]
-    unlike: tuple[str, ...]
-    alone: tuple[str, ...]
+    different_work: tuple[str, ...]
+    unmatched: tuple[str, ...]
 
     def below(self, limit: float) -> list[Change]:
         """The rows that fell below *limit*."""
@@ -54,8 +166,8 @@ class Comparison:
         """Plain JSON values."""
         return {
             "changed": self.changed,
-            "different_work": self.unlike,
-            "in_one_only": self.alone,
+            "different_work": self.different_work,
+            "in_one_only": self.unmatched,
             "rows": [_json(change) for change in self.changes],
         }
 
@@ -73,42 +185,44 @@ def compare(before: Report, after: Report, force: bool = False) -> Comparison:
         raise InputError([Problem("--compare", None, remedy)])
     first, second = earlier[both[0]].runs[0], later[both[0]].runs[0]
     told = dict.fromkeys(trial_results.differences(first, second))
-    unlike = [each for each in told if not each.startswith(_CHANGES)]
-    if unlike and not force:
-        remedy = f"different work ({'; '.join(unlike)}): compare them with --force, and they are marked"
+    different_work = [each for each in told if not each.startswith(_CHANGES)]
+    if different_work and not force:
+        remedy = f"different work ({'; '.join(different_work)}): compare them with --force, and they are marked"
         raise InputError([Problem("--compare", None, remedy)])
     changes = tuple(_change(earlier[key], later[key]) for key in both)
-    alone = [_named(key) for key in (*earlier, *later) if key not in both]
-    return Comparison(changes, tuple(each for each in told if each not in unlike), tuple(unlike), tuple(alone))
+    unmatched = [_key_name(key) for key in (*earlier, *later) if key not in both]
+    return Comparison(
+        changes, tuple(each for each in told if each not in different_work), tuple(different_work), tuple(unmatched)
+    )
 
 
-def named(row: Row) -> str:
+def row_name(row: Row) -> str:
     """A row in words."""
-    return _named((row.line.variant, row.nodes, row.slots))
+    return _key_name((row.line.variant, row.nodes, row.slots))
 
 
 _Key = tuple[str, int, int]
 
 
-def _named(key: _Key) -> str:
+def _key_name(key: _Key) -> str:
     variant, nodes, slots = key
     of_slots = "" if slots == 1 else f" of {slots} slots"
     return f"{variant}, {nodes} node{'s' * (nodes > 1)}{of_slots}"
 
 
 def _cells(report: Report) -> dict[_Key, Row]:
-    return {(row.line.variant, row.nodes, row.slots): row for row in report.rows if kept(row.runs)}
+    return {(row.line.variant, row.nodes, row.slots): row for row in report.rows if iteration_seconds(row.runs)}
 
 
 def _change(before: Row, after: Row) -> Change:
-    earlier, later = kept(before.runs), kept(after.runs)
-    return Change(before, after, intervals.ratio(later, earlier), intervals.of_ratio(later, earlier))
+    earlier, later = iteration_seconds(before.runs), iteration_seconds(after.runs)
+    return Change(before, after, intervals.ratio(later, earlier), intervals.ratio_bounds(later, earlier))
 
 
 def _json(change: Change) -> dict[str, Any]:
     bounds: Sequence[float | None] = (change.bounds.low, change.bounds.high) if change.bounds else (None, None)
     return {
-        "row": named(change.before),
+        "row": row_name(change.before),
         "before": change.before.iterations_per_second,
         "after": change.after.iterations_per_second,
         "ratio": change.ratio,

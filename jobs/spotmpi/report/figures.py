@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spotmpi.metrics.intervals import Bounds
+
 MISSING = "-"
 
 
@@ -35,3 +37,15 @@ def tick(value: float, percent: bool = False) -> str:
 def counted(name: str, count: int, what: str) -> str:
     """A name, where there is one, with how many of what: "fp16, 2 nodes"."""
     return f"{name}, {count} {what}{'s' * (count != 1)}" if name else f"{count} {what}{'s' * (count != 1)}"
+
+
+def factor(value: float) -> str:
+    """A ratio of rates as a factor."""
+    return f"\N{MULTIPLICATION SIGN}{value:.3f}"
+
+
+def interval(bounds: Bounds | None, as_share: bool = False) -> str:
+    """Low to high, as numbers or shares."""
+    if bounds is None:
+        return MISSING
+    return " to ".join((share if as_share else number)(value) for value in (bounds.low, bounds.high))

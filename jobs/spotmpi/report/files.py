@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.report.markdown import markdown
+from spotmpi.core.printable import WHOLE, printable, printable_lines
 from spotmpi.report.page import page
-from spotmpi.report.picture import draw, pictured
+from spotmpi.report.picture import draw, picture_charts
 from spotmpi.report.report import Report
+from spotmpi.report.table import table
 
 
 @dataclass(frozen=True)
-class Written:
+class ReportFiles:
     """Where a report was written; ``picture`` is None where there was nothing to draw."""
 
     page: Path
@@ -26,7 +30,7 @@ class Written:
     picture: Path | None
 
 
-def write(report: Report, folder: Path) -> Written:
+def write(report: Report, folder: Path) -> ReportFiles:
     """Write *report* into *folder*, which is made; each file is whole or, where something fails, as it was before.
 
     Raises:
@@ -34,12 +38,12 @@ def write(report: Report, folder: Path) -> Written:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = folder / "report.png" if pictured(report) else None
+        drawn = folder / "report.png" if picture_charts(report) else None
         if drawn:
             aside = folder / ".report.png.part"
             draw(report, aside)
             aside.replace(drawn)
-        return Written(
+        return ReportFiles(
             page=_put(folder / "report.html", page(report)),
             markdown=_put(folder / "report.md", markdown(report)),
             data=_put(folder / "report.json", json.dumps(report.to_json(), indent=1) + "\n"),
@@ -67,3 +71,56 @@ def _put(path: Path, text: str) -> Path:
     aside.write_text(text, encoding="utf-8", errors="replace")
     aside.replace(path)
     return path
+
+
+_MARKUP = re.compile(r"[\\`*_<>\[\]~$]|&(?=#?\w+;)")
+_START = re.compile(r"^(\s*\d{0,9})([#+.)=-])(?=[\s#=-]|$)")  # what makes a heading or a list of a text
+
+
+def markdown(report: Report) -> str:
+    """*report* as GitHub-flavoured Markdown."""
+    made = table(report)
+    moment = datetime.fromtimestamp(report.created, UTC)
+    parts = [f"# {_text(report.title)}", f"Measured with spotmpi, reported {moment:%Y-%m-%d %H:%M} UTC."]
+    parts += [f"> **Note:** {_text(warning)}" for warning in report.warnings]
+    parts.append(_table(made.header, made.cells, made.numeric))
+    parts += [_text(made.caption)] if made.caption else []
+    if made.notes:
+        parts.append("\n".join(f"- {letter}: {_text(note)}" for letter, note in made.notes))
+    for section in report.sections:
+        parts += [f"## {_text(section.title)}", *(_text(said) for said in section.text)]
+        parts += [_table(section.header, section.cells, section.right)] if section.cells else []
+        parts += ["\n".join(f"- {_text(fact)}" for fact in section.bullets)] if section.bullets else []
+    if len(report.variants) > 1:
+        parts += ["## Variants", _table(["Variant", "Changes"], [list(pair) for pair in report.variants])]
+    parts += ["## Measured on", _table(["What", "Value"], [list(pair) for pair in report.conditions])]
+    parts += ["## How it was measured", "\n\n".join(_text(said) for said in report.method)]
+    parts += ["## Once more", _fenced("\n".join(report.commands), "sh")]
+    parts += ["with the spec", _fenced(report.spec.strip(), "toml")] if report.spec.strip() else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(header: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool] = ()) -> str:
+    marks = ["---:" if right else "---" for right in numeric] or ["---"] * len(header)
+    rows = [header, marks, *([_cell(text) for text in row] for row in cells)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    return _escaped(text).replace("|", "\\|")
+
+
+def _text(text: str) -> str:
+    """*text* as a paragraph or an item of a list, such that nothing in it is taken for markup."""
+    return _START.sub(r"\1\\\2", _escaped(text))
+
+
+def _escaped(text: str) -> str:
+    return _MARKUP.sub(r"\\\g<0>", printable(text, WHOLE))
+
+
+def _fenced(text: str, language: str) -> str:
+    text, fence = printable_lines(text), "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text}\n{fence}"

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spotmpi.core.printable import printable_lines
-from spotmpi.report import svg, svg_strips
-from spotmpi.report.cells import quality_name, table
+from spotmpi.report import svg
 from spotmpi.report.chart import Drawing, Strips
 from spotmpi.report.charts import charts
 from spotmpi.report.figures import number, share
 from spotmpi.report.report import Report, label
 from spotmpi.report.rows import Row, place
-from spotmpi.report.trial_results import Measured
+from spotmpi.report.table import quality_name, table
+from spotmpi.report.trial_results import TrialResult
 
 _TEMPLATE = "page.html.j2"
 
@@ -69,7 +69,7 @@ def _drawn(chart: Drawing) -> dict[str, object]:
     from markupsafe import Markup
 
     if isinstance(chart, Strips):
-        drawn, legend = svg_strips.svg(chart), svg_strips.legend(chart)
+        drawn, legend = svg.strips_svg(chart), svg.strips_legend(chart)
     else:
         drawn, legend = svg.svg(chart), svg.legend(chart.curves)
     return {
@@ -109,7 +109,7 @@ def _where(row: Row, report: Report) -> str:
     return f"{name}, {place(row.nodes, row.slots)}" if name else place(row.nodes, row.slots)
 
 
-def _run(run: Measured) -> dict[str, object]:
+def _run(run: TrialResult) -> dict[str, object]:
     rates = run.training.rates
     left_out = [f"{count} {why}" for why, count in rates.left_out.items() if count] if rates else []
     return {

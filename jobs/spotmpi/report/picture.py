@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.printable import printable
-from spotmpi.report.axes import strips_axis, x_axis, y_axis
-from spotmpi.report.chart import IDEAL, MEASURED, NAMED_FROM, TRACE, Chart, Curve, Drawing, Strip, Strips
+from spotmpi.report.chart import (
+    IDEAL,
+    LABEL_THRESHOLD,
+    MEASURED,
+    TRACE,
+    Chart,
+    Curve,
+    Drawing,
+    Strip,
+    Strips,
+    strips_axis,
+    x_axis,
+    y_axis,
+)
 from spotmpi.report.charts import charts
 from spotmpi.report.figures import share, tick
 from spotmpi.report.report import Report
@@ -33,10 +45,10 @@ _NAME = 80  # letters of a name in a legend
 _LOSS_UNTIL = 3  # charts; with more the loss is left to the page
 
 
-def pictured(report: Report) -> list[Drawing]:
+def picture_charts(report: Report) -> list[Drawing]:
     """What the picture shows: rates, efficiencies, what a study's sections tell, and where there is room, the loss."""
     main = charts(report)
-    told: list[Drawing] = [chart for section in report.sections if section.pictured for chart in section.charts]
+    told: list[Drawing] = [chart for section in report.sections if section.in_picture for chart in section.charts]
     traces = [chart for chart in main if chart.is_trace]
     rates: list[Drawing] = [chart for chart in main if not chart.is_trace]
     return [*rates, *told, *(traces if len(rates) + len(told) < _LOSS_UNTIL else [])]
@@ -44,7 +56,7 @@ def pictured(report: Report) -> list[Drawing]:
 
 def draw(report: Report, path: Path) -> None:
     """Write the charts, two in a row, as a PNG; SpotmpiError where there is nothing to draw."""
-    drawn = pictured(report)
+    drawn = picture_charts(report)
     if not drawn:
         raise SpotmpiError("no picture: too few iterations were measured for a chart, and no loss was reported")
     from matplotlib import rc_context
@@ -73,7 +85,9 @@ def _figure(rows: Sequence[Sequence[Drawing]], across: int) -> Figure:
 
 def _height(chart: Drawing) -> float:
     return (
-        max(_HIGH, 1.2 + (_STRIP + _LINE * chart.deepest) * len(chart.strips)) if isinstance(chart, Strips) else _HIGH
+        max(_HIGH, 1.2 + (_STRIP + _LINE * chart.longest_name) * len(chart.strips))
+        if isinstance(chart, Strips)
+        else _HIGH
     )
 
 
@@ -131,7 +145,7 @@ def _parts(axes: Axes, strip: Strip, at: float) -> None:
     until = 0.0
     for tone, size in strip.parts:
         axes.barh([at], [size], left=until, height=0.4, color=_tone(tone))
-        if size >= NAMED_FROM:
+        if size >= LABEL_THRESHOLD:
             axes.text(until + size / 2, at, share(size, 0), fontsize=8.5, color="white", ha="center", va="center")
         until += size
 

@@ -1,4 +1,4 @@
-"""A report: the rows of recorded runs, under which conditions and how they were measured."""
+"""A report: the rows of recorded runs, under which conditions and how they were measured. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,52 @@ from typing import Any
 from spotmpi.core.price import Price
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import rates as metrics
+from spotmpi.report.chart import Drawing
 from spotmpi.report.figures import share
 from spotmpi.report.rows import EDGE_LIMIT, SPREAD_LIMIT, Line, Row
-from spotmpi.report.section import Section
-from spotmpi.report.trial_results import Measured
+from spotmpi.report.trial_results import TrialResult
 from spotmpi.spec.job import JobSpec
 
 
 @dataclass(frozen=True)
-class Report:
-    """What is shown, whatever it is shown as.
+class Section:
+    """A part of a report after its main table.
 
-    ``conditions`` are facts (name, value) that hold for all runs, ``method`` says how was measured, ``warnings`` what
-    a reader must know first, ``commands`` repeat the measurement and ``spec`` is the TOML that they read. ``place``
-    is where the files of the report go unless told otherwise, below the runs folder. ``silent`` holds by (variant,
-    nodes) the runs that left out the exchange of gradients, ``probes`` the micro-benchmarks; ``sections`` are what is
-    shown beside the main table. A sweep's ``price`` is that of its dearest nodes, and ``specs`` what it varied.
+    ``cells`` has one list per row, as long as ``header``; columns from ``numeric`` on align right.
+
+    ``text`` holds sentences above the table, ``bullets`` a list next to the charts. With ``in_picture`` the charts are
+    in the picture of the report too.
+    """
+
+    title: str
+    text: tuple[str, ...]
+    header: tuple[str, ...] = ()
+    cells: tuple[tuple[str, ...], ...] = ()
+    numeric: int = 1
+    charts: tuple[Drawing, ...] = ()
+    bullets: tuple[str, ...] = ()
+    in_picture: bool = False
+
+    @property
+    def right(self) -> list[bool]:
+        """Whether each column aligns right."""
+        return [at >= self.numeric for at in range(len(self.header))]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        rows = [dict(zip(self.header, row, strict=True)) for row in self.cells]
+        return {"title": self.title, "said": self.text, "rows": rows, "listed": self.bullets}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The content of a report, whatever its form.
+
+    ``conditions`` are facts (name, value) common to all runs, ``method`` describes the measurement, ``warnings`` are
+    caveats, ``commands`` reproduce the measurement with the TOML in ``spec``. ``subfolder`` is the default folder of
+    the files, below the runs folder. ``without_allreduce`` holds the runs that skipped the allreduce of gradients by
+    (variant, nodes), ``probes`` the micro-benchmarks; ``sections`` follow the main table. For a sweep ``price`` is the
+    highest price of its nodes, and ``specs`` are those of its variants.
     """
 
     title: str
@@ -36,35 +66,35 @@ class Report:
     warnings: list[str]
     commands: list[str]
     spec: str
-    place: str
+    subfolder: str
     variants: list[tuple[str, str]] = field(default_factory=list)
-    silent: Mapping[tuple[str, int], Sequence[Measured]] = field(default_factory=dict)
-    probes: Sequence[Measured] = ()
+    without_allreduce: Mapping[tuple[str, int], Sequence[TrialResult]] = field(default_factory=dict)
+    probes: Sequence[TrialResult] = ()
     sections: list[Section] = field(default_factory=list)
     price: Price | None = None
     specs: Sequence[JobSpec] = ()
 
     def folder(self, runs_folder: Path) -> Path:
-        """Where the files of the report go unless told otherwise."""
-        return runs_folder / self.place
+        """The default folder of the files of the report."""
+        return runs_folder / self.subfolder
 
     @property
     def lines(self) -> list[Line]:
-        """The chart lines, in order."""
+        """All lines of the charts, in order."""
         return list(dict.fromkeys(row.line for row in self.rows))
 
     @property
-    def runs(self) -> list[Measured]:
+    def runs(self) -> list[TrialResult]:
         """All runs behind the rows."""
         return [run for row in self.rows for run in row.runs]
 
     @property
     def bases(self) -> list[tuple[str, str]]:
-        """What the efficiencies of each variant are against."""
+        """(label, base of the efficiency) of each variant."""
         return list({row.line: (label(row.line, self.lines), row.base) for row in self.rows if row.base}.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values for scripts."""
+        """Plain JSON values."""
         return {
             "title": self.title,
             "created": self.created,
@@ -80,64 +110,64 @@ class Report:
 
 
 def label(line: Line, lines: Sequence[Line]) -> str:
-    """The shortest name of a chart line that tells it from the others; empty where there is only one."""
+    """The shortest unique name of a chart line; empty for the only line."""
     if len(lines) == 1:
         return ""
-    alike = [other for other in lines if other.variant == line.variant]
-    if len(alike) == 1:
+    same_variant = [other for other in lines if other.variant == line.variant]
+    if len(same_variant) == 1:
         return line.variant
     return f"{line.variant}, {batch(line)}"
 
 
 def batch(line: Line) -> str:
-    """The batch of a line in words."""
+    """The batch of a line as text."""
     if line.batch is None:
-        return "batch not told"
+        return "unknown batch"
     return f"global batch {line.batch}" if line.scaling != "weak" else f"batch {line.batch} per worker"
 
 
-def method(runs: Sequence[Measured]) -> list[str]:
-    """How was measured, in sentences."""
-    said = [metrics.RULE]
+def method(runs: Sequence[TrialResult]) -> list[str]:
+    """The method of measurement, in sentences."""
+    text = [metrics.RULE]
     if any(run.training.rates and run.training.rates.by_arrival for run in runs):
-        said.append(metrics.ARRIVAL_RULE)
-    said.append(
-        "A row's rate is the median over its trials. Up to 4 trials their range is shown, from 5 on the 95 % interval "
-        "of that median (whole trials resampled, then blocks of their iterations); with 1 trial the spread is the "
-        "distance of the quartiles of its iterations over their median."
+        text.append(metrics.ARRIVAL_RULE)
+    text.append(
+        "The rate of a row is the median over its trials. With 2 to 4 trials their range is shown, from 5 on the 95 % "
+        "interval of that median (whole trials resampled, then blocks of their iterations); with 1 trial the spread is "
+        "the interquartile range of its iterations relative to their median."
     )
-    said.append(
-        "Efficiency is samples/s per rank, divided by that of the smallest number of ranks of the same variant. "
-        f"A spread above {share(SPREAD_LIMIT, 0)} and an efficiency above {share(EFFICIENCY_LIMIT, 0)} are marked: "
-        "neither should be taken at its word. So are first and last tenths of the iterations whose rates are more than "
-        f"{share(EDGE_LIMIT, 0)} apart: credits for bursts of network, disk or processor may have run out."
+    text.append(
+        "Efficiency is samples/s per rank relative to the smallest number of ranks of the same variant. "
+        f"A spread above {share(SPREAD_LIMIT, 0)} and an efficiency above {share(EFFICIENCY_LIMIT, 0)} are flagged as "
+        "unreliable. So are rates of the first and the last tenth of the iterations that differ by more than "
+        f"{share(EDGE_LIMIT, 0)}: burst credits of network, disk or CPU may have run out."
     )
-    return said
+    return text
 
 
-def conditions(run: Measured) -> list[tuple[str, str]]:
-    """What *run* ran on and with, as facts to show."""
+def conditions(run: TrialResult) -> list[tuple[str, str]]:
+    """The hardware, software and inputs of *run*, as (name, value)."""
     work, context = run.work, run.training.context
-    machine, told = work["machine"] or {}, context.get("versions") or {}
-    # What the program found at run time says more than what was planned.
-    versions = told if "mpi" in told else {**work["versions"], **told}
+    machine, reported = work["machine"] or {}, context.get("versions") or {}
+    # The program reports at run time what it really uses.
+    versions = reported if "mpi" in reported else {**work["versions"], **reported}
     threads = work["resources"]["cpu"]
     image = work["image"]
-    found = [
+    facts = [
         ("Program", " ".join([work["program"], *work["args"]])),
         ("Machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB" if machine else ""),
         ("GPUs", _gpus(machine["gpus"]) if machine else ""),
         ("System", machine.get("system", "")),
         ("Hosts", ", ".join(context.get("hosts") or [])),
         ("Launcher", f"{work['launcher']}, {threads} thread{'s' * (threads > 1)} per slot"),
-        ("Image", f"{image['name']} (lock {image['lock'][:12]})" if image else "none: this machine's own software"),
+        ("Image", f"{image['name']} (lock {image['lock'][:12]})" if image else "none (software of this machine)"),
         ("Container", run.container or ""),
         ("Versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))),
         ("Data", _data(run)),
         ("Seed", _seed(run)),
         ("Code", _code(work["code"])),
     ]
-    return [(name, value) for name, value in found if value]
+    return [(name, value) for name, value in facts if value]
 
 
 def _gpus(gpus: Sequence[dict[str, str]]) -> str:
@@ -145,9 +175,9 @@ def _gpus(gpus: Sequence[dict[str, str]]) -> str:
     return ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)) or "none"
 
 
-def _data(run: Measured) -> str:
+def _data(run: TrialResult) -> str:
     data, context = run.work["data"], run.training.context
-    told = context.get("data_fingerprint")
+    fingerprint = context.get("data_fingerprint")
     parts = []
     if data and data["state"] is None:
         parts.append(data["path"])
@@ -155,14 +185,14 @@ def _data(run: Measured) -> str:
         size = f"{data['files']} files, {data['bytes'] / 1e6:.1f} MB"
         parts.append(f"{data['path']} ({size}, {(data['content'] or data['state'])[:12]})")
     if context.get("samples"):
-        known = "synthetic" if run.synthetic else told and str(told)[:12]
+        known = "synthetic" if run.synthetic else fingerprint and str(fingerprint)[:12]
         parts.append(f"{context['samples']} samples" + (f" ({known})" if known else ""))
     return "; ".join(parts)
 
 
-def _seed(run: Measured) -> str:
+def _seed(run: TrialResult) -> str:
     seed = run.training.context.get("seed", run.work["seed"])
-    return "the program's own" if seed is None else str(seed)
+    return "default of the program" if seed is None else str(seed)
 
 
 def _code(code: dict[str, Any]) -> str:
@@ -201,7 +231,7 @@ def _row_json(row: Row) -> dict[str, Any]:
     }
 
 
-def _run_json(run: Measured) -> dict[str, Any]:
+def _run_json(run: TrialResult) -> dict[str, Any]:
     rates = run.training.rates
     measured: dict[str, Any] = {}
     if rates:
@@ -214,5 +244,7 @@ def _run_json(run: Measured) -> dict[str, Any]:
             "left_out": rates.left_out,
         }
     if run.machines:
-        measured["nodes"] = [{"name": each.name, **asdict(each.place), "told_by": each.told} for each in run.machines]
+        measured["nodes"] = [
+            {"name": each.name, **asdict(each.placement), "told_by": each.source} for each in run.machines
+        ]
     return {"id": run.run, "state": run.state, "reported_iterations": run.training.reported, **measured}

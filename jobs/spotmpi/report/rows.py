@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spotmpi.forecast.series import EFFICIENCY_LIMIT
 from spotmpi.metrics import intervals
 from spotmpi.report.figures import share
-from spotmpi.report.trial_results import STRONG, WEAK, Measured
+from spotmpi.report.trial_results import STRONG, WEAK, TrialResult
 
 SPREAD_LIMIT = 0.05
 EDGE_LIMIT = 0.05
@@ -40,7 +40,7 @@ class Row:
     line: Line
     nodes: int
     slots: int
-    runs: tuple[Measured, ...]
+    runs: tuple[TrialResult, ...]
     iterations_per_second: float | None
     low: float | None
     high: float | None
@@ -67,7 +67,7 @@ class Row:
         return self.efficiency is not None and self.base == place(self.nodes, self.slots)
 
     @property
-    def typical(self) -> Measured | None:
+    def typical(self) -> TrialResult | None:
         """The run whose rate is nearest to the row's."""
         rate = self.iterations_per_second
         if rate is None:
@@ -75,11 +75,11 @@ class Row:
         return min(self.runs, key=lambda run: abs((run.iterations_per_second or 0.0) - rate))
 
 
-def rows(runs: Iterable[Measured], marks: Callable[[Measured], Sequence[str]] = lambda run: ()) -> list[Row]:
+def rows(runs: Iterable[TrialResult], marks: Callable[[TrialResult], Sequence[str]] = lambda run: ()) -> list[Row]:
     """The rows of *runs*, in order of variants and ranks; *marks* gives what else a run is to be marked with."""
     runs = list(runs)
     lines = _lines(runs)
-    groups: dict[tuple[Line, int, int], list[Measured]] = {}
+    groups: dict[tuple[Line, int, int], list[TrialResult]] = {}
     for run, line in zip(runs, lines, strict=True):
         groups.setdefault((line, run.nodes, run.slots), []).append(run)
     order = list(dict.fromkeys(lines))
@@ -92,9 +92,9 @@ def rows(runs: Iterable[Measured], marks: Callable[[Measured], Sequence[str]] = 
     return found
 
 
-def kept(runs: Iterable[Measured]) -> list[tuple[float, ...]]:
+def iteration_seconds(runs: Iterable[TrialResult]) -> list[tuple[float, ...]]:
     """The seconds of the iterations that count, of each run that has enough of them."""
-    return [run.training.rates.kept for run in runs if run.training.rates]
+    return [run.training.rates.iteration_seconds for run in runs if run.training.rates]
 
 
 def place(nodes: int, slots: int) -> str:
@@ -104,20 +104,20 @@ def place(nodes: int, slots: int) -> str:
     return f"{words[0]} ({words[1]} \N{MULTIPLICATION SIGN} {words[2]})"
 
 
-def _lines(runs: Sequence[Measured]) -> list[Line]:
+def _lines(runs: Sequence[TrialResult]) -> list[Line]:
     """The chart line of each run; where programs do not tell the kind of scaling, their batches do."""
     kinds = {variant: _kind([run for run in runs if run.variant == variant]) for variant in {r.variant for r in runs}}
     return [_line(run, run.scaling or kinds[run.variant]) for run in runs]
 
 
-def _line(run: Measured, scaling: str | None) -> Line:
+def _line(run: TrialResult, scaling: str | None) -> Line:
     samples = run.samples_per_iteration
     if samples is None or scaling is None:
         return Line(run.variant, None, samples)
     return Line(run.variant, scaling, samples if scaling == STRONG else samples // run.ranks)
 
 
-def _kind(runs: Sequence[Measured]) -> str | None:
+def _kind(runs: Sequence[TrialResult]) -> str | None:
     batches = {(run.samples_per_iteration, run.ranks) for run in runs if run.samples_per_iteration is not None}
     if not batches:
         return None
@@ -133,10 +133,10 @@ class _Base:
 
     samples: float
     place: str
-    runs: Sequence[Measured]
+    runs: Sequence[TrialResult]
 
 
-def _base(line: Line, groups: Sequence[Sequence[Measured]]) -> _Base | None:
+def _base(line: Line, groups: Sequence[Sequence[TrialResult]]) -> _Base | None:
     """The smallest number of ranks with a rate, where there is another to compare with."""
     rated = [group for group in groups if _median(run.iterations_per_second for run in group) is not None]
     if line.batch is None or len(rated) < 2:
@@ -147,7 +147,9 @@ def _base(line: Line, groups: Sequence[Sequence[Measured]]) -> _Base | None:
     return _Base(rate * first.samples_per_iteration / first.ranks, place(first.nodes, first.slots), rated[0])
 
 
-def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callable[[Measured], Sequence[str]]) -> Row:
+def _row(
+    line: Line, runs: Sequence[TrialResult], base: _Base | None, marks: Callable[[TrialResult], Sequence[str]]
+) -> Row:
     first = runs[0]
     rates = [rate for run in runs if (rate := run.iterations_per_second) is not None]
     rate = statistics.median(rates) if rates else None
@@ -178,20 +180,20 @@ def _row(line: Line, runs: Sequence[Measured], base: _Base | None, marks: Callab
     )
 
 
-def _around(efficiency: float, runs: Sequence[Measured], base: Sequence[Measured]) -> intervals.Bounds | None:
+def _around(efficiency: float, runs: Sequence[TrialResult], base: Sequence[TrialResult]) -> intervals.Bounds | None:
     """The bounds of an efficiency: those of the ratio of the two rates, in its scale; the base itself has none."""
-    above, below = kept(runs), kept(base)
-    found = None if runs is base or not above or not below else intervals.of_ratio(above, below)
+    above, below = iteration_seconds(runs), iteration_seconds(base)
+    found = None if runs is base or not above or not below else intervals.ratio_bounds(above, below)
     if found is None:
         return None
     scale = efficiency / intervals.ratio(above, below)
     return intervals.Bounds(found.low * scale, found.high * scale, found.kind)
 
 
-def _bounds(runs: Sequence[Measured]) -> tuple[float | None, float | None, str, float | None]:
+def _bounds(runs: Sequence[TrialResult]) -> tuple[float | None, float | None, str, float | None]:
     """Low, high, what they are, and the spread."""
-    trials = kept(runs)
-    found = intervals.of_rate(trials)
+    trials = iteration_seconds(runs)
+    found = intervals.rate_bounds(trials)
     if found:
         middle = statistics.median(intervals.rate(trial) for trial in trials)
         return found.low, found.high, found.kind, (found.high - found.low) / middle
@@ -199,7 +201,7 @@ def _bounds(runs: Sequence[Measured]) -> tuple[float | None, float | None, str, 
     return None, None, "distance of the quartiles of the iterations (IQR)", only.iqr if only else None
 
 
-def _flags(runs: Sequence[Measured], spread: float | None, efficiency: float | None) -> list[str]:
+def _flags(runs: Sequence[TrialResult], spread: float | None, efficiency: float | None) -> list[str]:
     found = []
     if any(run.oversubscribed for run in runs):
         found.append("oversubscribed")
@@ -223,9 +225,11 @@ def _flags(runs: Sequence[Measured], spread: float | None, efficiency: float | N
     return found
 
 
-def _drifts(runs: Sequence[Measured]) -> bool:
+def _drifts(runs: Sequence[TrialResult]) -> bool:
     """Whether iterations became faster or slower within runs, as they do when burst credits run out."""
-    edges = [found for run in runs if run.training.rates and (found := intervals.edges(run.training.rates.kept))]
+    edges = [
+        found for run in runs if run.training.rates and (found := intervals.edges(run.training.rates.iteration_seconds))
+    ]
     return bool(edges) and abs(statistics.median(last / first for first, last in edges) - 1) > EDGE_LIMIT
 
 

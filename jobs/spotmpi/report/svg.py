@@ -6,8 +6,20 @@ from collections.abc import Iterable, Sequence
 from xml.sax import saxutils
 
 from spotmpi.core.printable import printable
-from spotmpi.report.axes import Axis, x_axis, y_axis
-from spotmpi.report.chart import IDEAL, TRACE, XY, Chart, Curve
+from spotmpi.report.chart import (
+    IDEAL,
+    LABEL_THRESHOLD,
+    TRACE,
+    XY,
+    Axis,
+    Chart,
+    Curve,
+    Strip,
+    Strips,
+    strips_axis,
+    x_axis,
+    y_axis,
+)
 from spotmpi.report.figures import number, share, tick
 
 TONES = 6  # colours that the style sheet has
@@ -124,3 +136,86 @@ def legend(curves: Iterable[Curve]) -> list[tuple[str, str]]:
 
 def _last_if_ideal(pair: tuple[str, Curve]) -> tuple[bool, int]:
     return pair[1].kind == IDEAL, pair[1].tone
+
+
+_STRIPS_WIDTH, _STRIPS_LEFT, _STRIPS_RIGHT, _STRIPS_TOP, _STRIPS_BOTTOM = 400, 20, 28, 6, 44
+_NAME_HEIGHT = 16  # of one line of a name
+_STRIP_HEIGHT = 30  # of the rest of a strip
+_BAR_HEIGHT = 18
+
+
+def strips_svg(strips: Strips) -> str:
+    """The strips as one ``svg`` element, 400 units wide and as high as they need."""
+    axis = strips_axis(strips)
+    row = _STRIP_HEIGHT + _NAME_HEIGHT * strips.longest_name
+    height = _STRIPS_TOP + row * len(strips.strips) + _STRIPS_BOTTOM
+    parts = [_strips_grid(strips, axis, height)]
+    parts += [
+        _strip(strip, name, _STRIPS_TOP + row * at, axis)
+        for at, (strip, name) in enumerate(zip(strips.strips, strips.names, strict=True))
+    ]
+    told = f"<title>{escape(strips.title)}: {escape(strips.x_label)}</title>"
+    return f'<svg viewBox="0 0 {_STRIPS_WIDTH} {height}" role="img" class="chart">{told}{"".join(parts)}</svg>'
+
+
+def strips_legend(strips: Strips) -> list[tuple[str, str]]:
+    """(swatch, label) of each tone."""
+    box = '<svg viewBox="0 0 28 14" class="swatch" aria-hidden="true"><rect x="7" y="0" width="14" height="14" rx="2" '
+    return [(f'{box}class="t{tone % TONES}"/></svg>', name) for tone, name in strips.legend]
+
+
+def _strips_grid(strips: Strips, axis: Axis, height: int) -> str:
+    bottom = height - _STRIPS_BOTTOM
+    parts = []
+    for at in axis.ticks:
+        x = _strips_across(axis, at)
+        parts.append(f'<line x1="{x:.1f}" y1="{_STRIPS_TOP}" x2="{x:.1f}" y2="{bottom}" class="grid"/>')
+        named = tick(at, strips.percent)
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" class="tick" text-anchor="middle">{named}</text>')
+    if strips.mark is not None:
+        x = _strips_across(axis, strips.mark)
+        ends = f'x1="{x:.1f}" y1="{_STRIPS_TOP}" x2="{x:.1f}" y2="{bottom}"'
+        parts.append(f'<line {ends} class="axis" stroke-dasharray="4 4"/>')
+    middle, label = _STRIPS_WIDTH / 2, escape(strips.x_label)
+    parts.append(f'<text x="{middle}" y="{height - 8}" class="label" text-anchor="middle">{label}</text>')
+    return "".join(parts)
+
+
+def _strip(strip: Strip, lines: list[str], top: int, axis: Axis) -> str:
+    said = "".join(
+        f'<text x="{_STRIPS_LEFT}" y="{top + _NAME_HEIGHT * at}" class="name">{escape(line)}</text>'
+        for at, line in enumerate(lines, 1)
+    )
+    top += _NAME_HEIGHT * len(lines) + 6
+    drawn = _parts(strip, top, axis) if strip.value is None else _interval(strip, top + _BAR_HEIGHT // 2, axis)
+    kind = ' class="faint"' if strip.faint else ""
+    return f"<g{kind}>{said}{drawn}</g>"
+
+
+def _parts(strip: Strip, top: int, axis: Axis) -> str:
+    parts, until = [], 0.0
+    for tone, size in strip.parts:
+        left, right = _strips_across(axis, until), _strips_across(axis, until + size)
+        box = f'x="{left:.1f}" y="{top}" width="{max(right - left, 0):.1f}" height="{_BAR_HEIGHT}"'
+        parts.append(f'<g><rect {box} class="t{tone % TONES}"/><title>{share(size)}</title></g>')
+        if size >= LABEL_THRESHOLD:
+            middle = f'x="{(left + right) / 2:.1f}" y="{top + 13.5}"'
+            parts.append(f'<text {middle} class="inside" text-anchor="middle">{share(size, 0)}</text>')
+        until += size
+    return "".join(parts)
+
+
+def _interval(strip: Strip, middle: int, axis: Axis) -> str:
+    assert strip.value is not None
+    tone, at = strip.tone % TONES, _strips_across(axis, strip.value)
+    bar = ""
+    if strip.bounds:
+        low, high = (_strips_across(axis, end) for end in strip.bounds)
+        path = f"M{low:.1f} {middle - 5}v10M{high:.1f} {middle - 5}v10M{low:.1f} {middle}H{high:.1f}"
+        bar = f'<path d="{path}" class="bar s{tone}"/>'
+    mark = f'<circle cx="{at:.1f}" cy="{middle}" r="5" class="mark t{tone}"/>'
+    return f"{bar}<g>{mark}<title>{number(strip.value)}</title></g>"
+
+
+def _strips_across(axis: Axis, value: float) -> float:
+    return _STRIPS_LEFT + axis.at(value) * (_STRIPS_WIDTH - _STRIPS_LEFT - _STRIPS_RIGHT)

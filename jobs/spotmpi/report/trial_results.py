@@ -1,8 +1,8 @@
-"""One recorded run as a report needs it."""
+"""A recorded run as a report needs it, and the machines that it was on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,86 @@ from spotmpi.core.errors import input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.metrics import rates
 from spotmpi.metrics.rates import Training
-from spotmpi.report import machines
-from spotmpi.report.machines import Machine
 from spotmpi.runs import fingerprint as work
 from spotmpi.runs import reader
 from spotmpi.spec import job
+from spotmpi.study.placement import read_placement
+
+AWS = "AWS"
+NO_GROUP = "none"
+_CLAIMED = "the environment"
+_BY_PODS = "its pods"
+_GROUPS = {"yes": "in one", "no": NO_GROUP}
+
+
+@dataclass(frozen=True)
+class NodePlacement:
+    """Type, market, zone and placement group of a machine, None where unknown.
+
+    An environment only tells whether there is a placement group ("in one"), not its name.
+    """
+
+    type: str | None = None
+    market: str | None = None
+    zone: str | None = None
+    placement_group: str | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine as its environment expects it and as AWS describes it (``actual``, None if AWS was not asked).
+
+    ``source`` is where `placement` is from; ``failure`` is the reason why AWS could not be asked.
+    """
+
+    name: str
+    expected: NodePlacement
+    actual: NodePlacement | None
+    source: str
+    failure: str | None = None
+
+    @property
+    def placement(self) -> NodePlacement:
+        """The actual placement if known, else the expected one."""
+        return self.actual or self.expected
+
+
+def read_machines(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tuple[Machine, ...]:
+    """The machines of all attempts of a run; *hardware* describes its nodes in the last attempt, grouped by kind."""
+    asked, names = read_placement(paths), _machine_names(paths)
+    return tuple(
+        _machine(name, group, asked)
+        for group in hardware
+        for node in group.get("nodes", [])
+        for name in names.get(node, [f"node {node}"])
+    )
+
+
+def _machine_names(paths: RunPaths) -> dict[int, list[str]]:
+    """Names of machines by node index, over all attempts."""
+    by_node: dict[int, dict[str, None]] = {}
+    for event in reader.lines(paths.events):
+        for each in event.get("machines") or []:
+            if each.get("name"):
+                by_node.setdefault(each["node"], {})[each["name"]] = None
+    return {node: list(names) for node, names in by_node.items()}
+
+
+def _machine(name: str, facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Machine:
+    claimed = NodePlacement(
+        facts.get("type"),
+        facts.get("market"),
+        facts.get("zone"),
+        _GROUPS.get(facts.get("placement_group", ""), facts.get("placement_group")),
+    )
+    said = asked["nodes"].get(name)
+    if said:
+        actual = NodePlacement(said["type"], said["market"], said["zone"], said["placement_group"])
+        return Machine(f"{name} ({said['id']})", claimed, actual, AWS)
+    if claimed.market is None:
+        return Machine(name, claimed, None, _BY_PODS)
+    return Machine(name, claimed, None, f"{_CLAIMED}, not asked of AWS", asked["failure"])
+
 
 STRONG = "strong"
 WEAK = "weak"
@@ -28,7 +103,7 @@ _FORWARD = 1 / 3
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrialResult:
     """A run with what was measured in it; ``variant`` is the name that it goes by beside others."""
 
     run: str
@@ -110,7 +185,7 @@ class Measured:
         return points[-1].value if points else None
 
 
-def read(paths: RunPaths, variant: str) -> Measured:
+def read(paths: RunPaths, variant: str) -> TrialResult:
     """The run recorded there.
 
     Raises:
@@ -122,7 +197,7 @@ def read(paths: RunPaths, variant: str) -> Measured:
     if not identity:
         raise input_error("run", paths.id, f"its {paths.summary.name} is not there yet: report it once it has ended")
     state = reader.state(paths)
-    return Measured(
+    return TrialResult(
         run=paths.id,
         variant=variant,
         state=state.state,
@@ -133,12 +208,12 @@ def read(paths: RunPaths, variant: str) -> Measured:
         failures=state.failures,
         oversubscribed=bool(summary.get("oversubscribed", plan.oversubscribed)),
         started=state.submitted,
-        machines=machines.read(paths, summary.get("hardware") or ()),
+        machines=read_machines(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),
     )
 
 
-def differences(one: Measured, other: Measured, declared: Iterable[str] = ()) -> list[str]:
+def differences(one: TrialResult, other: TrialResult, declared: Iterable[str] = ()) -> list[str]:
     """What makes the two runs different work, in what was recorded before the start and in what the programs told."""
     declared = tuple(declared)
     found = work.differences(one.work, other.work, declared)

@@ -1,4 +1,4 @@
-"""What a study may cost: its estimate before it starts, what it has spent, and when it must stop. Pure."""
+"""Limits of a study: its estimate, what it has spent, and when it must stop. Pure."""
 
 from __future__ import annotations
 
@@ -17,74 +17,77 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits in ``seconds`` of trials and in ``dollars``; ``trial`` is how long one is expected to take, in seconds.
+    """Limits on the total seconds and dollars of trials; ``trial_seconds`` is the expected time of one.
 
-    ``price`` is that of a node of any trial, unless ``prices`` has another one for its cell.
+    ``prices`` holds node prices by cell; ``price`` applies to all other cells.
     """
 
-    seconds: float | None = None
-    dollars: float | None = None
-    trial: float | None = None
+    time_limit: float | None = None
+    money_limit: float | None = None
+    trial_seconds: float | None = None
     price: Price | None = None
     prices: Mapping[Cell, Price] = field(default_factory=dict)
 
     @property
-    def told(self) -> list[Price]:
-        """Every price that is known, the dearest first."""
+    def all_prices(self) -> list[Price]:
+        """Every known price, the highest first."""
         known = {*self.prices.values(), *([self.price] if self.price else [])}
-        return sorted(known, key=lambda price: (-price.node_hour, price.told))
+        return sorted(known, key=lambda price: (-price.node_hour, price.source))
 
     def price_of(self, variant: str, nodes: int) -> Price | None:
-        """What a node costs in the trials of a cell."""
+        """The price of a node in the trials of a cell, None where unknown."""
         return self.prices.get((variant, nodes), self.price)
 
     def cost(self, trial: Trial, seconds: float) -> float | None:
-        """Dollars for the nodes of a trial during so many seconds."""
+        """Dollars for the nodes of *trial* over *seconds*, None without a price."""
         price = self.price_of(trial.variant, trial.nodes)
         return None if price is None else trial.nodes * seconds / _HOUR * price.node_hour
 
     def spent(self, trials: Sequence[Trial]) -> tuple[float, float]:
-        """Seconds and dollars that trials have taken, failed tries included."""
+        """Seconds and dollars spent on *trials*, failed tries included."""
         seconds = sum(trial.seconds for trial in trials)
         return seconds, sum(self.cost(trial, trial.seconds) or 0.0 for trial in trials)
 
-    def expected(self, trial: Trial, trials: Sequence[Trial]) -> float | None:
-        """Seconds that a trial will take: as others of its cell, else on as many nodes, else any; else as foreseen."""
-        done = [each for each in trials if each.seconds and each.over]
-        on_as_many = [each for each in done if each.nodes == trial.nodes]
-        alike = [each for each in on_as_many if each.variant == trial.variant] or on_as_many or done
-        return statistics.median(each.seconds for each in alike) if alike else self.trial
+    def expected_seconds(self, trial: Trial, trials: Sequence[Trial]) -> float | None:
+        """Expected seconds of *trial*: the median of its cell, its node count or all trials; else ``trial_seconds``."""
+        finished = [each for each in trials if each.seconds and each.finished]
+        same_nodes = [each for each in finished if each.nodes == trial.nodes]
+        similar = [each for each in same_nodes if each.variant == trial.variant] or same_nodes or finished
+        return statistics.median(each.seconds for each in similar) if similar else self.trial_seconds
 
     def estimate(self, trials: Sequence[Trial]) -> str:
-        """What the trials that are left will take, in words."""
-        left = [trial for trial in trials if not trial.over]
-        each = [self.expected(trial, trials) for trial in left]
+        """The time and money that the remaining trials will take, as text."""
+        remaining = [trial for trial in trials if not trial.finished]
+        each = [self.expected_seconds(trial, trials) for trial in remaining]
         known = [seconds for seconds in each if seconds is not None]
-        if len(known) < len(left):
-            return f"{len(left)} trials; how long they take is not known (limits.trial in the study would tell)"
-        costs = [self.cost(trial, seconds) for trial, seconds in zip(left, known, strict=True)]
-        money = "" if not self.told else f" and ${sum(cost or 0.0 for cost in costs):.2f}"
-        return f"{len(left)} trials, about {_minutes(sum(known))}{money}{self._beyond(trials, sum(known), costs)}"
+        if len(known) < len(remaining):
+            return f"{len(remaining)} trials of unknown duration (set limits.trial in the study for an estimate)"
+        costs = [self.cost(trial, seconds) for trial, seconds in zip(remaining, known, strict=True)]
+        money = "" if not self.all_prices else f" and ${sum(cost or 0.0 for cost in costs):.2f}"
+        exceeded = self._exceeded_limits(trials, sum(known), costs)
+        return f"{len(remaining)} trials, about {_minutes(sum(known))}{money}{exceeded}"
 
     def exhausted(self, trial: Trial, trials: Sequence[Trial]) -> str | None:
-        """Why *trial* may not start, or None where it may."""
+        """Why *trial* exceeds the limits, or None if it may start."""
         seconds, dollars = self.spent(trials)
-        more = self.expected(trial, trials) or 0.0
+        more = self.expected_seconds(trial, trials) or 0.0
         cost = self.cost(trial, more) or 0.0
-        if self.seconds is not None and seconds + more > self.seconds:
-            return f"limits.time = {duration(self.seconds)!r} is reached: {_minutes(seconds)} spent"
-        if self.dollars is not None and dollars + cost > self.dollars:
-            return f"limits.money = {self.dollars:g} is reached: ${dollars:.2f} spent, the next trial costs ${cost:.2f}"
+        if self.time_limit is not None and seconds + more > self.time_limit:
+            return f"limits.time = {duration(self.time_limit)!r} reached: {_minutes(seconds)} spent"
+        if self.money_limit is not None and dollars + cost > self.money_limit:
+            return (
+                f"limits.money = {self.money_limit:g} reached: ${dollars:.2f} spent, the next trial costs ${cost:.2f}"
+            )
         return None
 
-    def _beyond(self, trials: Sequence[Trial], seconds: float, costs: Sequence[float | None]) -> str:
-        spent, paid = self.spent(trials)
-        over = []
-        if self.seconds is not None and spent + seconds > self.seconds:
-            over.append(f"limits.time = {duration(self.seconds)!r}")
-        if self.dollars is not None and paid + sum(cost or 0.0 for cost in costs) > self.dollars:
-            over.append(f"limits.money = {self.dollars:g}")
-        return f": more than {' and '.join(over)}, where it will be cut off" if over else ""
+    def _exceeded_limits(self, trials: Sequence[Trial], seconds: float, costs: Sequence[float | None]) -> str:
+        spent_seconds, spent_dollars = self.spent(trials)
+        exceeded = []
+        if self.time_limit is not None and spent_seconds + seconds > self.time_limit:
+            exceeded.append(f"limits.time = {duration(self.time_limit)!r}")
+        if self.money_limit is not None and spent_dollars + sum(cost or 0.0 for cost in costs) > self.money_limit:
+            exceeded.append(f"limits.money = {self.money_limit:g}")
+        return f"; exceeds {' and '.join(exceeded)}, where it will stop" if exceeded else ""
 
 
 def _minutes(seconds: float) -> str:

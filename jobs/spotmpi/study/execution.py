@@ -1,4 +1,4 @@
-"""Carrying out a sweep, one trial after the other, on whatever backend runs them."""
+"""Executes a sweep, one trial after the other, on any backend."""
 
 from __future__ import annotations
 
@@ -15,46 +15,45 @@ from spotmpi.core.errors import EXIT_INTERRUPTED, InputError, Problem, SpotmpiEr
 from spotmpi.runs import fingerprint
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
-from spotmpi.study import sweep
-from spotmpi.study.design import Design
-from spotmpi.study.sweep import Sweep
+from spotmpi.study.study import Study
+from spotmpi.study.sweep import LOCAL, Sweep, load_sweep, sweep_folder, unfinished_sweep
 from spotmpi.study.trial import ALLREDUCE, DRIFT, FAILED, MEASURED, PENDING, READ, RUNNING, SUCCEEDED, Trial
 
 Say = Callable[[str], None]
 
 
-class Runner(Protocol):
-    """Runs trials somewhere and tells how they went."""
+class TrialRunner(Protocol):
+    """Runs trials on a backend."""
 
     def require_valid(self, spec: JobSpec) -> None:
-        """Raise InputError with everything that keeps *spec* from running there."""
+        """Raise InputError with every reason why *spec* cannot run there."""
         ...
 
     def new_id(self, spec: JobSpec) -> str:
-        """An id that no run has yet."""
+        """An id for a new run."""
         ...
 
     def run(self, spec: JobSpec, run: str) -> RunState:
-        """Run *spec* under that id, to its end."""
+        """Run *spec* under that id and return its final state."""
         ...
 
     def follow(self, run: str) -> RunState:
-        """Wait for the end of a run that was started before; UnknownRun where it never was."""
+        """Wait for the end of a run that was started earlier; UnknownRun if it never was."""
         ...
 
 
-class Stopped(SpotmpiError):
-    """A trial was stopped by its user, and the sweep with it."""
+class SweepStopped(SpotmpiError):
+    """The user stopped a trial, and the sweep with it."""
 
     exit_code = EXIT_INTERRUPTED
 
 
-def require_valid(design: Design, runner: Runner) -> None:
-    """Raise InputError with what keeps any trial from running, before the first of them starts."""
+def require_valid(study: Study, runner: TrialRunner) -> None:
+    """Raise InputError with every reason why a trial of *study* cannot run."""
     problems: dict[str, Problem] = {}
-    for name, nodes in design.cells:
+    for name, nodes in study.cells:
         try:
-            runner.require_valid(design.variant(name).spec.model_copy(update={"nodes": nodes}))
+            runner.require_valid(study.variant(name).spec.model_copy(update={"nodes": nodes}))
         except InputError as error:
             problems.update({str(problem): problem for problem in error.problems})
     if problems:
@@ -63,112 +62,109 @@ def require_valid(design: Design, runner: Runner) -> None:
 
 @dataclass(frozen=True)
 class Recording:
-    """Where a sweep is recorded, under which id if it is a new one, and the place where its trials run."""
+    """The runs folder of a sweep, its id if it is a new one, and the target of its trials."""
 
     runs_folder: Path
     new_id: str
-    place: str = sweep.LOCAL
+    target: str = LOCAL
 
 
-def open_sweep(design: Design, recording: Recording, fresh: bool, say: Say) -> Sweep:
-    """The sweep to carry out: the newest unfinished one of the same design, place and work, else a new one.
-
-    *fresh* always makes a new one. What is recorded already is never changed by this.
-    """
-    identity = fingerprint.identify(design.spec, local=recording.place == sweep.LOCAL)
-    found = None if fresh else sweep.unfinished(recording.runs_folder, design, recording.place)
-    if found:
-        differences = fingerprint.differences(found.work, identity)
+def open_sweep(study: Study, recording: Recording, fresh: bool, say: Say) -> Sweep:
+    """The newest unfinished sweep of the same study, target and work, or a new one; *fresh* always makes a new one."""
+    identity = fingerprint.identify(study.spec, local=recording.target == LOCAL)
+    unfinished = None if fresh else unfinished_sweep(recording.runs_folder, study, recording.target)
+    if unfinished:
+        differences = fingerprint.differences(unfinished.work, identity)
         if not differences:
-            done = sum(trial.over for trial in found.trials)
-            say(f"continuing sweep {found.id}: {done} of {len(found.trials)} trials are done (--new starts over)")
-            found.design = design  # limits may have changed
-            return found
-        say(f"sweep {found.id} is unfinished but was of different work ({differences[0]}): starting a new one")
-    folder = sweep.folder_of(recording.new_id, recording.runs_folder)
-    made = Sweep(folder, design, identity, time.time(), recording.place)
-    made.create()
-    return made
+            done = sum(trial.finished for trial in unfinished.trials)
+            say(f"continuing sweep {unfinished.id}: {done} of {len(unfinished.trials)} trials done (--new starts over)")
+            unfinished.study = study  # limits may have changed
+            return unfinished
+        say(f"starting a new sweep: unfinished {unfinished.id} measured different work ({differences[0]})")
+    folder = sweep_folder(recording.new_id, recording.runs_folder)
+    sweep = Sweep(folder, study, identity, time.time(), recording.target)
+    sweep.create()
+    return sweep
 
 
-def carry_out(it: Sweep, runner: Runner, say: Say) -> None:
-    """Run all trials that are left, as far as the limits allow; what became of each is on record in *it*.
+def run_sweep(sweep: Sweep, runner: TrialRunner, say: Say) -> None:
+    """Run the remaining trials within the limits, recording each in *sweep*.
 
     Raises:
-        Stopped: a trial was stopped; the same call goes on with it later.
-        RunInUse: another process is at it.
+        Stopped: a trial was stopped; the same call continues later.
+        RunInUse: another process executes the sweep.
     """
-    budget = it.design.budget
-    with it.held():
-        it.trials = sweep.load(it.folder).trials
-        if it.design.is_study:
-            say(f"estimate: {budget.estimate(it.trials)}")
-        it.cut = None
-        for at in range(len(it.trials)):
-            if it.trials[at].over:
+    budget = sweep.study.budget
+    with sweep.lock():
+        sweep.trials = load_sweep(sweep.folder).trials
+        if sweep.study.from_file:
+            say(f"estimate: {budget.estimate(sweep.trials)}")
+        sweep.limit_reached = None
+        for at in range(len(sweep.trials)):
+            if sweep.trials[at].finished:
                 continue
-            it.cut = budget.exhausted(it.trials[at], it.trials)
-            if it.cut:
-                say(f"cut off: {it.cut}; with a higher limit the same command goes on")
+            sweep.limit_reached = budget.exhausted(sweep.trials[at], sweep.trials)
+            if sweep.limit_reached:
+                say(f"stopped: {sweep.limit_reached}; raise the limit and run the same command to continue")
                 break
-            _carry_out(it, it.trials[at], runner, say)
-        it.save()
+            _run_trial(sweep, sweep.trials[at], runner, say)
+        sweep.save()
 
 
-def _carry_out(it: Sweep, trial: Trial, runner: Runner, say: Say) -> None:
-    spec = it.design.spec_of(trial)
+def _run_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, say: Say) -> None:
+    spec = sweep.study.spec_of(trial)
     if trial.state == RUNNING:
-        trial = _take_up(it, trial, runner, say)
-    while not trial.over:
+        trial = _resume_trial(sweep, trial, runner, say)
+    while not trial.finished:
         run = runner.new_id(spec)
         trial = dataclasses.replace(trial, state=RUNNING, runs=(*trial.runs, run))
-        it.update(trial)
-        say(f"trial {trial.number} of {len(it.trials)}: {describe(it.design, trial)}, run {run}")
-        trial = it.update(_judged(it, trial, runner.run(spec, run), say))
+        sweep.update(trial)
+        say(f"trial {trial.number} of {len(sweep.trials)}: {describe(sweep.study, trial)}, run {run}")
+        trial = sweep.update(_with_outcome(sweep, trial, runner.run(spec, run), say))
 
 
-def _take_up(it: Sweep, trial: Trial, runner: Runner, say: Say) -> Trial:
-    """What became of a trial that was running when the sweep was broken off; pending where nothing counts of it."""
+def _resume_trial(sweep: Sweep, trial: Trial, runner: TrialRunner, say: Say) -> Trial:
+    """The outcome of a trial that was running when the sweep was interrupted; pending if it has to run again."""
     run = trial.runs[-1]
     try:
-        say(f"trial {trial.number} of {len(it.trials)}: taking up run {run}")
+        say(f"trial {trial.number} of {len(sweep.trials)}: resuming run {run}")
         state = runner.follow(run)
     except UnknownRun:
-        return it.update(dataclasses.replace(trial, state=PENDING, runs=trial.runs[:-1]))
+        return sweep.update(dataclasses.replace(trial, state=PENDING, runs=trial.runs[:-1]))
     if state.state in (record.SUCCEEDED, record.FAILED):
-        return it.update(_judged(it, trial, state, say))
-    return it.update(dataclasses.replace(trial, state=PENDING))
+        return sweep.update(_with_outcome(sweep, trial, state, say))
+    return sweep.update(dataclasses.replace(trial, state=PENDING))
 
 
-def _judged(it: Sweep, trial: Trial, state: RunState, say: Say) -> Trial:
+def _with_outcome(sweep: Sweep, trial: Trial, state: RunState, say: Say) -> Trial:
     if state.submitted is not None and state.ended is not None:
         trial = dataclasses.replace(trial, seconds=trial.seconds + state.ended - state.submitted)
     if state.state == record.SUCCEEDED:
         return dataclasses.replace(trial, state=SUCCEEDED, reason=None)
     if state.state == record.STOPPED:
-        it.update(dataclasses.replace(trial, state=PENDING))
-        raise Stopped(f"run {state.id} was stopped, and sweep {it.id} with it; the same command goes on where it was")
+        sweep.update(dataclasses.replace(trial, state=PENDING))
+        raise SweepStopped(f"run {state.id} was stopped, and sweep {sweep.id} with it; the same command continues it")
     failures = trial.failures + 1
-    last = failures > it.design.retries
-    tries = f"{failures} of {it.design.retries + 1}"
+    last = failures > sweep.study.retries
+    tries = f"{failures} of {sweep.study.retries + 1}"
     say(f"trial {trial.number} failed (try {tries}): {state.reason or state.state}")
     return dataclasses.replace(
         trial, state=FAILED if last else PENDING, failures=failures, reason=state.reason or state.state
     )
 
 
-def describe(design: Design, trial: Trial) -> str:
-    """A trial in words."""
+def describe(study: Study, trial: Trial) -> str:
+    """A trial as text, such as "2 nodes, repeat 1 of 3"."""
     nodes = "1 node" if trial.nodes == 1 else f"{trial.nodes} nodes"
-    variant = f"{trial.variant}, " if len(design.variants) > 1 else ""
+    variant = f"{trial.variant}, " if len(study.variants) > 1 else ""
     if trial.role == DRIFT:
-        return f"{variant}{nodes}, to see drift, {'before' if trial.repeat == 0 else 'after'} all others"
+        return f"{variant}{nodes}, drift check {'before' if trial.repeat == 0 else 'after'} all other trials"
     if trial.role in (ALLREDUCE, READ):
-        return f"{variant}{nodes}, {trial.role} benchmark before all others"
+        return f"{variant}{nodes}, {trial.role} micro-benchmark"
     role = f", {trial.role}" if trial.role != MEASURED else ""
-    return f"{variant}{nodes}{role}, repeat {trial.repeat} of {design.repeats}"
+    return f"{variant}{nodes}{role}, repeat {trial.repeat} of {study.repeats}"
 
 
-def paths_of(trial: Trial, runs_folder: Path) -> names.RunPaths | None:
-    """The run that counts for a trial, or None where none has finished."""
+def run_paths(trial: Trial, runs_folder: Path) -> names.RunPaths | None:
+    """The successful run of a trial, or None."""
     return names.RunPaths(runs_folder / trial.runs[-1]) if trial.state == SUCCEEDED else None

@@ -1,10 +1,12 @@
-"""The factors that a study can vary by name, and how their levels change a spec. Pure."""
+"""The built-in factors of a study, how their levels change a spec, and which levels conflict. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spotmpi.core.errors import Problem
 from spotmpi.spec.job import JobSpec
 
 Level = bool | int | float | str
@@ -12,7 +14,7 @@ Levels = Mapping[str, Level]
 
 NODES = "nodes"
 PYTORCH = "pytorch"
-USUAL = "fp32"  # the type of everything, unless another one is asked for
+DEFAULT_TYPE = "fp32"  # of computation and communication
 _SHARED = "shared"
 _PLACEMENT: Mapping[Level, str] = {True: "placement group", False: "one zone, no group"}
 _SYNTHETIC = "--synthetic"
@@ -28,25 +30,25 @@ _BATCHES = ("--global-batch", "--batch-per-worker")
 
 @dataclass(frozen=True)
 class Factor:
-    """A factor of our own programs or of the spec: what its levels may be, and how one changes a spec.
+    """A factor of the built-in programs or of the spec: the types of its levels, and how to apply one to a spec.
 
-    ``option`` is the program's, None for a key of the spec. ``words`` are what its levels are called, where those are
-    all that there can be; those that are counts or sizes are ``above`` a number.
+    ``option`` is that of the programs, None for a key of the spec. ``level_names`` lists all possible levels if there
+    is a fixed set of them; numeric levels must be above ``lower_bound``. ``label`` is the format of a level's name.
     """
 
-    kinds: tuple[type, ...]
-    changed: Callable[[JobSpec, Level], JobSpec]
+    types: tuple[type, ...]
+    apply: Callable[[JobSpec, Level], JobSpec]
     option: str | None = None
-    shown: str = "{name} {level}"
-    words: Mapping[Level, str] = field(default_factory=dict)
-    above: int = 0
+    label: str = "{name} {level}"
+    level_names: Mapping[Level, str] = field(default_factory=dict)
+    lower_bound: int = 0
 
 
-def _key(name: str) -> Callable[[JobSpec, Level], JobSpec]:
+def _spec_key(name: str) -> Callable[[JobSpec, Level], JobSpec]:
     return lambda spec, level: spec.model_copy(update={name: level})
 
 
-def _of_nodes(name: str) -> Callable[[JobSpec, Level], JobSpec]:
+def _kubernetes_key(name: str) -> Callable[[JobSpec, Level], JobSpec]:
     def change(spec: JobSpec, level: Level) -> JobSpec:
         value = [level] if name == "node_groups" else level
         return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={name: value})})
@@ -54,63 +56,63 @@ def _of_nodes(name: str) -> Callable[[JobSpec, Level], JobSpec]:
     return change
 
 
-def _located(spec: JobSpec, level: Level) -> JobSpec:
-    """Data read where it is, or copied to each node's disk or memory; a spec without data has none to copy."""
+def _data_location(spec: JobSpec, level: Level) -> JobSpec:
+    """Data on shared storage, or copied to each node's disk or memory; no effect on a spec without data."""
     stage = None if level == _SHARED else level
     return spec.model_copy(update={"data": spec.data and spec.data.model_copy(update={"stage": stage})})
 
 
-def _source(spec: JobSpec, level: Level) -> JobSpec:
-    """Real data, or drawn images: then a spec has no data that would be looked for."""
-    kept = [argument for argument in spec.args if argument != _SYNTHETIC]
-    return spec if level == "real" else spec.model_copy(update={"args": [*kept, _SYNTHETIC], "data": None})
+def _data_source(spec: JobSpec, level: Level) -> JobSpec:
+    """Real data, or synthetic images; a spec with those needs no data set."""
+    others = [argument for argument in spec.args if argument != _SYNTHETIC]
+    return spec if level == "real" else spec.model_copy(update={"args": [*others, _SYNTHETIC], "data": None})
 
 
 def _option(name: str, replaces: Sequence[str] = ()) -> Callable[[JobSpec, Level], JobSpec]:
     def change(spec: JobSpec, level: Level) -> JobSpec:
-        return spec.model_copy(update={"args": [*without(spec.args, (name, *replaces)), name, f"{level}"]})
+        return spec.model_copy(update={"args": [*without_options(spec.args, (name, *replaces)), name, f"{level}"]})
 
     return change
 
 
 def _flag(name: str) -> Callable[[JobSpec, Level], JobSpec]:
     def change(spec: JobSpec, level: Level) -> JobSpec:
-        kept = [argument for argument in spec.args if argument != name]
-        return spec.model_copy(update={"args": [*kept, name] if level else kept})
+        others = [argument for argument in spec.args if argument != name]
+        return spec.model_copy(update={"args": [*others, name] if level else others})
 
     return change
 
 
 def _allreduce(spec: JobSpec, level: Level) -> JobSpec:
-    """The type in which gradients travel; each framework has its own option, and fp32 is what they do without it."""
+    """The number type of the gradient allreduce; each framework has its own option, without which it is fp32."""
     option = "--ddp-hook" if spec.image == PYTORCH else "--allreduce-dtype"
-    return _typed(spec, level, option, ("--ddp-hook", "--allreduce-dtype"))
+    return _number_type(spec, level, option, ("--ddp-hook", "--allreduce-dtype"))
 
 
 def _precision(spec: JobSpec, level: Level) -> JobSpec:
-    """The type in which a model computes; fp32 is what programs do without a word."""
-    return _typed(spec, level, "--precision", ("--precision",))
+    """The number type of the computation; fp32 without the option."""
+    return _number_type(spec, level, "--precision", ("--precision",))
 
 
-def _typed(spec: JobSpec, level: Level, option: str, replaces: Sequence[str]) -> JobSpec:
-    kept = without(spec.args, replaces)
-    return spec.model_copy(update={"args": kept if level == USUAL else [*kept, option, str(level)]})
+def _number_type(spec: JobSpec, level: Level, option: str, replaces: Sequence[str]) -> JobSpec:
+    others = without_options(spec.args, replaces)
+    return spec.model_copy(update={"args": others if level == DEFAULT_TYPE else [*others, option, str(level)]})
 
 
-# In the order in which they change a spec: options depend on the framework.
+# In the order in which they are applied: options depend on the framework.
 KNOWN: dict[str, Factor] = {
-    "framework": Factor((str,), _key("image"), shown="{level}"),
-    "slots": Factor((int,), _key("slots")),
-    "node_group": Factor((str,), _of_nodes("node_groups"), shown="group {level}"),
-    "instance_type": Factor((str,), _of_nodes("instance_type"), shown="{level}"),
-    "placement_group": Factor((bool,), _of_nodes("placement_group"), words=_PLACEMENT),
-    "data": Factor((str,), _source, _SYNTHETIC, words=_SOURCES),
-    "data_cache": Factor((str,), _option("--data-cache"), "--data-cache", words=_CACHES),
-    "data_location": Factor((str,), _located, words=_LOCATIONS),
-    "launcher": Factor((str,), _key("launcher"), shown="{level}"),
+    "framework": Factor((str,), _spec_key("image"), label="{level}"),
+    "slots": Factor((int,), _spec_key("slots")),
+    "node_group": Factor((str,), _kubernetes_key("node_groups"), label="group {level}"),
+    "instance_type": Factor((str,), _kubernetes_key("instance_type"), label="{level}"),
+    "placement_group": Factor((bool,), _kubernetes_key("placement_group"), level_names=_PLACEMENT),
+    "data": Factor((str,), _data_source, _SYNTHETIC, level_names=_SOURCES),
+    "data_cache": Factor((str,), _option("--data-cache"), "--data-cache", level_names=_CACHES),
+    "data_location": Factor((str,), _data_location, level_names=_LOCATIONS),
+    "launcher": Factor((str,), _spec_key("launcher"), label="{level}"),
     "global_batch": Factor((int,), _option("--global-batch", _BATCHES), "--global-batch"),
     "batch_per_worker": Factor((int,), _option("--batch-per-worker", _BATCHES), "--batch-per-worker"),
-    "loader_processes": Factor((int,), _option("--loader-processes"), "--loader-processes", above=-1),
+    "loader_processes": Factor((int,), _option("--loader-processes"), "--loader-processes", lower_bound=-1),
     "precision": Factor((str,), _precision, "--precision", "{level} precision"),
     "communicator": Factor((str,), _option("--communicator"), "--communicator", "{level}"),
     "allreduce": Factor((str,), _allreduce, "--allreduce-dtype", "{level} allreduce"),
@@ -119,34 +121,147 @@ KNOWN: dict[str, Factor] = {
 }
 
 
-def named(name: str, level: Level) -> str:
-    """A level in words, short enough for a legend."""
+def level_name(name: str, level: Level) -> str:
+    """A level as text, short enough for a legend."""
     words = name.replace("_", " ")
-    if name in KNOWN and level in KNOWN[name].words:
-        return KNOWN[name].words[level]
+    if name in KNOWN and level in KNOWN[name].level_names:
+        return KNOWN[name].level_names[level]
     if isinstance(level, bool):
         return words if level else f"no {words}"
-    shown = KNOWN[name].shown if name in KNOWN else "{level}"
-    return shown.format(name=words, level=level)
+    label = KNOWN[name].label if name in KNOWN else "{level}"
+    return label.format(name=words, level=level)
 
 
-def without(args: Sequence[str], options: Iterable[str]) -> list[str]:
+def without_options(args: Sequence[str], options: Iterable[str]) -> list[str]:
     """*args* without these options and their values."""
-    options, kept, skip = tuple(options), [], False
+    options, remaining, skip = tuple(options), [], False
     for argument in args:
         if skip:
             skip = False
         elif argument in options:
             skip = True
         elif not any(argument.startswith(f"{option}=") for option in options):
-            kept.append(argument)
-    return kept
+            remaining.append(argument)
+    return remaining
 
 
-def value(args: Sequence[str], option: str) -> str | None:
-    """What *args* give for an option, or None."""
+def option_value(args: Sequence[str], option: str) -> str | None:
+    """The value of *option* in *args*, or None."""
     for at, argument in enumerate(args):
         name, equals, rest = argument.partition("=")
         if name == option:
             return rest if equals else next(iter(args[at + 1 : at + 2]), None)
     return None
+
+
+_CHAINERMN = "chainermn"
+_TITLES = {_CHAINERMN: "ChainerMN", PYTORCH: "PyTorch"}
+_NCCL = "pure_nccl"
+_BURSTABLE = re.compile(r"t\d")  # and not trn1
+_TRAIN = ("digits", "ssd", "resnet50")
+
+# The built-in programs that have the option of a factor; other factors are keys of the spec and work with any program.
+FACTOR_PROGRAMS: Mapping[str, Sequence[str]] = {
+    "global_batch": _TRAIN,
+    "batch_per_worker": _TRAIN,
+    "loader_processes": _TRAIN,
+    "precision": _TRAIN,
+    "allreduce": _TRAIN,
+    "bucket_mb": _TRAIN,
+    "double_buffering": _TRAIN,
+    "communicator": (*_TRAIN, "allreduce", "read"),
+    "data": ("ssd",),
+    "data_cache": ("ssd",),
+}
+# Factors of one framework only, by image.
+FRAMEWORK_FACTORS: Mapping[str, str] = {
+    "communicator": _CHAINERMN,
+    "double_buffering": _CHAINERMN,
+    "bucket_mb": PYTORCH,
+}
+# The levels that each framework supports, by image.
+FRAMEWORK_LEVELS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "precision": {_CHAINERMN: (DEFAULT_TYPE,), PYTORCH: (DEFAULT_TYPE, "bf16")},
+    "allreduce": {_CHAINERMN: (DEFAULT_TYPE, "fp16"), PYTORCH: (DEFAULT_TYPE, "fp16", "bf16")},
+    "communicator": {_CHAINERMN: (_NCCL, "flat", "non_cuda_aware", "naive")},
+}
+
+
+def level_problems(levels: Levels, base: JobSpec, spec: JobSpec, nodes: int) -> list[Problem]:
+    """Levels that conflict or do not apply; *spec* is *base* with *levels* applied."""
+    problems: list[Problem] = []
+    if "global_batch" in levels and "batch_per_worker" in levels:
+        problems.append(_conflict(levels, "global_batch", "batch_per_worker", "set only one of them"))
+    problems += _node_conflicts(levels) + _data_conflicts(levels, base)
+    options = [name for name in levels if name in KNOWN and KNOWN[name].option]
+    if spec.program is None and options:
+        remedy = "only the built-in programs have this option; give a table of levels with settings, such as args+=..."
+        problems += [Problem(f"factors.{name}", levels[name], remedy) for name in options]
+    elif spec.program is not None:
+        problems += _program_problems(levels, spec)
+        problems += _communicator_problems(levels, spec)
+        problems += _batch_problems(spec, nodes)
+    return problems
+
+
+def _program_problems(levels: Levels, spec: JobSpec) -> list[Problem]:
+    """Factors that the program has no option for, and levels that its framework does not support."""
+    problems, image = [], str(spec.image)
+    for name, level in levels.items():
+        field, known = f"factors.{name}", FRAMEWORK_LEVELS.get(name, {}).get(image)
+        if name in FACTOR_PROGRAMS and spec.program not in FACTOR_PROGRAMS[name]:
+            programs = ", ".join(FACTOR_PROGRAMS[name])
+            problems.append(Problem(field, level, f"not supported by program {spec.program}; supported by {programs}"))
+        elif name in FRAMEWORK_FACTORS and FRAMEWORK_FACTORS[name] != image and level:
+            problems.append(Problem(field, level, f"supported only by {_TITLES[FRAMEWORK_FACTORS[name]]}"))
+        elif known and level not in known:
+            problems.append(
+                Problem(field, level, f"not supported by {_TITLES[image]}; known levels: {', '.join(known)}")
+            )
+    return problems
+
+
+def _node_conflicts(levels: Levels) -> list[Problem]:
+    problems = []
+    for name in ("instance_type", "placement_group"):
+        if "node_group" in levels and name in levels:
+            problems.append(_conflict(levels, name, "node_group", "the node group determines it"))
+    if levels.get("placement_group") is True and _BURSTABLE.match(str(levels.get("instance_type", ""))):
+        problems.append(
+            _conflict(levels, "placement_group", "instance_type", "T instances do not support placement groups")
+        )
+    return problems
+
+
+def _data_conflicts(levels: Levels, base: JobSpec) -> list[Problem]:
+    named = [name for name in ("data", "data_cache", "data_location") if name in levels]
+    if base.data is None:
+        return [Problem(f"factors.{name}", levels[name], "the spec has no data") for name in named]
+    problems = []
+    for name in named:
+        if name != "data" and levels.get("data") == "synthetic":
+            problems.append(_conflict(levels, name, "data", "synthetic images have no storage; list the combinations"))
+    if (levels.get("data_cache"), levels.get("data_location")) == ("cold", "memory"):
+        problems.append(_conflict(levels, "data_cache", "data_location", "data in memory is never cold"))
+    return problems
+
+
+def _communicator_problems(levels: Levels, spec: JobSpec) -> list[Problem]:
+    problems = []
+    communicator = option_value(spec.args, "--communicator") or (_NCCL if spec.resources.gpu else "naive")
+    for name in ("allreduce", "double_buffering"):
+        if spec.image == _CHAINERMN and levels.get(name) not in (None, False, DEFAULT_TYPE) and communicator != _NCCL:
+            remedy = f"not supported by communicator {communicator}; ChainerMN supports it only with {_NCCL}, on GPUs"
+            problems.append(Problem(f"factors.{name}", levels[name], remedy))
+    return problems
+
+
+def _batch_problems(spec: JobSpec, nodes: int) -> list[Problem]:
+    batch, ranks = option_value(spec.args, "--global-batch"), nodes * spec.slots
+    if batch is None or not batch.isdigit() or int(batch) % ranks == 0:
+        return []
+    return [Problem("factors.nodes", nodes, f"global batch {batch} is not divisible by {ranks} ranks")]
+
+
+def _conflict(levels: Levels, one: str, other: str, remedy: str) -> Problem:
+    return Problem(f"factors.{one}", levels[one], f"conflicts with {other} = {levels[other]!r}: {remedy}")

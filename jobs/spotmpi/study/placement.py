@@ -1,4 +1,4 @@
-"""On which machines a run really was: what AWS says of them now, to stand beside what its environment claims."""
+"""The machines that a run was on, as AWS describes them, to check against what its environment expects."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 Machines = dict[str, str | None]  # a Kubernetes node's name -> its EC2 instance, where that is known
 
 
-class Whereabouts:
-    """Asks AWS about the machines of runs that have ended, and writes down what it says or why it says nothing.
+class PlacementRecorder:
+    """Records what AWS says about the machines of a finished run, or why AWS could not be asked.
 
-    *account* and *cluster* give those of an environment; what keeps AWS from being asked, *say* hears once.
+    *account* and *cluster* connect to those of an environment; *say* receives each failure once.
     """
 
     def __init__(
@@ -35,56 +35,56 @@ class Whereabouts:
         self._account = account or _account
         self._cluster = cluster or _cluster
         self._aws: Aws | None = None
-        self._said: set[str] = set()
+        self._reported_failures: set[str] = set()
 
-    def note(self, paths: RunPaths) -> None:
-        """Write a run's ``nodes.json`` where it was in an environment; elsewhere there is nobody to ask."""
-        there = reader.plan(paths).environment if paths.plan.is_file() else None
-        machines = machines_of(paths)
-        if not there or not machines:
+    def record(self, paths: RunPaths) -> None:
+        """Write ``nodes.json`` of a run; nothing to do for a run outside an environment."""
+        environment = reader.plan(paths).environment if paths.plan.is_file() else None
+        machines = reported_machines(paths)
+        if not environment or not machines:
             return
         try:
-            found, failure = self._asked(Environment.model_validate(there), machines), None
+            nodes, failure = self._describe(Environment.model_validate(environment), machines), None
         except SpotmpiError as error:
-            found, failure = {}, str(error)
-            if failure not in self._said:
-                self._said.add(failure)
-                self._say(f"where its nodes really are is not known, since AWS can't be asked: {failure}")
+            nodes, failure = {}, str(error)
+            if failure not in self._reported_failures:
+                self._reported_failures.add(failure)
+                self._say(f"cannot verify the nodes with AWS: {failure}")
         aside = paths.nodes.with_suffix(".part")
-        aside.write_text(json.dumps({"failure": failure, "nodes": found}, indent=1) + "\n")
+        aside.write_text(json.dumps({"failure": failure, "nodes": nodes}, indent=1) + "\n")
         aside.replace(paths.nodes)
 
-    def _asked(self, environment: Environment, machines: Machines) -> dict[str, Any]:
+    def _describe(self, environment: Environment, machines: Machines) -> dict[str, Any]:
         from spotmpi.aws.instances import instances
 
         self._aws = self._aws or self._account(environment)
         unknown = [name for name, instance in machines.items() if instance is None]
-        # Older kinds of machine do not tell a pod which one they are; then the cluster has to.
+        # Pods on older machine types cannot read their instance id; the cluster has it.
         known = {**machines, **(self._instances_of(environment, unknown) if unknown else {})}
-        told = instances(self._aws, environment.region, [each for each in known.values() if each])
-        return {name: asdict(told[each]) for name, each in known.items() if each in told}
+        described = instances(self._aws, environment.region, [each for each in known.values() if each])
+        return {name: asdict(described[each]) for name, each in known.items() if each in described}
 
     def _instances_of(self, environment: Environment, names: Sequence[str]) -> Machines:
         from spotmpi.aws.instances import of_provider
 
         nodes = {node["metadata"]["name"]: node for node in self._cluster(environment).list("Node")}
-        there = {name: nodes[name].get("spec", {}) for name in names if name in nodes}
-        return {name: of_provider(str(spec.get("providerID") or "")) for name, spec in there.items()}
+        specs = {name: nodes[name].get("spec", {}) for name in names if name in nodes}
+        return {name: of_provider(str(spec.get("providerID") or "")) for name, spec in specs.items()}
 
 
-def machines_of(paths: RunPaths) -> Machines:
-    """The machines of all attempts of a run, as their pods told them; empty where no pods ran."""
+def reported_machines(paths: RunPaths) -> Machines:
+    """The machines of all attempts of a run, as its pods reported them; empty for a run without pods."""
     started = (event.get("machines") or [] for event in reader.lines(paths.events))
-    return {each["name"]: each.get("instance") for told in started for each in told if each.get("name")}
+    return {each["name"]: each.get("instance") for machines in started for each in machines if each.get("name")}
 
 
-def read(paths: RunPaths) -> Mapping[str, Any]:
-    """What `Whereabouts.note` wrote: ``nodes`` by name and, where AWS could not be asked, the ``failure``."""
+def read_placement(paths: RunPaths) -> Mapping[str, Any]:
+    """What `PlacementRecorder.record` wrote: ``nodes`` by name, and the ``failure`` if AWS could not be asked."""
     try:
-        found: dict[str, Any] = json.loads(paths.nodes.read_text())
+        placement: dict[str, Any] = json.loads(paths.nodes.read_text())
     except (OSError, ValueError):
         return {"nodes": {}, "failure": None}
-    return found
+    return placement
 
 
 def _account(environment: Environment) -> Aws:

@@ -1,4 +1,4 @@
-"""What a node costs where trials run: as the study says, or what AWS asks for its machines now."""
+"""The price of a node for the trials of a study: from the study, its specs, or AWS."""
 
 from __future__ import annotations
 
@@ -16,78 +16,82 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.node_groups import choose as fitting
 from spotmpi.study.budget import Cell
-from spotmpi.study.design import Design
+from spotmpi.study.study import Study
 
 
-def priced(design: Design, on: TargetLike, say: Say) -> Design:
-    """*design* with what a node costs in each of its cells: as it says, as its specs do, or what the group costs.
+def with_prices(study: Study, on: TargetLike, say: Say) -> Study:
+    """*study* with the price of a node in each cell: the study's own, that of its specs, or that of the node group now.
 
-    Where nobody tells it, *say* says so once, and no money is told.
+    Without a price costs are left out, and *say* receives the reason.
 
     Raises:
-        InputError: there is a limit of money, and a cell without a price.
+        InputError: limits.money is set, and a cell has no price.
     """
-    budget = design.budget
+    budget = study.budget
     if budget.price is None:
-        budget = replace(budget, prices=_of_specs(design) or _of_place(design, on, say))
-    if budget.dollars is not None and any(budget.price_of(*cell) is None for cell in design.cells):
-        remedy = "needs [price] with node_hour and told, or an environment (--on STACK) and access to its AWS account"
-        raise input_error("limits.money", budget.dollars, remedy)
-    return replace(design, budget=budget)
+        budget = replace(budget, prices=_spec_prices(study) or _target_prices(study, on, say))
+    if budget.money_limit is not None and any(budget.price_of(*cell) is None for cell in study.cells):
+        remedy = (
+            "needs [price] with node_hour and source, or an environment (--on STACK) with access to its AWS account"
+        )
+        raise input_error("limits.money", budget.money_limit, remedy)
+    return replace(study, budget=budget)
 
 
-def asked(goal: Goal, known: Price | None, specs: Iterable[JobSpec], on: TargetLike) -> Goal:
-    """*goal* with a price: its own, the environment's now, or else the one that is *known*; told where it is from."""
+def goal_with_price(goal: Goal, known: Price | None, specs: Iterable[JobSpec], on: TargetLike) -> Goal:
+    """*goal* with its own price, that of the environment now, or the *known* one, and the source of that price."""
     if goal.price is not None:
         return goal
     failure = None
     environment = targets.environment_of(on)
     if environment:
         try:
-            known = of_environment(environment, specs)
+            known = environment_price(environment, specs)
         except SpotmpiError as error:
-            failure = f"the price of a node is not known now ({error}): --price gives it"
+            failure = f"node price unknown ({error}); set it with --price"
     if known:
-        return replace(goal, price=known.node_hour, told=f"{known.told}; {failure}" if failure else known.told)
-    return replace(goal, told=failure)
+        return replace(
+            goal, price=known.node_hour, price_source=f"{known.source}; {failure}" if failure else known.source
+        )
+    return replace(goal, price_source=failure)
 
 
-def of_environment(environment: Environment, specs: Iterable[JobSpec]) -> Price:
-    """What a node of the dearest group that *specs* go to costs now; SpotmpiError where AWS does not tell."""
+def environment_price(environment: Environment, specs: Iterable[JobSpec]) -> Price:
+    """The price of a node now, in the most expensive group that *specs* use; SpotmpiError if AWS does not tell."""
     from spotmpi.aws.node_price import told_price
 
     groups = {group.name: group for spec in specs for group in _groups(environment, spec)}
-    # What fits no group is refused elsewhere; until then a node costs what the dearest of all does.
+    # A spec that fits no group is refused by validation; the most expensive group is an upper bound until then.
     return told_price(environment, list(groups.values()) or environment.node_groups)
 
 
 def _groups(environment: Environment, spec: JobSpec) -> tuple[NodeGroup, ...]:
-    found = fitting(spec, environment.node_groups)
-    return found.groups if isinstance(found, Choice) else ()
+    choice = fitting(spec, environment.node_groups)
+    return choice.groups if isinstance(choice, Choice) else ()
 
 
-def _of_specs(design: Design) -> dict[Cell, Price]:
-    """The prices that specs say themselves."""
-    told = {variant.name: variant.spec.price for variant in design.variants}
-    return {cell: Price(price, "as the spec says") for cell in design.cells if (price := told[cell[0]]) is not None}
+def _spec_prices(study: Study) -> dict[Cell, Price]:
+    """The prices in the specs of the variants."""
+    prices = {variant.name: variant.spec.price for variant in study.variants}
+    return {cell: Price(price, "from the spec") for cell in study.cells if (price := prices[cell[0]]) is not None}
 
 
-def _of_place(design: Design, on: TargetLike, say: Say) -> dict[Cell, Price]:
-    """What a node of the groups that each cell goes to costs now; where there are several, the dearest one."""
+def _target_prices(study: Study, on: TargetLike, say: Say) -> dict[Cell, Price]:
+    """The price of a node now for each cell: that of the most expensive node group that the cell can use."""
     environment = targets.environment_of(on)
     if environment is None or not environment.node_groups:
         return {}
-    found: dict[Cell, Price] = {}
+    prices: dict[Cell, Price] = {}
     known: dict[tuple[str, ...], Price] = {}
     try:
-        for name, nodes in design.cells:
-            spec = design.variant(name).spec.model_copy(update={"nodes": nodes})
+        for name, nodes in study.cells:
+            spec = study.variant(name).spec.model_copy(update={"nodes": nodes})
             groups = tuple(group.name for group in _groups(environment, spec))
-            known[groups] = known.get(groups) or of_environment(environment, [spec])
-            found[name, nodes] = known[groups]
+            known[groups] = known.get(groups) or environment_price(environment, [spec])
+            prices[name, nodes] = known[groups]
     except SpotmpiError as error:
-        say(f"no money is told, since the price of a node is not known ({error}): [price] in the study would give it")
+        say(f"costs are not shown: node price unknown ({error}); set [price] in the study")
         return {}
     for price in dict.fromkeys(known.values()):
-        say(f"a node costs {price}")
-    return found
+        say(f"node price: {price}")
+    return prices

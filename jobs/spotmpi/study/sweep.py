@@ -1,4 +1,4 @@
-"""A sweep: its design and what came of its trials, on record from the first moment."""
+"""A sweep: a recorded execution of a study, with the state of each trial."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spotmpi.core.errors import InputError, Problem, RunInUse, UnknownRun, input
 from spotmpi.core.price import Price
 from spotmpi.spec import job
 from spotmpi.study import study_file
-from spotmpi.study.design import Design, Factors, crossed
+from spotmpi.study.study import Study, StudyOptions, full_factorial
 from spotmpi.study.trial import Trial
 
 LOCAL = "local"
@@ -29,58 +29,59 @@ _SPEC = "spec.toml"
 _STUDY = "study.toml"
 
 
-def design_from_json(values: dict[str, Any]) -> Design:
-    """The design whose ``source`` *values* are."""
+def _study_from_json(values: dict[str, Any]) -> Study:
+    """The study whose ``source`` *values* are."""
     if "study" in values:
-        return study_file.design_of(values["study"])
+        return study_file.from_values(values["study"])
     spec = job.from_values(values["spec"])
-    return crossed(spec, Factors(**{key: value for key, value in values.items() if key != "spec"}))
+    return full_factorial(spec, StudyOptions(**{key: value for key, value in values.items() if key != "spec"}))
 
 
 @dataclass
 class Sweep:
-    """A sweep on record in its folder; ``work`` identifies what the base variant does (see `spotmpi.runs.fingerprint`).
+    """An execution of ``study``, recorded in its folder.
 
-    ``place`` is where its trials run, as ``--on`` names it; ``cut`` says which limit it has reached.
+    ``work`` is the fingerprint of the base variant (see `spotmpi.runs.fingerprint`), ``target`` where the trials run,
+    as in ``--on``, and ``limit_reached`` the limit that stopped it.
     """
 
     folder: Path
-    design: Design
+    study: Study
     work: dict[str, Any]
     created: float
-    place: str = LOCAL
+    target: str = LOCAL
     trials: list[Trial] = field(default_factory=list)
-    cut: str | None = None
+    limit_reached: str | None = None
 
     @property
     def id(self) -> str:
-        """The sweep's id, which is its folder's name."""
+        """The id of the sweep: the name of its folder."""
         return self.folder.name
 
     @property
-    def over(self) -> bool:
-        """Whether no trial is left to be run."""
-        return all(trial.over for trial in self.trials)
+    def finished(self) -> bool:
+        """Whether all trials have finished."""
+        return all(trial.finished for trial in self.trials)
 
     @property
     def command(self) -> str:
-        """The command line that measures the same once more."""
-        where = [] if self.place == LOCAL else ["--on", self.place]
-        if self.design.is_study:
-            return shlex.join(["spotmpi", "bench", names.shown(self.folder / _STUDY), *where])
-        return shlex.join(["spotmpi", "bench", names.shown(self.folder / _SPEC), *self.design.options(), *where])
+        """The command line that reproduces the sweep."""
+        on = [] if self.target == LOCAL else ["--on", self.target]
+        if self.study.from_file:
+            return shlex.join(["spotmpi", "bench", names.shown(self.folder / _STUDY), *on])
+        return shlex.join(["spotmpi", "bench", names.shown(self.folder / _SPEC), *self.study.options(), *on])
 
     def create(self) -> None:
-        """Write the folder; from now on the sweep can be resumed."""
+        """Write the folder; from then on the sweep can be resumed."""
         self.folder.mkdir(parents=True)
-        (self.folder / _SPEC).write_text(self.design.spec.to_toml())
-        if self.design.is_study:
-            (self.folder / _STUDY).write_text(study_file.to_toml(self.design, _SPEC))
-        self.trials = self.design.trials()
+        (self.folder / _SPEC).write_text(self.study.spec.to_toml())
+        if self.study.from_file:
+            (self.folder / _STUDY).write_text(study_file.to_toml(self.study, _SPEC))
+        self.trials = self.study.trials()
         self.save()
 
     def update(self, trial: Trial) -> Trial:
-        """Put *trial* on record in place of the one of its number."""
+        """Record *trial* in place of the one with its number."""
         self.trials[trial.number - 1] = trial
         self.save()
         return trial
@@ -97,78 +98,77 @@ class Sweep:
         return {
             "id": self.id,
             "created": self.created,
-            "design": self.design.source,
+            "design": self.study.source,
             "work": self.work,
-            "place": self.place,
-            "cut": self.cut,
-            "prices": [[*cell, dataclasses.asdict(price)] for cell, price in self.design.budget.prices.items()],
+            "place": self.target,
+            "cut": self.limit_reached,
+            "prices": [[*cell, dataclasses.asdict(price)] for cell, price in self.study.budget.prices.items()],
             "trials": trials,
         }
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """While inside, nobody else carries out this sweep; RunInUse where somebody does."""
-        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    def lock(self) -> Iterator[None]:
+        """Hold the sweep exclusively; RunInUse if another process holds it."""
+        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunInUse(f"sweep {self.id} is being carried out by another process; wait for it or end it") from None
+            raise RunInUse(f"sweep {self.id} is in use by another process; wait for it or stop it") from None
         else:
             yield
         finally:
-            os.close(lock)
+            os.close(descriptor)
 
 
-def folder_of(sweep: str, runs_folder: Path) -> Path:
-    """Where a sweep of that id is recorded."""
+def sweep_folder(sweep: str, runs_folder: Path) -> Path:
+    """The folder of the sweep with that id."""
     return runs_folder / _FOLDER / sweep
 
 
-def load(folder: Path) -> Sweep:
-    """The sweep recorded in *folder*; InputError where the record is damaged."""
+def load_sweep(folder: Path) -> Sweep:
+    """The sweep recorded in *folder*; InputError if the record is damaged."""
     try:
         values = json.loads((folder / _RECORD).read_text())
         trials = [Trial(**{**trial, "runs": tuple(trial["runs"])}) for trial in values["trials"]]
-        design = _priced(design_from_json(values["design"]), values.get("prices") or [])
-        place, cut = values["place"], values.get("cut")
-        return Sweep(folder, design, values["work"], values["created"], place, trials, cut)
+        study = _with_recorded_prices(_study_from_json(values["design"]), values.get("prices") or [])
+        return Sweep(folder, study, values["work"], values["created"], values["place"], trials, values.get("cut"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise input_error("sweep", folder.name, f"its {_RECORD} cannot be read ({error}); remove {folder}") from error
+        raise input_error("sweep", folder.name, f"cannot read its {_RECORD} ({error}); remove {folder}") from error
 
 
-def _priced(design: Design, prices: list[Any]) -> Design:
-    """The design with the prices that were found when it was carried out."""
-    known = {(variant, nodes): Price(**price) for variant, nodes, price in prices}
-    return dataclasses.replace(design, budget=dataclasses.replace(design.budget, prices=known))
+def _with_recorded_prices(study: Study, prices: list[Any]) -> Study:
+    """*study* with the node prices at the time of the sweep."""
+    known = {(variant, nodes): Price(price["node_hour"], price["source"]) for variant, nodes, price in prices}
+    return dataclasses.replace(study, budget=dataclasses.replace(study.budget, prices=known))
 
 
-def every(runs_folder: Path) -> list[Path]:
+def sweep_folders(runs_folder: Path) -> list[Path]:
     """The folders of all sweeps recorded under a runs folder, oldest first."""
-    found = [path.parent for path in (runs_folder / _FOLDER).glob(f"*/{_RECORD}")]
-    return sorted(found, key=lambda path: (path / _SPEC).stat().st_mtime)
+    folders = [path.parent for path in (runs_folder / _FOLDER).glob(f"*/{_RECORD}")]
+    return sorted(folders, key=lambda path: (path / _SPEC).stat().st_mtime)
 
 
-def find(sweep: str, runs_folder: Path) -> Sweep:
-    """The sweep of that id, or the only one whose id starts with it.
+def find_sweep(sweep: str, runs_folder: Path) -> Sweep:
+    """The sweep with that id, or the only one whose id starts with it.
 
     Raises:
-        UnknownRun: no sweep, or several, go by that id.
+        UnknownRun: no sweep matches, or several do.
     """
-    close = [path for path in every(runs_folder) if sweep and path.name.startswith(sweep)]
-    exact = [path for path in close if path.name == sweep]
-    if exact or len(close) == 1:
-        return load((exact or close)[0])
-    if close:
-        fits = ", ".join(path.name for path in close)
-        raise UnknownRun([Problem("sweep", sweep, f"fits several sweeps: {fits}; write more of the id")])
+    matches = [path for path in sweep_folders(runs_folder) if sweep and path.name.startswith(sweep)]
+    exact = [path for path in matches if path.name == sweep]
+    if exact or len(matches) == 1:
+        return load_sweep((exact or matches)[0])
+    if matches:
+        ids = ", ".join(path.name for path in matches)
+        raise UnknownRun([Problem("sweep", sweep, f"matches several sweeps: {ids}; give more of the id")])
     raise UnknownRun([Problem("sweep", sweep, f"no such sweep in {runs_folder / _FOLDER}")])
 
 
-def unfinished(runs_folder: Path, wanted: Design, place: str) -> Sweep | None:
-    """The newest sweep of the same design at the same place that has trials left, or None."""
-    for folder in reversed(every(runs_folder)):
+def unfinished_sweep(runs_folder: Path, study: Study, target: str) -> Sweep | None:
+    """The newest unfinished sweep of the same study on the same target, or None."""
+    for folder in reversed(sweep_folders(runs_folder)):
         with contextlib.suppress(InputError):
-            found = load(folder)
-            if found.design == wanted and found.place == place and not found.over:
-                return found
+            sweep = load_sweep(folder)
+            if sweep.study == study and sweep.target == target and not sweep.finished:
+                return sweep
     return None

@@ -1,4 +1,4 @@
-"""A trial: one measured run of a sweep."""
+"""A trial: one measured run of a study."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ RUNNING = "running"
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 
+# Roles. WITHOUT_ALLREDUCE is a measurement and no training: ranks do not exchange gradients.
 MEASURED = "measured"
-SILENT = "without exchange"  # the same work, but no rank hears of another's gradients: a measurement, not training
-ALLREDUCE = "allreduce"  # how fast the nodes exchange, before the trials
-READ = "read"  # how fast they read the data, before the trials
-DRIFT = "drift"  # the smallest cell once more, before and after all others
+WITHOUT_ALLREDUCE = "without allreduce"
+ALLREDUCE = "allreduce"  # micro-benchmark of the network, before the measured trials
+READ = "read"  # micro-benchmark of reading the data, before the measured trials
+DRIFT = "drift"  # the smallest cell, before and after all other trials
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run; ``runs`` are the ids of all tries, the last one counts, and ``seconds`` what they took together.
+    """One trial; ``runs`` are the ids of all its tries, of which the last one counts, ``seconds`` their total time.
 
-    ``role`` says what it is for: measured, without exchange, drift, allreduce or read.
+    ``role`` is what it is for: measured, without allreduce, drift, allreduce or read.
     """
 
     number: int
@@ -35,6 +36,6 @@ class Trial:
     seconds: float = 0.0
 
     @property
-    def over(self) -> bool:
-        """Whether the trial needs nothing more."""
+    def finished(self) -> bool:
+        """Whether it succeeded or failed for good."""
         return self.state in (SUCCEEDED, FAILED)

@@ -51,9 +51,9 @@ except InputError as error:
     print([problem.field for problem in error.problems])
 """,
     "bench": """
-from spotmpi.study.design import Factors
-sweep = spotmpi.bench(job, Factors(nodes=(1,), repeats=2), say=lambda text: None)
-print(type(sweep).__name__, len(sweep.trials), sweep.over)
+from spotmpi.study.study import StudyOptions
+sweep = spotmpi.bench(job, StudyOptions(nodes=(1,), repeats=2), say=lambda text: None)
+print(type(sweep).__name__, len(sweep.trials), sweep.finished)
 """,
     "report": "print(type(spotmpi.make_report()).__name__)",
     "clean": """

@@ -38,7 +38,7 @@ FUNCTIONS = {
     "status",
     "stop",
 }
-TYPES = {"Event", "Factors", "InputError", "JobSpec", "RunState", "SpotmpiError", "Target"}
+TYPES = {"Event", "InputError", "JobSpec", "RunState", "SpotmpiError", "StudyOptions", "Target"}
 
 
 def test_the_package_has_these_names_and_no_others() -> None:

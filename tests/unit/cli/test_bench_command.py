@@ -13,8 +13,8 @@ import spotmpi
 from spotmpi.agent import record
 from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError
-from spotmpi.study import sweep
-from spotmpi.study.design import Factors
+from spotmpi.study.study import StudyOptions
+from spotmpi.study.sweep import load_sweep, sweep_folders
 
 SCRIPT = """
 import sys, time
@@ -110,7 +110,7 @@ def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path
     ("options", "told"),
     [
         (["--nodes", "1,x"], "--nodes"),
-        (["--nodes", "0"], "give different counts from 1"),
+        (["--nodes", "0"], "must be distinct and at least 1"),
         (["--repeats", "0"], "--repeats = 0"),
         (["--variant", "same:slots=1"], "changes nothing"),
         (["--variant", "a:slot=2"], "did you mean slots?"),
@@ -135,8 +135,8 @@ def test_a_trial_that_keeps_failing_is_missing_from_the_report_and_the_exit_code
     assert done.returncode == 1
     assert "failed (try 2 of 2)" in done.stderr
     assert "a bad batch" in done.stderr
-    (folder,) = sweep.every(spec.parent / "runs")
-    states = {trial.variant: (trial.state, len(trial.runs)) for trial in sweep.load(folder).trials}
+    (folder,) = sweep_folders(spec.parent / "runs")
+    states = {trial.variant: (trial.state, len(trial.runs)) for trial in load_sweep(folder).trials}
     assert states == {"base": ("succeeded", 1), "bad": ("failed", 2)}
     assert "failed 2 times and is missing" in (folder / "report" / "report.md").read_text()
 
@@ -148,11 +148,11 @@ def test_code_that_changes_during_a_sweep_is_marked_in_its_report_and_refused_af
         if "trial 2" in text:
             (spec.parent / "train me.py").write_text(SCRIPT + "# edited\n")
 
-    it = spotmpi.bench(spec, Factors([1], repeats=2), say=edit)
-    refused = cli("report", it.id)
+    sweep = spotmpi.bench(spec, StudyOptions([1], repeats=2), say=edit)
+    refused = cli("report", sweep.id)
     assert refused.returncode == 2
     assert "different work" in refused.stderr
-    forced = cli("report", it.id, "--force")
+    forced = cli("report", sweep.id, "--force")
     assert forced.returncode == 0
     assert "different work" in forced.stdout
 
@@ -164,13 +164,13 @@ def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, cli: Co
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=30)
     assert running.returncode == 130
-    assert "the same command goes on where it was" in told
+    assert "the same command continues it" in told
 
     done = cli(*given)
     assert done.returncode == 0, done.stderr
     assert "continuing sweep" in done.stderr
-    (folder,) = sweep.every(spec.parent / "runs")
-    trials = sweep.load(folder).trials
+    (folder,) = sweep_folders(spec.parent / "runs")
+    trials = load_sweep(folder).trials
     assert [(trial.state, len(trial.runs)) for trial in trials] == [("succeeded", 2), ("succeeded", 1)]
 
 
@@ -182,20 +182,20 @@ def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec:
     running.wait()
     done = cli(*given)
     assert done.returncode == 0, done.stderr
-    assert "taking up run" in done.stderr
-    (folder,) = sweep.every(spec.parent / "runs")
-    assert [len(trial.runs) for trial in sweep.load(folder).trials] == [1]
+    assert "resuming run" in done.stderr
+    (folder,) = sweep_folders(spec.parent / "runs")
+    assert [len(trial.runs) for trial in load_sweep(folder).trials] == [1]
 
 
 def test_bench_and_report_are_functions_with_the_same_result(spec: Path) -> None:
     said: list[str] = []
-    it = spotmpi.bench(spec, Factors([1], repeats=2), say=said.append)
-    assert [trial.state for trial in it.trials] == ["succeeded"] * 2
-    report = spotmpi.make_report([it.id])
+    sweep = spotmpi.bench(spec, StudyOptions([1], repeats=2), say=said.append)
+    assert [trial.state for trial in sweep.trials] == ["succeeded"] * 2
+    report = spotmpi.make_report([sweep.id])
     assert len(report.rows) == 1
     assert report.rows[0].iterations_per_second is not None
     with pytest.raises(InputError, match="changes nothing"):
-        spotmpi.plan_bench(spec, Factors([1], ["x:slots=1"]))
+        spotmpi.plan_bench(spec, StudyOptions([1], ["x:slots=1"]))
 
 
 def test_a_report_goes_where_it_is_told_and_a_read_only_place_names_the_way_out(

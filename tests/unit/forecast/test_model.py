@@ -6,9 +6,9 @@ import numpy
 import pytest
 
 from spotmpi.core.errors import InputError
-from spotmpi.forecast import forecast, model, published
+from spotmpi.forecast import forecast, model
 from spotmpi.forecast.forecast import Goal
-from spotmpi.forecast.series import Series
+from spotmpi.forecast.series import Series, published_references, published_table, published_tables
 
 COMPUTE, VOLUME, LATENCY = 0.8, 0.1, 0.004  # seconds
 
@@ -50,53 +50,53 @@ def test_known_parameters_come_back_and_predict_the_counts_that_were_not_fitted(
 def test_an_exchange_that_overlap_hides_at_every_fitted_count_is_said_to_be_unknown() -> None:
     made = model.fit(generated([1, 2, 4], serial=0.0), [1, 2])
     assert made.predict(4).rate == pytest.approx(4 / COMPUTE, rel=1e-3)
-    assert "the exchange did not show at these counts" in made.notes[-1]
-    assert "the exchange did not show" not in " ".join(model.fit(generated([1, 2, 4]), [1, 2]).notes)
+    assert "the allreduce had no visible cost at these counts" in made.notes[-1]
+    assert "the allreduce had no visible cost" not in " ".join(model.fit(generated([1, 2, 4]), [1, 2]).notes)
 
 
-def test_the_unknowns_are_what_the_data_was_made_of() -> None:
+def test_the_parameters_are_those_that_generated_the_data() -> None:
     made = model.fit(generated([1, 2, 4]), [1, 2, 4])
-    assert made.unknowns == pytest.approx({"divided": COMPUTE, "volume": VOLUME, "latency": LATENCY}, rel=1e-3)
+    assert made.parameters == pytest.approx({"divided": COMPUTE, "volume": VOLUME, "latency": LATENCY}, rel=1e-3)
 
 
 def test_trials_without_exchange_tell_a_fixed_part_of_the_computation_from_the_volume() -> None:
     rates = {nodes: [1 / (truth(nodes) + 0.05)] for nodes in (1, 2, 4)}
-    silent = {nodes: [1 / (COMPUTE / nodes + 0.05)] for nodes in (1, 2, 4)}
-    made = model.fit(Series("generated", rates, silent=silent), [1, 2, 4])
+    without_allreduce = {nodes: [1 / (COMPUTE / nodes + 0.05)] for nodes in (1, 2, 4)}
+    made = model.fit(Series("generated", rates, without_allreduce=without_allreduce), [1, 2, 4])
     known = {"divided": COMPUTE, "volume": VOLUME, "fixed": 0.05, "latency": LATENCY}
-    assert made.unknowns == pytest.approx(known, rel=1e-2)
+    assert made.parameters == pytest.approx(known, rel=1e-2)
 
 
 def test_the_interval_of_a_prediction_holds_the_truth() -> None:
-    held = 0
+    lock = 0
     for seed in range(60):
         made = model.fit(generated([1, 2, 4, 8], trials=3, noise=0.02, seed=seed), [1, 2, 4]).predict(8)
         assert made.low is not None and made.high is not None
-        held += made.low <= 1 / truth(8) <= made.high
-    assert held >= 54
+        lock += made.low <= 1 / truth(8) <= made.high
+    assert lock >= 54
 
 
 def test_a_fit_without_degrees_of_freedom_has_no_interval_and_says_so() -> None:
     made = model.fit(generated([1, 2, 4]))
-    assert (made.counts, made.freedom) == ((1, 2), 0)
+    assert (made.counts, made.degrees_of_freedom) == ((1, 2), 0)
     assert (made.predict(4).low, made.predict(4).high) == (None, None)
     assert made.notes == [
-        "fitted on 1 and 2 nodes with as many unknowns as trials: no degrees of freedom, so there is no interval"
+        "fitted on 1 and 2 nodes with as many parameters as trials: no degrees of freedom, hence no interval"
     ]
     repeated = model.fit(generated([1, 2, 4], trials=3, noise=0.01))
     assert repeated.predict(4).low is not None
-    assert "holds the noise of the trials, not of the form" in repeated.notes[0]
+    assert "covers the noise of the trials, not the model error" in repeated.notes[0]
 
 
 def test_too_few_counts_are_refused_with_those_there_are() -> None:
-    with pytest.raises(InputError, match="two of the counts that were measured of generated: 1, 2, 4"):
+    with pytest.raises(InputError, match="two of the measured counts of generated: 1, 2, 4"):
         model.fit(generated([1, 2, 4]), [2, 8])
     with pytest.raises(InputError, match="--fit"):
         model.fit(generated([1]))
 
 
 def of_published(table: str, name: str) -> Series:
-    return next(series for series in published.table(table, "compare").as_series() if series.name == name)
+    return next(series for series in published_table(table, "compare").as_series() if series.name == name)
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,18 @@ def test_the_published_8_nodes_are_predicted_from_2_and_4_honestly(table: str, n
 
 
 def test_the_super_linear_published_cell_raises_our_own_warning_and_no_other_does() -> None:
-    warnings = [said for table in published.tables().values() for each in table.as_series() for said in each.warnings()]
+    warnings = [said for table in published_tables().values() for each in table.as_series() for said in each.warnings()]
     (said,) = warnings
     assert said.startswith("fp16, double buffering, 8 nodes: efficiency 108.5 % against 2 nodes is above 105 %")
 
 
 def test_published_tables_say_where_they_come_from_and_how_they_were_measured() -> None:
-    for table in published.tables().values():
+    for table in published_tables().values():
         assert table.source and len(table.setup) > 3
         assert all(list(rates) == [2, 4, 8] for rates in table.series.values())
-    assert len(published.references()) == 3
-    with pytest.raises(InputError, match="there are: chainercv-ssd300-p2, chainercv-ssd300-p3"):
-        published.table("nope", "compare")
+    assert len(published_references()) == 3
+    with pytest.raises(InputError, match="known: chainercv-ssd300-p2, chainercv-ssd300-p3"):
+        published_table("nope", "compare")
 
 
 def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:
@@ -140,14 +140,14 @@ def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:
     goal = Goal(iterations=36_000, deadline=4 * 3600, price=0.5)
     found = forecast.forecast(made, [1, 2, 4, 8], goal)
     hours = {nodes: 36_000 * truth(nodes) / 3600 for nodes in (1, 2, 4, 8)}
-    assert [each.seconds for each in found.outlooks] == pytest.approx([hours[n] * 3600 for n in (1, 2, 4, 8)])
-    assert [each.dollars for each in found.outlooks] == pytest.approx([hours[n] * n * 0.5 for n in (1, 2, 4, 8)])
-    assert found.outlooks[1].per_thousand == pytest.approx(2 * 0.5 * 1000 * truth(2) / 3600)
+    assert [each.seconds for each in found.by_nodes] == pytest.approx([hours[n] * 3600 for n in (1, 2, 4, 8)])
+    assert [each.dollars for each in found.by_nodes] == pytest.approx([hours[n] * n * 0.5 for n in (1, 2, 4, 8)])
+    assert found.by_nodes[1].dollars_per_thousand == pytest.approx(2 * 0.5 * 1000 * truth(2) / 3600)
     assert [nodes for nodes, needed in hours.items() if needed <= 4] == [4, 8]
     assert found.cheapest == 4
-    assert found.answers[0] == f"cheapest in time: 4 nodes, {hours[4]:.2f} h for ${hours[4] * 2:.2f}"
+    assert found.answers[0] == f"cheapest within the deadline: 4 nodes, {hours[4]:.2f} h for ${hours[4] * 2:.2f}"
     hopeless = forecast.forecast(made, [1, 2, 4], Goal(iterations=36_000, deadline=60))
-    assert hopeless.answers[0] == "cheapest in time: none of these counts"
+    assert hopeless.answers[0] == "cheapest within the deadline: none of these counts"
 
 
 def test_the_last_node_that_pays_is_found_one_by_one() -> None:
@@ -157,9 +157,9 @@ def test_the_last_node_that_pays_is_found_one_by_one() -> None:
     found = forecast.forecast(made, [1, 16], Goal())
     assert found.last_paying == last
     assert found.answers == (
-        f"after {last} nodes another one no longer pays: it brings less than 50 % of what a node of the base does",
+        f"beyond {last} nodes more do not pay: each adds less than 50 % of the base rate per node",
     )
-    assert forecast.forecast(made, [1, 16], Goal(worth=0.01)).last_paying == 1 + next(
+    assert forecast.forecast(made, [1, 16], Goal(min_efficiency=0.01)).last_paying == 1 + next(
         at for at, gain in enumerate(gains) if gain < 0.01 / truth(1)
     )
 
@@ -168,11 +168,11 @@ def test_a_count_that_was_measured_is_reckoned_with_as_measured_even_where_the_m
     series = of_published("chainercv-ssd300-p3", "fp16, double buffering")
     found = forecast.forecast(model.fit(series), [2, 4, 8, 16], Goal(iterations=1000, deadline=1000 / 4))
     assert found.cheapest == 8
-    assert found.outlooks[2].seconds == pytest.approx(1000 / 4.0316)
+    assert found.by_nodes[2].seconds == pytest.approx(1000 / 4.0316)
     nowhere = forecast.forecast(model.fit(series), [16], Goal(iterations=1000, deadline=1e9))
     assert nowhere.answers == (
-        "cheapest in time: none of these counts, for the model is valid at none of them",
-        "where another node no longer pays is not known: the model is valid at none of these counts",
+        "cheapest within the deadline: none of these counts (the model is not valid for any of them)",
+        "unknown where more nodes stop paying: the model is not valid for any of these counts",
     )
 
 

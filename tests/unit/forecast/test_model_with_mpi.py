@@ -8,7 +8,7 @@ import tomli_w
 import spotmpi
 from spotmpi.backends.targets import Target
 from spotmpi.forecast import model
-from spotmpi.study.design import Factors
+from spotmpi.study.study import StudyOptions
 from spotmpi.study.trial import SUCCEEDED
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
@@ -52,19 +52,19 @@ def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth
         "repeats": 2,
     }
     Path("study.toml").write_text(tomli_w.dumps(values))
-    it = spotmpi.bench("study.toml", Factors(), on=Target(runs_folder=tmp_path / "runs"))
-    assert {trial.state for trial in it.trials} == {SUCCEEDED}
+    sweep = spotmpi.bench("study.toml", StudyOptions(), on=Target(runs_folder=tmp_path / "runs"))
+    assert {trial.state for trial in sweep.trials} == {SUCCEEDED}
 
-    found = spotmpi.predict(it.id, [3, 4], [1, 2], on=Target(runs_folder=tmp_path / "runs"))
+    found = spotmpi.predict(sweep.id, [3, 4], [1, 2], on=Target(runs_folder=tmp_path / "runs"))
     assert [each.model.series.name for each in found] == ["20 MB/s", "60 MB/s"]
     for each in found:
         errors = []
-        for made in (outlook.prediction for outlook in each.outlooks):
+        for made in (node_forecast.prediction for node_forecast in each.by_nodes):
             assert made.measured is not None
             errors.append(abs(made.rate / made.measured - 1))
             assert made.error == pytest.approx(made.rate / made.measured - 1)
             assert errors[-1] < 0.25  # a busy machine holds up real ranks
             assert (made.verdict == model.NOT_VALID) == (max(errors) > model.ERROR_LIMIT)
-    volumes = [each.model.unknowns["volume"] for each in found]
+    volumes = [each.model.parameters["volume"] for each in found]
     # What an allreduce costs beside its bandwidth is the same at both rates.
     assert volumes[0] - volumes[1] == pytest.approx(1e6 / 20e6 - 1e6 / 60e6, rel=0.4)

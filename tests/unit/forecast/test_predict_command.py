@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.cli.main import main
-from spotmpi.study.design import Factors
+from spotmpi.study.study import StudyOptions
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
 
 
@@ -18,7 +18,7 @@ def spotmpi(monkeypatch: pytest.MonkeyPatch, *given: str) -> int:
 
 def sweep_of(runs: Path, *rates: float) -> None:
     made = {("base", 2**at): [Recorded(rate), Recorded(rate * 1.01)] for at, rate in enumerate(rates)}
-    factors = Factors([2**at for at in range(len(rates))], repeats=2)
+    factors = StudyOptions([2**at for at in range(len(rates))], repeats=2)
     record_sweep(runs, SPEC, factors, made)
 
 
@@ -35,8 +35,8 @@ def test_a_sweep_is_predicted_with_error_time_and_money(
     assert lines[1].split()[:3] == ["NODES", "IT/S", "95"]
     assert [line.split()[0] for line in lines[2:6]] == ["1", "2", "4", "8"]
     assert lines[4].endswith("checked") and lines[5].endswith("beyond what was measured")
-    assert lines[6] == "cheapest in time: 4 nodes, 0.03 h for $0.13"
-    assert lines[-1].startswith("fitted on 1 and 2 nodes with as many unknowns: the interval holds the noise")
+    assert lines[6] == "cheapest within the deadline: 4 nodes, 0.03 h for $0.13"
+    assert lines[-1].startswith("fitted on 1 and 2 nodes with as many parameters: the interval covers the noise")
 
 
 def test_json_holds_the_same_for_scripts(
@@ -70,12 +70,12 @@ def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(
         (["--fit", "1,16"], "--fit = '1,16'"),
         (["--deadline", "soon"], "--deadline = 'soon'"),
         (["--deadline", "1h"], "--iterations or --epochs"),
-        (["--epochs", "3"], "does not tell its samples"),
+        (["--epochs", "3"], "does not report its samples"),
         (["--price", "-1", "--iterations", "1"], "--price = -1.0"),
-        (["--price", "nan"], "--price = nan: give a number above 0"),
-        (["--price", "inf"], "--price = inf: give a number above 0"),
-        (["--worth", "nan"], "--worth = nan: give a number above 0"),
-        (["--nodes", "1..1000000000"], "--nodes = '1..1000000000': give counts up to 10000"),
+        (["--price", "nan"], "--price = nan: must be above 0"),
+        (["--price", "inf"], "--price = inf: must be above 0"),
+        (["--min-efficiency", "nan"], "--min-efficiency = nan: must be above 0"),
+        (["--nodes", "1..1000000000"], "--nodes = '1..1000000000': counts must be at most 10000"),
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line(

@@ -9,7 +9,7 @@ Trials = list[list[float]]
 
 
 def trials(
-    chance: numpy.random.Generator,
+    generator: numpy.random.Generator,
     count: int,
     seconds: float = 0.1,
     between: float = 0.02,
@@ -18,9 +18,9 @@ def trials(
     iterations: int = 100,
 ) -> Trials:
     """Trials whose means differ by *between*, of iterations that wobble by *within* and remember the one before."""
-    means = seconds * (1 + between * chance.standard_normal(count))
-    steps = chance.standard_normal((count, iterations)) * (1 - memory**2) ** 0.5
-    steps[:, 0] = chance.standard_normal(count)
+    means = seconds * (1 + between * generator.standard_normal(count))
+    steps = generator.standard_normal((count, iterations)) * (1 - memory**2) ** 0.5
+    steps[:, 0] = generator.standard_normal(count)
     for at in range(1, iterations):
         steps[:, at] += memory * steps[:, at - 1]
     return [list(row) for row in means[:, None] * (1 + within * steps)]
@@ -33,59 +33,59 @@ LONG = pytest.mark.nightly("ten times as many simulated studies as by day")
     ("count", "studies"), [(5, 200), (8, 200), *(pytest.param(count, 2000, marks=LONG) for count in (5, 8, 12))]
 )
 def test_the_interval_holds_the_true_rate_at_least_93_times_in_100(count: int, studies: int) -> None:
-    chance = numpy.random.default_rng(11)
-    found = [intervals.of_rate(trials(chance, count)) for _ in range(studies)]
-    assert sum(bounds is not None and bounds.holds(10.0) for bounds in found) >= 0.93 * len(found)
+    generator = numpy.random.default_rng(11)
+    found = [intervals.rate_bounds(trials(generator, count)) for _ in range(studies)]
+    assert sum(bounds is not None and bounds.contains(10.0) for bounds in found) >= 0.93 * len(found)
 
 
 def test_an_interval_that_ignored_differences_between_trials_would_not_hold() -> None:
     """The check above can fail: one long trial cut into 8 is sure of a rate that is only that trial's."""
-    chance = numpy.random.default_rng(11)
-    held = 0
+    generator = numpy.random.default_rng(11)
+    lock = 0
     for _ in range(100):
-        (one,) = trials(chance, 1, iterations=800)
-        bounds = intervals.of_rate([one[at : at + 100] for at in range(0, 800, 100)])
-        held += bounds is not None and bounds.holds(10.0)
-    assert held < 80
+        (one,) = trials(generator, 1, iterations=800)
+        bounds = intervals.rate_bounds([one[at : at + 100] for at in range(0, 800, 100)])
+        lock += bounds is not None and bounds.contains(10.0)
+    assert lock < 80
 
 
 def test_the_interval_narrows_with_more_trials() -> None:
-    chance = numpy.random.default_rng(5)
-    few, many = intervals.of_rate(trials(chance, 6)), intervals.of_rate(trials(chance, 40))
+    generator = numpy.random.default_rng(5)
+    few, many = intervals.rate_bounds(trials(generator, 6)), intervals.rate_bounds(trials(generator, 40))
     assert few is not None and many is not None
     assert many.high - many.low < 0.7 * (few.high - few.low)
 
 
 def test_the_same_trials_always_have_the_same_interval() -> None:
     made = trials(numpy.random.default_rng(5), 6)
-    assert intervals.of_rate(made) == intervals.of_rate(made)
+    assert intervals.rate_bounds(made) == intervals.rate_bounds(made)
 
 
 def test_fewer_than_five_trials_have_their_range_and_one_has_nothing() -> None:
     made = [[0.1] * 50, [0.125] * 50, [0.2] * 50, [0.25] * 50]
-    bounds = intervals.of_rate(made)
+    bounds = intervals.rate_bounds(made)
     assert bounds is not None and bounds.kind == intervals.RANGE
     assert [bounds.low, bounds.high] == pytest.approx([4.0, 10.0])
-    assert intervals.of_rate(made[:1]) is None
-    assert intervals.of_ratio(made, made[:1]) is None
+    assert intervals.rate_bounds(made[:1]) is None
+    assert intervals.ratio_bounds(made, made[:1]) is None
 
 
 @pytest.mark.parametrize(("count", "kind"), [(4, intervals.RANGE), (8, intervals.INTERVAL)])
 def test_the_exposed_share_is_within_10_percent_of_a_delay_that_is_known(count: int, kind: str) -> None:
-    chance = numpy.random.default_rng(7)
-    silent, other = (trials(chance, count, 0.08, between=0.005, within=0.05) for _ in range(2))
+    generator = numpy.random.default_rng(7)
+    without_allreduce, other = (trials(generator, count, 0.08, between=0.005, within=0.05) for _ in range(2))
     delayed = [[second + 0.02 for second in trial] for trial in other]
-    share, bounds = intervals.exposed(delayed, silent)
+    share, bounds = intervals.exposed(delayed, without_allreduce)
     assert share == pytest.approx(0.02 / 0.1, rel=0.1)
-    assert bounds is not None and bounds.holds(0.2) and bounds.kind == kind
+    assert bounds is not None and bounds.contains(0.2) and bounds.kind == kind
     assert bounds.high - bounds.low < 0.1
 
 
 def test_without_any_delay_nothing_is_exposed() -> None:
-    chance = numpy.random.default_rng(7)
-    share, bounds = intervals.exposed(*(trials(chance, 8, between=0.005, within=0.03) for _ in range(2)))
+    generator = numpy.random.default_rng(7)
+    share, bounds = intervals.exposed(*(trials(generator, 8, between=0.005, within=0.03) for _ in range(2)))
     assert abs(share) < 0.02
-    assert bounds is not None and bounds.holds(0.0)
+    assert bounds is not None and bounds.contains(0.0)
 
 
 def test_the_edges_of_a_trial_tell_whether_it_slowed_down() -> None:

@@ -26,6 +26,6 @@ def test_the_mean_of_each_rank_and_the_share_of_waiting_leave_the_first_line_out
         window(7, [0.1]),
     ]
     found = rates.read(lines)
-    assert found.ranks == pytest.approx((0.1, 0.2))
-    assert found.waited == pytest.approx(0.15)
+    assert found.rank_seconds == pytest.approx((0.1, 0.2))
+    assert found.input_wait == pytest.approx(0.15)
     assert "waited" not in found.series and "ranks" not in found.series

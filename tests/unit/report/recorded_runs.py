@@ -12,9 +12,8 @@ from spotmpi.report.gather import gather
 from spotmpi.report.report import Report
 from spotmpi.report.rows import Row
 from spotmpi.spec.job import JobSpec
-from spotmpi.study import sweep
-from spotmpi.study.design import Factors, crossed
-from spotmpi.study.sweep import Sweep
+from spotmpi.study.study import StudyOptions, full_factorial
+from spotmpi.study.sweep import Sweep, sweep_folder
 from spotmpi.study.trial import SUCCEEDED, Trial
 
 START = 1_789_000_000.0
@@ -124,20 +123,22 @@ def _write(path: Path, lines: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def record_sweep(runs: Path, spec: JobSpec, factors: Factors, made: dict[tuple[str, int], list[Recorded]]) -> Sweep:
+def record_sweep(
+    runs: Path, spec: JobSpec, factors: StudyOptions, made: dict[tuple[str, int], list[Recorded]]
+) -> Sweep:
     """A finished sweep: for each variant and node count what its repeats came to; fewer than asked for are missing."""
-    design = crossed(spec, factors)
-    it = Sweep(sweep.folder_of("sweep-1", runs), design, work_of(spec), START)
-    it.create()
-    for trial in design.trials():
+    study = full_factorial(spec, factors)
+    sweep = Sweep(sweep_folder("sweep-1", runs), study, work_of(spec), START)
+    sweep.create()
+    for trial in study.trials():
         repeats = made[trial.variant, trial.nodes]
         if trial.repeat > len(repeats):
             continue
         run = f"run-{trial.variant}-{trial.nodes}-{trial.repeat}"
-        record(runs, run, design.spec_of(trial), repeats[trial.repeat - 1])
+        record(runs, run, study.spec_of(trial), repeats[trial.repeat - 1])
         changed = {"state": SUCCEEDED, "runs": (run,)}
-        it.update(Trial(**{**vars(trial), **changed}))
-    return it
+        sweep.update(Trial(**{**vars(trial), **changed}))
+    return sweep
 
 
 def over_nodes(runs: Path, *made: tuple[int, Recorded], force: bool = False, spec: JobSpec = SPEC) -> Report:
@@ -150,7 +151,7 @@ def over_nodes(runs: Path, *made: tuple[int, Recorded], force: bool = False, spe
 
 
 def sweep_report(runs: Path) -> Report:
-    factors = Factors([1, 2, 4], ["double:args+=--double-buffering"], repeats=2)
+    factors = StudyOptions([1, 2, 4], ["double:args+=--double-buffering"], repeats=2)
     rates = {("base", 1): 10.0, ("base", 2): 18.0, ("base", 4): 30.0}
     rates |= {("double", 1): 10.2, ("double", 2): 20.0, ("double", 4): 43.5}
     made = {key: [Recorded(rate), Recorded(rate * 1.03, accuracy=0.975)] for key, rate in rates.items()}

@@ -6,10 +6,9 @@ from typing import Any
 
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report
-from spotmpi.study import sweep
-from spotmpi.study.study_file import design_of
-from spotmpi.study.sweep import Sweep
-from spotmpi.study.trial import SILENT, SUCCEEDED, Trial
+from spotmpi.study.study_file import from_values
+from spotmpi.study.sweep import Sweep, sweep_folder
+from spotmpi.study.trial import SUCCEEDED, WITHOUT_ALLREDUCE, Trial
 from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record, work_of
 
 Made = dict[tuple[str, int], Recorded]
@@ -22,14 +21,14 @@ def reported(
 
     Trials without exchange are a quarter faster, and *changed* holds by (role, repeat) what else a trial came to.
     """
-    design = design_of({"spec": SPEC.canonical(), "factors": factors, **more})
-    it = Sweep(sweep.folder_of("study-1", runs), design, work_of(SPEC), START)
-    it.create()
-    for trial in design.trials():
+    study = from_values({"spec": SPEC.canonical(), "factors": factors, **more})
+    sweep = Sweep(sweep_folder("study-1", runs), study, work_of(SPEC), START)
+    sweep.create()
+    for trial in study.trials():
         rate = rates[trial.variant, trial.nodes] * (1 + 0.01 * (trial.repeat % 3 - 1))
         made = (changed or {}).get((trial.role, trial.repeat), Recorded())
         run = f"run-{trial.number}"
-        made = replace(made, rate=rate * (1.25 if trial.role == SILENT else made.rate / 10.0))
-        record(runs, run, design.spec_of(trial), made)
-        it.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
+        made = replace(made, rate=rate * (1.25 if trial.role == WITHOUT_ALLREDUCE else made.rate / 10.0))
+        record(runs, run, study.spec_of(trial), made)
+        sweep.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
     return gather([], runs, NOW)

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.cli.main import main
-from spotmpi.study import sweep
-from spotmpi.study.design import Factors, crossed
-from spotmpi.study.sweep import Sweep
+from spotmpi.study.study import StudyOptions, full_factorial
+from spotmpi.study.sweep import Sweep, sweep_folder
 from spotmpi.study.trial import SUCCEEDED, Trial
 from tests.unit.report.recorded_runs import SPEC, START, Recorded, record, work_of
 
@@ -17,14 +16,14 @@ NEW_CODE = {"code": {"files": {"programs": "e" * 64}, "commit": "f" * 40, "diff"
 def measured(runs: Path, name: str, rates: dict[int, list[float]], made: Recorded = Recorded()) -> None:  # noqa: B008
     """A sweep whose trials at each node count have these rates."""
     repeats = max(map(len, rates.values()))
-    design = crossed(SPEC, Factors(list(rates), repeats=repeats))
-    it = Sweep(sweep.folder_of(name, runs), design, work_of(SPEC), START)
-    it.create()
-    for trial in design.trials():
+    study = full_factorial(SPEC, StudyOptions(list(rates), repeats=repeats))
+    sweep = Sweep(sweep_folder(name, runs), study, work_of(SPEC), START)
+    sweep.create()
+    for trial in study.trials():
         run = f"{name}-{trial.number}"
         values = {**vars(made), "rate": rates[trial.nodes][trial.repeat - 1]}
-        record(runs, run, design.spec_of(trial), Recorded(**values))
-        it.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
+        record(runs, run, study.spec_of(trial), Recorded(**values))
+        sweep.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
 
 
 def around(rate: float, trials: int = 6) -> list[float]:
@@ -97,6 +96,6 @@ def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, 
     assert "no variant and node count in common" in spotmpi("--compare", "old", "new")[2]
     assert spotmpi("old", "--fail-below", "0.9")[0] == 2
     for share in ("nan", "0", "1.5"):
-        assert "above 0 and up to 1" in spotmpi("--compare", "old", "new", "--fail-below", share)[2]
+        assert "above 0 and at most 1" in spotmpi("--compare", "old", "new", "--fail-below", share)[2]
     assert spotmpi("old", "--compare", "old", "new")[0] == 2
     assert spotmpi("--compare", "old", "nothing")[0] == 2

@@ -11,11 +11,11 @@ from spotmpi.core.errors import InputError, UnknownRun
 from spotmpi.report import chart as chart_data
 from spotmpi.report import charts
 from spotmpi.report import gather as gathering
-from spotmpi.report.cells import table
+from spotmpi.report.files import markdown
 from spotmpi.report.gather import gather
-from spotmpi.report.markdown import markdown
+from spotmpi.report.table import table
 from spotmpi.spec.job import JobSpec, Metrics
-from spotmpi.study.design import Factors
+from spotmpi.study.study import StudyOptions
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, only, over_nodes, record, record_sweep, sweep_report
 
 Golden = Callable[[str, str], None]
@@ -166,7 +166,7 @@ def test_interruptions_are_counted_and_their_iterations_only_once(runs: Path) ->
 def test_runs_of_different_work_are_refused_with_what_differs(runs: Path) -> None:
     data = [{"data_fingerprint": "one"}, {"data_fingerprint": "two"}]
     with pytest.raises(
-        InputError, match=r"runs: run-1 is different work than run-0 \(data_fingerprint: one, two\): .*--force"
+        InputError, match=r"runs: run-1 measured different work than run-0 \(data_fingerprint: one, two\): .*--force"
     ):
         over_nodes(runs, *((1, Recorded(context=context)) for context in data))
 
@@ -176,7 +176,7 @@ def test_many_runs_that_differ_alike_are_told_in_one_line(runs: Path) -> None:
     with pytest.raises(InputError) as refused:
         over_nodes(runs, (1, Recorded()), (2, other), (4, other))
     assert len(refused.value.problems) == 1
-    assert "run-1, run-2 are different work than run-0" in str(refused.value)
+    assert "run-1, run-2 measured different work than run-0" in str(refused.value)
 
 
 def test_another_machine_is_refused_too(runs: Path) -> None:
@@ -191,11 +191,11 @@ def test_forced_runs_of_different_work_stand_in_lines_of_their_own_and_are_marke
     assert [row.line.variant for row in found.rows] == ["digits A", "digits B"]
     assert [row.efficiency for row in found.rows] == [None, None]
     assert found.rows[1].flags == ("different work",)
-    assert found.warnings[0] == "run-1 is different work than run-0 (args: --global-batch 64, --fast)"
+    assert found.warnings[0] == "run-1 measured different work than run-0 (args: --global-batch 64, --fast)"
 
 
 def test_variants_of_a_sweep_may_differ_in_what_they_declare_and_in_nothing_else(runs: Path) -> None:
-    factors = Factors([1], ["fast:args+=--fast"], repeats=1)
+    factors = StudyOptions([1], ["fast:args+=--fast"], repeats=1)
     unlike = Recorded(context={"data_fingerprint": "two"})
     record_sweep(
         runs,
@@ -209,27 +209,29 @@ def test_variants_of_a_sweep_may_differ_in_what_they_declare_and_in_nothing_else
 
 
 def test_an_unfinished_sweep_is_reported_with_what_is_missing(runs: Path) -> None:
-    record_sweep(runs, SPEC, Factors([1, 2], repeats=2), {("base", 1): [Recorded()] * 2, ("base", 2): [Recorded()]})
+    record_sweep(
+        runs, SPEC, StudyOptions([1, 2], repeats=2), {("base", 1): [Recorded()] * 2, ("base", 2): [Recorded()]}
+    )
     found = gather([], runs, NOW)
     assert [len(row.runs) for row in found.rows] == [2, 1]
     assert len(found.warnings) == 1
-    assert re.fullmatch(r"Trial \d \(2 nodes, repeat 2 of 2\) has not been run yet\.", found.warnings[0])
+    assert re.fullmatch(r"Trial \d \(2 nodes, repeat 2 of 2\) has not run yet\.", found.warnings[0])
 
 
 def test_what_is_read_on_all_cores_is_the_same(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = sweep_report(runs).to_json()
-    monkeypatch.setattr(gathering, "_MUCH", 0)
+    monkeypatch.setattr(gathering, "_PARALLEL_FROM", 0)
     assert gather(["sweep-1"], runs, NOW).to_json() == alone
 
 
 def test_a_sweep_without_a_finished_trial_says_so(runs: Path) -> None:
-    record_sweep(runs, SPEC, Factors([1], repeats=1), {("base", 1): []})
-    with pytest.raises(InputError, match="no trial of it is on record as succeeded"):
+    record_sweep(runs, SPEC, StudyOptions([1], repeats=1), {("base", 1): []})
+    with pytest.raises(InputError, match="no trial has succeeded yet"):
         gather(["sweep-1"], runs, NOW)
 
 
 def test_a_run_that_was_cleaned_away_is_missing_from_its_sweep_and_the_report_says_so(runs: Path) -> None:
-    record_sweep(runs, SPEC, Factors([1], repeats=2), {("base", 1): [Recorded()] * 2})
+    record_sweep(runs, SPEC, StudyOptions([1], repeats=2), {("base", 1): [Recorded()] * 2})
     shutil.rmtree(runs / "run-base-1-2")
     found = gather(["sweep-1"], runs, NOW)
     assert len(only(found).runs) == 1
@@ -237,7 +239,7 @@ def test_a_run_that_was_cleaned_away_is_missing_from_its_sweep_and_the_report_sa
 
 
 def test_nothing_recorded_and_unknown_ids_are_told(runs: Path) -> None:
-    with pytest.raises(UnknownRun, match="nothing is recorded"):
+    with pytest.raises(UnknownRun, match="nothing recorded"):
         gather([], runs, NOW)
     with pytest.raises(UnknownRun, match="no such run"):
         gather(["nope"], runs, NOW)

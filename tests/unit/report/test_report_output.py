@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from spotmpi.cli.report import print_report
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.report import axes, charts, files, svg, svg_strips, terminal
 from spotmpi.report import chart as chart_data
-from spotmpi.report.cells import table
+from spotmpi.report import charts, files, svg
 from spotmpi.report.chart import Strip, Strips
 from spotmpi.report.figures import number, share
-from spotmpi.report.markdown import markdown
+from spotmpi.report.files import markdown
 from spotmpi.report.page import page
+from spotmpi.report.table import table
 from tests.unit.report.recorded_runs import SPEC, Recorded, over_nodes, sweep_report
 
 
@@ -93,7 +94,7 @@ STRIPS = Strips(
 def test_parts_of_a_strip_lie_end_to_end_under_a_name_that_is_folded() -> None:
     from xml.etree import ElementTree
 
-    root = ElementTree.fromstring(svg_strips.svg(STRIPS))
+    root = ElementTree.fromstring(svg.strips_svg(STRIPS))
     _, _, width, height = (float(part) for part in root.attrib["viewBox"].split())
     first, second = (element.attrib for element in root.iter("rect"))
     assert float(first["x"]) + float(first["width"]) == pytest.approx(float(second["x"]), abs=0.2)
@@ -102,7 +103,7 @@ def test_parts_of_a_strip_lie_end_to_end_under_a_name_that_is_folded() -> None:
     assert [element.text for element in named] == STRIPS.names[0]
     assert len(named) == 2
     assert all(float(element.attrib["y"]) < float(first["y"]) < height for element in named)
-    assert [name for _, name in svg_strips.legend(STRIPS)] == ["compute", "communication"]
+    assert [name for _, name in svg.strips_legend(STRIPS)] == ["compute", "communication"]
     assert float(second["x"]) + float(second["width"]) < width
 
 
@@ -110,7 +111,7 @@ def test_an_interval_lies_around_its_value_and_what_is_within_noise_is_faint() -
     from xml.etree import ElementTree
 
     sure, unsure = Strip("a", value=1.1, bounds=(1.05, 1.2)), Strip("b", value=0.9, bounds=(0.7, 1.3), faint=True)
-    root = ElementTree.fromstring(svg_strips.svg(Strips("Effects", "", "ratio", (sure, unsure), mark=1.0)))
+    root = ElementTree.fromstring(svg.strips_svg(Strips("Effects", "", "ratio", (sure, unsure), mark=1.0)))
     for path, mark in zip(root.iter("path"), root.iter("circle"), strict=True):
         low, high = re.findall(r"M([\d.]+) [\d.]+v10", path.attrib["d"])
         assert float(low) < float(mark.attrib["cx"]) < float(high)
@@ -158,12 +159,12 @@ def test_markers_tell_lines_apart_without_colour(runs: Path) -> None:
     ],
 )
 def test_ticks_are_round_numbers_around_the_values(low: float, high: float, ticks: tuple[float, ...]) -> None:
-    assert axes.round_ticks(low, high) == ticks
+    assert chart_data.round_ticks(low, high) == ticks
 
 
 @pytest.mark.parametrize("values", [(1e-9, 1.0), (0.3, 7.0), (5.0, 120.0), (2e-5, 2e-5 * 21)])
 def test_a_logarithmic_axis_takes_in_all_values_and_names_some(values: tuple[float, float]) -> None:
-    axis = axes._log_axis(*values)
+    axis = chart_data._log_axis(*values)
     assert 0 <= axis.at(values[0]) < axis.at(values[1]) <= 1
     assert 2 <= len(axis.ticks) <= 11
 
@@ -229,7 +230,7 @@ def test_a_folder_that_cannot_be_written_is_told_with_the_remedy(runs: Path, tmp
 
 def test_the_terminal_table_is_not_folded_in_a_file(runs: Path, tmp_path: Path) -> None:
     with (tmp_path / "table.txt").open("w+") as file:
-        terminal.show(sweep_report(runs), file)
+        print_report(sweep_report(runs), file)
         file.seek(0)
         text = file.read()
     head = next(line for line in text.splitlines() if "Variant" in line)
@@ -240,7 +241,7 @@ def test_the_terminal_table_is_not_folded_in_a_file(runs: Path, tmp_path: Path) 
 
 def test_the_table_of_a_bench_fits_a_terminal_of_80_columns(runs: Path) -> None:
     file = io.StringIO()
-    terminal.show(over_nodes(runs, *((n, Recorded(150.0 * n)) for n in (1, 1, 2, 2, 4, 4))), file, 80)
+    print_report(over_nodes(runs, *((n, Recorded(150.0 * n)) for n in (1, 1, 2, 2, 4, 4))), file, 80)
     lines = file.getvalue().splitlines()
     head = next(at for at, line in enumerate(lines) if "It/s" in line)
     rows = lines[head + 2 : head + 5]

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.report import files, terminal
+from spotmpi.cli.report import print_report
+from spotmpi.report import files
 from spotmpi.report.chart import Chart, Curve, Drawing, Strips
+from spotmpi.report.files import markdown
 from spotmpi.report.gather import gather
-from spotmpi.report.markdown import markdown
 from spotmpi.report.page import page
-from spotmpi.report.picture import pictured
-from spotmpi.report.report import Report
-from spotmpi.report.section import Section
-from spotmpi.study import sweep
-from spotmpi.study.study_file import design_of
+from spotmpi.report.picture import picture_charts
+from spotmpi.report.report import Report, Section
+from spotmpi.study.study_file import from_values
+from spotmpi.study.sweep import find_sweep
 from spotmpi.study.trial import DRIFT, PENDING
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded
 from tests.unit.report.recorded_study import reported
 
-PRICE = {"node_hour": 3.6, "told": "spot, 21 November 2026"}
+PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}
 
 
 def section(report: Report, title: str) -> Section:
@@ -41,7 +41,7 @@ def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) ->
     costs = section(report, "What it costs")
     dollars = [float(cells[3]) for cells in costs.cells]
     assert dollars == pytest.approx([1 * 3.6 * 1000 / 10 / 3600, 2 * 3.6 * 1000 / 16 / 3600], rel=0.01)
-    assert "$3.6 an hour (spot, 21 November 2026)" in costs.said[0]
+    assert "$3.6 an hour (spot, 21 November 2026)" in costs.text[0]
     assert [y for _, y in curves(costs)[0].points] == pytest.approx(dollars, rel=0.01)
 
 
@@ -52,7 +52,7 @@ def test_without_a_price_nothing_is_said_of_money(runs: Path) -> None:
 
 def test_the_split_of_an_iteration_shows_what_the_silent_partners_saved(runs: Path) -> None:
     factors, rates = {"nodes": [2, 4]}, {("base", 2): 10.0, ("base", 4): 16.0}
-    report = reported(runs, factors, rates, silent=True, repeats=5)
+    report = reported(runs, factors, rates, without_allreduce=True, repeats=5)
     split = section(report, "Where the time goes")
     assert [cells[1] for cells in split.cells] == ["2", "4"]
     assert {cells[3] for cells in split.cells} == {"20.0 %"}  # 1 - 1 / 1.25
@@ -67,8 +67,8 @@ def test_the_split_of_an_iteration_shows_what_the_silent_partners_saved(runs: Pa
 def test_a_switch_that_brings_something_is_told_from_one_that_does_not(runs: Path) -> None:
     factors = {"nodes": [2], "double_buffering": [False, True], "loader_processes": [0, 2]}
     spec = SPEC.canonical() | {"resources": {"gpu": 1}}
-    design = design_of({"spec": spec, "factors": factors})
-    names = [variant.name for variant in design.variants]
+    study = from_values({"spec": spec, "factors": factors})
+    names = [variant.name for variant in study.variants]
     rates = {(name, 2): 10.0 if name.startswith("no double") else 14.0 for name in names}
     report = reported(runs, factors, rates, repeats=5, spec=spec)
     found = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Which switch brought what").cells}
@@ -94,13 +94,13 @@ def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> Non
 def test_the_picture_of_a_study_shows_split_and_switches_in_the_place_of_the_loss(runs: Path) -> None:
     factors = {"nodes": [1, 2], "loader_processes": [0, 2]}
     cells = {(f"loader processes {level}", nodes): 10.0 * nodes for level in (0, 2) for nodes in (1, 2)}
-    report = reported(runs, factors, cells, silent=True, repeats=5)
+    report = reported(runs, factors, cells, without_allreduce=True, repeats=5)
     titles = ["Iterations per second", "Scaling efficiency", "Where the time goes", "Which switch brought what"]
     assert [title for title, _ in _drawn(report)] == titles
 
 
 def _drawn(report: Report) -> list[tuple[str, Drawing]]:
-    return [(chart.title, chart) for chart in pictured(report)]
+    return [(chart.title, chart) for chart in picture_charts(report)]
 
 
 def test_the_model_stands_beside_the_measurement_with_its_error(runs: Path) -> None:
@@ -116,18 +116,18 @@ def test_a_published_table_stands_beside_ours_with_all_that_differs(runs: Path) 
     report = reported(runs, {"nodes": [2, 4]}, rates, compare="chainercv-ssd300-p2")
     beside = section(report, "Beside published results")
     assert ("ours", "15.0") in {(cells[4], cells[2][:4]) for cells in beside.cells}
-    assert any("efficiency 108.5 %" in fact for fact in beside.listed)
-    assert any("Not the same work" in fact and "global batch 64" in fact for fact in beside.listed)
-    assert any("single run" in fact for fact in beside.listed)
+    assert any("efficiency 108.5 %" in fact for fact in beside.bullets)
+    assert any("Not the same work" in fact and "global batch 64" in fact for fact in beside.bullets)
+    assert any("single run" in fact for fact in beside.bullets)
     assert [len(curves(beside, at)) for at in range(2)] == [4, 4]
-    assert "Horovod" in beside.said[1]
+    assert "Horovod" in beside.text[1]
 
 
 def test_the_timeline_holds_every_attempt_and_tells_what_cut_one_off(runs: Path) -> None:
     made = {("measured", 2): Recorded(interrupted_at=(30,))}
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, made)
     timeline = section(report, "Attempts and reclaims")
-    assert timeline.said[0] == "8 attempts of 6 trials."
+    assert timeline.text[0] == "8 attempts of 6 trials."
     assert {(cells[3], cells[4]) for cells in timeline.cells} == {("interrupted", "reclaimed")}
     assert {curve.label for curve in curves(timeline)} == {"done", "interrupted"}
 
@@ -145,8 +145,8 @@ def test_drift_between_start_and_end_is_warned_of(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (Recorded(context={"versions": {}}), "No versions were told by run-1 and 4 more"),
-        (Recorded(loss=None), "No loss was told by run-1 and 4 more"),
+        (Recorded(context={"versions": {}}), "No versions were told by run-1 (and 4 more)"),
+        (Recorded(loss=None), "No loss was told by run-1 (and 4 more)"),
         (
             Recorded(work={"code": {"files": {"programs": "b" * 64}, "commit": "c" * 40, "diff": "d"}}),
             "is in no commit",
@@ -161,15 +161,15 @@ def test_what_a_reader_would_ask_is_answered_before(runs: Path, made: Recorded, 
     assert any(told in warning for warning in report.warnings), report.warnings
 
 
-def test_a_study_that_was_cut_off_says_by_what(runs: Path) -> None:
+def test_a_study_stopped_by_a_limit_names_the_limit(runs: Path) -> None:
     reported(runs, {"nodes": [1]}, {("base", 1): 10.0})
-    it = sweep.find("study-1", runs)
-    it.cut = "limits.money = 5 is reached: $4.80 spent, the next trial costs $0.30"
-    it.trials[-1] = replace(it.trials[-1], state=PENDING, runs=())
-    it.save()
+    sweep = find_sweep("study-1", runs)
+    sweep.limit_reached = "limits.money = 5 reached: $4.80 spent, the next trial costs $0.30"
+    sweep.trials[-1] = replace(sweep.trials[-1], state=PENDING, runs=())
+    sweep.save()
     warnings = gather([], runs, NOW).warnings
-    assert warnings[0].startswith("The study was cut off: limits.money = 5 is reached")
-    assert "Trial 3 (1 node, repeat 3 of 3) has not been run yet." in warnings
+    assert warnings[0].startswith("The study stopped: limits.money = 5 reached")
+    assert "Trial 3 (1 node, repeat 3 of 3) has not run yet." in warnings
 
 
 def test_few_repeats_are_warned_of_and_five_are_enough(runs: Path) -> None:
@@ -179,13 +179,15 @@ def test_few_repeats_are_warned_of_and_five_are_enough(runs: Path) -> None:
 
 
 def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Path) -> None:
-    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE, silent=True)
+    report = reported(
+        runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE, without_allreduce=True
+    )
     written = files.write(report, tmp_path / "out")
     for title in ("What it costs", "Where the time goes", "Attempts and reclaims"):
         assert f"<h2>{title}</h2>" in page(report)
         assert f"## {title}" in markdown(report)
     shown = io.StringIO()
-    terminal.show(report, shown, width=120)
+    print_report(report, shown, width=120)
     assert "What it costs" in shown.getvalue() and "$ per 1,000 iterations" in shown.getvalue()
     for title in ("What it costs", "Where the time goes", "Attempts and reclaims"):
         assert title in [each["title"] for each in json.loads(written.data.read_text())["sections"]]

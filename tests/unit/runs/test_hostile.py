@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.cli.report import print_report
 from spotmpi.runs import reader
 from spotmpi.runs import pod_output
 from spotmpi.runs.folder import folder_events
@@ -25,10 +26,9 @@ from spotmpi.agent.attempt_history import AttemptHistory
 from spotmpi.agent.lines import LineSplitter, PieceSplitter
 from spotmpi.agent.pod_record import PodRecord
 from spotmpi.agent.progress import Progress
-from spotmpi.report import terminal
 from spotmpi.report.files import write
 from spotmpi.report.gather import gather
-from spotmpi.report.markdown import markdown
+from spotmpi.report.files import markdown
 from spotmpi.report.page import page
 from tests.unit.runs.hostile import LINES, TEXTS
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
@@ -138,7 +138,7 @@ def test_no_line_of_a_program_ends_a_report_or_becomes_markup_in_it(tmp_path: Pa
     taken(tmp_path, line)
     report = gather([RUN], tmp_path, NOW)
     shown = io.StringIO()
-    terminal.show(report, shown)
+    print_report(report, shown)
     harmless(shown.getvalue(), 30_000)
     shown_as = {"page": page(report), "markdown": markdown(report)}
     assert not _ACTS.search("".join(shown_as.values()))

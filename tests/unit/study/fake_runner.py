@@ -7,8 +7,7 @@ from collections.abc import Callable
 from spotmpi.core.errors import UnknownRun, input_error
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
-from spotmpi.study import sweep
-from spotmpi.study.sweep import Sweep
+from spotmpi.study.sweep import Sweep, load_sweep
 
 
 class FakeRunner:
@@ -45,9 +44,9 @@ class FakeRunner:
         return RunState(id=run, folder="", name="", state=self.known[run], reason=f"it {self.known[run]}")
 
 
-def states(it: Sweep) -> list[str]:
+def states(sweep: Sweep) -> list[str]:
     """The states of its trials as recorded, in their order."""
-    return [trial.state for trial in sweep.load(it.folder).trials]
+    return [trial.state for trial in load_sweep(sweep.folder).trials]
 
 
 def quiet(text: str) -> None:

@@ -13,14 +13,14 @@ from spotmpi.cli.main import main
 from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
 from spotmpi.runs.reader import RunState
-from spotmpi.study import execution, study_file, sweep
+from spotmpi.study import execution, study_file
 from spotmpi.study.budget import Budget
-from spotmpi.study.design import Design
-from spotmpi.study.sweep import Sweep
+from spotmpi.study.study import Study
+from spotmpi.study.sweep import Sweep, load_sweep
 from spotmpi.study.trial import Trial
 from tests.unit.report.recorded_runs import NOW
 from tests.unit.study.fake_runner import FakeRunner, quiet, states
-from tests.unit.study.study_designs import design_of
+from tests.unit.study.studies import study_of
 
 
 class Timed(FakeRunner):
@@ -31,64 +31,64 @@ class Timed(FakeRunner):
         return RunState(**{**values, "submitted": 1000.0, "ended": 1060.0})
 
 
-def opened(folder: Path, design: Design, name: str = "study-1") -> Sweep:
-    return execution.open_sweep(design, execution.Recording(folder, name), False, quiet)
+def opened(folder: Path, study: Study, name: str = "study-1") -> Sweep:
+    return execution.open_sweep(study, execution.Recording(folder, name), False, quiet)
 
 
 def test_the_estimate_says_what_is_not_known_and_what_will_be_cut_off() -> None:
     trials = [Trial(number, "base", 2, number) for number in range(1, 11)]
-    assert "is not known" in Budget().estimate(trials)
+    assert "unknown duration" in Budget().estimate(trials)
     price = Price(3.6, "us-east-1 spot, 2026-11-21")
-    assert Budget(trial=30, price=price).estimate(trials) == "10 trials, about 5 min and $0.60"
+    assert Budget(trial_seconds=30, price=price).estimate(trials) == "10 trials, about 5 min and $0.60"
     tight = Budget(120, 0.1, 30, price).estimate(trials)
-    assert tight.endswith("more than limits.time = '2m' and limits.money = 0.1, where it will be cut off")
+    assert tight.endswith("; exceeds limits.time = '2m' and limits.money = 0.1, where it will stop")
 
 
 def test_a_study_is_cut_off_by_its_money_limit_and_goes_on_with_a_higher_one(tmp_path: Path) -> None:
-    def limited(money: float) -> Design:
-        price = {"node_hour": 60.0, "told": "a dollar a minute"}
-        return design_of({"nodes": [1]}, repeats=5, price=price, limits={"money": money, "trial": "60s"})
+    def limited(money: float) -> Study:
+        price = {"node_hour": 60.0, "source": "a dollar a minute"}
+        return study_of({"nodes": [1]}, repeats=5, price=price, limits={"money": money, "trial": "60s"})
 
-    it, said = opened(tmp_path, limited(2.5)), list[str]()
-    execution.carry_out(it, Timed(), said.append)
-    assert said[0].startswith("estimate: 5 trials, about 5 min and $5.00: more than limits.money = 2.5")
-    assert states(it) == ["succeeded"] * 2 + ["pending"] * 3
-    kept = sweep.load(it.folder)
-    assert kept.cut == "limits.money = 2.5 is reached: $2.00 spent, the next trial costs $1.00"
+    sweep, said = opened(tmp_path, limited(2.5)), list[str]()
+    execution.run_sweep(sweep, Timed(), said.append)
+    assert said[0].startswith("estimate: 5 trials, about 5 min and $5.00; exceeds limits.money = 2.5")
+    assert states(sweep) == ["succeeded"] * 2 + ["pending"] * 3
+    kept = load_sweep(sweep.folder)
+    assert kept.limit_reached == "limits.money = 2.5 reached: $2.00 spent, the next trial costs $1.00"
     again = opened(tmp_path, limited(10.0), "another")
-    assert again.id == it.id
-    execution.carry_out(again, Timed(), quiet)
+    assert again.id == sweep.id
+    execution.run_sweep(again, Timed(), quiet)
     assert states(again) == ["succeeded"] * 5
-    assert sweep.load(it.folder).cut is None
+    assert load_sweep(sweep.folder).limit_reached is None
 
 
 def test_a_time_limit_counts_failed_tries_too(tmp_path: Path) -> None:
     limits = {"time": "3m", "trial": "60s"}
-    it = opened(tmp_path, design_of({"nodes": [1]}, repeats=3, limits=limits))
-    execution.carry_out(it, Timed({1: ["failed"], 2: ["failed"]}), quiet)
-    assert states(it) == ["succeeded", "pending", "pending"]
+    sweep = opened(tmp_path, study_of({"nodes": [1]}, repeats=3, limits=limits))
+    execution.run_sweep(sweep, Timed({1: ["failed"], 2: ["failed"]}), quiet)
+    assert states(sweep) == ["succeeded", "pending", "pending"]
 
 
 def test_a_trial_that_fails_three_times_is_reported_and_the_study_goes_on(tmp_path: Path) -> None:
-    it, said = opened(tmp_path, design_of({"nodes": [1, 2]}, repeats=1)), list[str]()
-    execution.carry_out(it, Timed({1: ["failed"], 2: ["failed"], 3: ["failed"]}), said.append)
-    assert states(it) == ["failed", "succeeded"]
+    sweep, said = opened(tmp_path, study_of({"nodes": [1, 2]}, repeats=1)), list[str]()
+    execution.run_sweep(sweep, Timed({1: ["failed"], 2: ["failed"], 3: ["failed"]}), said.append)
+    assert states(sweep) == ["failed", "succeeded"]
     assert [line for line in said if "failed (try" in line][-1].startswith("trial 1 failed (try 3 of 3): it failed")
 
 
 def test_a_study_reads_back_from_its_record_and_from_the_file_beside_it(tmp_path: Path) -> None:
-    design = design_of(
+    study = study_of(
         {"nodes": [1, 2], "mine": {"a": ["env.X=1"], "b": ["slots=2"]}},
         repeats=2,
         drift=True,
         limits={"time": "1h", "trial": "1m"},
-        price={"node_hour": 0.5, "told": "list price"},
+        price={"node_hour": 0.5, "source": "list price"},
     )
-    it = opened(tmp_path, design)
-    assert sweep.load(it.folder) == it
-    again = study_file.load(it.folder / "study.toml")
-    assert (again, again.budget) == (design, design.budget)
-    assert it.command == f"spotmpi bench {it.folder}/study.toml"
+    sweep = opened(tmp_path, study)
+    assert load_sweep(sweep.folder) == sweep
+    again = study_file.load(sweep.folder / "study.toml")
+    assert (again, again.budget) == (study, study.budget)
+    assert sweep.command == f"spotmpi bench {sweep.folder}/study.toml"
 
 
 TRAIN = """

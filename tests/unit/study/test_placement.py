@@ -20,9 +20,9 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report
-from spotmpi.study.placement import Whereabouts
+from spotmpi.study.backend_runner import BackendRunner
+from spotmpi.study.placement import PlacementRecorder
 from spotmpi.study.trial import ALLREDUCE
-from spotmpi.study.trials import BackendRunner
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node
 from tests.unit.core.test_environment import OUTPUTS
@@ -72,7 +72,7 @@ class Ec2:
     def note(self, paths: RunPaths, cluster: ScriptedCluster | None = None) -> list[str]:
         """What was said while AWS was asked."""
         said: list[str] = []
-        Whereabouts(said.append, lambda _: self.account.aws, lambda _: cluster or ScriptedCluster()).note(paths)
+        PlacementRecorder(said.append, lambda _: self.account.aws, lambda _: cluster or ScriptedCluster()).record(paths)
         return said
 
 
@@ -174,13 +174,13 @@ def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(ec2: Ec2, 
     ran_on(paths, "a")
     ec2.account.refuse("DescribeInstances", "UnauthorizedOperation")
     (said,) = ec2.note(paths)
-    assert said.startswith("where its nodes really are is not known, since AWS can't be asked:")
+    assert said.startswith("cannot verify the nodes with AWS:")
     found = gather(["run-0"], runs, NOW)
     (row,) = told(found)
     assert (row["Zone"], row["Placement group"]) == ("us-east-1a", "in one")
     assert row["Told by"] == "the environment, not asked of AWS"
     (section,) = found.sections
-    assert section.said[-1].startswith("AWS could not be asked: ") and "DescribeInstances" in section.said[-1]
+    assert section.text[-1].startswith("AWS could not be asked: ") and "DescribeInstances" in section.text[-1]
 
 
 def test_without_an_environment_nobody_is_asked_and_pods_tell_what_they_know(
@@ -236,8 +236,8 @@ def test_aws_is_asked_after_each_trial_and_what_keeps_it_from_answering_is_said_
         ran_on(paths, "a")
     said: list[str] = []
     backend = SimpleNamespace(events=lambda run, follow: iter(()), state=lambda run: run)
-    monkeypatch.setattr("spotmpi.study.trials.follow", lambda events, watch: "an end")
+    monkeypatch.setattr("spotmpi.study.backend_runner.follow", lambda events, watch: "an end")
     runner = BackendRunner(cast(Backend, backend), runs, lambda event: None, said.append)
     assert [str(runner.follow(paths.id)) for paths in every] == ["run-0", "run-1"]
     assert [json.loads(paths.nodes.read_text())["failure"] for paths in every] == ["no credentials"] * 2
-    assert said == ["where its nodes really are is not known, since AWS can't be asked: no credentials"]
+    assert said == ["cannot verify the nodes with AWS: no credentials"]

@@ -18,8 +18,9 @@ from spotmpi.forecast.forecast import Goal
 from spotmpi.report.gather import gather
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import from_values
-from spotmpi.study import execution, pricing, study_file, sweep
-from spotmpi.study.design import Design
+from spotmpi.study import execution, pricing, study_file
+from spotmpi.study.study import Study
+from spotmpi.study.sweep import load_sweep
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
@@ -53,29 +54,29 @@ def lab(tmp_path: Path, account: ScriptedAccount) -> Target:
     return Target(str(path), tmp_path / "runs")
 
 
-def design(groups: list[str], nodes: list[int] | None = None, **more: Any) -> Design:
+def study(groups: list[str], nodes: list[int] | None = None, **more: Any) -> Study:
     spec = {"image": "chainermn", "program": "digits", "args": ["--global-batch", "64"], "resources": {"gpu": 1}}
-    return study_file.design_of({"spec": spec, "factors": {"node_group": groups, "nodes": nodes or [1]}, **more})
+    return study_file.from_values({"spec": spec, "factors": {"node_group": groups, "nodes": nodes or [1]}, **more})
 
 
-def at(priced: Design) -> dict[str, Price | None]:
+def prices_of(priced: Study) -> dict[str, Price | None]:
     """The price of a node in each variant on one node."""
     return {variant.name: priced.budget.price_of(variant.name, 1) for variant in priced.variants}
 
 
-def hourly(priced: Design) -> dict[str, float]:
-    return {name: price.node_hour for name, price in at(priced).items() if price}
+def hourly(priced: Study) -> dict[str, float]:
+    return {name: price.node_hour for name, price in prices_of(priced).items() if price}
 
 
 def test_a_node_costs_what_its_own_group_does_now(lab: Target) -> None:
     said: list[str] = []
-    assert hourly(pricing.priced(design(["g4dn"]), lab, said.append)) == {"base": 0.20}
+    assert hourly(pricing.with_prices(study(["g4dn"]), lab, said.append)) == {"base": 0.20}
     (line,) = said
-    assert line.startswith("a node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
+    assert line.startswith("node price: $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
     assert line.endswith(" UTC)")
-    both = pricing.priced(design(["g4dn", "g5"]), lab, said.append)
+    both = pricing.with_prices(study(["g4dn", "g5"]), lab, said.append)
     assert hourly(both) == {"group g4dn": 0.20, "group g5": 0.45}
-    assert [price.node_hour for price in both.budget.told] == [0.45, 0.20]
+    assert [price.node_hour for price in both.budget.all_prices] == [0.45, 0.20]
     assert len(said) == 3
 
 
@@ -85,15 +86,15 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     """By hand: 10 minutes of a node cost 3.33 cents (g4dn) or 7.5 cents (g5); 2 repeats on 1 and on 2 nodes make 6 of
     each, so 20 + 45 cents. At the dearest price of both it would be 90."""
     limits = {"money": 0.70, "trial": "10m"}
-    wanted = design(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2])
-    priced = pricing.priced(wanted, lab, quiet)
+    limited = study(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2])
+    priced = pricing.with_prices(limited, lab, quiet)
     assert priced.budget.estimate(priced.trials()) == "8 trials, about 80 min and $0.65"
 
-    it = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    execution.carry_out(it, TenMinutes(), quiet)
-    assert (it.cut, it.over) == (None, True)
-    assert priced.budget.spent(it.trials) == pytest.approx((8 * 600.0, 0.65))
-    for trial in it.trials:
+    sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    execution.run_sweep(sweep, TenMinutes(), quiet)
+    assert (sweep.limit_reached, sweep.finished) == (None, True)
+    assert priced.budget.spent(sweep.trials) == pytest.approx((8 * 600.0, 0.65))
+    for trial in sweep.trials:
         record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded(wobble=0.0))
     costs = next(each for each in gather([], tmp_path / "runs", NOW).sections if each.title == "What it costs")
     # 1,000 iterations at 10 a second are 100 seconds, here on any number of nodes.
@@ -103,20 +104,20 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
         ("group g5", "1", "0.4500", "0.01250"),
         ("group g5", "2", "0.4500", "0.02500"),
     ]
-    assert "$0.45 an hour (spot price of g5.xlarge" in costs.said[0]
-    assert "$0.2 an hour (spot price of g4dn.xlarge" in costs.said[0]
+    assert "$0.45 an hour (spot price of g5.xlarge" in costs.text[0]
+    assert "$0.2 an hour (spot price of g4dn.xlarge" in costs.text[0]
 
 
 def test_a_limit_of_money_cuts_at_the_price_of_the_groups_that_ran(lab: Target, tmp_path: Path) -> None:
     limits = {"money": 0.25, "trial": "10m"}
-    priced = pricing.priced(design(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab, quiet)
-    it = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    execution.carry_out(it, TenMinutes(), quiet)
-    spent = sum({"group g4dn": 0.2, "group g5": 0.45}[t.variant] * t.nodes / 6 for t in it.trials if t.over)
-    after = next(trial for trial in it.trials if not trial.over)
+    priced = pricing.with_prices(study(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab, quiet)
+    sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    execution.run_sweep(sweep, TenMinutes(), quiet)
+    spent = sum({"group g4dn": 0.2, "group g5": 0.45}[t.variant] * t.nodes / 6 for t in sweep.trials if t.finished)
+    after = next(trial for trial in sweep.trials if not trial.finished)
     more = {"group g4dn": 0.2, "group g5": 0.45}[after.variant] * after.nodes / 6
     assert spent <= 0.25 < spent + more
-    assert it.cut == f"limits.money = 0.25 is reached: ${spent:.2f} spent, the next trial costs ${more:.2f}"
+    assert sweep.limit_reached == f"limits.money = 0.25 reached: ${spent:.2f} spent, the next trial costs ${more:.2f}"
 
 
 class TenMinutes(FakeRunner):
@@ -127,53 +128,55 @@ class TenMinutes(FakeRunner):
 
 
 def test_what_a_study_or_its_spec_says_asks_nobody(lab: Target, account: ScriptedAccount) -> None:
-    told = {"node_hour": 0.9, "told": "list price"}
-    assert at(pricing.priced(design(["g5"], price=told), lab, quiet)) == {"base": Price(0.9, "list price")}
+    price = {"node_hour": 0.9, "source": "list price"}
+    assert prices_of(pricing.with_prices(study(["g5"], price=price), lab, quiet)) == {"base": Price(0.9, "list price")}
     spec = {"command": ["train"], "launcher": "none", "price": 0.7}
-    own = study_file.design_of({"spec": spec, "factors": {"nodes": [1]}})
-    assert at(pricing.priced(own, lab, quiet)) == {"base": Price(0.7, "as the spec says")}
+    own = study_file.from_values({"spec": spec, "factors": {"nodes": [1]}})
+    assert prices_of(pricing.with_prices(own, lab, quiet)) == {"base": Price(0.7, "from the spec")}
     assert account.calls("DescribeSpotPriceHistory") == []
 
 
 def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Target, account: ScriptedAccount) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     said: list[str] = []
-    assert at(pricing.priced(design(["g5"]), lab, said.append)) == {"base": None}
+    assert prices_of(pricing.with_prices(study(["g5"]), lab, said.append)) == {"base": None}
     (line,) = said
-    assert line.startswith("no money is told, since the price of a node is not known (")
-    assert "not permitted" in line and line.endswith("[price] in the study would give it")
-    limited = design(["g5"], limits={"money": 5.0, "trial": "1m"})
+    assert line.startswith("costs are not shown: node price unknown (")
+    assert "not permitted" in line and line.endswith("set [price] in the study")
+    limited = study(["g5"], limits={"money": 5.0, "trial": "1m"})
     with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
-        pricing.priced(limited, lab, quiet)
+        pricing.with_prices(limited, lab, quiet)
 
 
 def test_here_a_limit_of_money_needs_a_price_too() -> None:
     with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
-        pricing.priced(design(["g5"], limits={"money": 5.0, "trial": "1m"}), None, quiet)
+        pricing.with_prices(study(["g5"], limits={"money": 5.0, "trial": "1m"}), None, quiet)
 
 
 def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: Target, tmp_path: Path) -> None:
-    priced = pricing.priced(study_file.design_of({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab, quiet)
-    it = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
-    execution.carry_out(it, FakeRunner(), quiet)
-    for trial in it.trials:
+    priced = pricing.with_prices(
+        study_file.from_values({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab, quiet
+    )
+    sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
+    execution.run_sweep(sweep, FakeRunner(), quiet)
+    for trial in sweep.trials:
         record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded())
-    assert at(sweep.load(it.folder).design) == at(priced)
+    assert prices_of(load_sweep(sweep.folder).study) == prices_of(priced)
     report = gather([], tmp_path / "runs", NOW)
     costs = next(each for each in report.sections if each.title == "What it costs")
-    assert costs.said[0].startswith("A node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, ")
-    assert report.price == at(priced)["base"]
+    assert costs.text[0].startswith("A node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, ")
+    assert report.price == prices_of(priced)["base"]
 
 
 def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Target, account: ScriptedAccount) -> None:
     known = Price(0.3, "spot price in October")
     specs = [from_values({"image": "chainermn", "program": "digits", "resources": {"gpu": 1}})]
-    assert pricing.asked(Goal(price=1.0), known, specs, lab).price == 1.0
-    now = pricing.asked(Goal(), known, specs, lab)
-    assert now.price == 0.20 and now.told is not None and "g4dn.xlarge" in now.told
-    assert pricing.asked(Goal(), known, specs, None) == Goal(price=0.3, told="spot price in October")
+    assert pricing.goal_with_price(Goal(price=1.0), known, specs, lab).price == 1.0
+    now = pricing.goal_with_price(Goal(), known, specs, lab)
+    assert now.price == 0.20 and now.price_source is not None and "g4dn.xlarge" in now.price_source
+    assert pricing.goal_with_price(Goal(), known, specs, None) == Goal(price=0.3, price_source="spot price in October")
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
-    before = pricing.asked(Goal(), known, specs, lab)
-    assert before.price == 0.3 and before.told is not None and "is not known now" in before.told
-    none = pricing.asked(Goal(), None, specs, lab)
-    assert none.price is None and none.told is not None and none.told.endswith("--price gives it")
+    before = pricing.goal_with_price(Goal(), known, specs, lab)
+    assert before.price == 0.3 and before.price_source is not None and "node price unknown" in before.price_source
+    none = pricing.goal_with_price(Goal(), None, specs, lab)
+    assert none.price is None and none.price_source is not None and none.price_source.endswith("set it with --price")

@@ -9,8 +9,8 @@ import pytest
 
 from spotmpi.core import names
 from spotmpi.runs import reader
-from spotmpi.study import sweep
-from spotmpi.study.trial import DRIFT, MEASURED, SILENT, SUCCEEDED
+from spotmpi.study.sweep import load_sweep, sweep_folders
+from spotmpi.study.trial import DRIFT, MEASURED, SUCCEEDED, WITHOUT_ALLREDUCE
 
 pytestmark = [
     pytest.mark.images,
@@ -30,10 +30,10 @@ def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "estimate: 8 trials" in done.stderr
 
-    (folder,) = sweep.every(tmp_path / "runs")
-    trials = sweep.load(folder).trials
+    (folder,) = sweep_folders(tmp_path / "runs")
+    trials = load_sweep(folder).trials
     assert [trial.state for trial in trials] == [SUCCEEDED] * 8
-    assert [sum(trial.role == role for trial in trials) for role in (MEASURED, SILENT, DRIFT)] == [4, 2, 2]
+    assert [sum(trial.role == role for trial in trials) for role in (MEASURED, WITHOUT_ALLREDUCE, DRIFT)] == [4, 2, 2]
     report = json.loads(done.stdout)
     assert {(row["nodes"], row["trials"]) for row in report["rows"]} == {(1, 1), (2, 1)}
     titles = [section["title"] for section in report["sections"]]
@@ -42,7 +42,7 @@ def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None
     assert all(row["Input"].endswith("%") and row["Communication"].endswith("%") for row in shares)
     assert [row["Slowest rank"] == "-" for row in shares] == [row["Nodes"] == "1" for row in shares]
 
-    silent = next(trial for trial in trials if trial.role == SILENT and trial.nodes == 2)
-    lines = list(reader.lines(tmp_path / "runs" / silent.runs[-1] / "metrics.jsonl"))
+    without_allreduce = next(trial for trial in trials if trial.role == WITHOUT_ALLREDUCE and trial.nodes == 2)
+    lines = list(reader.lines(tmp_path / "runs" / without_allreduce.runs[-1] / "metrics.jsonl"))
     assert lines[0]["exchange"] is False
     assert not [line for line in lines if line["kind"] == "checkpoint"]

@@ -1,4 +1,4 @@
-"""Trials of a sweep on a backend: the runner that `spotmpi.study.execution` asks for."""
+"""Runs the trials of a sweep on a backend, as `spotmpi.study.execution` needs it."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from spotmpi.core.progress import Say
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import require_valid
-from spotmpi.study.placement import Whereabouts
+from spotmpi.study.placement import PlacementRecorder
 
 
 class BackendRunner:
-    """Runs trials on *backend*; *watch* sees their events, *say* hears the rest. Ctrl-C stops the trial under way.
+    """Runs trials on *backend*, whose records are in *runs_folder*; Ctrl-C stops the current trial.
 
-    *runs_folder* is where the backend keeps their records.
+    *watch* receives the events of the trials, *say* all other messages.
     """
 
     def __init__(self, backend: Backend, runs_folder: Path, watch: Callable[[Event], None], say: Say) -> None:
         self._backend = backend
         self._runs_folder = runs_folder
-        self._whereabouts = Whereabouts(say)
+        self._placement = PlacementRecorder(say)
         self._watch = watch
         self._say = say
-        self._said: set[str] = set()
+        self._shown_notes: set[str] = set()
 
     def require_valid(self, spec: JobSpec) -> None:
-        """Raise InputError with everything that keeps *spec* from running here."""
+        """Raise InputError with every reason why *spec* cannot run here."""
         require_valid(spec, self._backend.inspect(spec))
 
     def new_id(self, spec: JobSpec) -> str:
-        """An id that no run has yet."""
+        """An id for a new run."""
         return names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
 
     def run(self, spec: JobSpec, run: str) -> RunState:
-        """Run *spec* under that id, to its end."""
+        """Run *spec* under that id and return its final state."""
         plan = self._backend.plan(spec, run)
         for note in plan["notes"]:
-            # The same for every trial of a kind: once is enough.
-            if note not in self._said:
-                self._said.add(note)
+            # Trials of a kind have the same notes.
+            if note not in self._shown_notes:
+                self._shown_notes.add(note)
                 self._say(note)
         self._backend.submit(spec, plan, self._say)
         return self.follow(run)
 
     def follow(self, run: str) -> RunState:
-        """Wait for the end of a run; UnknownRun where there is none."""
+        """Wait for the end of a run; UnknownRun if there is none."""
 
         def on_interrupt(now: bool) -> None:
             self._say("killing the trial" if now else "stopping the trial and the sweep; Ctrl-C again kills")
@@ -63,7 +63,7 @@ class BackendRunner:
         with interrupts(on_interrupt):
             end = follow(events, self._watch)
         if end is None:
-            raise SpotmpiError(f"lost sight of run {run}; the same bench command takes it up again")
+            raise SpotmpiError(f"lost contact with run {run}; the same bench command resumes it")
         state = self._backend.state(run)
-        self._whereabouts.note(names.RunPaths(self._runs_folder / run))
+        self._placement.record(names.RunPaths(self._runs_folder / run))
         return state

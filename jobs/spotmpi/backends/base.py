@@ -14,7 +14,7 @@ from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
 
-Plan = LocalPlan | ClusterPlan  # told apart by "backend"
+Plan = LocalPlan | ClusterPlan  # distinguished by "backend"
 
 
 class Backend(Protocol):

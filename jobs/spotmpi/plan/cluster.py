@@ -1,4 +1,4 @@
-"""A run on a cluster: the target that its objects are made for, and the plan that describes them. Pure."""
+"""The target of a run on a cluster, and the plan of such a run. Pure."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def template(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
             **_spread(target, run),
         },
     }
-    return _restricted(templates.merged(own, target.templates, CONTAINER))
+    return _restricted(templates.merge(own, target.templates, CONTAINER))
 
 
 def image(template: dict[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
-"""Pod templates of the user's, merged over ours. Pure.
+"""Merges the user's pod templates over the run's own. Pure.
 
-Objects are merged key by key, a null takes a key away. Lists of named things are merged by their key, tolerations and
-``envFrom`` are added to, any other list or value is replaced.
+Objects are merged key by key; null removes a key. Lists of named objects are merged by name, tolerations and
+``envFrom`` are appended, all other lists and values are replaced.
 """
 
 from __future__ import annotations
@@ -25,38 +25,39 @@ _KEYS = {
     "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey",
 }
-_ADDED_TO = ("tolerations", "envFrom")
-_TOP = {"apiVersion", "kind", "metadata", "spec"}  # of a Pod, or of what a PodTemplate holds
+_APPENDED = ("tolerations", "envFrom")
+_TOP = {"apiVersion", "kind", "metadata", "spec"}  # the keys of a Pod
 _REMEDIES = {"spec.terminationGracePeriodSeconds": "checkpoint.grace"}
 
 
 @dataclass(frozen=True)
 class Template:
-    """A part of a pod template and where it was read from."""
+    """A user's pod template and the file or ConfigMap that it is from."""
 
     name: str
     values: Mapping[str, Any]
 
 
-def merged(pod: Object, templates: Iterable[Template], container: str) -> Object:
-    """*pod*, a pod template with the agent's *container*, with *templates* merged over it, the later ones winning.
+def merge(pod: Object, templates: Iterable[Template], container: str) -> Object:
+    """*pod*, a pod template with the agent's *container*, after merging *templates* over it in order.
 
     Raises:
-        InputError: names each template that changes what the run depends on, with what it changes.
+        InputError: a template changes fields that the run depends on; each is a problem.
     """
     problems = []
-    ours = _guarded(pod, container)
+    protected = _protected(pod, container)
     for template in templates:
         unknown = sorted(set(template.values) - _TOP)
-        problems += [Problem(FIELD, template.name, f"has no place for {key}: use metadata and spec") for key in unknown]
+        problems += [Problem(FIELD, template.name, f"unknown key {key}: use metadata and spec") for key in unknown]
         values = {key: template.values[key] for key in ("metadata", "spec") if key in template.values}
         pod = _merge(pod, values)
-        found = _guarded(pod, container)
-        ours = {path: None for path in found if path.startswith("metadata.")} | ours  # nor may a template add one
-        for path in (path for path, value in ours.items() if found.get(path) != value):
-            remedy = f"set {_REMEDIES[path]} instead" if path in _REMEDIES else "leave it out"
-            problems.append(Problem(FIELD, template.name, f"must not change {path}, which is spotmpi's own: {remedy}"))
-        ours = {path: found.get(path) for path in ours}  # each change is told once
+        current = _protected(pod, container)
+        # Nor may a template add metadata of ours.
+        protected = {path: None for path in current if path.startswith("metadata.")} | protected
+        for path in (path for path, value in protected.items() if current.get(path) != value):
+            remedy = f"set {_REMEDIES[path]} instead" if path in _REMEDIES else "remove it"
+            problems.append(Problem(FIELD, template.name, f"must not change {path}, which spotmpi sets: {remedy}"))
+        protected = {path: current.get(path) for path in protected}  # report each change once
     if problems:
         raise InputError(problems)
     return pod
@@ -64,45 +65,45 @@ def merged(pod: Object, templates: Iterable[Template], container: str) -> Object
 
 def _merge(base: Any, over: Any, key: str = "") -> Any:
     if isinstance(base, dict) and isinstance(over, dict):
-        together = {name: _merge(base.get(name), over[name], name) if name in over else base[name] for name in base}
-        together |= {name: _merge(None, over[name], name) for name in over if name not in base}
-        return {name: value for name, value in together.items() if not (name in over and over[name] is None)}
+        result = {name: _merge(base.get(name), over[name], name) if name in over else base[name] for name in base}
+        result |= {name: _merge(None, over[name], name) for name in over if name not in base}
+        return {name: value for name, value in result.items() if not (name in over and over[name] is None)}
     if isinstance(over, dict):
         return _merge({}, over, key)
     if isinstance(base, list) and isinstance(over, list):
-        return _merged_lists(base, over, key)
+        return _merge_lists(base, over, key)
     return copy.deepcopy(over)
 
 
-def _merged_lists(base: list[Any], over: list[Any], key: str) -> list[Any]:
-    if key in _ADDED_TO:
+def _merge_lists(base: list[Any], over: list[Any], key: str) -> list[Any]:
+    if key in _APPENDED:
         return [*base, *copy.deepcopy(over)]
     identity = _KEYS.get(key)
     if identity is None or not all(isinstance(item, dict) and identity in item for item in [*base, *over]):
         return copy.deepcopy(over)
-    together = {item[identity]: item for item in base}
+    result = {item[identity]: item for item in base}
     for item in over:
-        together[item[identity]] = _merge(together.get(item[identity], {}), item)
-    return list(together.values())
+        result[item[identity]] = _merge(result.get(item[identity], {}), item)
+    return list(result.values())
 
 
-def _guarded(pod: Object, container: str) -> dict[str, Any]:
-    """What the run depends on, by its path."""
+def _protected(pod: Object, container: str) -> dict[str, Any]:
+    """The fields that the run depends on, by path."""
     spec = _object(pod.get("spec"))
     agent = next((each for each in _objects(spec.get("containers")) if each.get("name") == container), {})
-    inside = f"spec.containers[{container}]"
+    prefix = f"spec.containers[{container}]"
     return {
         **dict(_reserved(_object(pod.get("metadata")))),
         **{f"spec.{key}": spec.get(key) for key in ("restartPolicy", "terminationGracePeriodSeconds")},
-        **{f"{inside}.{key}": agent.get(key) for key in ("command", "args")},
+        **{f"{prefix}.{key}": agent.get(key) for key in ("command", "args")},
         **{f"spec.volumes[{each.get('name')}]": each for each in _objects(spec.get("volumes"))},
-        **{f"{inside}.volumeMounts[{each.get('mountPath')}]": each for each in _objects(agent.get("volumeMounts"))},
-        **{f"{inside}.env[{each.get('name')}]": each for each in _objects(agent.get("env"))},
+        **{f"{prefix}.volumeMounts[{each.get('mountPath')}]": each for each in _objects(agent.get("volumeMounts"))},
+        **{f"{prefix}.env[{each.get('name')}]": each for each in _objects(agent.get("env"))},
     }
 
 
 def _reserved(metadata: Object) -> Iterator[tuple[str, Any]]:
-    """The labels and annotations that are spotmpi's own, by their path."""
+    """The labels and annotations of spotmpi, by path."""
     for part in ("labels", "annotations"):
         for key, value in _object(metadata.get(part)).items():
             if names.is_reserved(key):

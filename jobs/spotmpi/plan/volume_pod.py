@@ -1,4 +1,4 @@
-"""A short-lived pod that reads or fills a run volume while no pod of a run does. Pure."""
+"""A short-lived pod that reads or fills a run volume while no pod of a run mounts it. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spotmpi.plan.agent_plan import VOLUME
 LABEL_PURPOSE = "spotmpi.dev/purpose"
 PURPOSE = "volume"
 CLAIM = "PersistentVolumeClaim"
-LIVES = 3600  # seconds after which the cluster ends one whose user has gone
-_SHARE = {"cpu": "100m", "memory": "64Mi"}
+LIFETIME = 3600  # seconds after which the cluster ends a pod that its user has left behind
+_REQUESTS = {"cpu": "100m", "memory": "64Mi"}
 _STORE = Path(store.__file__).read_text()
 
 
@@ -24,10 +24,10 @@ def volume_pod(
 ) -> dict[str, Any]:
     """The pod that mounts the claim *volume* and waits; *image* needs ``sh``, ``sleep``, ``tar`` and ``python3``.
 
-    With the *uid* of the claim the pod is owned by it: VPC CNI holds only pods with an owner to NetworkPolicies
+    With its *uid* the claim owns the pod: VPC CNI enforces NetworkPolicies only for pods that have an owner
     (aws-network-policy-agent#327).
     """
-    spec = pod_spec(volume, image, pull_secrets, ["sleep", str(LIVES)], _SHARE)
+    spec = pod_spec(volume, image, pull_secrets, ["sleep", str(LIFETIME)], _REQUESTS)
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": labels(PURPOSE)}
     if uid is not None:
         owner = {"apiVersion": "v1", "kind": CLAIM, "name": volume, "uid": uid}
@@ -36,17 +36,17 @@ def volume_pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": {**spec, "activeDeadlineSeconds": LIVES},
+        "spec": {**spec, "activeDeadlineSeconds": LIFETIME},
     }
 
 
 def store_command(verb: str, folder: str, *rest: str) -> list[str]:
-    """The command of a pod that does what `spotmpi.agent.store` says of *verb* with a folder."""
+    """The command that runs a *verb* of `spotmpi.agent.store` on a folder in a pod."""
     return ["python3", "-c", _STORE, verb, folder, *rest]
 
 
 def labels(purpose: str) -> dict[str, str]:
-    """The labels of what reads or fills a volume; a new dict each time."""
+    """The labels of pods that read or fill a volume; a new dict each time."""
     return {names.LABEL_APP: "spotmpi", LABEL_PURPOSE: purpose}
 
 

@@ -231,14 +231,14 @@ def installed_gpus() -> list[dict[str, str]]:
     with contextlib.suppress(OSError, ValueError):
         known: list[dict[str, str]] = json.loads(cache.read_text())
         return known
-    found = gpus.found()
-    if boot and found:
+    devices = gpus.found()
+    if boot and devices:
         with contextlib.suppress(OSError):
             cache.parent.mkdir(parents=True, exist_ok=True)
             part = cache.with_name(f"{cache.name}.{os.getpid()}")
-            part.write_text(json.dumps(found))
+            part.write_text(json.dumps(devices))
             part.replace(cache)
-    return found
+    return devices
 
 
 def _boot_id() -> str:

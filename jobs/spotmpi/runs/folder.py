@@ -15,8 +15,8 @@ from spotmpi.core.names import RunPaths
 from spotmpi.agent import record
 from spotmpi.agent.run_outcome import run_outcome
 
-_CHUNK = 1 << 17  # bytes read from one file before the events found are handed on
-_QUICK, _CALM = 0.02, 0.2  # seconds between looks: just after something happened, and later
+_CHUNK = 1 << 17  # bytes read from one file at a time
+_SHORT_INTERVAL, _LONG_INTERVAL = 0.02, 0.2  # seconds between polls: after recent events, and otherwise
 
 Sleep = Callable[[float], None]
 Read = Callable[[int, str], Event | None]  # the event of a line, from its number and text
@@ -25,10 +25,10 @@ Read = Callable[[int, str], Event | None]  # the event of a line, from its numbe
 def folder_events(
     paths: RunPaths, follow: bool, alive: Callable[[], bool], sleep: Sleep = time.sleep
 ) -> Iterator[Event]:
-    """All events of the run in order of time; with *follow*, those to come too, until it ends.
+    """All events of the run in order of time; with *follow*, future ones too, until it ends.
 
     A run whose supervisor died without recording an end gives a last ``lost`` event. Memory does not grow
-    with the length of the logs. Lines that are no record of ours, as a crash can leave them, are passed over.
+    with the length of the logs. Lines that a crash has torn are skipped.
     """
     merged = _Merged(paths, follow)
     end: Event | None = None
@@ -42,7 +42,7 @@ def folder_events(
                 yield end
                 end = None
             if event.terminal:
-                end = event  # held back: it is told when nothing more can come before it
+                end = event  # yielded only once no earlier event can follow
             else:
                 yield event
         if merged.pending():
@@ -56,11 +56,11 @@ def folder_events(
             yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths)})
             return
         quiet = 0 if count else quiet + 1
-        sleep(_QUICK if quiet < 50 else _CALM)
+        sleep(_SHORT_INTERVAL if quiet < 50 else _LONG_INTERVAL)
 
 
 def folder_records(paths: RunPaths) -> Iterator[Event]:
-    """The events and metrics that the folder holds now, without output, each kind in the order of its record."""
+    """The events, then the metrics, that the folder holds now, without output."""
     for path, read in ((paths.events, _event), (paths.metrics, _metric)):
         tail = _Tail(path, read, grows=False)
         while tail.fill():
@@ -71,9 +71,9 @@ def folder_records(paths: RunPaths) -> Iterator[Event]:
 class _Merged:
     """All growing files of a run folder as one stream.
 
-    The writer of a folder writes one entry after the other, so once an entry of some time has been seen, whatever is
-    older is found by looking into every file again: only entries up to the newest one of the look before are told.
-    Without *follow* it is the folder as it was when the files were first seen.
+    The writer of a folder writes entries one after the other: once an entry of some time has been read, reading every
+    file again gives all older ones. So only entries up to the newest one of the previous read are released. Without
+    *follow* it is the folder as it was when the files were first opened.
     """
 
     def __init__(self, paths: RunPaths, follow: bool) -> None:
@@ -81,14 +81,14 @@ class _Merged:
         self._follow = follow
         self._tails = [_Tail(paths.events, _event, follow), _Tail(paths.metrics, _metric, follow)]
         self._known: set[Path] = set()
-        self._newest = 0  # attempt that has logs
+        self._newest = 0  # the last attempt with logs
 
     def pending(self) -> bool:
-        """Whether something has been read that is not told yet."""
+        """Whether entries have been read that are not released yet."""
         return any(tail.entries for tail in self._tails)
 
     def read(self) -> Iterator[Event]:
-        """What can be told now, in order of time."""
+        """The entries that can be released now, in order of time."""
         horizon = max((tail.entries[-1].time for tail in self._tails if tail.entries), default=float("-inf"))
         newest = self._newest
         self._find_logs()
@@ -103,7 +103,7 @@ class _Merged:
                 heapq.heappush(heap, (tails[index].entries[0].time, index))
 
     def _find_logs(self) -> None:
-        """Take up log files that are new; those of attempts before the newest one are complete."""
+        """Open new log files; those of attempts before the newest one are complete."""
         try:
             attempts = sorted(int(path.name) for path in self._paths.logs.iterdir() if path.name.isdecimal())
         except OSError:
@@ -119,11 +119,11 @@ class _Merged:
 
 
 class _Tail:
-    """The entries of one growing file, read a chunk at a time; without *grows* it ends where it ended at first."""
+    """The entries of one growing file, read in chunks; without *grows* only up to its first size."""
 
     def __init__(self, path: Path, read: Read, grows: bool, attempt: int | None = None) -> None:
         self.entries: deque[Event] = deque()
-        self.attempt = attempt  # whose output it holds
+        self.attempt = attempt  # of a log file
         self._path = path
         self._read = read
         self._offset = 0
@@ -131,7 +131,7 @@ class _Tail:
         self._limit = None if grows else _size(path)
 
     def fill(self) -> bool:
-        """Read on until there are entries or nothing more is there; whether there are any."""
+        """Read until there are entries or the file ends; whether there are any."""
         while not self.entries:
             lines = self._lines()
             if not lines:
@@ -186,14 +186,14 @@ def _log_tail(path: Path, attempt: int, grows: bool) -> _Tail:
 
 def _event(number: int, text: str) -> Event | None:
     values = reader.entry(text)
-    return None if values is None else pod_output.event(values)
+    return None if values is None else pod_output.parse_event(values)
 
 
 def _metric(number: int, text: str) -> Event | None:
     values = reader.entry(text)
-    return None if values is None else pod_output.metric({"attempt": 0, "node": 0, **values})
+    return None if values is None else pod_output.parse_metric({"attempt": 0, "node": 0, **values})
 
 
 def _line(attempt: int, node: int, number: int, text: str, last: float) -> Event:
-    moment, rank, stream, said = record.read_log_line(text, last)
-    return Event(moment, record.LINE, attempt, node, number, {"rank": rank, "stream": stream, "text": said})
+    moment, rank, stream, line = record.read_log_line(text, last)
+    return Event(moment, record.LINE, attempt, node, number, {"rank": rank, "stream": stream, "text": line})

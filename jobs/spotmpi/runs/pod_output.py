@@ -1,4 +1,4 @@
-"""What agents print, read back: from a line of a pod's log to an entry of the run. Pure."""
+"""Parses the output of agents: lines of a pod's log into entries of the run. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _START = '{"n":'
 
 
 class Entry(NamedTuple):
-    """One numbered thing that an agent printed: an event, or a record for the run folder.
+    """A numbered entry that an agent printed: an event, or a record for the run folder.
 
-    Lines that follow each other may be one entry; ``number`` is that of the first, and the others have the next ones.
+    Consecutive lines may share one entry; ``number`` is then that of the first line.
     """
 
     number: int
@@ -30,12 +30,12 @@ class Entry(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The number of the last line, or just the number."""
+        """The number of the last line, or of the entry."""
         return self.number if self.lines is None else self.number + self.lines.last - self.lines.number
 
     @property
     def time(self) -> float | None:
-        """When it was printed, the last of it, Unix seconds, where it tells."""
+        """The Unix time of the entry, or of its last line; None where it has none."""
         if self.event is not None:
             return self.event.time
         if self.lines is not None:
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
         return None if values is None else values.get("ended")
 
     def split(self) -> Iterator[Entry]:
-        """The entry itself; of lines one for each."""
+        """One entry per line; the entry itself if it holds no lines."""
         if self.lines is None:
             yield self
             return
@@ -53,41 +53,41 @@ class Entry(NamedTuple):
 
 
 def parse_all(text: str) -> list[Entry | str]:
-    """The entries in *text*, which is whole lines; what an agent did not print comes as it is."""
+    """The entries in *text*, which is whole lines; lines that are no entry are returned as strings."""
     count = text.count("\n") + 1
     if text.startswith(_START) and text.count("\n" + _START) == count - 1:
         try:
-            found = json.loads("[" + text.replace("\n", ",") + "]")  # three times as fast as one by one
+            objects = json.loads("[" + text.replace("\n", ",") + "]")  # three times as fast as line by line
         except (ValueError, RecursionError):
-            found = []
-        entries = _entries(found) if len(found) == count and {*map(type, found)} == {dict} else []
+            objects = []
+        entries = _entries(objects) if len(objects) == count and {*map(type, objects)} == {dict} else []
         if entries:
             return entries
     return [parse(line) or line for line in text.split("\n")]
 
 
-def _entries(found: list[dict[str, Any]]) -> list[Entry | str]:
-    """The entries of all that was *found*, lines that follow each other as one; none where something is no entry."""
-    whole = _block(found)
+def _entries(objects: list[dict[str, Any]]) -> list[Entry | str]:
+    """The entries of *objects*, consecutive lines as one entry; none where an object is no entry."""
+    whole = _block(objects)
     if whole:
         return [whole]
     entries: list[Entry | str] = []
-    for are_lines, group in groupby(found, lambda each: pod_record.LINE in each):
-        some = list(group)
-        block = _block(some) if are_lines else None
-        for entry in [block] if block else map(_entry, some):
+    for are_lines, group in groupby(objects, lambda each: pod_record.LINE in each):
+        members = list(group)
+        block = _block(members) if are_lines else None
+        for entry in [block] if block else map(_entry, members):
             if entry is None:
                 return []
             entries.append(entry)
     return entries
 
 
-def _block(found: list[dict[str, Any]]) -> Entry | None:
-    """Several lines as one entry, where they are of one place and follow each other."""
+def _block(objects: list[dict[str, Any]]) -> Entry | None:
+    """Several lines as one entry, if they are consecutive lines of one attempt and node."""
     try:
-        columns = zip(*[each[pod_record.LINE] for each in found], strict=True)
+        columns = zip(*[each[pod_record.LINE] for each in objects], strict=True)
         attempts, nodes, numbers, times, ranks, streams, texts = columns
-        entries = [each[pod_record.NUMBER] for each in found]
+        entries = [each[pod_record.NUMBER] for each in objects]
         if len({*attempts}) > 1 or len({*nodes}) > 1 or not _successive(numbers) or not _successive(entries):
             return None
         lines = Lines(attempts[0], nodes[0], numbers[0], times, ranks, streams, texts)
@@ -97,7 +97,7 @@ def _block(found: list[dict[str, Any]]) -> Entry | None:
 
 
 def _are_lines(lines: Lines) -> bool:
-    """Whether all values are of their types."""
+    """Whether all values have the right types."""
     return (
         all(map(_is_count, (lines.attempt, lines.node, lines.number)))
         and {*map(type, lines.times)} <= {float, int}
@@ -113,7 +113,7 @@ def _successive(numbers: Sequence[int]) -> bool:
 
 
 def parse(line: str) -> Entry | None:
-    """The entry in a line, or None where an agent did not print it."""
+    """The entry in a line; None for other output."""
     if not line.startswith(_START):
         return None
     try:
@@ -130,11 +130,11 @@ def _entry(values: Any) -> Entry | None:
         block = _block([values])
         return None if block is None else next(block.split())
     if pod_record.METRIC in values:
-        found = metric(values[pod_record.METRIC])
-        return None if found is None else Entry(number, event=found)
+        metric = parse_metric(values[pod_record.METRIC])
+        return None if metric is None else Entry(number, event=metric)
     if pod_record.EVENT in values:
-        found = event(values[pod_record.EVENT])
-        return None if found is None else Entry(number, event=found)
+        event = parse_event(values[pod_record.EVENT])
+        return None if event is None else Entry(number, event=event)
     if pod_record.ATTEMPT in values:
         return _attempt(number, values[pod_record.ATTEMPT])
     summary = values.get(pod_record.SUMMARY)
@@ -144,24 +144,24 @@ def _entry(values: Any) -> Entry | None:
 def _attempt(number: int, values: Any) -> Entry | None:
     if not isinstance(values, list) or len(values) != 3:
         return None
-    attempt, node, said = values
-    fits = _is_count(attempt) and _is_count(node) and isinstance(said, dict) and _has_end(said)
-    return Entry(number, attempt=(attempt, node, said)) if fits else None
+    attempt, node, result = values
+    valid = _is_count(attempt) and _is_count(node) and isinstance(result, dict) and _has_end(result)
+    return Entry(number, attempt=(attempt, node, result)) if valid else None
 
 
-def metric(values: Any) -> Event | None:
-    """The event that an entry of metrics is; None for values that no agent has written."""
+def parse_metric(values: Any) -> Event | None:
+    """The metric event in the JSON *values*; None where they are not valid."""
     if not isinstance(values, dict) or not protocol.sound(values.get("kind", ""), values):
         return None
     time, attempt, node = values.get("t"), values.get("attempt"), values.get("node")
     if not _is_time(time) or not _is_count(attempt) or not _is_count(node):
         return None
-    said = {key: value for key, value in values.items() if key not in ("t", "attempt", "node")}
-    return Event(float(time), record.METRIC, attempt, node, values=said)
+    rest = {key: value for key, value in values.items() if key not in ("t", "attempt", "node")}
+    return Event(float(time), record.METRIC, attempt, node, values=rest)
 
 
-def event(values: Any) -> Event | None:
-    """The event in an entry of events; None for values that no agent has written."""
+def parse_event(values: Any) -> Event | None:
+    """The event in the JSON *values*; None where they are not valid."""
     if not isinstance(values, dict):
         return None
     time, kind, attempt = values.get("t"), values.get("event"), values.get("attempt", 0)
@@ -172,8 +172,8 @@ def event(values: Any) -> Event | None:
         or not _is_count(attempt)
     ):
         return None
-    said = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
-    return Event(float(time), kind, attempt, values=said)
+    rest = {key: value for key, value in values.items() if key not in ("t", "event", "attempt")}
+    return Event(float(time), kind, attempt, values=rest)
 
 
 def _is_time(value: Any) -> TypeGuard[float]:

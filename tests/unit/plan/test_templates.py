@@ -93,8 +93,8 @@ def test_one_template_may_serve_many_plans() -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"spec": {"restartPolicy": "Always"}}, "must not change spec.restartPolicy, which is spotmpi's own: leave it"),
-        ({"spec": {"terminationGracePeriodSeconds": 5}}, "PeriodSeconds, which is spotmpi's own: set checkpoint.grace"),
+        ({"spec": {"restartPolicy": "Always"}}, "must not change spec.restartPolicy, which spotmpi sets: remove it"),
+        ({"spec": {"terminationGracePeriodSeconds": 5}}, "PeriodSeconds, which spotmpi sets: set checkpoint.grace"),
         ({"spec": {"containers": [{"name": "node", "command": ["sh"]}]}}, "must not change spec.containers[node].comm"),
         ({"spec": {"containers": None}}, "must not change spec.containers[node].command"),
         (
@@ -111,7 +111,7 @@ def test_one_template_may_serve_many_plans() -> None:
         ({"metadata": {"labels": None}}, "must not change metadata.labels[app.kubernetes.io/managed-by]"),
         ({"metadata": {"labels": {"spotmpi.dev/purpose": "x"}}}, "change metadata.labels[spotmpi.dev/purpose]"),
         ({"metadata": {"annotations": {"spotmpi.dev/stop": "x"}}}, "change metadata.annotations[spotmpi.dev/stop]"),
-        ({"template": {}}, "has no place for template: use metadata and spec"),
+        ({"template": {}}, "unknown key template: use metadata and spec"),
     ],
 )
 def test_what_the_run_depends_on_cannot_be_changed(values: Object, told: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts import run_tests, tiers
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *words: str, ci: str = "") -> list[tiers.Tier]:

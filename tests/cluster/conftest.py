@@ -18,12 +18,12 @@ from tests.testbed.kubernetes import RESTRICTED, Kubernetes
 # The contract in full runs here, on this machine, and at night over pods; these always run over pods too.
 CONTRACT = (
     "test_a_run_gives_its_events_in_order_and_ends_with_its_end",
-    "test_a_failing_command_is_tried_as_often_as_the_limit_allows_and_its_reason_is_told",
-    "test_what_starting_again_cannot_help_is_not_tried_again",
+    "test_a_failing_command_is_retried_up_to_the_limit_and_its_reason_reported",
+    "test_errors_that_are_not_retryable_are_not_retried",
     "test_exit_code_75_is_an_interruption_and_uses_up_no_failure",
-    "test_a_failed_attempt_is_continued_from_its_checkpoint",
-    "test_a_stop_waits_for_a_checkpoint_and_resume_goes_on_from_it",
-    "test_a_program_without_progress_is_ended_and_tried_again",
+    "test_a_failed_attempt_is_resumed_from_its_checkpoint",
+    "test_a_stop_waits_for_a_checkpoint_and_resume_continues_from_it",
+    "test_a_program_without_progress_is_killed_and_retried",
     "test_two_runs_at_once_do_not_mix",
     "test_a_run_ends_with_a_checkpoint_before_it_costs_more_than_its_limit",
     "test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep",

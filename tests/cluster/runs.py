@@ -21,7 +21,7 @@ from spotmpi.plan import manifests
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import require_valid
 from tests.cluster.environment_namespace import user_kubeconfig
-from tests.contract import living
+from tests.contract import processes
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import Object
 from tests.testbed.waiting import wait_for
@@ -147,7 +147,7 @@ class FollowedRun:
         """Every object that carries the run's label, and every process of it on the test cluster's machine."""
         label = f"{names.LABEL_RUN}={self.id}"
         objects = self.runs.testbed.kubectl("get", PARTS, "-n", self.runs.namespace, "-l", label, "-o", "name").split()
-        return objects + [f"process {pid}: {command}" for pid, command in living.of_run(self.id).items()]
+        return objects + [f"process {pid}: {command}" for pid, command in processes.of_run(self.id).items()]
 
 
 class Runs:

@@ -15,7 +15,7 @@ import tomli_w
 from spotmpi.core import names
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.cluster.runs import LIMIT, Runs
-from tests.contract import living
+from tests.contract import processes
 from tests.contract.fake_program import fake_job
 from tests.testbed.waiting import wait_for
 
@@ -62,10 +62,10 @@ def test_a_run_whose_terminal_was_killed_ends_with_a_checkpoint_before_it_costs_
 ) -> None:
     run = submitted_and_left(runs, tmp_path)
     kept = names.RunPaths(runs.volume / "runs" / run) if runs.volume else None
-    assert kept and living.of_run(run) and not kept.summary.exists()
+    assert kept and processes.of_run(run) and not kept.summary.exists()
 
     wait_for("the run is over and its record whole", kept.summary.exists, LIMIT)
-    wait_for("no process of it lives", lambda: not living.of_run(run), LIMIT)
+    wait_for("no process of it lives", lambda: not processes.of_run(run), LIMIT)
 
     (attempt,) = json.loads(kept.summary.read_text())["attempts"]
     assert 10.0 < attempt["ended"] - attempt["present"] < 30.0

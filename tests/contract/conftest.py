@@ -1,4 +1,4 @@
-"""The places that the contract of a backend is held against."""
+"""The backends that the contract is checked against."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from spotmpi.core.events import Event
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec, from_values
 from spotmpi.spec.validate import require_valid
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 
 
 @dataclass
-class Somewhere:
-    """A backend with what a spec needs in order to run there."""
+class BackendHarness:
+    """A backend with the spec values that its runs need, and waits for their states."""
 
     backend: Backend
     extra: dict[str, Any] = field(default_factory=dict)
-    patience: float = 60.0  # seconds in which anything that is asked for has happened
+    timeout: float = 60.0  # seconds to wait for a state
     _count: int = 0
     _mark: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def spec(self, values: dict[str, Any]) -> JobSpec:
-        """The spec with *values*, fit for this place."""
+        """The spec with *values*, completed for this backend."""
         return from_values({**self.extra, **values})
 
     def submit(self, values: dict[str, Any]) -> str:
-        """Start a run and give its id."""
+        """Start a run; returns its id."""
         self._count += 1
         spec = self.spec(values)
         require_valid(spec, self.backend.inspect(spec))
@@ -44,7 +44,7 @@ class Somewhere:
         return run
 
     def resume(self, run: str, values: dict[str, Any]) -> None:
-        """Continue a run that has ended."""
+        """Resume a run that has ended."""
         spec = self.spec(values)
         self.backend.submit(spec, self.backend.plan(spec, run), lambda text: None)
 
@@ -52,28 +52,30 @@ class Somewhere:
         """Every event of a run from its submission to its end."""
         return list(self.backend.events(self.submit(values), follow=True))
 
-    def state_once(self, run: str, state: str) -> RunState:
-        """The run's state, as soon as it is *state*."""
-        wait_until(lambda: self.backend.state(run).state == state, self.patience)
+    def wait_for_state(self, run: str, state: str) -> RunState:
+        """Wait until the run's state is *state*; returns it."""
+        wait_until(lambda: self.backend.state(run).state == state, self.timeout)
         return self.backend.state(run)
 
-    def iteration_once(self, run: str, least: int) -> int:
-        """The iteration of a run, as soon as it is at least so far."""
-        return wait_until(lambda: (self.backend.state(run).iteration or 0) >= least, self.patience) and least
+    def wait_for_iteration(self, run: str, least: int) -> int:
+        """Wait until the run has reached an iteration; returns *least*."""
+        return wait_until(lambda: (self.backend.state(run).iteration or 0) >= least, self.timeout) and least
 
 
 @pytest.fixture(params=["local"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Somewhere]:
+def harness(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BackendHarness]:
     """Each backend in turn."""
     monkeypatch.chdir(tmp_path)
     backend = LocalBackend(tmp_path / "runs")
-    yield Somewhere(backend)
+    yield BackendHarness(backend)
     for state in backend.list():
         backend.stop(state.id, "the test is over", now=True)
         wait_until(lambda run=state.id: backend.state(run).over)  # type: ignore[misc]
 
 
 @pytest.fixture
-def paths_of(place: Somewhere) -> Any:
-    """The paths of a run at a place, by its id."""
-    return lambda run: names.RunPaths(Path(place.backend.state(run).folder))
+def paths_of(harness: BackendHarness) -> Any:
+    """A function that gives the paths of a run by its id."""
+    return lambda run: names.RunPaths(Path(harness.backend.state(run).folder))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
-from tests.contract.conftest import Somewhere
-from tests.contract.told import command, iterations, kinds, texts
+from tests.contract.conftest import BackendHarness
+from tests.contract.event_values import command, iterations, kinds, texts
 
 
-def test_lines_are_numbered_without_gap_or_repeat_and_know_attempt_node_and_stream(place: Somewhere) -> None:
+def test_lines_are_numbered_without_gap_or_repeat_and_know_attempt_node_and_stream(harness: BackendHarness) -> None:
     code = "import sys; [print(i) for i in range(2500)]; print('oh', file=sys.stderr)"
-    events = place.all_events(command("python3", "-c", code))
+    events = harness.all_events(command("python3", "-c", code))
 
     lines = [event for event in events if event.kind == record.LINE]
     assert [line.number for line in lines] == list(range(1, 2502))
@@ -26,7 +26,7 @@ def test_lines_are_numbered_without_gap_or_repeat_and_know_attempt_node_and_stre
 
 @pytest.mark.parametrize("ballast", [0, 1 << 20], ids=["small", "large"])
 def test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep(
-    place: Somewhere, tmp_path: Path, ballast: int
+    harness: BackendHarness, tmp_path: Path, ballast: int
 ) -> None:
     code = tmp_path / "my code"
     (code / "lib").mkdir(parents=True)
@@ -36,16 +36,16 @@ def test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep(
     (code / ".gitignore").write_text("*.log\n")
     (code / "weights").write_bytes(os.urandom(ballast))
 
-    events = place.all_events(command("./train.sh", code=str(code)))
+    events = harness.all_events(command("./train.sh", code=str(code)))
 
     assert events[-1].kind == "succeeded", events[-1]
     assert texts(events) == ["training with lib train.sh weights", "a step"]
 
 
-def test_every_node_gets_the_same_variables_but_those_that_tell_it_apart(place: Somewhere) -> None:
+def test_every_node_gets_the_same_variables_except_its_own_index(harness: BackendHarness) -> None:
     code = "import json, os; print(json.dumps(dict(os.environ)))"
     asked = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "3"}
-    events = place.all_events(command("python3", "-c", code, nodes=3, env=asked))
+    events = harness.all_events(command("python3", "-c", code, nodes=3, env=asked))
 
     told = {event.node: json.loads(event.values["text"]) for event in events if event.kind == record.LINE}
     assert set(told) == {0, 1, 2}
@@ -56,32 +56,32 @@ def test_every_node_gets_the_same_variables_but_those_that_tell_it_apart(place: 
     assert apart <= {"RANK", "HOSTNAME", "JOB_COMPLETION_INDEX", "POD_NAME", "POD_IP", "SPOTMPI_MACHINE"}
 
 
-def test_a_plain_command_on_the_first_node_runs_once(place: Somewhere) -> None:
-    events = place.all_events(command("sh", "-c", "echo $RANK of $WORLD_SIZE", nodes=2, where="first"))
+def test_a_plain_command_on_the_first_node_runs_once(harness: BackendHarness) -> None:
+    events = harness.all_events(command("sh", "-c", "echo $RANK of $WORLD_SIZE", nodes=2, where="first"))
 
     assert texts(events) == ["0 of 1"]
 
 
-def test_all_nodes_have_to_succeed_and_the_one_that_fails_ends_the_others(place: Somewhere) -> None:
+def test_all_nodes_have_to_succeed_and_the_one_that_fails_ends_the_others(harness: BackendHarness) -> None:
     code = "import os, time; os.environ['RANK'] == '1' and exit(4); time.sleep(60)"
-    events = place.all_events(command("python3", "-c", code, nodes=3, limits={"failures": 0}))
+    events = harness.all_events(command("python3", "-c", code, nodes=3, limits={"failures": 0}))
 
     assert kinds(events) == ["submitted", "started", "failed"]
     assert "node 1" in (events[-1].reason or "") and "exit code 4" in (events[-1].reason or "")
 
 
-def test_arguments_reach_the_program_as_they_are(place: Somewhere) -> None:
+def test_arguments_reach_the_program_as_they_are(harness: BackendHarness) -> None:
     hostile = ["two words", "", "'single'", '"double"', "$HOME", "*", "a\nb", "ünïcode", "{port}", "-x"]
     code = "import json, sys; print(json.dumps(sys.argv[1:]))"
-    events = place.all_events(command("python3", "-c", code, args=hostile))
+    events = harness.all_events(command("python3", "-c", code, args=hostile))
 
     assert json.loads(texts(events)[0]) == hostile
 
 
-def test_a_program_that_prints_its_own_way_is_read_by_a_pattern(place: Somewhere) -> None:
+def test_metrics_of_a_foreign_program_are_read_by_a_pattern(harness: BackendHarness) -> None:
     code = "[print(f'step {i} loss {1 / i:.3f} (eta 3 s)', flush=True) for i in range(1, 4)]"
     pattern = r"step (?P<iteration>\d+) loss (?P<loss>\S+)"
-    events = place.all_events(command("python3", "-c", code, metrics={"pattern": pattern}))
+    events = harness.all_events(command("python3", "-c", code, metrics={"pattern": pattern}))
 
     assert iterations(events) == [1, 2, 3]
     assert [event.values["loss"] for event in events if event.kind == record.METRIC] == [1.0, 0.5, 0.333]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spotmpi.cli.main import main
-from tests.contract.conftest import Somewhere
+from tests.contract.conftest import BackendHarness
 from tests.unit.agent.gang import Gang
-from tests.unit.backends.real_ranks import local_place
+from tests.unit.backends.real_ranks import local_harness
 
 if TYPE_CHECKING:
     from tests.cloud.environment_life import Life
@@ -66,11 +66,11 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Somewhere]:
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendHarness]:
     """The local backend in a folder with spaces and quotes in its name; nothing may be left of its runs."""
     folder = tmp_path / 'runs of "O\'Neill" ünd 50%'
     monkeypatch.chdir(tmp_path)
-    yield from local_place(folder)
+    yield from local_harness(folder)
 
 
 @pytest.fixture

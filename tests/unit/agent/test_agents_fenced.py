@@ -18,7 +18,7 @@ import pytest
 
 from spotmpi.agent import fencing, protocol
 from spotmpi.agent.pod_record import PodRecord
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 from tests.unit.agent.gang import LIMIT, RUN, Gang, kinds
 
 # Beats until the test says that it is enough; no request to end is heard.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core import names
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 
 
 def starter(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:

@@ -8,13 +8,13 @@ from spotmpi.agent import record
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.runs import reader
-from tests.contract import living
-from tests.contract.conftest import Somewhere
-from tests.contract.living import wait_until
+from tests.contract import processes
+from tests.contract.conftest import BackendHarness
+from tests.contract.processes import wait_until
 
 
-def paths_of(here: Somewhere, run: str) -> names.RunPaths:
-    return reader.find(run, here.backend.runs_folder)  # type: ignore[attr-defined]
+def paths_of(local: BackendHarness, run: str) -> names.RunPaths:
+    return reader.find(run, local.backend.runs_folder)  # type: ignore[attr-defined]
 
 
 def shell(text: str, **more: Any) -> dict[str, Any]:
@@ -29,10 +29,10 @@ def texts(events: list[Event]) -> list[str]:
     return [event.values["text"] for event in events if event.kind == record.LINE]
 
 
-def events_of(here: Somewhere, run: str) -> list[Event]:
-    return list(here.backend.events(run, follow=True))
+def events_of(local: BackendHarness, run: str) -> list[Event]:
+    return list(local.backend.events(run, follow=True))
 
 
 def rank_of(run: str) -> int:
     """The process of the fake program."""
-    return wait_until(lambda: next((pid for pid, said in living.of_run(run).items() if "FAKE_" in said), 0))
+    return wait_until(lambda: next((pid for pid, said in processes.of_run(run).items() if "FAKE_" in said), 0))

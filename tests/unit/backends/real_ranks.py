@@ -7,32 +7,32 @@ from pathlib import Path
 
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
-from tests.contract import living
-from tests.contract.conftest import Somewhere
-from tests.contract.living import wait_until
+from tests.contract import processes
+from tests.contract.conftest import BackendHarness
+from tests.contract.processes import wait_until
 
-SLOW = 300.0  # seconds of patience where frameworks are imported by several ranks at once
+SLOW = 300.0  # seconds of timeout where frameworks are imported by several ranks at once
 
 
-def local_place(folder: Path, patience: float = Somewhere.patience) -> Iterator[Somewhere]:
+def local_harness(folder: Path, timeout: float = BackendHarness.timeout) -> Iterator[BackendHarness]:
     """The local backend with its runs in *folder*; nothing may be left of them."""
     backend = LocalBackend(folder)
-    yield Somewhere(backend, patience=patience)
+    yield BackendHarness(backend, timeout=timeout)
     for state in backend.list():
         backend.stop(state.id, "the test is over", now=True)
         wait_until(lambda run=state.id: backend.state(run).over)  # type: ignore[misc]
-        wait_until(lambda run=state.id: not living.of_run(run))  # type: ignore[misc]
+        wait_until(lambda run=state.id: not processes.of_run(run))  # type: ignore[misc]
 
 
-def paths_of(here: Somewhere, run: str) -> names.RunPaths:
-    return names.RunPaths(Path(here.backend.state(run).folder))
+def paths_of(local: BackendHarness, run: str) -> names.RunPaths:
+    return names.RunPaths(Path(local.backend.state(run).folder))
 
 
 def rank(run: str, number: int) -> int:
     """The process id of a rank, once it is there."""
 
     def find() -> int:
-        for pid in living.of_run(run):
+        for pid in processes.of_run(run):
             variables = _variables(pid)
             told = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
             command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""

@@ -30,7 +30,7 @@ def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("on", "namespace"), [(None, "team"), ("kubernetes", "team"), ("kubernetes/other", "other")])
-def test_a_run_is_looked_for_where_its_record_says_unless_a_namespace_is_named(
+def test_a_run_is_looked_up_in_its_recorded_namespace_unless_one_is_named(
     on: str | None, namespace: str, runs_folder: Path
 ) -> None:
     """It works: `status ID --on kubernetes` finds it. It fails: looked for in "default", a run that goes on is lost."""

@@ -16,7 +16,7 @@ import tomli_w
 
 from spotmpi.core import names
 from spotmpi.runs import reader
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 
 SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 

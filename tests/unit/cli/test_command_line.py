@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.runs import reader
 from tests.contract.fake_program import fake_job
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 from tests.unit.cli.terminal import job, only_run, spotmpi, written
 
 pytestmark = pytest.mark.usefixtures("own_folder")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from spotmpi.runs import reader
-from tests.contract import living
+from tests.contract import processes
 from tests.contract.fake_program import fake_job
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 from tests.unit.cli.terminal import SPOTMPI, iteration_of, job, on_a_terminal, only_run, spotmpi, started, written
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -50,7 +50,7 @@ def test_the_first_ctrl_c_stops_with_a_checkpoint() -> None:
     assert "stopping after a checkpoint; Ctrl-C again kills" in err and "checkpoint at iteration" in err
     assert out.splitlines()[-1] == f"{paths.id} stopped: Ctrl-C" and "Traceback" not in err
     assert reader.state(paths).state == "stopped"
-    wait_until(lambda: not living.of_run(paths.id))
+    wait_until(lambda: not processes.of_run(paths.id))
 
 
 def test_the_second_ctrl_c_kills() -> None:
@@ -70,7 +70,7 @@ def test_the_second_ctrl_c_kills() -> None:
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130 and "killing the run" in err
     assert reader.state(paths).state == "stopped"
-    wait_until(lambda: not living.of_run(paths.id))
+    wait_until(lambda: not processes.of_run(paths.id))
 
 
 def test_ctrl_c_while_following_logs_leaves_the_run_alone() -> None:

@@ -16,7 +16,7 @@ from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import TargetCapabilities, validate
 from tests.contract.fake_program import fake_job
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 from tests.unit.agent.gang import kinds
 
 

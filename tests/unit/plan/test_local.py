@@ -69,12 +69,12 @@ def planned(values: dict[str, Any], machine: Machine) -> str:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_is_what_it_was(name: str, golden: Callable[[str, str], None]) -> None:
+def test_a_plan_equals_its_golden_file(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"plan-{name}.json", planned(*PLANS[name]))
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_is_made_of_plain_values_and_the_same_each_time(name: str) -> None:
+def test_a_plan_is_plain_json_and_deterministic(name: str) -> None:
     values, machine = PLANS[name]
     plan = local_plan(from_values(values), PATHS, machine, {})
 
@@ -82,7 +82,7 @@ def test_a_plan_is_made_of_plain_values_and_the_same_each_time(name: str) -> Non
     assert planned(values, machine) == planned(values, machine)
 
 
-def test_more_ranks_than_cores_are_told_and_marked() -> None:
+def test_more_ranks_than_cores_are_noted_and_recorded() -> None:
     plan = local_plan(from_values({"command": ["x"], "slots": 5}), PATHS, MACHINE, {})
 
     assert plan["oversubscribed"] and plan["notes"] == ["oversubscribed: 5 threads of 5 ranks share 4 cores"]

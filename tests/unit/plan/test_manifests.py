@@ -141,7 +141,7 @@ every_plan = pytest.mark.parametrize(("values", "target"), CASES.values(), ids=C
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_whole_plans_are_as_agreed(name: str, golden: Golden) -> None:
+def test_a_plan_equals_its_golden_file(name: str, golden: Golden) -> None:
     objects = plan(*CASES[name])
     for part in objects:
         if part["kind"] == "ConfigMap":
@@ -150,7 +150,7 @@ def test_whole_plans_are_as_agreed(name: str, golden: Golden) -> None:
     golden(f"plan-{name}.yaml", yaml.safe_dump_all(objects, sort_keys=True, width=120))
 
 
-def test_agents_are_told_the_image_that_a_template_puts_in_place_of_the_specs() -> None:
+def test_the_agent_plan_has_the_image_that_a_template_sets() -> None:
     other = Template("pod.yaml", {"spec": {"containers": [{"name": "node", "image": "other:1"}]}})
     jobset, config, *_ = plan(PLAIN, replace(TARGET, templates=(other,)))
     assert [each["image"] for each in manifests.pod_template(jobset)["spec"]["containers"]] == ["other:1"]
@@ -158,9 +158,7 @@ def test_agents_are_told_the_image_that_a_template_puts_in_place_of_the_specs() 
 
 
 @pytest.mark.parametrize(("spread", "groups"), [("any", [WITH_EFA]), ("node", [WITH_EFA, LIKE])])
-def test_pods_ask_for_no_fabric_that_they_would_share_or_that_some_nodes_lack(
-    spread: str, groups: list[NodeGroup]
-) -> None:
+def test_pods_request_no_efa_on_shared_nodes_or_where_some_nodes_lack_it(spread: str, groups: list[NodeGroup]) -> None:
     said = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, spread=spread), groups, "us-east-1a")))
     assert pods.EFA not in said and "FI_PROVIDER" not in said
 
@@ -184,7 +182,7 @@ def test_the_same_arguments_give_the_same_plan_and_no_object_twice(
 
 
 @every_plan
-def test_all_but_the_jobset_is_owned_by_it_and_lies_in_its_namespace(
+def test_every_other_object_is_owned_by_the_jobset_and_in_its_namespace(
     values: dict[str, Any], target: ClusterTarget
 ) -> None:
     jobset, *parts = plan(values, target)
@@ -210,7 +208,7 @@ def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], target: Cl
 
 
 @every_plan
-def test_only_what_is_mounted_from_the_plan_is_referred_to(values: dict[str, Any], target: ClusterTarget) -> None:
+def test_pods_refer_only_to_objects_of_the_plan(values: dict[str, Any], target: ClusterTarget) -> None:
     jobset, *parts = plan(values, target)
     (template,) = found(jobset, "volumes")
     (mounts,) = found(jobset, "volumeMounts")
@@ -250,7 +248,7 @@ MESSAGE = "Container node for pod here/x-node-0-0-abcde failed with exit code %d
         ("DeadlineExceeded", "Job was active longer than specified deadline", "RestartJobSet"),
     ],
 )
-def test_each_way_to_end_meets_its_rule(reason: str, message: str, action: str) -> None:
+def test_each_exit_matches_its_failure_rule(reason: str, message: str, action: str) -> None:
     assert rule_for(plan(SMALL)[0], reason, message) == action
 
 

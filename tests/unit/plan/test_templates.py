@@ -114,7 +114,7 @@ def test_one_template_may_serve_many_plans() -> None:
         ({"template": {}}, "unknown key template: use metadata and spec"),
     ],
 )
-def test_what_the_run_depends_on_cannot_be_changed(values: Object, told: str) -> None:
+def test_a_template_cannot_change_fields_that_the_run_depends_on(values: Object, told: str) -> None:
     with pytest.raises(InputError) as refused:
         pod({"spec": {"priorityClassName": "low"}}, values)
     text = str(refused.value)

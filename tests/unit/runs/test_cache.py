@@ -83,7 +83,7 @@ def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
 
 
 @pytest.mark.parametrize("cut", range(len(STORY)))
-def test_a_follower_that_comes_again_adds_only_what_is_new(paths: RunPaths, tmp_path: Path, cut: int) -> None:
+def test_a_second_follower_adds_only_new_entries(paths: RunPaths, tmp_path: Path, cut: int) -> None:
     take(paths, STORY[:cut])
     take(paths, STORY)
     again = contents(paths)
@@ -92,7 +92,7 @@ def test_a_follower_that_comes_again_adds_only_what_is_new(paths: RunPaths, tmp_
     assert len(list(folder_events(paths, follow=False, alive=lambda: False))) == 1 + 2 + 8 + 2
 
 
-def test_what_a_restart_tells_once_more_is_written_once(paths: RunPaths, tmp_path: Path) -> None:
+def test_entries_repeated_after_a_restart_are_written_once(paths: RunPaths, tmp_path: Path) -> None:
     again = [*STORY[:-3], event(1008, record.RESTARTED), *STORY]
     take(paths, again)
     metrics = [values["iteration"] for values in reader.lines(paths.metrics)]
@@ -123,7 +123,7 @@ def test_memory_does_not_grow_with_the_lines_and_metrics_of_a_long_run(paths: Ru
     assert grown < 200_000, "bytes"
 
 
-def test_a_gap_keeps_its_place_so_that_later_numbers_stay_right(paths: RunPaths) -> None:
+def test_a_gap_is_filled_with_placeholders_so_that_later_numbers_stay_right(paths: RunPaths) -> None:
     gap = event(1004, record.GAP, size=2, reason="2 entries can no longer be had")
     take(paths, [line(1), gap, line(4)])
     take(paths, [line(1), gap, line(4), line(5)])
@@ -138,7 +138,7 @@ def test_a_gap_keeps_its_place_so_that_later_numbers_stay_right(paths: RunPaths)
     assert "gap" not in paths.events.read_text()
 
 
-def test_what_an_agent_once_waited_for_is_not_told_after_the_attempt_that_began_since() -> None:
+def test_a_past_wait_of_an_agent_is_not_reported_after_the_next_attempt() -> None:
     """It works: told in its place, and by whoever comes first. It fails: told last, so that the run seems to wait."""
     waited, started = event(1.0, record.WAITING, reason="hosts")._replace(number=1), event(2.0, record.STARTED)
     of_follower = event(1.5, record.WAITING, reason="pods")._replace(number=0)
@@ -163,7 +163,7 @@ def test_a_deleted_copy_is_not_made_again_by_following(tmp_path: Path) -> None:
     assert not paths.folder.exists()
 
 
-def test_a_copy_tells_where_its_run_is_and_a_local_run_is_no_copy(paths: RunPaths) -> None:
+def test_a_copy_names_its_cluster_and_a_local_run_is_no_copy(paths: RunPaths) -> None:
     assert reader.cluster_of(paths) == (None, "here")
     paths.plan.write_text('{"backend": "local"}')
     assert reader.cluster_of(paths) is None

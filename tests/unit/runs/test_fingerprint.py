@@ -92,7 +92,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
     assert data_fingerprint.identify(folder)["content"] is not None
 
 
-def test_a_missing_data_folder_is_told_with_its_path(tmp_path: Path) -> None:
+def test_a_missing_data_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone.*cannot be read"):
         fingerprint.identify(digits(data=str(tmp_path / "gone")))
 
@@ -119,11 +119,11 @@ def test_work_is_the_same_for_any_number_of_nodes_and_slots() -> None:
         (JobSpec(image="chainermn", program="ssd"), "program: digits, ssd"),
     ],
 )
-def test_different_work_is_told_with_both_values(changed: JobSpec, told: str) -> None:
+def test_a_difference_is_reported_with_both_values(changed: JobSpec, told: str) -> None:
     assert told in fingerprint.differences(fingerprint.identify(digits()), fingerprint.identify(changed))
 
 
-def test_what_a_variant_declares_is_no_difference() -> None:
+def test_declared_differences_are_not_reported() -> None:
     changed = fingerprint.identify(digits(args=["--double-buffering"], env={"A": "b"}))
     assert fingerprint.differences(fingerprint.identify(digits()), changed, declared=["args"]) == ["env.A: none, b"]
 
@@ -136,7 +136,7 @@ def test_another_machine_is_different_work_but_a_newer_kernel_is_not() -> None:
     assert fingerprint.differences(here, bigger) == [f"machine.cores: {here['machine']['cores']}, 512"]
 
 
-def test_a_run_elsewhere_is_identified_without_looking_here() -> None:
+def test_a_run_on_a_cluster_is_identified_without_reading_local_data() -> None:
     one = fingerprint.identify(digits(data="/only/there"), local=False)
     assert (one["machine"], one["data"]["path"], one["data"]["content"]) == (None, "/only/there", None)
     assert fingerprint.differences(one, fingerprint.identify(digits(data="/only/there"), local=False)) == []

@@ -65,7 +65,7 @@ def told(event: Event) -> tuple[str, int, int, int]:
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_long_record_is_told_in_the_order_in_which_it_happened(tmp_path: Path, follow: bool) -> None:
+def test_a_long_record_is_read_in_order_of_time(tmp_path: Path, follow: bool) -> None:
     write_run(tmp_path, attempts=3, lines=4000)
     assert (tmp_path / "logs" / "1" / "node-0.log").stat().st_size > 2 * (1 << 17), "longer than what is read at once"
 
@@ -74,7 +74,7 @@ def test_a_long_record_is_told_in_the_order_in_which_it_happened(tmp_path: Path,
     assert found == expected(3, 4000)
 
 
-def test_a_follower_beside_the_writer_sees_the_same_order_and_misses_nothing(tmp_path: Path) -> None:
+def test_a_concurrent_follower_sees_the_same_order_and_misses_nothing(tmp_path: Path) -> None:
     names.RunPaths(tmp_path).events.touch()
     writer = threading.Thread(target=write_run, args=(tmp_path, 3, 1500))
     events = folder_events(names.RunPaths(tmp_path), True, alive=writer.is_alive, sleep=lambda seconds: None)
@@ -86,7 +86,7 @@ def test_a_follower_beside_the_writer_sees_the_same_order_and_misses_nothing(tmp
     assert found == expected(3, 1500)
 
 
-def test_what_is_written_after_a_look_that_does_not_follow_is_left_out(tmp_path: Path) -> None:
+def test_entries_written_after_reading_began_are_left_out_without_follow(tmp_path: Path) -> None:
     written = Record(str(tmp_path), Ticking())
     written.event(record.SUBMITTED, name="x")
     written.event(record.STARTED, attempt=1)
@@ -98,7 +98,7 @@ def test_what_is_written_after_a_look_that_does_not_follow_is_left_out(tmp_path:
     assert [first.kind, *(event.kind for event in events)] == ["submitted", "started"]
 
 
-def test_a_follower_waits_calmly_when_nothing_happens(tmp_path: Path) -> None:
+def test_a_follower_polls_slowly_while_nothing_happens(tmp_path: Path) -> None:
     written = Record(str(tmp_path), Ticking())
     written.event(record.SUBMITTED, name="x")
     pauses: list[float] = []
@@ -150,7 +150,7 @@ def test_a_torn_record_of_an_attempt_hides_no_other(tmp_path: Path) -> None:
     assert [each["attempt"] for each in reader.attempts(names.RunPaths(tmp_path))] == [1, 10]
 
 
-def test_a_run_recorded_by_nobody_is_lost_and_one_with_an_end_is_not(tmp_path: Path) -> None:
+def test_a_run_without_supervisor_is_lost_unless_its_end_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(json.dumps({"t": 1.0, "event": "submitted", "name": "x"}) + "\n")
     assert reader.state(names.RunPaths(tmp_path)).state == "lost"
     with (tmp_path / "events.jsonl").open("a") as file:

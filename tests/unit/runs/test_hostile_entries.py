@@ -43,7 +43,7 @@ ENTRIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("values", [pytest.param(values, id=name) for name, values in ENTRIES.items()])
-def test_what_no_agent_has_printed_is_no_entry_of_a_pod(values: Any) -> None:
+def test_output_that_no_agent_printed_is_no_entry(values: Any) -> None:
     line = json.dumps(values, separators=(",", ":"))
     good = '{"n":2,"l":[1,0,1,5.0,null,"o","kept"]}'
     assert pod_output.parse(line) is None

@@ -50,7 +50,7 @@ def recorded(folder: Path, run: str, lines: dict[str, float], owner: str | None 
     written.close()
 
 
-def test_mine_are_the_runs_that_i_submitted_and_those_of_nobody_known(tmp_path: Path, spotmpi: Command) -> None:
+def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Path, spotmpi: Command) -> None:
     for run, owner in (("hers", "ann"), ("his", "bob"), ("old", None)):
         recorded(tmp_path, run, {}, owner)
 

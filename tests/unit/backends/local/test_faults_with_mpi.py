@@ -15,16 +15,16 @@ import pytest
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.runs import reader
-from tests.contract.conftest import Somewhere
-from tests.contract.living import wait_until
-from tests.unit.backends.real_ranks import SLOW, local_place, paths_of, rank
+from tests.contract.conftest import BackendHarness
+from tests.contract.processes import wait_until
+from tests.unit.backends.real_ranks import SLOW, local_harness, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Somewhere]:
-    yield from local_place(tmp_path / "runs", SLOW)
+def local(tmp_path: Path) -> Iterator[BackendHarness]:
+    yield from local_harness(tmp_path / "runs", SLOW)
 
 
 # Long enough for a kill in the middle of two checkpoints.
@@ -45,10 +45,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
 
     def checksum(way: str) -> str:
         if way not in known:
-            place = Somewhere(LocalBackend(tmp_path_factory.mktemp(way)), patience=SLOW)
-            run = place.submit({"program": "digits", "args": DIGITS, **WAYS[way]})
-            place.state_once(run, "succeeded")
-            known[way] = _result(paths_of(place, run))
+            harness = BackendHarness(LocalBackend(tmp_path_factory.mktemp(way)), timeout=SLOW)
+            run = harness.submit({"program": "digits", "args": DIGITS, **WAYS[way]})
+            harness.wait_for_state(run, "succeeded")
+            known[way] = _result(paths_of(harness, run))
         return known[way]
 
     return checksum
@@ -71,17 +71,17 @@ def ways(*every_day: str) -> list[Any]:
 @pytest.mark.parametrize("loaders", [pytest.param(0, marks=AT_NIGHT), 2], ids=lambda count: f"{count} loader processes")
 @pytest.mark.parametrize("way", ways("chainermn-mpirun"))
 def test_a_killed_rank_costs_at_most_a_checkpoint_interval_and_changes_no_bit_of_the_result(
-    here: Somewhere, way: str, loaders: int, undisturbed: Callable[[str], str]
+    local: BackendHarness, way: str, loaders: int, undisturbed: Callable[[str], str]
 ) -> None:
     args = [*DIGITS, "--loader-processes", str(loaders)]
-    run = here.submit({"program": "digits", "args": args, "checkpoint": {"every": f"{EVERY}s"}, **WAYS[way]})
-    paths = paths_of(here, run)
+    run = local.submit({"program": "digits", "args": args, "checkpoint": {"every": f"{EVERY}s"}, **WAYS[way]})
+    paths = paths_of(local, run)
     wait_until(lambda: any(line["kind"] == "checkpoint" for line in reader.lines(paths.metrics)), 120)
     time.sleep(EVERY / 4)
 
     os.kill(rank(run, 1), signal.SIGKILL)
 
-    here.state_once(run, "succeeded")
+    local.wait_for_state(run, "succeeded")
     first, second = reader.attempts(paths)
     assert first["cause"] == "failure" and 0 < first["last_iteration"] < TOTAL, "the kill was to fall in mid-run"
     assert second["resumed_iteration"] == first["checkpoint_iteration"] > 0
@@ -99,38 +99,38 @@ def _repeated_seconds(paths: names.RunPaths, resumed: int) -> tuple[float, float
 
 
 @pytest.mark.parametrize("way", ways("chainermn-mpirun"))
-def test_a_stopped_run_goes_on_with_other_limits_and_ends_bit_for_bit_the_same(
-    here: Somewhere, way: str, undisturbed: Callable[[str], str]
+def test_a_stopped_run_resumes_with_other_limits_and_ends_bit_for_bit_the_same(
+    local: BackendHarness, way: str, undisturbed: Callable[[str], str]
 ) -> None:
     job = {"program": "digits", "args": DIGITS, **WAYS[way]}
-    run = here.submit(job)
-    here.iteration_once(run, 20)
+    run = local.submit(job)
+    local.wait_for_iteration(run, 20)
 
-    here.backend.stop(run, "for the night", now=False)
+    local.backend.stop(run, "for the night", now=False)
 
-    stopped = here.state_once(run, "stopped")
+    stopped = local.wait_for_state(run, "stopped")
     assert 20 <= (stopped.iteration or 0) < TOTAL
-    here.resume(run, {**job, "limits": {"failures": 0}})
-    here.state_once(run, "succeeded")
-    assert reader.attempts(paths_of(here, run))[1]["resumed_iteration"] >= 20
-    assert _result(paths_of(here, run)) == undisturbed(way)
+    local.resume(run, {**job, "limits": {"failures": 0}})
+    local.wait_for_state(run, "succeeded")
+    assert reader.attempts(paths_of(local, run))[1]["resumed_iteration"] >= 20
+    assert _result(paths_of(local, run)) == undisturbed(way)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param("foreign", marks=AT_NIGHT), pytest.param("foreign-torchrun", marks=AT_NIGHT), "foreign-plain"]
 )
 def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
-    here: Somewhere, name: str, monkeypatch: pytest.MonkeyPatch
+    local: BackendHarness, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spotmpi.spec.job import load
 
     monkeypatch.chdir(names.PROJECT)
     values = load(names.EXAMPLES / f"{name}.toml").model_dump(exclude_unset=True)
-    run = here.submit({**values, "args": ["--steps", "50"]})
+    run = local.submit({**values, "args": ["--steps", "50"]})
 
-    here.state_once(run, "succeeded")
+    local.wait_for_state(run, "succeeded")
 
-    metrics = [line for line in reader.lines(paths_of(here, run).metrics) if line["kind"] == "metric"]
+    metrics = [line for line in reader.lines(paths_of(local, run).metrics) if line["kind"] == "metric"]
     assert [line["iteration"] for line in metrics] == [10, 20, 30, 40, 50]
     losses = [line["loss"] for line in metrics]
     assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
@@ -145,12 +145,12 @@ def test_a_foreign_script_is_measured_by_its_own_lines_under_each_launcher(
         "allreduce",
     ],
 )
-def test_the_light_examples_run(here: Somewhere, name: str) -> None:
+def test_the_light_examples_run(local: BackendHarness, name: str) -> None:
     from spotmpi.spec.job import load
 
     light = {"allreduce": ["--max-bytes", "4096"]}.get(name, ["--global-batch", "64", "--epochs", "1"])
     spec = load(names.EXAMPLES / f"{name}.toml", [f"args={json.dumps(light)}"])
 
-    run = here.submit(spec.model_dump(exclude_unset=True))
+    run = local.submit(spec.model_dump(exclude_unset=True))
 
-    assert here.state_once(run, "succeeded").attempt == 1
+    assert local.wait_for_state(run, "succeeded").attempt == 1

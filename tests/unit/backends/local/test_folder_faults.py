@@ -17,171 +17,171 @@ from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
 from spotmpi.core.events import Event
 from spotmpi.runs import reader
-from tests.contract import living
-from tests.contract.conftest import Somewhere
+from tests.contract import processes
+from tests.contract.conftest import BackendHarness
 from tests.contract.fake_program import fake_job
-from tests.contract.living import wait_until
+from tests.contract.processes import wait_until
 from tests.unit.backends.local_runs import events_of, paths_of, python, shell, texts
 
 
-def test_a_torn_line_in_any_file_of_a_run_hides_nothing_else(here: Somewhere) -> None:
-    run = here.submit(fake_job(iterations=3))
-    events = events_of(here, run)
-    paths = paths_of(here, run)
+def test_a_torn_line_in_any_file_of_a_run_hides_nothing_else(local: BackendHarness) -> None:
+    run = local.submit(fake_job(iterations=3))
+    events = events_of(local, run)
+    paths = paths_of(local, run)
     for path in (paths.events, paths.metrics, paths.logs / "1" / "node-0.log"):
         head, rest = path.read_bytes().split(b"\n", 1)
         path.write_bytes(head + b"\n" + head[: len(head) // 2] + b"\n\xff\xfe\nnull\n[1]\n\n" + rest + b'{"t": 1, "ev')
 
-    again = events_of(here, run)
+    again = events_of(local, run)
 
     def told(events: list[Event]) -> list[str]:
         return [event.kind for event in events if event.kind != record.LINE]
 
     assert told(again) == told(events) and "bye" in texts(again)
-    assert here.backend.state(run).state == "succeeded" and here.backend.state(run).iteration == 3
+    assert local.backend.state(run).state == "succeeded" and local.backend.state(run).iteration == 3
 
 
-def test_a_run_is_continued_behind_a_torn_last_line(here: Somewhere) -> None:
+def test_a_run_is_resumed_after_a_torn_last_line(local: BackendHarness) -> None:
     job = fake_job(iterations=4, fault={1: [2, "exit 1"]}, limits={"failures": 0})
-    run = here.submit(job)
-    here.state_once(run, "failed")
-    wait_until(lambda: not reader.alive(paths_of(here, run)))
-    with paths_of(here, run).metrics.open("a") as file:
+    run = local.submit(job)
+    local.wait_for_state(run, "failed")
+    wait_until(lambda: not reader.alive(paths_of(local, run)))
+    with paths_of(local, run).metrics.open("a") as file:
         file.write('{"t": 17, "kind": "met')
 
-    here.resume(run, job)
+    local.resume(run, job)
 
-    here.state_once(run, "succeeded")
+    local.wait_for_state(run, "succeeded")
     metrics = [
-        values["iteration"] for values in reader.lines(paths_of(here, run).metrics) if values["kind"] == "metric"
+        values["iteration"] for values in reader.lines(paths_of(local, run).metrics) if values["kind"] == "metric"
     ]
     assert metrics == [1, 2, 3, 4]
 
 
-def test_a_run_whose_folder_is_deleted_ends_and_its_follower_says_why(here: Somewhere) -> None:
-    run = here.submit(fake_job(iterations=10_000, pause=0.01))
-    here.iteration_once(run, 2)
-    paths = paths_of(here, run)
-    events = here.backend.events(run, follow=True)
+def test_a_run_whose_folder_is_deleted_ends_and_its_follower_says_why(local: BackendHarness) -> None:
+    run = local.submit(fake_job(iterations=10_000, pause=0.01))
+    local.wait_for_iteration(run, 2)
+    paths = paths_of(local, run)
+    events = local.backend.events(run, follow=True)
     next(events)
 
     paths.folder.rename(paths.folder.with_name("moved away"))
 
     last = list(events)[-1]
     assert last.kind == "lost" and "was deleted" in (last.reason or "")
-    wait_until(lambda: not living.of_run(run) and not living.supervisors(paths.folder))
+    wait_until(lambda: not processes.of_run(run) and not processes.supervisors(paths.folder))
     assert not paths.events.exists()
 
 
-def test_a_file_where_the_run_folder_should_be_is_told_with_a_remedy(here: Somewhere) -> None:
-    folder: Path = here.backend.runs_folder  # type: ignore[attr-defined]
+def test_a_file_in_place_of_the_run_folder_is_an_error_with_a_remedy(local: BackendHarness) -> None:
+    folder: Path = local.backend.runs_folder  # type: ignore[attr-defined]
     folder.write_text("not a folder")
 
     with pytest.raises(Exception, match="--runs FOLDER"):
-        here.submit(shell("true"))
+        local.submit(shell("true"))
 
     assert folder.read_text() == "not a folder"
 
 
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def mount_tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a small file system of its own with some options, where this user may."""
     if os.geteuid() != 0:
         pytest.skip("needs root for a file system of its own")
-    made: list[Path] = []
+    mounts: list[Path] = []
 
     def mount(options: str) -> Path:
-        place = tmp_path / f"mounted-{len(made)}"
-        place.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True)
+        folder = tmp_path / f"mounted-{len(mounts)}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
         if done.returncode:
             pytest.skip("may not mount here")
-        made.append(place)
-        return place
+        mounts.append(folder)
+        return folder
 
     yield mount
-    for place in made:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    for folder in mounts:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_read_only_run_folder_is_told_in_one_line_and_nothing_is_started(mounted: Callable[[str], Path]) -> None:
-    here = Somewhere(LocalBackend(mounted("ro,size=1m")))
+def test_a_read_only_run_folder_is_a_one_line_error_and_nothing_is_started(mount_tmpfs: Callable[[str], Path]) -> None:
+    local = BackendHarness(LocalBackend(mount_tmpfs("ro,size=1m")))
 
     with pytest.raises(Exception, match=r"cannot record the run in .*Read-only file system; use --runs FOLDER"):
-        here.submit(shell("true"))
+        local.submit(shell("true"))
 
 
-def test_a_full_disk_ends_the_run_with_its_reason_and_it_goes_on_once_there_is_room(
-    mounted: Callable[[str], Path],
+def test_a_full_disk_ends_the_run_with_its_reason_and_it_can_be_resumed_later(
+    mount_tmpfs: Callable[[str], Path],
 ) -> None:
-    place = mounted("size=2m")
-    here = Somewhere(LocalBackend(place / "runs"))
+    folder = mount_tmpfs("size=2m")
+    local = BackendHarness(LocalBackend(folder / "runs"))
     job = fake_job(iterations=10_000, pause=0.001, every=50)
-    run = here.submit(job)
-    here.iteration_once(run, 100)
-    filler = place / "filler"
+    run = local.submit(job)
+    local.wait_for_iteration(run, 100)
+    filler = folder / "filler"
     with filler.open("wb") as file, pytest.raises(OSError, match="No space left"):
         while True:
             os.write(file.fileno(), b"x" * 4096)
 
-    state = here.state_once(run, "failed")
+    state = local.wait_for_state(run, "failed")
 
     assert "No space left on device; free some space, then --resume" in (state.reason or "")
-    wait_until(lambda: not living.of_run(run))
-    summary = reader.summary(paths_of(here, run))
+    wait_until(lambda: not processes.of_run(run))
+    summary = reader.summary(paths_of(local, run))
     assert summary and summary["attempts"][0]["last_iteration"] >= 100
     filler.unlink()
-    here.resume(run, {**job, "env": {**job["env"], "FAKE_ITERATIONS": str(state.iteration or 0)}})
-    here.state_once(run, "succeeded")
-    assert here.backend.state(run).attempt == 2
+    local.resume(run, {**job, "env": {**job["env"], "FAKE_ITERATIONS": str(state.iteration or 0)}})
+    local.wait_for_state(run, "succeeded")
+    assert local.backend.state(run).attempt == 2
 
 
-def test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason(mounted: Callable[[str], Path]) -> None:
-    place = mounted("size=2m")
-    here = Somewhere(LocalBackend(place / "runs"))
+def test_a_disk_that_a_program_has_filled_before_it_failed_is_the_reason(mount_tmpfs: Callable[[str], Path]) -> None:
+    folder = mount_tmpfs("size=2m")
+    local = BackendHarness(LocalBackend(folder / "runs"))
     fill = f"""
 import os, sys
 try:
-    with open({str(place / "filler")!r}, "wb") as file:
+    with open({str(folder / "filler")!r}, "wb") as file:
         while True:
             os.write(file.fileno(), b"x" * 4096)
 except OSError:
     sys.exit(1)
 """
-    run = here.submit(python(fill))
+    run = local.submit(python(fill))
 
-    state = here.state_once(run, "failed")
+    state = local.wait_for_state(run, "failed")
 
     # The first to be refused is the record of the attempt, once the program has ended without a word.
     assert "No space left on device; free some space, then --resume" in (state.reason or "")
-    summary = wait_until(lambda: reader.summary(paths_of(here, run)))
+    summary = wait_until(lambda: reader.summary(paths_of(local, run)))
     assert summary and [attempt["cause"] for attempt in summary["attempts"]] == ["not retryable"]
 
 
-def test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run(mounted: Callable[[str], Path]) -> None:
-    place = mounted("size=2m")
-    here = Somewhere(LocalBackend(place / "runs"))
+def test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run(mount_tmpfs: Callable[[str], Path]) -> None:
+    folder = mount_tmpfs("size=2m")
+    local = BackendHarness(LocalBackend(folder / "runs"))
     job = fake_job(iterations=3, fault={1: [2, "exit 1"]}, limits={"failures": 0})
-    run = here.submit(job)
-    here.state_once(run, "failed")
-    paths = paths_of(here, run)
+    run = local.submit(job)
+    local.wait_for_state(run, "failed")
+    paths = paths_of(local, run)
     wait_until(lambda: not reader.alive(paths))
     before = {path: path.read_bytes() for path in (paths.spec, paths.plan, paths.metrics)}
-    with (place / "filler").open("wb") as file, pytest.raises(OSError, match="No space left"):
+    with (folder / "filler").open("wb") as file, pytest.raises(OSError, match="No space left"):
         while True:
             os.write(file.fileno(), b"x" * 512)
 
     with pytest.raises(Exception, match="No space left"):
-        here.resume(run, job)
+        local.resume(run, job)
 
     assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_file_that_may_not_grow_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     paths = names.RunPaths(tmp_path / "limited")
-    here = Somewhere(LocalBackend(tmp_path))
-    spec = here.spec(python("while True: print('x' * 1000)"))
-    plan = here.backend.plan(spec, paths.id)
+    local = BackendHarness(LocalBackend(tmp_path))
+    spec = local.spec(python("while True: print('x' * 1000)"))
+    plan = local.backend.plan(spec, paths.id)
     paths.folder.mkdir()
     paths.plan.write_text(json.dumps(plan))
 
@@ -195,4 +195,4 @@ def test_a_file_that_may_not_grow_ends_the_run_with_its_reason(tmp_path: Path) -
     assert done.returncode == 1
     last = list(reader.lines(paths.events))[-1]
     assert last["event"] == "failed" and "File too large" in last["reason"]
-    assert not living.of_run(paths.id)
+    assert not processes.of_run(paths.id)

@@ -17,11 +17,11 @@ import pytest
 from spotmpi.agent import launchers, record
 from spotmpi.core.events import Event
 from spotmpi.runs import reader
-from tests.contract import living
-from tests.contract.conftest import Somewhere
+from tests.contract import processes
+from tests.contract.conftest import BackendHarness
 from tests.contract.fake_program import SOURCE, fake_job
-from tests.contract.living import wait_until
-from tests.unit.backends.real_ranks import SLOW, local_place, paths_of, rank
+from tests.contract.processes import wait_until
+from tests.unit.backends.real_ranks import SLOW, local_harness, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
@@ -57,8 +57,8 @@ SELDOM_TORCHRUN = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Somewhere]:
-    yield from local_place(tmp_path / "runs", SLOW)
+def local(tmp_path: Path) -> Iterator[BackendHarness]:
+    yield from local_harness(tmp_path / "runs", SLOW)
 
 
 def fake(start: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -69,7 +69,9 @@ def fake(start: dict[str, Any], **more: Any) -> dict[str, Any]:
 def launcher(run: str) -> list[int]:
     """The process ids of the run's launchers."""
     words = re.compile(r"prterun|torch\.distributed\.run|\bmpirun ")
-    return wait_until(lambda: [pid for pid, said in living.of_run(run).items() if words.search(said.split(" -c ")[0])])
+    return wait_until(
+        lambda: [pid for pid, said in processes.of_run(run).items() if words.search(said.split(" -c ")[0])]
+    )
 
 
 def texts(events: list[Event]) -> list[str]:
@@ -77,51 +79,53 @@ def texts(events: list[Event]) -> list[str]:
 
 
 @LAUNCHERS
-def test_a_killed_rank_is_named_and_the_next_attempt_goes_on_above_zero(here: Somewhere, start: dict[str, Any]) -> None:
-    run = here.submit(fake(start, iterations=100, pause=0.05))
-    here.iteration_once(run, 5)
+def test_a_killed_rank_is_named_and_the_next_attempt_resumes_above_zero(
+    local: BackendHarness, start: dict[str, Any]
+) -> None:
+    run = local.submit(fake(start, iterations=100, pause=0.05))
+    local.wait_for_iteration(run, 5)
 
     os.kill(rank(run, 1), signal.SIGKILL)
 
-    state = here.state_once(run, "succeeded")
-    first, second = reader.attempts(paths_of(here, run))
+    state = local.wait_for_state(run, "succeeded")
+    first, second = reader.attempts(paths_of(local, run))
     assert first["reason"] == "rank 1 was killed by SIGKILL" and first["cause"] == "failure"
     assert second["resumed_iteration"] > 0 and second["lost_iterations"] <= 1
     assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
 
 
 @SELDOM_TORCHRUN
-def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(here: Somewhere, start: dict[str, Any]) -> None:
-    run = here.submit(fake(start, iterations=100, pause=0.05))
-    here.iteration_once(run, 5)
-    before = set(living.of_run(run))
+def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(local: BackendHarness, start: dict[str, Any]) -> None:
+    run = local.submit(fake(start, iterations=100, pause=0.05))
+    local.wait_for_iteration(run, 5)
+    before = set(processes.of_run(run))
 
     os.kill(launcher(run)[-1], signal.SIGKILL)
 
-    here.state_once(run, "succeeded")
-    first, second = reader.attempts(paths_of(here, run))
+    local.wait_for_state(run, "succeeded")
+    first, second = reader.attempts(paths_of(local, run))
     assert "the launcher on node" in first["reason"] and "killed by SIGKILL" in first["reason"]
     assert first["cause"] == "failure" and second["resumed_iteration"] > 0
-    assert not before & set(living.of_run(run))
+    assert not before & set(processes.of_run(run))
 
 
 @SELDOM_TORCHRUN
-def test_a_killed_supervisor_leaves_no_rank(here: Somewhere, start: dict[str, Any]) -> None:
-    run = here.submit(fake(start, iterations=10_000, pause=0.05))
-    here.iteration_once(run, 2)
+def test_a_killed_supervisor_leaves_no_rank(local: BackendHarness, start: dict[str, Any]) -> None:
+    run = local.submit(fake(start, iterations=10_000, pause=0.05))
+    local.wait_for_iteration(run, 2)
 
-    os.kill(living.supervisors(paths_of(here, run).folder)[1], signal.SIGKILL)
+    os.kill(processes.supervisors(paths_of(local, run).folder)[1], signal.SIGKILL)
 
-    wait_until(lambda: not living.of_run(run))
-    here.state_once(run, "lost")
+    wait_until(lambda: not processes.of_run(run))
+    local.wait_for_state(run, "lost")
 
 
 @pytest.mark.nightly("waits 20 s for no progress; the contract ends a hang on both backends")
 @LAUNCHERS
-def test_a_hang_is_ended_and_tried_again(here: Somewhere, start: dict[str, Any]) -> None:
+def test_a_hang_is_killed_and_retried(local: BackendHarness, start: dict[str, Any]) -> None:
     job = fake(start, iterations=6, fault={1: [3, "hang"]}, limits={"no_progress": "20s"})
 
-    events = here.all_events(job)
+    events = local.all_events(job)
 
     told = next(event.reason or "" for event in events if event.kind == "restarted")
     assert "no progress for limits.no_progress (20s), last iteration 3" in told
@@ -129,44 +133,48 @@ def test_a_hang_is_ended_and_tried_again(here: Somewhere, start: dict[str, Any])
 
 
 @LAUNCHERS
-def test_a_stop_gets_its_checkpoint_before_the_launcher_hears_of_it(here: Somewhere, start: dict[str, Any]) -> None:
-    run = here.submit(fake(start, iterations=10_000, pause=0.05, every=100_000))
-    here.iteration_once(run, 3)
+def test_a_stop_gets_its_checkpoint_before_the_launcher_hears_of_it(
+    local: BackendHarness, start: dict[str, Any]
+) -> None:
+    run = local.submit(fake(start, iterations=10_000, pause=0.05, every=100_000))
+    local.wait_for_iteration(run, 3)
 
-    here.backend.stop(run, "enough", now=False)
+    local.backend.stop(run, "enough", now=False)
 
-    here.state_once(run, "stopped")
-    reasons = [line["reason"] for line in reader.lines(paths_of(here, run).metrics) if line["kind"] == "checkpoint"]
+    local.wait_for_state(run, "stopped")
+    reasons = [line["reason"] for line in reader.lines(paths_of(local, run).metrics) if line["kind"] == "checkpoint"]
     assert reasons == ["notice"]
     if start is not TORCHRUN:  # torchrun itself prints one when it is told to end
-        assert not [text for text in texts(list(here.backend.events(run, follow=True))) if "Traceback" in text]
+        assert not [text for text in texts(list(local.backend.events(run, follow=True))) if "Traceback" in text]
 
 
 @SELDOM_TORCHRUN
 @pytest.mark.parametrize(("code", "cause"), [(75, "interruption"), (78, "not retryable"), (3, "failure")])
-def test_the_exit_code_of_a_rank_is_what_counts(here: Somewhere, start: dict[str, Any], code: int, cause: str) -> None:
+def test_the_exit_code_of_a_rank_is_what_counts(
+    local: BackendHarness, start: dict[str, Any], code: int, cause: str
+) -> None:
     limits = {"failures": 0, "interruptions": 0}
-    run = here.submit(fake(start, iterations=4, fault={1: [2, f"exit {code}"]}, limits=limits))
-    here.state_once(run, "failed")
+    run = local.submit(fake(start, iterations=4, fault={1: [2, f"exit {code}"]}, limits=limits))
+    local.wait_for_state(run, "failed")
 
-    (attempt,) = reader.attempts(paths_of(here, run))
+    (attempt,) = reader.attempts(paths_of(local, run))
     assert attempt["cause"] == cause and f"rank 0 ended with exit code {code}" in attempt["reason"]
 
 
 @SELDOM_TORCHRUN
-def test_an_exception_in_a_rank_is_the_reason(here: Somewhere, start: dict[str, Any]) -> None:
+def test_an_exception_in_a_rank_is_the_reason(local: BackendHarness, start: dict[str, Any]) -> None:
     code = "import os, time\nif os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('RANK')) == '1':\n"
     code += "    raise ValueError('no such weights')\ntime.sleep(30)"
-    run = here.submit({"command": ["python", "-c", code], "limits": {"failures": 0}, **start})
+    run = local.submit({"command": ["python", "-c", code], "limits": {"failures": 0}, **start})
 
-    state = here.state_once(run, "failed")
+    state = local.wait_for_state(run, "failed")
 
     assert "rank 1 ended with exit code 1: ValueError: no such weights" in (state.reason or "")
 
 
 @LAUNCHERS
-def test_every_rank_sees_the_same_variables_but_those_that_tell_it_apart(
-    here: Somewhere, start: dict[str, Any]
+def test_every_rank_sees_the_same_variables_except_its_own_numbers(
+    local: BackendHarness, start: dict[str, Any]
 ) -> None:
     code = "import json, os; print('VARIABLES ' + json.dumps({k: os.environ.get(k) for k in {}}))"
     asked = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "1"}
@@ -175,7 +183,7 @@ def test_every_rank_sees_the_same_variables_but_those_that_tell_it_apart(
 
     told = [
         json.loads(text.partition(" ")[2])
-        for text in texts(here.all_events({"command": command, "env": asked, **start}))
+        for text in texts(local.all_events({"command": command, "env": asked, **start}))
         if text.startswith("VARIABLES")
     ]
 
@@ -184,9 +192,11 @@ def test_every_rank_sees_the_same_variables_but_those_that_tell_it_apart(
 
 
 @BY_MPIRUN
-def test_lines_under_mpirun_know_their_rank_and_long_ones_stay_whole(here: Somewhere, start: dict[str, Any]) -> None:
+def test_lines_under_mpirun_know_their_rank_and_long_ones_stay_whole(
+    local: BackendHarness, start: dict[str, Any]
+) -> None:
     code = "import os; r = os.environ['OMPI_COMM_WORLD_RANK']; print('rank', r, 'x' * 50_000)"
-    events = here.all_events({"command": ["python", "-c", code], **start})
+    events = local.all_events({"command": ["python", "-c", code], **start})
 
     lines = [event.values for event in events if event.kind == record.LINE]
     assert sorted(line["rank"] for line in lines) == [0, 1]
@@ -194,9 +204,9 @@ def test_lines_under_mpirun_know_their_rank_and_long_ones_stay_whole(here: Somew
 
 
 @BY_MPIRUN
-def test_ten_thousand_quick_lines_of_each_rank_arrive_in_order(here: Somewhere, start: dict[str, Any]) -> None:
+def test_ten_thousand_quick_lines_of_each_rank_arrive_in_order(local: BackendHarness, start: dict[str, Any]) -> None:
     code = "for i in range(10_000): print(i, 'y' * 60)"
-    events = here.all_events({"command": ["python", "-c", code], **start})
+    events = local.all_events({"command": ["python", "-c", code], **start})
 
     for number in (0, 1):
         lines = [event.values for event in events if event.kind == record.LINE]

@@ -25,13 +25,13 @@ exec setsid sh -c "$*"
 
 @pytest.mark.parametrize("image", ["chainermn", "pytorch"])
 def test_mpirun_that_lost_a_host_is_an_interruption_whatever_its_exit_code(image: str, tmp_path: Path) -> None:
-    place, agent = prepare(image), tmp_path / "agent"
+    environment_folder, agent = prepare(image), tmp_path / "agent"
     agent.write_text(AGENT)
     agent.chmod(0o755)
-    command = [str(place / "bin" / "mpirun"), "--prtemca", "plm_ssh_agent", str(agent), "-np", "2"]
+    command = [str(environment_folder / "bin" / "mpirun"), "--prtemca", "plm_ssh_agent", str(agent), "-np", "2"]
     command += ["--host", "elsewhere:1,localhost:1", "sh", "-c", "echo $$; exec sleep 600"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    environment = {**os.environ, **root, "PATH": f"{place / 'bin'}:{os.environ['PATH']}"}
+    environment = {**os.environ, **root, "PATH": f"{environment_folder / 'bin'}:{os.environ['PATH']}"}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as mpirun:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import record
-from tests.contract.conftest import Somewhere
+from tests.contract.conftest import BackendHarness
 from tests.unit.backends.local_runs import events_of, python, shell, texts
 from tests.unit.runs import hostile
 
 
-def test_a_hundred_thousand_quick_lines_all_arrive_in_order(here: Somewhere) -> None:
-    events = here.all_events(python("for i in range(100_000): print(i, 'x' * 40)"))
+def test_a_hundred_thousand_quick_lines_all_arrive_in_order(local: BackendHarness) -> None:
+    events = local.all_events(python("for i in range(100_000): print(i, 'x' * 40)"))
 
     lines = [event for event in events if event.kind == record.LINE]
     assert [line.values["text"].split()[0] for line in lines] == [str(i) for i in range(100_000)]
@@ -22,7 +22,7 @@ def test_a_hundred_thousand_quick_lines_all_arrive_in_order(here: Somewhere) -> 
     assert events[-1].kind == "succeeded"
 
 
-def test_output_of_any_kind_becomes_lines(here: Somewhere) -> None:
+def test_output_of_any_kind_becomes_lines(local: BackendHarness) -> None:
     code = r"""
 import sys
 out = sys.stdout.buffer
@@ -38,7 +38,7 @@ out.write(b'{"spotmpi": "metric", "iterat\n')
 out.write(b'{"spotmpi": ["metric"]}\n')
 out.write(b"no end of line")
 """
-    said = texts(here.all_events(python(code)))
+    said = texts(local.all_events(python(code)))
 
     longest = [text for text in said if text.startswith(("long", "xxx"))]
     assert "".join(longest) == "long " + "x" * 3_000_000
@@ -58,28 +58,28 @@ out.write(b"no end of line")
 
 @pytest.mark.parametrize(("ending", "state"), [(0, "succeeded"), (3, "failed")])
 def test_a_run_ends_as_its_program_does_whatever_that_has_written(
-    here: Somewhere, tmp_path: Path, ending: int, state: str
+    local: BackendHarness, tmp_path: Path, ending: int, state: str
 ) -> None:
     (tmp_path / "all").write_bytes(b"\n".join([*hostile.LINES.values(), b"that is all\n"]))
     said = f"cat {tmp_path}/all; cat {tmp_path}/all >&2; exit {ending}"
     pattern = {"pattern": r"(?P<iteration>\d+) (?P<loss>\S+)"}
-    events = here.all_events(shell(said, limits={"failures": 0}, metrics=pattern))
+    events = local.all_events(shell(said, limits={"failures": 0}, metrics=pattern))
 
     assert events[-1].kind == state
     assert texts(events).count("that is all") == 2
-    assert here.backend.list()[0].state == state
+    assert local.backend.list()[0].state == state
 
 
-def test_a_progress_bar_without_line_ends_is_a_sign_of_life_and_of_progress(here: Somewhere) -> None:
+def test_a_progress_bar_without_line_ends_is_a_sign_of_life_and_of_progress(local: BackendHarness) -> None:
     code = "import time\nfor i in range(40): print(f'\\r{i}', end='', flush=True); time.sleep(0.1)"
-    state = here.state_once(here.submit(python(code, limits={"start": "20s", "no_progress": "3s"})), "succeeded")
+    state = local.wait_for_state(local.submit(python(code, limits={"start": "20s", "no_progress": "3s"})), "succeeded")
 
     assert state.attempt == 1
 
 
-def test_a_program_may_name_its_scalars_as_it_likes(here: Somewhere) -> None:
+def test_a_program_may_name_its_scalars_as_it_likes(local: BackendHarness) -> None:
     code = """print('{"spotmpi":"metric","iteration":1,"t":5,"node":7,"kind":"x","attempt":9,"event":"failed"}')"""
-    events = here.all_events(python(code))
+    events = local.all_events(python(code))
 
     metric = next(event for event in events if event.kind == record.METRIC)
     assert (metric.attempt, metric.node, metric.values["kind"], metric.values["iteration"]) == (1, 0, "metric", 1)
@@ -87,7 +87,7 @@ def test_a_program_may_name_its_scalars_as_it_likes(here: Somewhere) -> None:
 
 
 def test_the_program_gets_the_users_environment_and_nothing_of_a_launcher_around_it(
-    here: Somewhere, monkeypatch: pytest.MonkeyPatch
+    local: BackendHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/mine")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
@@ -96,22 +96,22 @@ def test_the_program_gets_the_users_environment_and_nothing_of_a_launcher_around
     monkeypatch.setenv("OMPI_MCA_pml", "ob1")
     code = "import json, os; print(json.dumps(dict(os.environ)))"
 
-    told = json.loads(texts(here.all_events(python(code)))[0])
+    told = json.loads(texts(local.all_events(python(code)))[0])
 
     assert told["PYTHONPATH"] == "/mine" and told["OMPI_MCA_pml"] == "ob1"
     assert not {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "LOCAL_RANK"} & set(told)
 
 
-def test_a_continued_run_starts_in_the_folder_where_it_started_first(
-    here: Somewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_resumed_run_starts_in_its_first_folder(
+    local: BackendHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = shell("pwd; test -e go-on", limits={"failures": 0})
-    run = here.submit(job)
-    here.state_once(run, "failed")
+    run = local.submit(job)
+    local.wait_for_state(run, "failed")
     (tmp_path / "go-on").touch()
     monkeypatch.chdir("/")
 
-    here.resume(run, job)
+    local.resume(run, job)
 
-    here.state_once(run, "succeeded")
-    assert texts(events_of(here, run)) == [str(tmp_path)] * 2
+    local.wait_for_state(run, "succeeded")
+    assert texts(events_of(local, run)) == [str(tmp_path)] * 2

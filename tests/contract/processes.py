@@ -1,4 +1,4 @@
-"""Which processes of a run are alive, as the kernel tells it."""
+"""The live processes of a run, from /proc."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 def of_run(run: str) -> dict[int, str]:
     """The command line of every process that belongs to a run, by process id: its ranks and whatever they started."""
     mark = f"SPOTMPI_RUN={run}".encode()
-    return {pid: said for pid, said, variables in _processes() if mark in variables.split(b"\0")}
+    return {pid: command for pid, command, variables in _processes() if mark in variables.split(b"\0")}
 
 
 def supervisors(folder: Path) -> list[int]:
-    """The process ids of a run folder's supervisor: the guard first, then the one that it guards."""
-    found = [pid for pid, said, _ in _processes() if said.endswith(f"spotmpi.agent.supervisor {folder}")]
+    """The process ids of a run folder's supervisor: the guard, then the guarded process."""
+    found = [pid for pid, command, _ in _processes() if command.endswith(f"spotmpi.agent.supervisor {folder}")]
     return sorted(found, key=lambda pid: _parent(pid) in found)
 
 
 def wait_until(look: Callable[[], T], limit: float = 60.0) -> T:
-    """What *look* gives, once that is true; fails after *limit* seconds."""
+    """Poll *look* until its result is true, and return that; fails after *limit* seconds."""
     deadline = time.monotonic() + limit
     while True:
         found = look()
@@ -37,9 +37,9 @@ def wait_until(look: Callable[[], T], limit: float = 60.0) -> T:
 def _processes() -> Iterator[tuple[int, str, bytes]]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            said = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            if said:  # a zombie has none
-                yield int(folder.name), said, (folder / "environ").read_bytes()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            if command:  # a zombie has none
+                yield int(folder.name), command, (folder / "environ").read_bytes()
 
 
 def _parent(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""What events tell, and a plain command's spec, for the contract."""
+"""Values of events, and the spec of a plain command, for the contract."""
 
 from __future__ import annotations
 

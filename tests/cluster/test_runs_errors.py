@@ -131,9 +131,9 @@ def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, runs_namespace:
 @pytest.mark.parametrize(
     ("key", "text", "words"),
     [
-        ("id", "no key at all\n", "the SSH Secret's id is no usable private key"),
+        ("id", "no key at all\n", "the SSH Secret's id is not a usable private key"),
         pytest.param(
-            *("host_key", "no key at all\n", "the SSH Secret's host_key is no usable private key"),
+            *("host_key", "no key at all\n", "the SSH Secret's host_key is not a usable private key"),
             marks=pytest.mark.nightly("the same check of another key"),
         ),
     ],
@@ -160,7 +160,7 @@ def test_an_image_without_mpirun_is_told_so_at_once(runs: Runs) -> None:
 def test_a_command_that_the_image_does_not_have_is_named(runs: Runs) -> None:
     run = runs.start({**plain("trane"), "limits": {"failures": 0}}, image="base")
     end = run.end(60)
-    assert end.kind == "failed" and "trane: no such command on PATH" in str(end.reason)
+    assert end.kind == "failed" and "trane: command not found" in str(end.reason)
 
 
 @pytest.mark.pod_images("chainermn")

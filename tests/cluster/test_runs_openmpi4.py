@@ -89,7 +89,7 @@ def test_a_run_under_open_mpi_4_goes_on_from_its_checkpoint_with_its_variables_a
     assert run.end(ENOUGH).kind == "succeeded", run.recent_events()
     assert run.kinds() == ["submitted", "started", "interrupted", "restarted", "started", "succeeded"]
     first, second = run.summary()["attempts"]
-    assert "node 1: the pod of this node got SIGTERM" in first["reason"]
+    assert "node 1: the pod of this node received SIGTERM" in first["reason"]
     assert second["resumed_iteration"] == first["checkpoint_iteration"] >= 20
     lines = [(event.attempt, event.values) for event in run.events if event.kind == record.LINE]
     said = [(attempt, each["rank"], each["text"]) for attempt, each in lines if each["stream"] == "o"]
@@ -113,7 +113,7 @@ def test_a_lost_host_a_killed_rank_and_an_exit_code_are_told_apart_under_open_mp
     end = run.end(ENOUGH)
     assert (end.kind, end.reason) == ("failed", "rank 1 ended with exit code 78"), run.recent_events()
     assert [(each["cause"], each["reason"]) for each in run.summary()["attempts"]] == [
-        ("interruption", f"lost {run.id}-node-0-1: mpirun's daemon there does not answer any more"),
+        ("interruption", f"lost {run.id}-node-0-1: mpirun's daemon on it no longer answers"),
         ("failure", "rank 1 was killed by SIGKILL"),
         ("not retryable", "rank 1 ended with exit code 78"),
     ]

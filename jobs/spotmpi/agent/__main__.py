@@ -1,6 +1,6 @@
-"""What runs in every pod of a run, as its first process: one attempt, and the exit code that says how it went.
+"""The first process of every pod of a run (``python -m spotmpi.agent``): one attempt, reported by the exit code.
 
-Node 0 leads: it waits for the others, starts the launcher, records the run and decides how the attempt ended.
+Node 0 coordinates: it waits for the others, starts the launcher, records the run and decides how the attempt ended.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .node import Notice
 
 def main() -> int:
     """Run this pod's part of one attempt; the exit code is for the pod failure policy."""
-    here = pod_context.find_place()
+    pod = pod_context.read_context()
     processes.adopt_orphans()
     notice = Notice()
     os.makedirs(pod_context.WORK, exist_ok=True)
-    began = time.time()
-    return coordinator.run(here, notice) if here.leads else worker.run(here, notice, began)
+    started = time.time()
+    return coordinator.run(pod, notice) if pod.is_coordinator else worker.run(pod, notice, started)
 
 
 if __name__ == "__main__":

@@ -8,29 +8,46 @@ import selectors
 import signal
 import socket
 import subprocess
+import time
 from typing import Any
 
-from . import cost_limit, exit_diagnosis, launchers, processes, protocol
-from .clock import Clock
+from . import exit_diagnosis, launchers, limits, processes, protocol
 from .lines import Line, LineSplitter, PieceSplitter
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
+from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
 from .progress import Progress
 from .record import Record
-from .stop_requests import StopSource
 
-_CLOCK = Clock()
-TICK = 0.1  # seconds between looks at limits and requests
-REAP_TICK = 0.005  # seconds between looks at launchers that have closed their pipes
+POLL_INTERVAL = 0.1  # seconds between checks of limits and requests
+REAP_INTERVAL = 0.005  # seconds between checks of launchers that have closed their pipes
 TERM_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 PIPE_GRACE = 1.0  # seconds that output may still arrive after the last launcher ended
+
+
+class Clock:
+    """Unix time when called, for the record and for cost; `awake` for limits.
+
+    A machine that sleeps does nothing for a run, and must not fail it for that: `awake` stands still meanwhile, for
+    ``time.monotonic`` is CLOCK_MONOTONIC on Linux (clock_getres(2): "does not count time that the system is suspended")
+    and mach_absolute_time on macOS, which stops as well.
+    """
+
+    def __call__(self) -> float:
+        """Unix seconds."""
+        return time.time()
+
+    def awake(self) -> float:
+        """Seconds since some moment in which this machine was not suspended."""
+        return time.monotonic()
+
+
+CLOCK = Clock()
 
 
 class Attempt:
     """Runs the plan's commands once.
 
-    *requests* tells at every look whether somebody wants the attempt to end (see `spotmpi.agent.stop_requests`).
-    *deadlines* has ``start``, ``run`` and, where money counts, ``cost``: Unix seconds or None. Time in which this
-    machine sleeps counts towards ``cost`` alone.
+    *stop_source* is polled for a request to end the attempt. *deadlines* has ``start``, ``run`` and, where cost is
+    limited, ``cost``: Unix seconds or None. Time in which this machine sleeps counts towards ``cost`` alone.
     """
 
     def __init__(
@@ -38,46 +55,46 @@ class Attempt:
         number: int,
         plan: dict[str, Any],
         record: Record,
-        requests: StopSource,
+        stop_source: StopSource,
         deadlines: dict[str, float | None],
-        clock: Clock = _CLOCK,
+        clock: Clock = CLOCK,
     ) -> None:
         self.number = number
         self.plan = plan
         self.record = record
-        self.requests = requests
+        self.stop_source = stop_source
         self.clock = clock
-        self.paid_until = deadlines.get("cost")
-        # From here on these count by the time that this machine is awake.
-        asleep = clock() - clock.awake()
+        self.cost_deadline = deadlines.get("cost")
+        # As `Clock.awake` counts.
+        suspended = clock() - clock.awake()
         self.deadlines = {
-            name: None if (until := deadlines[name]) is None else until - asleep for name in ("start", "run")
+            name: None if (until := deadlines[name]) is None else until - suspended for name in ("start", "run")
         }
         self.progress = Progress(clock.awake(), plan["metrics_pattern"])
         self.pid_file = plan.get("pid_file") or os.path.join(record.folder, "rank-0.pid")
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # of each node
-        self._codes: dict[int, int] = {}  # of each node whose launcher has ended
+        self._exit_codes: dict[int, int] = {}  # of each node whose launcher has ended
         self._tails: dict[int, collections.deque[Line]] = {}
         self._selector = selectors.DefaultSelector()
-        self._ending: StopRequest | None = None
+        self._stop_request: StopRequest | None = None
         self._awaiting_checkpoint: tuple[int, float] | None = None  # (count before, deadline)
-        self._term_time: float | None = None
+        self._term_sent: float | None = None
         self._failed_node: int | None = None
-        self._ended_at = 0.0
+        self._last_exit = 0.0
 
     def run(self) -> Outcome:
-        """The `Outcome`; when it returns, no process of the attempt is left."""
+        """Run it to the end; when this returns, no process of the attempt is left."""
         if os.path.exists(self.pid_file):
             os.remove(self.pid_file)
         try:
             self._start()
-            # A launcher may close its pipes a while before it ends, and only its end tells how it went.
-            while (self._selector.get_map() or self._running()) and not self._silent_after_end():
-                self._pump(TICK if self._selector.get_map() else REAP_TICK)
-                self._reap()
-                self._look()
+            # A launcher may close its pipes a while before it exits, and only its exit code tells how it ended.
+            while (self._selector.get_map() or self._running()) and not self._drained():
+                self._read_output(POLL_INTERVAL if self._selector.get_map() else REAP_INTERVAL)
+                self._reap_launchers()
+                self._check_limits()
         finally:
-            self._end_all()
+            self._kill_all()
         return self._outcome()
 
     def _start(self) -> None:
@@ -85,7 +102,7 @@ class Attempt:
         for command in self.plan["commands"]:
             arguments = [argument.replace(launchers.PORT, port) for argument in command["arguments"]]
             own = {key: value.replace(launchers.PORT, port) for key, value in command["environment"].items()}
-            environment = {**os.environ, **self.plan["environment"], **own, **self._variables()}
+            environment = {**os.environ, **self.plan["environment"], **own, **self._rank_variables()}
             process = processes.start(arguments, environment, self.plan["folder"])
             self._processes[command["node"]] = process
             self._tails[command["node"]] = collections.deque(maxlen=100)
@@ -95,82 +112,83 @@ class Attempt:
                 os.set_blocking(pipe.fileno(), False)
                 self._selector.register(pipe, selectors.EVENT_READ, (command["node"], splitter(stream), pipe))
 
-    def _variables(self) -> dict[str, str]:
+    def _rank_variables(self) -> dict[str, str]:
         return {protocol.ENV_ATTEMPT: str(self.number), protocol.ENV_PID_FILE: self.pid_file}
 
-    def _pump(self, timeout: float) -> None:
+    def _read_output(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
             node, splitter, pipe = key.data
             data = os.read(key.fd, 1 << 16)
-            self.progress.heard(self.clock.awake())
+            self.progress.output_received(self.clock.awake())
             for line in splitter.feed(data) if data else splitter.end():
-                self._take(node, line)
+                self._handle_line(node, line)
             if not data:
                 self._selector.unregister(key.fileobj)
                 pipe.close()
 
-    def _take(self, node: int, line: Line) -> None:
-        said = self.progress.take(node, line, self.clock.awake())
+    def _handle_line(self, node: int, line: Line) -> None:
+        report = self.progress.read(node, line, self.clock.awake())
         if self.progress.first_iteration is not None and self.progress.first_iteration_time is None:
             self.progress.first_iteration_time = self.clock()
-        if said:
-            self.record.metric(self.number, node, *said)
-        if not said or self.plan["metrics_pattern"]:
+        if report:
+            self.record.metric(self.number, node, *report)
+        if not report or self.plan["metrics_pattern"]:
             self.record.line(self.number, node, line)
             self._tails[node].append(line)
 
-    def _reap(self) -> None:
+    def _reap_launchers(self) -> None:
         for node, process in self._processes.items():
-            if node not in self._codes and process.poll() is not None:
-                self._codes[node] = process.returncode
-                self._ended_at = self.clock.awake()
-                if process.returncode and not self._ending and self._failed_node is None:
+            if node not in self._exit_codes and process.poll() is not None:
+                self._exit_codes[node] = process.returncode
+                self._last_exit = self.clock.awake()
+                if process.returncode and not self._stop_request and self._failed_node is None:
                     self._failed_node = node
                     self._terminate()
 
-    def _look(self) -> None:
+    def _check_limits(self) -> None:
         now = self.clock.awake()
-        if not self._ending and self._failed_node is None and self._running():
-            ending = self.requests.wanted() or self._beyond_limits(now)
-            if ending:
-                self._end(ending)
+        if not self._stop_request and self._failed_node is None and self._running():
+            stop_request = self.stop_source.pending() or self._exceeded_limit(now)
+            if stop_request:
+                self._begin_stop(stop_request)
         if self._awaiting_checkpoint:
             before, deadline = self._awaiting_checkpoint
             if self.progress.notice_checkpoints > before or now > deadline:
                 self._awaiting_checkpoint = None
                 self._terminate()
-        if self.requests.urgent() or (self._term_time and now > self._term_time + TERM_GRACE):
+        if self.stop_source.kill_requested() or (self._term_sent and now > self._term_sent + TERM_GRACE):
             for process in self._processes.values():
                 processes.signal_group(process, signal.SIGKILL)
 
-    def _beyond_limits(self, now: float) -> StopRequest | None:
-        limits = self.plan["limits"]
+    def _exceeded_limit(self, now: float) -> StopRequest | None:
+        allowed = self.plan["limits"]
         if self.deadlines["run"] and now > self.deadlines["run"]:
-            reason = "limits.run (%gs) is over; raise it and continue with --resume" % limits["run"]
+            reason = "limits.run (%gs) is over; raise it and continue with --resume" % allowed["run"]
             return StopRequest(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), True)
-        if self.paid_until is not None and self.clock() > self.paid_until:
-            return StopRequest(Outcome(NOT_RETRYABLE, cost_limit.reason(self.plan), protocol.NOT_RETRYABLE), True)
+        if self.cost_deadline is not None and self.clock() > self.cost_deadline:
+            return StopRequest(Outcome(NOT_RETRYABLE, limits.cost_reason(self.plan), protocol.NOT_RETRYABLE), True)
         if not self.progress.alive and self.deadlines["start"] and now > self.deadlines["start"]:
-            reason = "no sign of life within limits.start (%gs)" % limits["start"]
+            reason = "no output within limits.start (%gs)" % allowed["start"]
             return StopRequest(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), False)
-        if self.progress.alive and limits["no_progress"] and now > self.progress.moved + limits["no_progress"]:
+        patience = allowed["no_progress"]
+        if self.progress.alive and patience and now > self.progress.last_progress + patience:
             reason = "no progress for limits.no_progress (%gs), last iteration %s" % (
-                limits["no_progress"],
+                patience,
                 "none" if self.progress.iteration is None else self.progress.iteration,
             )
             return StopRequest(Outcome(FAILURE, reason, protocol.FAILED), False)
         return None
 
-    def _end(self, ending: StopRequest) -> None:
-        """Begin to end: by way of a checkpoint where that is asked for and rank 0 can write one."""
-        self._ending = ending
-        rank_0 = self._rank_0() if ending.checkpoint_first else None
-        if rank_0 and processes.signal_process(rank_0, signal.SIGUSR1):
+    def _begin_stop(self, stop_request: StopRequest) -> None:
+        """Begin to end the attempt, after a checkpoint where *stop_request* says so and rank 0 can write one."""
+        self._stop_request = stop_request
+        pid = self._rank_0_pid() if stop_request.checkpoint_first else None
+        if pid and processes.signal_process(pid, signal.SIGUSR1):
             self._awaiting_checkpoint = (self.progress.notice_checkpoints, self.clock.awake() + self.plan["grace"])
         else:
             self._terminate()
 
-    def _rank_0(self) -> int | None:
+    def _rank_0_pid(self) -> int | None:
         try:
             with open(self.pid_file) as file:
                 return int(file.read())
@@ -178,46 +196,49 @@ class Attempt:
             return None
 
     def _terminate(self) -> None:
-        self._term_time = self.clock.awake()
+        self._term_sent = self.clock.awake()
         for node, process in self._processes.items():
-            if node not in self._codes:
+            if node not in self._exit_codes:
                 processes.signal_group(process, signal.SIGTERM)
 
     def _running(self) -> bool:
-        return len(self._codes) < len(self._processes)
+        return len(self._exit_codes) < len(self._processes)
 
-    def _silent_after_end(self) -> bool:
-        """Whether all launchers ended a while ago: a stray process may hold their pipes for ever."""
-        return not self._running() and self.clock.awake() > self._ended_at + PIPE_GRACE
+    def _drained(self) -> bool:
+        """Whether all launchers ended a while ago: a stray process may hold their pipes open for ever."""
+        return not self._running() and self.clock.awake() > self._last_exit + PIPE_GRACE
 
-    def _end_all(self) -> None:
+    def _kill_all(self) -> None:
         for process in self._processes.values():
             processes.signal_group(process, signal.SIGKILL)
         for node, process in self._processes.items():
-            self._codes.setdefault(node, process.wait())
+            self._exit_codes.setdefault(node, process.wait())
         processes.kill_descendants()
         for key in list(self._selector.get_map().values()):
             key.data[-1].close()
         self._selector.close()
 
-    def _judge(self, node: int) -> Outcome:
-        code = exit_diagnosis.exit_code(self._codes[node], self._tails[node])
+    def _launcher_outcome(self, node: int) -> Outcome:
+        code = self._effective_exit_code(node)
         if self.progress.fatal or code == protocol.NOT_RETRYABLE:
             reason = self.progress.fatal or exit_diagnosis.describe(node, code, self._tails[node])
-            reason = protocol.bounded(str(reason))
+            reason = protocol.truncate(str(reason))
             return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
         reason = exit_diagnosis.describe(node, code, self._tails[node])
         if code == protocol.INTERRUPTED:
             return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED)
         return Outcome(FAILURE, reason, protocol.FAILED)
 
+    def _effective_exit_code(self, node: int) -> int:
+        return exit_diagnosis.effective_exit_code(self._exit_codes[node], self._tails[node])
+
     def _outcome(self) -> Outcome:
         if self._failed_node is not None:
-            return self._judge(self._failed_node)
-        failed = [node for node, code in self._codes.items() if exit_diagnosis.exit_code(code, self._tails[node])]
-        if self._ending and (self._term_time or failed):
-            return self._ending.outcome
-        return self._judge(failed[0]) if failed else Outcome(SUCCEEDED, None, 0)
+            return self._launcher_outcome(self._failed_node)
+        failed = [node for node in self._exit_codes if self._effective_exit_code(node)]
+        if self._stop_request and (self._term_sent or failed):
+            return self._stop_request.outcome
+        return self._launcher_outcome(failed[0]) if failed else Outcome(SUCCEEDED, None, 0)
 
 
 def _free_port() -> str:

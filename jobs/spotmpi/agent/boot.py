@@ -1,4 +1,4 @@
-"""Unpacks the code that was shipped into a pod and becomes its agent. Run by path, alone, by the image's Python."""
+"""Unpacks the agent's code in a pod and runs it. Run by path, alone, by the image's Python."""
 
 import io
 import os

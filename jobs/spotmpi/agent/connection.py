@@ -1,40 +1,84 @@
-"""One end of a connection between two agents: messages as JSON objects, one a line, and signs of life."""
+"""One end of a connection between two agents: JSON messages, one a line, authenticated, with heartbeats.
+
+Both ends prove that they hold the run's token, which never travels. Each sends a random challenge. The key of the
+connection is an HMAC by the token over both challenges, the node index and the generation; every message carries an
+HMAC by this key over the role of its sender, its number and its text. So the first message of each end authenticates
+it, and no message can be forged, repeated, reordered or sent back to its sender, not even by somebody who relays the
+bytes of two agents.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import json
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .authentication import Session
-
-HEARTBEAT_INTERVAL = 1.0  # seconds between signs of life
+HEARTBEAT_INTERVAL = 1.0  # seconds between heartbeats
 HEARTBEAT_TIMEOUT = 7.0  # seconds after which a silent peer counts as lost
-STALL = 60.0  # seconds for which an agent may wait for a file system, or for whoever takes its output, and still live
-_LONGEST = 1 << 16  # bytes of a message
-_GREETING = 1 << 12  # bytes of a message from an end that has not proved the token
+STALL = 60.0  # seconds for which an agent may block on a file system, or on the reader of its output, and still live
+NODE_0, WORKER = b"node 0", b"worker"  # roles
+_MAX_MESSAGE = 1 << 16  # bytes
+_MAX_GREETING = 1 << 12  # bytes of a message from an end that has not proved the token
+_VERSION = b"spotmpi agents 1\n"
+
+
+def new_challenge() -> str:
+    """A fresh challenge: 128 random bits."""
+    return secrets.token_hex(16)
+
+
+class Session:
+    """Signs and verifies the messages of one connection for *role*; *challenges* are node 0's and the worker's."""
+
+    def __init__(self, token: str, role: bytes, challenges: tuple[str, str], node: int, generation: int) -> None:
+        identity = json.dumps([*challenges, node, generation]).encode()
+        self._key = hmac.new(token.encode(), _VERSION + identity, hashlib.sha256).digest()
+        self._role = role
+        self._peer = NODE_0 if role == WORKER else WORKER
+        self._sent = self._received = 0  # messages
+
+    def sign(self, text: bytes) -> bytes:
+        """The line, without its end, that carries *text* as the next message to the other end."""
+        line = self._code(self._role, self._sent, text) + b" " + text
+        self._sent += 1
+        return line
+
+    def verify(self, line: bytes) -> bytes | None:
+        """The text in *line*; None where it is not the next message of the other end."""
+        code, _, text = line.partition(b" ")
+        if not hmac.compare_digest(code, self._code(self._peer, self._received, text)):
+            return None
+        self._received += 1
+        return text
+
+    def _code(self, role: bytes, number: int, text: bytes) -> bytes:
+        return hmac.new(self._key, b"%s %d %s" % (role, number, text), hashlib.sha256).hexdigest().encode()
 
 
 class Connection:
     """One end of a connection between two agents; never blocks.
 
-    Until it is authenticated it gives no more than lines, short ones, and none of them is a sign of life.
+    Until the other end is authenticated it returns no more than lines, short ones, and none of them counts as a
+    heartbeat.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.socket = sock
         self.address = _address(sock)  # of the other end
-        self.heard = self.looked = time.monotonic()
+        self.last_received = self.last_polled = time.monotonic()
         self.closed = False
         self._session: Session | None = None
-        self._speaking = threading.Lock()
-        self._spoke = 0.0
-        self._rest = b""
+        self._send_lock = threading.Lock()
+        self._last_sent = 0.0
+        self._buffer = b""
 
     @property
     def authenticated(self) -> bool:
@@ -47,72 +91,72 @@ class Connection:
 
     def send(self, **message: Any) -> None:
         """Send one message, signed once the other end is authenticated; a connection that cannot take it is closed."""
-        with self._speaking:
+        with self._send_lock:
             text = json.dumps(message).encode()
             self._write(self._session.sign(text) if self._session else text)
 
     def send_line(self, line: bytes) -> None:
-        """Send one message that is signed already, or is not signed."""
-        with self._speaking:
+        """Send one message that is signed already, or needs no signature."""
+        with self._send_lock:
             self._write(line)
 
     def _write(self, line: bytes) -> None:
         try:
             self.socket.sendall(line + b"\n")
-            self._spoke = time.monotonic()
+            self._last_sent = time.monotonic()
         except OSError:
             self.close()
 
-    def beat(self) -> None:
-        """Give a sign of life when it is time for one."""
-        if not self.closed and time.monotonic() > self._spoke + HEARTBEAT_INTERVAL:
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat if none of the last `HEARTBEAT_INTERVAL` seconds saw a message."""
+        if not self.closed and time.monotonic() > self._last_sent + HEARTBEAT_INTERVAL:
             self.send(beat=1)
 
-    def first_line(self) -> bytes | None:
-        """The next line of an end that has not proved the token, or None; closes one that ends or says too much."""
-        over = self._fill(_GREETING)
-        line, end, rest = self._rest.partition(b"\n")
-        if end:
-            self._rest = rest
+    def receive_line(self) -> bytes | None:
+        """The next line of an end that has not proved the token, or None; closes one that ends or sends too much."""
+        ended = self._fill_buffer(_MAX_GREETING)
+        line, newline, rest = self._buffer.partition(b"\n")
+        if newline:
+            self._buffer = rest
             return line
-        if over or len(line) >= _GREETING:
+        if ended or len(line) >= _MAX_GREETING:
             self.close()
         return None
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have arrived; closes the connection at its end or when one is not the other end's."""
-        over = self._fill(_LONGEST)
-        *whole, self._rest = self._rest.split(b"\n")
-        messages = [self._verified(line) for line in whole]
-        if None in messages or len(self._rest) > _LONGEST:
+        """The messages that have arrived; closes the connection at its end or when one cannot be verified."""
+        ended = self._fill_buffer(_MAX_MESSAGE)
+        *lines, self._buffer = self._buffer.split(b"\n")
+        messages = [self._verify(line) for line in lines]
+        if None in messages or len(self._buffer) > _MAX_MESSAGE:
             self.close()
             return []
-        if whole:
-            self.heard = self.looked
-        if over:
+        if lines:
+            self.last_received = self.last_polled
+        if ended:
             self.close()
         return [message for message in messages if message is not None]
 
-    def _fill(self, size: int) -> bool:
-        """Take up to *size* bytes that have arrived; whether no more will come."""
-        self.looked = time.monotonic()
+    def _fill_buffer(self, size: int) -> bool:
+        """Read up to *size* bytes that have arrived; whether no more will come."""
+        self.last_polled = time.monotonic()
         try:
             data = self.socket.recv(size)
         except BlockingIOError:
             return False
         except OSError:
             data = b""
-        self._rest += data
+        self._buffer += data
         return not data
 
-    def _verified(self, line: bytes) -> dict[str, Any] | None:
+    def _verify(self, line: bytes) -> dict[str, Any] | None:
         text = self._session.verify(line) if self._session else None
         return None if text is None else parse(text)
 
     @property
     def lost(self) -> bool:
-        """Whether the other end was gone, or silent for too long, when we looked last."""
-        return self.closed or self.looked > self.heard + HEARTBEAT_TIMEOUT
+        """Whether, at the last poll, the other end had closed or was silent for too long."""
+        return self.closed or self.last_polled > self.last_received + HEARTBEAT_TIMEOUT
 
     def close(self) -> None:
         """Close it; harmless when done twice."""
@@ -122,38 +166,39 @@ class Connection:
 
 
 class Heartbeat:
-    """Gives signs of life by a thread of its own, for this process may have to wait for a disk meanwhile.
+    """Sends heartbeats from a thread of its own, for this process may have to wait for a disk meanwhile.
 
-    Only as long as *looked*, a time by `time.monotonic`, is not too long ago: who stalls for good is as good as gone.
+    Only as long as *last_polled*, a time by `time.monotonic`, is not too long ago: an agent that stalls for good counts
+    as lost.
     """
 
-    def __init__(self, connections: Callable[[], Iterable[Connection]], looked: Callable[[], float]) -> None:
+    def __init__(self, connections: Callable[[], Iterable[Connection]], last_polled: Callable[[], float]) -> None:
         self._connections = connections
-        self._looked = looked
-        self._over = threading.Event()
-        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        self._last_polled = last_polled
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
-    def _beat(self) -> None:
-        while not self._over.wait(HEARTBEAT_INTERVAL / 2):
-            for connection in self._connections() if time.monotonic() < self._looked() + STALL else ():
-                connection.beat()
+    def _run(self) -> None:
+        while not self._stopped.wait(HEARTBEAT_INTERVAL / 2):
+            for connection in self._connections() if time.monotonic() < self._last_polled() + STALL else ():
+                connection.send_heartbeat()
 
-    def end(self) -> None:
-        """No more signs of life."""
-        self._over.set()
+    def stop(self) -> None:
+        """Send no more heartbeats."""
+        self._stopped.set()
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """The JSON object in a line; None where it holds none."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
 
 
 def _address(sock: socket.socket) -> str:
     try:
         return str(sock.getpeername()[0])
     except OSError:
-        return ""  # it has gone already
-
-
-def parse(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None where no agent would say it."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
+        return ""  # already disconnected

@@ -8,225 +8,288 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import hardware, machine, memory, protocol, record, ssh, system_errors
-from .arrival import Arrival
+from . import hardware, pod_context, protocol, record, ssh
 from .attempt import Attempt
 from .attempt_history import AttemptHistory
-from .coordinator_requests import LeaderRequests
 from .fencing import Fenced
-from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
-from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
+from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
+from .outcomes import (
+    FAILURE,
+    INTERRUPTION,
+    NOT_RETRYABLE,
+    STOPPED,
+    SUCCEEDED,
+    Outcome,
+    StopRequest,
+    outcome_of_error,
+)
 from .peers import Coordinator
 from .pod_context import PodContext
 from .pod_record import PodRecord
 from .progress import Progress
+from .readiness import Readiness
 from .staging import Staging
 
 RENDEZVOUS_PORT = "23456"  # torch's users know it
-TALK = 1.0  # seconds between words on who is awaited; hundreds of hosts come within one
-ASKING = 5.0  # seconds in which every agent has to show that it lives after a launcher failed
+LIVENESS_TIMEOUT = 5.0  # seconds in which every agent has to send a heartbeat after a launcher failed
 _EXIT = {SUCCEEDED: 0, STOPPED: 0, FAILURE: 1, INTERRUPTION: 75, NOT_RETRYABLE: 78}
+_CAUSES = {protocol.NOT_RETRYABLE: NOT_RETRYABLE, protocol.INTERRUPTED: INTERRUPTION}  # by exit code; others: FAILURE
 
 
-def run(here: PodContext, notice: Notice) -> int:
-    """One attempt, led from here; the pod's exit code."""
+def run(pod: PodContext, notice: Notice) -> int:
+    """Coordinate one attempt; the pod's exit code."""
     try:
-        return _lead(here, notice)
+        return _coordinate(pod, notice)
     except Fenced as fenced:
         sys.stderr.write("%s\n" % fenced)
         return protocol.INTERRUPTED
 
 
-def _lead(here: PodContext, notice: Notice) -> int:
+class CoordinatorStopSource:
+    """The `StopSource` of node 0: everything it learns while an attempt goes on, in the order of importance.
+
+    Each poll also serves the workers, and raises `Fenced` where *check_fence* does.
+    """
+
+    def __init__(
+        self,
+        pod: PodContext,
+        coordinator: Coordinator,
+        notice: Notice,
+        daemon: Daemon,
+        check_fence: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._pod = pod
+        self._coordinator = coordinator
+        self._notice = notice
+        self._daemon = daemon
+        self._check_fence = check_fence
+
+    def pending(self) -> StopRequest | None:
+        """The `StopRequest` that is pending, or None."""
+        self._check_fence()
+        self._coordinator.serve(0)
+        stop_reason = pod_context.stop_reason()
+        if stop_reason is not None:
+            return StopRequest(Outcome(STOPPED, stop_reason, 0), True)
+        notice = self._notice_reason()
+        if notice:
+            return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
+        failure = self._daemon_failure() or self._lost_hosts() or self.launcher_failure()
+        return StopRequest(failure, False) if failure else None
+
+    def kill_requested(self) -> bool:
+        """Never: to end without a checkpoint a pod is deleted. Workers are served while the attempt ends, too."""
+        self._check_fence()
+        self._coordinator.serve(0)
+        return False
+
+    def launcher_failure(self) -> Outcome | None:
+        """How the launcher of another node failed, or None."""
+        for node, (code, reason) in self._coordinator.ended.items():
+            if code:
+                return Outcome(_CAUSES.get(code, FAILURE), "node %d: %s" % (node, reason), code)
+        return None
+
+    def interruption(self) -> Outcome | None:
+        """How an attempt that has ended counts as interrupted, as far as is known now, or None.
+
+        Its end took all processes of this pod along, sshd too, whose state therefore means nothing any more.
+        """
+        self._coordinator.serve(0.05)
+        notice = self._notice_reason()
+        return Outcome(INTERRUPTION, notice, protocol.INTERRUPTED) if notice else self._lost_hosts()
+
+    def lost_nodes(self) -> tuple[int, ...]:
+        """The nodes that are lost and gave no notice."""
+        return tuple(sorted(set(self._coordinator.lost()) - set(self._coordinator.notices)))
+
+    def _notice_reason(self) -> str | None:
+        if self._notice.reason:
+            return "node 0: %s" % self._notice.reason
+        return next(("node %d: %s" % item for item in self._coordinator.notices.items()), None)
+
+    def _daemon_failure(self) -> Outcome | None:
+        error = self._daemon.error()
+        return Outcome(INTERRUPTION, "node 0: %s" % error, protocol.INTERRUPTED) if error else None
+
+    def _lost_hosts(self) -> Outcome | None:
+        lost = self._coordinator.lost()
+        if not lost:
+            return None
+        reason = "lost %s" % ", ".join(self._pod.hosts[node] for node in lost)
+        return Outcome(INTERRUPTION, reason, protocol.INTERRUPTED, self.lost_nodes())
+
+
+def _coordinate(pod: PodContext, notice: Notice) -> int:
     try:
-        os.makedirs(here.folder, exist_ok=True)
-        written = PodRecord(here.folder)
+        os.makedirs(pod.folder, exist_ok=True)
+        pod_record = PodRecord(pod.folder)
     except OSError as error:
-        return _unrecorded(here, error)
+        return _end_without_record(pod, error)
     try:
-        for name, text in here.plan["files"].items():
-            written.text(name, text)
-        return _run(here, notice, written)
+        for name, text in pod.plan["files"].items():
+            pod_record.write_text(name, text)
+        return _run_recorded(pod, notice, pod_record)
     except OSError as error:
-        written.give_up_reserve()
-        return _unrecorded(here, error, written)
+        pod_record.release_reserve()
+        return _end_without_record(pod, error, pod_record)
     finally:
-        written.close()
+        pod_record.close()
 
 
-def _unrecorded(here: PodContext, error: OSError, written: PodRecord | None = None) -> int:
+def _end_without_record(pod: PodContext, error: OSError, pod_record: PodRecord | None = None) -> int:
     """The exit code of an attempt that cannot be recorded; only JobSet's restarts count it then."""
-    outcome = system_errors.outcome(error)
-    outcome = outcome if outcome.cause == NOT_RETRYABLE else _too_often(here) or outcome
-    reason = record.full(error, here.folder) if error.errno in record.FULL else outcome.reason
+    outcome = outcome_of_error(error)
+    outcome = outcome if outcome.cause == NOT_RETRYABLE else _restart_limit(pod) or outcome
+    reason = record.disk_full_reason(error, pod.folder) if error.errno in record.DISK_FULL else outcome.reason
     sys.stderr.write("the run cannot be recorded: %s\n" % error)
-    if written and outcome.cause == NOT_RETRYABLE:
+    if pod_record and outcome.cause == NOT_RETRYABLE:
         with contextlib.suppress(OSError):
-            written.event(record.FAILED, reason=reason)
+            pod_record.event(record.FAILED, reason=reason)
     return outcome.exit_code
 
 
-def _run(here: PodContext, notice: Notice, written: PodRecord) -> int:
-    accounts = AttemptHistory(written, here.plan, here.plan["submitted"])
-    spent = accounts.settle() or _too_often(here)
-    number = written.take_attempt()
-    hub = Coordinator(here.token, len(here.hosts), here.generation, {"welcome": number})
+def _run_recorded(pod: PodContext, notice: Notice, pod_record: PodRecord) -> int:
+    history = AttemptHistory(pod_record, pod.plan, pod.plan["submitted"])
+    final = history.settle_lost_attempt() or _restart_limit(pod)
+    number = pod_record.take_attempt()
+    coordinator = Coordinator(pod.token, len(pod.hosts), pod.generation, number)
     try:
-        outcome = _recorded(accounts, spent or _attempt(here, notice, accounts, hub, number, written.check_fence))
+        outcome = final or _attempt(pod, notice, history, coordinator, number, pod_record.check_fence)
+        outcome = _record_outcome(history, outcome)
     finally:
-        hub.tell(over=1)
-        hub.close()
+        coordinator.broadcast(over=1)
+        coordinator.close()
     return _EXIT[outcome.cause]
 
 
-def _too_often(here: PodContext) -> Outcome | None:
+def _restart_limit(pod: PodContext) -> Outcome | None:
     """The end of a run that was restarted more often than both limits allow: without a volume, no record counts them.
 
-    JobSet counts failures, not interruptions; a pod that is killed for memory, each time anew, looks like one.
+    JobSet counts failures, not interruptions; a pod that is killed for its memory, again and again, looks like one.
     """
-    allowed = here.plan["limits"]["failures"] + here.plan["limits"]["interruptions"]
-    if here.generation <= allowed:
+    allowed = pod.plan["limits"]["failures"] + pod.plan["limits"]["interruptions"]
+    if pod.generation <= allowed:
         return None
-    reason = "restarted %d times: limits.failures + limits.interruptions = %d are used up" % (here.generation, allowed)
+    reason = "restarted %d times: limits.failures + limits.interruptions = %d are used up" % (pod.generation, allowed)
     return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
 
 
 def _attempt(
-    here: PodContext,
+    pod: PodContext,
     notice: Notice,
-    accounts: AttemptHistory,
-    hub: Coordinator,
+    history: AttemptHistory,
+    coordinator: Coordinator,
     number: int,
     check_fence: Callable[[], None],
 ) -> Outcome:
     """How the attempt ended, which is recorded also where nothing was launched."""
     try:
-        daemon = _made_ready(here, accounts)
-        requests = LeaderRequests(here, hub, notice, daemon, check_fence)
-        arrival = Arrival(here.hosts, hub, Staging(here.plan["staging"]))
-        missed = _wait_for_hosts(here.plan["limits"]["start"], accounts.record, hub, requests, arrival)
-        accounts.hardware.update(hub.hardware)
-        if missed is None:
-            daemon.pin(arrival.addresses)
-            plan = attempt_plan(here, write_environment(here, number), RENDEZVOUS_PORT)
-            attempt = Attempt(number, plan, accounts.record, requests, _deadlines(here, accounts))
-    except (ssh.KeysWrong, hardware.Unfit) as error:
-        missed = Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+        history.hardware[0] = check_hardware(pod)
+        unpack_code(pod)
+        daemon = Daemon(pod)
+        stop_source = CoordinatorStopSource(pod, coordinator, notice, daemon, check_fence)
+        readiness = Readiness(pod.hosts, coordinator, Staging(pod.plan["staging"]))
+        failure = readiness.wait(pod.plan["limits"]["start"], history.record, stop_source)
+        history.hardware.update(coordinator.hardware)
+        if failure is None:
+            daemon.pin(readiness.addresses)
+            plan = attempt_plan(pod, write_environment(pod, number), RENDEZVOUS_PORT)
+            attempt = Attempt(number, plan, history.record, stop_source, _deadlines(pod, history))
+    except (ssh.InvalidKeys, hardware.Incompatible) as error:
+        failure = Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
     except OSError as error:
-        missed = system_errors.outcome(error)
-    if missed:
-        accounts.end(number, Progress(accounts.present), missed, accounts.present)
-        return missed
-    return _launch(here, accounts, hub, requests, attempt)
-
-
-def _made_ready(here: PodContext, accounts: AttemptHistory) -> Daemon:
-    """This pod's sshd, once the machine and the code are known to be fit."""
-    accounts.hardware[0] = own_hardware(here)
-    unpack_code(here)
-    return Daemon(here)
+        failure = outcome_of_error(error)
+    if failure:
+        history.end(number, Progress(history.held_since), failure, history.held_since)
+        return failure
+    return _launch(pod, history, coordinator, stop_source, attempt)
 
 
 def _launch(
-    here: PodContext, accounts: AttemptHistory, hub: Coordinator, requests: LeaderRequests, attempt: Attempt
+    pod: PodContext,
+    history: AttemptHistory,
+    coordinator: Coordinator,
+    stop_source: CoordinatorStopSource,
+    attempt: Attempt,
 ) -> Outcome:
-    accounts.started(attempt.number, [machine.describe(0, accounts.present), *hub.machines.values()])
-    hub.tell(go=1)
-    began = time.time()
+    history.record_start(attempt.number, [hardware.identify(0, history.held_since), *coordinator.machines.values()])
+    coordinator.broadcast(go=1)
+    started = time.time()
     try:
-        outcome = _carry_out(here, hub, requests, attempt)
+        outcome = _run_launchers(pod, coordinator, stop_source, attempt)
     except OSError as error:
-        if error.errno in record.FULL:
+        if error.errno in record.DISK_FULL:
             raise
-        outcome = system_errors.outcome(error)
-    accounts.end(attempt.number, attempt.progress, outcome, began)
+        outcome = outcome_of_error(error)
+    history.end(attempt.number, attempt.progress, outcome, started)
     return outcome
 
 
-def _carry_out(here: PodContext, hub: Coordinator, requests: LeaderRequests, attempt: Attempt) -> Outcome:
+def _run_launchers(
+    pod: PodContext, coordinator: Coordinator, stop_source: CoordinatorStopSource, attempt: Attempt
+) -> Outcome:
     outcome = attempt.run()
     if outcome.cause == SUCCEEDED:
-        outcome = _others(hub, requests, here.launching - 1)
+        outcome = _wait_for_launchers(coordinator, stop_source, pod.launcher_count - 1)
     if outcome.cause == FAILURE:
-        outcome = _interrupted_after_all(hub, requests) or _of_memory(hub, outcome)
+        outcome = _find_interruption(coordinator, stop_source) or _add_oom_nodes(coordinator, outcome)
     # mpirun may have noticed first that a host is gone, and it names no node.
     if outcome.cause == INTERRUPTION and not outcome.lost_nodes:
-        hub.serve(0.05)
-        outcome = outcome._replace(lost_nodes=requests.lost_nodes())
+        coordinator.serve(0.05)
+        outcome = outcome._replace(lost_nodes=stop_source.lost_nodes())
     return outcome
 
 
-def _deadlines(here: PodContext, accounts: AttemptHistory) -> dict[str, float | None]:
-    limits = here.plan["limits"]
+def _deadlines(pod: PodContext, history: AttemptHistory) -> dict[str, float | None]:
+    limits = pod.plan["limits"]
     run = limits["run"]
     return {
         "start": time.time() + limits["start"],
-        "run": run and here.plan["submitted"] + run,
-        "cost": accounts.paid_until(),
+        "run": run and pod.plan["submitted"] + run,
+        "cost": history.cost_deadline(),
     }
 
 
-def _wait_for_hosts(
-    limit: float, written: record.Record, hub: Coordinator, requests: LeaderRequests, arrival: Arrival
-) -> Outcome | None:
-    """None once nothing is missing, else the outcome of waiting for *limit* seconds; says what it waits for."""
-    deadline, said, spoke = time.monotonic() + limit, "", 0.0
-    while True:
-        hub.serve(0.05)
-        text = arrival.awaited()
-        if text is None:
-            return None
-        ending = requests.wanted()
-        if ending:
-            return ending.outcome
-        if arrival.failed:
-            return arrival.failed._replace(reason="node 0: %s" % arrival.failed.reason)
-        if time.monotonic() > deadline:
-            reason = "limits.start (%gs) is over: %s" % (limit, text)
-            return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
-        if text != said and time.monotonic() > spoke + TALK:
-            said, spoke = text, time.monotonic()
-            written.event(record.WAITING, reason=text)
-
-
-def _others(hub: Coordinator, requests: LeaderRequests, count: int) -> Outcome:
+def _wait_for_launchers(coordinator: Coordinator, stop_source: CoordinatorStopSource, count: int) -> Outcome:
     """How the launchers of the other nodes ended, once node 0's own has succeeded."""
-    while len(hub.ended) < count:
-        ending = requests.wanted()
-        if ending:
-            return ending.outcome
-        hub.serve(0.1)
-    return requests.failed() or Outcome(SUCCEEDED, None, 0)
+    while len(coordinator.ended) < count:
+        stop_request = stop_source.pending()
+        if stop_request:
+            return stop_request.outcome
+        coordinator.serve(0.1)
+    return stop_source.launcher_failure() or Outcome(SUCCEEDED, None, 0)
 
 
-def _interrupted_after_all(hub: Coordinator, requests: LeaderRequests) -> Outcome | None:
-    """An interruption, when the launcher failed because a host went: asks until every agent has shown that it lives."""
-    asked, deadline = time.monotonic(), time.monotonic() + ASKING
+def _find_interruption(coordinator: Coordinator, stop_source: CoordinatorStopSource) -> Outcome | None:
+    """An interruption, where the launcher failed because a host went: waits until every agent has sent a message."""
+    failed, deadline = time.monotonic(), time.monotonic() + LIVENESS_TIMEOUT
     while time.monotonic() < deadline:
-        interrupted = requests.interruption()
-        if interrupted:
-            return interrupted
-        if all(worker.heard > asked + 0.5 for worker in hub.workers.values()):
+        interruption = stop_source.interruption()
+        if interruption:
+            return interruption
+        if all(worker.last_received > failed + 0.5 for worker in coordinator.workers.values()):
             return None
     return None
 
 
-def _of_memory(hub: Coordinator, outcome: Outcome) -> Outcome:
-    """The failure *outcome*, with the nodes where the kernel has killed for want of memory."""
-    oom_killed = [*([0] if memory.ran_out() else []), *sorted(hub.oom_killed)]
+def _add_oom_nodes(coordinator: Coordinator, outcome: Outcome) -> Outcome:
+    """The failure *outcome*, with the nodes where the kernel has killed a process for lack of memory."""
+    oom_killed = [*([0] if hardware.oom_killed() else []), *sorted(coordinator.oom_killed)]
     if not oom_killed:
         return outcome
-    where = ", ".join("node %d" % node for node in oom_killed)
-    return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, where))
+    nodes = ", ".join("node %d" % node for node in oom_killed)
+    return outcome._replace(reason="%s; out of memory on %s: raise resources.memory" % (outcome.reason, nodes))
 
 
-def _recorded(accounts: AttemptHistory, outcome: Outcome) -> Outcome:
-    """Write what *outcome* means for the run; the final outcome where a limit turned it into one."""
+def _record_outcome(history: AttemptHistory, outcome: Outcome) -> Outcome:
+    """Record what *outcome* means for the run; the final outcome where a limit turned it into one."""
     if outcome.cause in (FAILURE, INTERRUPTION):
-        last = accounts.verdict(outcome)
-        if last is None:
-            accounts.again(outcome)
+        final = history.final_outcome(outcome)
+        if final is None:
+            history.record_restart(outcome)
             return outcome
-        outcome = last
-    accounts.finish(outcome)
+        outcome = final
+    history.finish(outcome)
     return outcome

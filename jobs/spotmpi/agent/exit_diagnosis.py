@@ -1,4 +1,4 @@
-"""Says in words why a launcher ended, from its exit code and its last lines. Pure."""
+"""Diagnoses why a launcher ended, from its exit code and its last lines. Pure."""
 
 from __future__ import annotations
 
@@ -9,89 +9,89 @@ from collections.abc import Iterable
 from . import protocol
 from .lines import Line
 
-_SIGNALLED = re.compile(r"rank (\d{1,9}) with PID \d+ on node \S+ exited on\s+signal (\d{1,9})")
+_SIGNALED = re.compile(r"rank (\d{1,9}) with PID \d+ on node \S+ exited on\s+signal (\d{1,9})")
 _EXITED = re.compile(r"(?:@\d+|\[\d+,\d+\]),(\d{1,9})\]\s+Exit code:\s+(\d{1,9})")  # Open MPI 5, 4
-_UNDER_TORCHRUN = re.compile(r"rank\s+: (\d{1,9}) \(local_rank: \d+\)\s+exitcode\s+: (-?\d{1,9}) \(pid")
-_LOST = re.compile(r"lost communication with a remote daemon\..*?Remote daemon: \S+ on node (\S+)")
+_TORCHRUN = re.compile(r"rank\s+: (\d{1,9}) \(local_rank: \d+\)\s+exitcode\s+: (-?\d{1,9}) \(pid")
+_LOST_DAEMON = re.compile(r"lost communication with a remote daemon\..*?Remote daemon: \S+ on node (\S+)")
 _CALLED = r'process rank (\d{1,9}) with PID \d+ on node \S+ calling "abort"'  # Open MPI 5
 _ABORTED = re.compile(_CALLED + r"|MPI_ABORT was invoked on rank (\d{1,9}) in communicator MPI_COMM_WORLD")  # 4
-_LEFT = re.compile(r"process rank (\d{1,9}) with PID \d+ on node \S+ exiting improperly")
+_NO_FINALIZE = re.compile(r"process rank (\d{1,9}) with PID \d+ on node \S+ exiting improperly")
 _EXCEPTION = re.compile(
     r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|Exception|Interrupt|Exit))\b.*)"
 )
 
-_WORDS = 1000  # letters of a line; no launcher's own are longer
+_MAX_OWN_LINE = 1000  # characters; no launcher prints longer lines itself
 
 
 def describe(node: int, code: int, lines: Iterable[Line]) -> str:
     """Why node *node*'s launcher ended with *code* (negative: killed by that signal); *lines* are its last `Line`s."""
-    return protocol.bounded(_described(node, code, [line for line in lines if line.stream == "e"]))
+    return protocol.truncate(_diagnose(node, code, [line for line in lines if line.stream == "e"]))
 
 
-def _described(node: int, code: int, said: list[Line]) -> str:
-    own_words = _own_words(said)
-    worker = _UNDER_TORCHRUN.findall(own_words)
+def _diagnose(node: int, code: int, lines: list[Line]) -> str:
+    output = _launcher_output(lines)
+    worker = _TORCHRUN.findall(output)
     if worker:
-        rank, ended = worker[-1]
-        return _worker(rank, ended, said)
-    killed = _SIGNALLED.search(own_words)
+        rank, exit_code = worker[-1]
+        return _worker(rank, exit_code, lines)
+    killed = _SIGNALED.search(output)
     if killed:
         return "rank %s was killed by %s" % (killed.group(1), _name(int(killed.group(2))))
-    exited = _EXITED.search(own_words)
+    exited = _EXITED.search(output)
     if exited:
         rank = int(exited.group(1))
-        return "rank %d ended with exit code %s%s" % (rank, exited.group(2), _exception(said, rank))
-    lost = _LOST.search(own_words)
+        return "rank %d ended with exit code %s%s" % (rank, exited.group(2), _exception(lines, rank))
+    lost = _LOST_DAEMON.search(output)
     if lost:
-        return "lost %s: mpirun's daemon there does not answer any more" % lost.group(1)
-    aborted = _ABORTED.search(own_words)
+        return "lost %s: mpirun's daemon on it no longer answers" % lost.group(1)
+    aborted = _ABORTED.search(output)
     if aborted:
         rank = int(aborted.group(1) or aborted.group(2))
-        return "rank %d called MPI_Abort with %d%s" % (rank, code, _exception(said, rank))
-    left = _LEFT.search(own_words)
-    if left:
-        return "rank %s ended without MPI_Finalize" % left.group(1)
+        return "rank %d called MPI_Abort with %d%s" % (rank, code, _exception(lines, rank))
+    no_finalize = _NO_FINALIZE.search(output)
+    if no_finalize:
+        return "rank %s ended without MPI_Finalize" % no_finalize.group(1)
     if code < 0:
         return "the launcher on node %d was killed by %s" % (node, _name(-code))
     if code > 128 and _known_signal(code - 128):
         return "the launcher on node %d ended with exit code %d (%s)" % (node, code, _name(code - 128))
-    return "the launcher on node %d ended with exit code %d%s" % (node, code, _exception(said, None) or _last(said))
+    return "the launcher on node %d ended with exit code %d%s" % (node, code, _exception(lines, None) or _last(lines))
 
 
-def exit_code(code: int, lines: Iterable[Line]) -> int:
-    """The exit code that is meant: launchers have words that say more than their own *code*.
+def effective_exit_code(code: int, lines: Iterable[Line]) -> int:
+    """The exit code that counts: launchers print more than their own *code* says.
 
-    torchrun tells the first worker's. mpirun of Open MPI 5 ends with 0 where it lost a host in the middle of the work.
+    torchrun prints that of the first worker. mpirun of Open MPI 5 exits with 0 after it has lost a host.
     """
-    own_words = _own_words(lines)
-    worker = _UNDER_TORCHRUN.findall(own_words) if code else []
+    output = _launcher_output(lines)
+    worker = _TORCHRUN.findall(output) if code else []
     if worker:
         return int(worker[-1][1])
-    of_a_rank = _SIGNALLED.search(own_words) or _EXITED.search(own_words)
-    return protocol.INTERRUPTED if _LOST.search(own_words) and not of_a_rank else code
+    rank_failed = _SIGNALED.search(output) or _EXITED.search(output)
+    return protocol.INTERRUPTED if _LOST_DAEMON.search(output) and not rank_failed else code
 
 
-def _own_words(lines: Iterable[Line]) -> str:
-    """What the launcher itself said, on one line."""
-    return " ".join(line.text[:_WORDS].strip() for line in lines if line.stream == "e" and line.rank is None)
+def _launcher_output(lines: Iterable[Line]) -> str:
+    """What the launcher itself printed, joined to one line."""
+    return " ".join(line.text[:_MAX_OWN_LINE].strip() for line in lines if line.stream == "e" and line.rank is None)
 
 
-def _worker(rank: str, code: str, said: list[Line]) -> str:
+def _worker(rank: str, code: str, lines: list[Line]) -> str:
     if int(code) < 0:
         return "rank %s was killed by %s" % (rank, _name(-int(code)))
-    return "rank %s ended with exit code %s%s" % (rank, code, _exception(said, int(rank)))
+    return "rank %s ended with exit code %s%s" % (rank, code, _exception(lines, int(rank)))
 
 
-def _exception(said: list[Line], rank: int | None) -> str:
-    """The last exception that *rank* (or anybody, for None) printed, as the end of a sentence."""
-    said_there = [_EXCEPTION.match(line.text) for line in said if rank is None or line.rank == rank]
-    found = [match.group(1) for match in said_there if match]
-    return ": " + found[-1] if found else ""
+def _exception(lines: list[Line], rank: int | None) -> str:
+    """The last exception that *rank* (or any, for None) printed, as the end of a sentence."""
+    matches = [_EXCEPTION.match(line.text) for line in lines if rank is None or line.rank == rank]
+    exceptions = [match.group(1) for match in matches if match]
+    return ": " + exceptions[-1] if exceptions else ""
 
 
-def _last(said: list[Line]) -> str:
-    found = [line.text.strip() for line in said if line.text.strip(" -")]
-    return ": " + found[-1] if found else ""
+def _last(lines: list[Line]) -> str:
+    texts = [line.text.strip() for line in lines if line.text.strip(" -")]
+    return ": " + texts[-1] if texts else ""
 
 
 def _known_signal(number: int) -> bool:

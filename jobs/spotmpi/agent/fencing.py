@@ -1,8 +1,9 @@
-"""Fencing: an agent whose attempt is no longer the newest of its run ends at once, and writes nothing more.
+"""Fencing: an agent whose attempt is no longer the newest of its run exits at once, and writes nothing more.
 
-A pod that was deleted by force, or whose node does not answer, may go on beside the pod that replaces it, with the same
-run folder. Whoever takes an attempt leaves its number in a file there. It is a file, because NFS asks the server when
-one is opened (close-to-open consistency, nfs(5)), while the listing of a folder may be a minute old (``acdirmax``).
+A pod that was deleted by force, or whose node does not answer, may go on in parallel with the pod that replaces it, in
+the same run folder. An agent that takes an attempt writes its number to a file there. It is a file, because NFS asks
+the server when one is opened (close-to-open consistency, nfs(5)), while the listing of a folder may be a minute old
+(``acdirmax``).
 """
 
 from __future__ import annotations
@@ -13,54 +14,54 @@ import threading
 import time
 
 NEWEST = ".attempt"
-INTERVAL = 1.0  # seconds between looks
-FRESH = 2.0  # seconds for which a look holds; an agent that was frozen for longer looks again before it writes
+INTERVAL = 1.0  # seconds between checks
+MAX_AGE = 2.0  # seconds for which a check is valid; an agent that was frozen for longer checks again before it writes
 
 
 class Fenced(Exception):
-    """A newer attempt of the run has begun; the text says which."""
+    """A newer attempt of the run has begun; the text names it."""
 
 
 class Fence:
-    """Looks for an attempt of the run in *folder* that is newer than *number*.
+    """Watches for an attempt of the run in *folder* that is newer than *number*.
 
-    A thread of its own looks, since a file system that hangs must not keep the agent from hearing the other nodes.
+    A thread of its own watches, since a file system that hangs must not keep the agent from receiving messages.
     """
 
     def __init__(self, folder: str, number: int) -> None:
         self._folder = folder
         self._number = self._newest = number
-        self._looked = time.monotonic()
-        self._over = threading.Event()
+        self._refreshed = time.monotonic()
+        self._stopped = threading.Event()
         threading.Thread(target=self._watch, name="fence", daemon=True).start()
 
     def check(self) -> None:
         """Raise `Fenced` where a newer attempt has been seen."""
         if self._newest > self._number:
-            raise Fenced("attempt %d has begun: attempt %d ends here and writes nothing" % (self._newest, self._number))
+            raise Fenced("attempt %d has begun: attempt %d exits without writing" % (self._newest, self._number))
 
     def check_before_write(self, final: bool) -> None:
-        """As `check`, after a look at the folder where the last one is too long ago, and always where it is *final*."""
-        if final or time.monotonic() > self._looked + FRESH:
-            self._look()
+        """As `check`, after reading the folder again where the last time is too long ago, and always where *final*."""
+        if final or time.monotonic() > self._refreshed + MAX_AGE:
+            self._refresh()
         self.check()
 
-    def end(self) -> None:
-        """No more looks."""
-        self._over.set()
+    def stop(self) -> None:
+        """Stop watching."""
+        self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(INTERVAL):
-            self._look()
+        while not self._stopped.wait(INTERVAL):
+            self._refresh()
 
-    def _look(self) -> None:
-        self._newest = max(self._newest, _left_number(self._folder), _listed_number(self._folder))
-        self._looked = time.monotonic()
+    def _refresh(self) -> None:
+        self._newest = max(self._newest, _number_in_file(self._folder), _highest_number(self._folder))
+        self._refreshed = time.monotonic()
 
 
-def leave_number(folder: str, number: int) -> None:
-    """Let earlier agents of the run in *folder* know that attempt *number* has begun."""
-    # Not renamed into place: readers that know the file find what it holds now.
+def announce(folder: str, number: int) -> None:
+    """Tell earlier agents of the run in *folder* that attempt *number* has begun."""
+    # Not renamed into place: readers with an open handle see the new content.
     descriptor = os.open(os.path.join(folder, NEWEST), os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         os.write(descriptor, b"%d\n" % number)
@@ -68,8 +69,8 @@ def leave_number(folder: str, number: int) -> None:
         os.close(descriptor)
 
 
-def _left_number(folder: str) -> int:
-    """The number in the file; 0 where it cannot be read: a disk that fails is no newer attempt."""
+def _number_in_file(folder: str) -> int:
+    """The announced number; 0 where it cannot be read: a disk that fails is no newer attempt."""
     try:
         with open(os.path.join(folder, NEWEST)) as file:
             return int(file.read())
@@ -77,8 +78,8 @@ def _left_number(folder: str) -> int:
         return 0
 
 
-def _listed_number(folder: str) -> int:
-    """The highest number that was taken; two who took one at once may have left theirs in either order."""
+def _highest_number(folder: str) -> int:
+    """The highest number that was taken; two agents that took one at once may have announced them in either order."""
     with contextlib.suppress(OSError):
         return max((int(name) for name in os.listdir(os.path.join(folder, "attempts")) if name.isdecimal()), default=0)
     return 0

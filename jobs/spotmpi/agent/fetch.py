@@ -1,13 +1,13 @@
-"""Fetches files from https addresses to the run volume: in pieces at once, taken up where it broke off, checked.
+"""Fetches files from https addresses to the run volume: in parallel pieces, resumable, verified.
 
     python3 -m spotmpi.agent.fetch ORDERS AUTHORITY
 
 ORDERS is a gzipped JSON list of lists, one for each source: {"url", "name", "folder", "sha256" or null, "unpack"};
-AUTHORITY a file of certificates (PEM) that are trusted besides the usual ones, or an empty one. It prints JSON lines:
-{"name", "got": bytes, "of": bytes, "whole": files, "all": files} now and then. The last word is
-{"done": [[files, bytes, files that had to travel], ...]}, one for each source, or {"failed": why}, and is the
-container's termination message, too. The exit code is 1 where another try may help, and 78 where none will. SIGTERM
-ends it at once with 75: the pieces that have come are kept, and another fetch goes on with them.
+AUTHORITY a file of certificates (PEM) that are trusted in addition to the default ones, or an empty one. It prints
+progress as JSON lines: {"name", "got": bytes, "of": bytes, "whole": files, "all": files}. The last line is
+{"done": [[files, bytes, files that were transferred], ...]}, one for each source, or {"failed": reason}, and is the
+container's termination message, too. The exit code is 1 where a retry may help, and 78 where it cannot. SIGTERM ends it
+at once with 75: the pieces that have arrived stay, and the next fetch continues with them.
 """
 
 from __future__ import annotations
@@ -26,131 +26,131 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 from . import store, web_file
-from .web_file import Changed, Gone
+from .web_file import Changed, Unavailable
 
 PIECE = 16 << 20
-PIECES_AT_ONCE = 8  # over all files; each is in memory while it is under way
+PIECES_AT_ONCE = 8  # of all files; each is in memory while it is transferred
 FILES_AT_ONCE = 4
-VERSIONS = 3  # of a file that are begun, each because the one before was replaced
-FINAL = 78
-TAKEN_AWAY = 75
-SAID_EVERY = 1.0  # seconds
-LAST_WORD = "/dev/termination-log"
+VERSIONS = 3  # of a file that is replaced while it is fetched, before giving up
+NOT_RETRYABLE = 78
+INTERRUPTED = 75
+PROGRESS_INTERVAL = 1.0  # seconds
+TERMINATION_LOG = "/dev/termination-log"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Arrived:
-    """What earlier fetches brought to a folder, written down in it: files and sizes by mark and version."""
+class FetchLog:
+    """The log, in a folder, of what was fetched to it: files and sizes by key (of the address) and version."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, ".fetched" + store.PART)
         self._folder = folder
         self._lock = threading.Lock()
-        self._known: dict[str, Any] = {}
+        self._entries: dict[str, Any] = {}
         if os.path.exists(self._path):
             with open(self._path) as lines:
                 for line in lines:
-                    self._take(line)
+                    self._read(line)
 
-    def _take(self, line: str) -> None:
+    def _read(self, line: str) -> None:
         try:
-            note = json.loads(line)
-            self._known[note["mark"]] = note
+            entry = json.loads(line)
+            self._entries[entry["mark"]] = entry
         except (ValueError, KeyError, TypeError):
-            pass  # two wrote at once, or one was killed: what it told of is fetched again
+            pass  # two processes wrote at once, or one was killed: the file is fetched again
 
-    def files(self, mark: str, version: list[Any]) -> dict[str, int] | None:
-        """Names and sizes of what came of that very file, where all of it is still there."""
-        note = self._known.get(mark)
-        if note is None or note["version"] != version:
+    def files(self, key: str, version: list[Any]) -> dict[str, int] | None:
+        """Names and sizes of the files that came from that version, if all of them still exist."""
+        entry = self._entries.get(key)
+        if entry is None or entry["version"] != version:
             return None
-        found: dict[str, int] = note["files"]
-        paths = {name: store.inside(self._folder, name) for name in found}
-        whole = all(os.path.isfile(paths[name]) and os.path.getsize(paths[name]) == found[name] for name in found)
-        return found if whole else None
+        sizes: dict[str, int] = entry["files"]
+        paths = {name: store.safe_path(self._folder, name) for name in sizes}
+        complete = all(os.path.isfile(paths[name]) and os.path.getsize(paths[name]) == sizes[name] for name in sizes)
+        return sizes if complete else None
 
-    def add(self, mark: str, version: list[Any], files: dict[str, int]) -> None:
-        """Write down what came of a file."""
-        with self._lock, open(self._path, "a") as notes:
-            notes.write(json.dumps({"mark": mark, "version": version, "files": files}) + "\n")
+    def add(self, key: str, version: list[Any], files: dict[str, int]) -> None:
+        """Log the files that came from a version."""
+        with self._lock, open(self._path, "a") as log:
+            log.write(json.dumps({"mark": key, "version": version, "files": files}) + "\n")
 
 
 class Progress:
-    """Tells how far all is, at most once a second."""
+    """Prints progress, at most once a second."""
 
     def __init__(self, count: int) -> None:
-        self._all, self._whole, self._told = count, 0, 0.0
+        self._all, self._whole, self._printed = count, 0, 0.0
         self._lock = threading.Lock()
 
-    def tell(self, name: str, got: int, of: int, whole: bool = False) -> None:
-        """A piece of a file has come; *whole* when it was the last."""
+    def report(self, name: str, got: int, of: int, whole: bool = False) -> None:
+        """Report a piece of a file that has arrived; *whole* when it was the last."""
         with self._lock:
             self._whole += whole
-            if whole or time.monotonic() > self._told + SAID_EVERY:
-                self._told = time.monotonic()
-                say(name=name, got=got, of=of, whole=self._whole, all=self._all)
+            if whole or time.monotonic() > self._printed + PROGRESS_INTERVAL:
+                self._printed = time.monotonic()
+                print_json(name=name, got=got, of=of, whole=self._whole, all=self._all)
 
 
 class Fetch:
-    """One file on its way: its pieces that are here are written down beside it."""
+    """Fetches one file; a list of the pieces that have arrived is kept next to it."""
 
-    def __init__(self, order: dict[str, Any], arrived: Arrived, pieces: ThreadPoolExecutor, progress: Progress) -> None:
-        self._order, self._arrived, self._pool, self._progress = order, arrived, pieces, progress
-        # Signed addresses differ from one order to the next, and mean the same file.
-        self._mark = hashlib.sha256(order["url"].split("?")[0].encode()).hexdigest()[:12]
-        self._place = store.inside(order["folder"], ".fetch-" + self._mark + store.PART)
-        self._path = os.path.join(self._place, "file")
-        self._notes = os.path.join(self._place, "pieces")
+    def __init__(self, order: dict[str, Any], log: FetchLog, pieces: ThreadPoolExecutor, progress: Progress) -> None:
+        self._order, self._log, self._pool, self._progress = order, log, pieces, progress
+        # The query of a signed address differs each time, for the same file.
+        self._key = hashlib.sha256(order["url"].split("?")[0].encode()).hexdigest()[:12]
+        self._folder = store.safe_path(order["folder"], ".fetch-" + self._key + store.PART)
+        self._path = os.path.join(self._folder, "file")
+        self._notes = os.path.join(self._folder, "pieces")
         self._lock = threading.Lock()
 
     def run(self) -> list[int]:
-        """Fetch, check and unpack it, unless it is here: files that came of it, their bytes, how many travelled.
+        """Fetch, verify and unpack it, unless done before: its files, their bytes, and how many files were transferred.
 
-        A file that is replaced meanwhile is begun anew: pieces of two versions would make neither.
+        A file that is replaced meanwhile is fetched anew, since pieces of two versions do not fit together.
         """
         for _ in range(VERSIONS):
             try:
-                return self._fetched()
+                return self._fetch()
             except Changed:
                 pass
         raise OSError("it was replaced %d times while it was fetched; push again once it no longer changes" % VERSIONS)
 
-    def _fetched(self) -> list[int]:
-        size, version = web_file.again(lambda: web_file.probe(self._order["url"]))
-        same = [size, version, self._order["sha256"]]
-        files, moved = self._arrived.files(self._mark, same), False
+    def _fetch(self) -> list[int]:
+        size, version = web_file.retry(lambda: web_file.probe(self._order["url"]))
+        full_version = [size, version, self._order["sha256"]]
+        files, transferred = self._log.files(self._key, full_version), False
         if files is None:
-            files, moved = self._brought(size, version), True
-            self._arrived.add(self._mark, same, files)
-        self._progress.tell(self._order["name"], size, size, whole=True)
-        return [len(files), sum(files.values()), len(files) * moved]
+            files, transferred = self._download(size, version), True
+            self._log.add(self._key, full_version, files)
+        self._progress.report(self._order["name"], size, size, whole=True)
+        return [len(files), sum(files.values()), len(files) * transferred]
 
-    def _brought(self, size: int, version: str) -> dict[str, int]:
-        here, tag = self._here(size, version), self._tag(size, version)
-        wanted = [start for start in range(0, size, PIECE) if start not in here]
-        pieces = [self._pool.submit(self._piece, start, size, tag) for start in wanted]
+    def _download(self, size: int, version: str) -> dict[str, int]:
+        present, tag = self._present_pieces(size, version), self._tag(size, version)
+        missing = [start for start in range(0, size, PIECE) if start not in present]
+        pieces = [self._pool.submit(self._download_piece, start, size, tag) for start in missing]
         try:
             for piece in as_completed(pieces):
-                here.add(piece.result())
-                self._progress.tell(self._order["name"], min(len(here) * PIECE, size), size)
+                present.add(piece.result())
+                self._progress.report(self._order["name"], min(len(present) * PIECE, size), size)
         finally:
-            # Those under way write into the same file as the next version's would.
+            # Those in progress write into the same file as the next version's would.
             wait([piece for piece in pieces if not piece.cancel()])
-        self._check()
-        return self._settled()
+        self._verify()
+        return self._install()
 
     def _tag(self, size: int, version: str) -> str | None:
-        """The entity tag that all pieces must have, None where the checksum of the whole says more."""
+        """The entity tag that all pieces must have, None where a checksum of the file is given."""
         if self._order["sha256"] or not size:
             return None
         if not version.startswith('"'):
-            remedy = "write ...#sha256= and 64 hexadecimal digits"
-            raise Gone("the server gives no strong ETag, so a change would go unnoticed: %s" % remedy)
+            remedy = "append #sha256= and 64 hexadecimal digits to the address"
+            raise Unavailable("the server sends no strong ETag, so a change would go unnoticed: %s" % remedy)
         return version
 
-    def _here(self, size: int, version: str) -> set[int]:
-        """Where the pieces begin that an earlier fetch of the very same file has brought."""
-        os.makedirs(self._place, exist_ok=True)
+    def _present_pieces(self, size: int, version: str) -> set[int]:
+        """The offsets of the pieces that an earlier fetch of the same version has stored."""
+        os.makedirs(self._folder, exist_ok=True)
         head = "%d %s\n" % (size, version)
         lines = []
         if os.path.exists(self._notes) and os.path.exists(self._path):
@@ -164,8 +164,8 @@ class Fetch:
             return set()
         return {int(line) for line in lines[1:] if line.endswith("\n")}
 
-    def _piece(self, start: int, size: int, tag: str | None) -> int:
-        data = web_file.again(lambda: web_file.read(self._order["url"], start, min(start + PIECE, size), tag))
+    def _download_piece(self, start: int, size: int, tag: str | None) -> int:
+        data = web_file.retry(lambda: web_file.read(self._order["url"], start, min(start + PIECE, size), tag))
         with open(self._path, "r+b") as file:
             file.seek(start)
             file.write(data)
@@ -173,82 +173,82 @@ class Fetch:
             notes.write("%d\n" % start)
         return start
 
-    def _check(self) -> None:
-        wanted = self._order["sha256"]
-        if wanted and store.described(self._path)[1] != wanted:
-            remove(self._place)
-            raise Gone("the file has another SHA-256 than the one given: check both, then push again")
+    def _verify(self) -> None:
+        expected = self._order["sha256"]
+        if expected and store.size_and_digest(self._path)[1] != expected:
+            remove(self._folder)
+            raise Unavailable("the SHA-256 of the file is not the given one: check both, then push again")
 
-    def _settled(self) -> dict[str, int]:
+    def _install(self) -> dict[str, int]:
         folder, name = self._order["folder"], self._order["name"]
         if self._order["unpack"]:
             with tarfile.open(self._path) as packed:
                 files = store.take(folder, packed)
         else:
-            path = store.inside(folder, name)
+            path = store.safe_path(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.replace(self._path, path)
             files = {name: os.path.getsize(path)}
-        remove(self._place)
+        remove(self._folder)
         return files
 
 
-def carry_out(sources: list[list[dict[str, Any]]]) -> list[list[int]]:
-    """Fetch every file of every source: files, bytes and files that had to travel, for each source."""
+def fetch_all(sources: list[list[dict[str, Any]]]) -> list[list[int]]:
+    """Fetch every file of every source: files, bytes and transferred files of each source."""
     orders = [(number, order) for number, source in enumerate(sources) for order in source]
     folders = {order["folder"] for _, order in orders}
     for folder in folders:
         os.makedirs(folder, exist_ok=True)
-    arrived = {folder: Arrived(folder) for folder in folders}
+    logs = {folder: FetchLog(folder) for folder in folders}
     progress, sums = Progress(len(orders)), [[0, 0, 0] for _ in sources]
     with ThreadPoolExecutor(PIECES_AT_ONCE) as pieces, ThreadPoolExecutor(FILES_AT_ONCE) as files:
 
-        def fetched(item: tuple[int, dict[str, Any]]) -> tuple[int, list[int]]:
+        def fetch(item: tuple[int, dict[str, Any]]) -> tuple[int, list[int]]:
             number, order = item
             try:
-                return number, Fetch(order, arrived[order["folder"]], pieces, progress).run()
-            except (Gone, ValueError, tarfile.TarError) as error:
-                raise Gone("%s: %s" % (order["name"], error)) from error
+                return number, Fetch(order, logs[order["folder"]], pieces, progress).run()
+            except (Unavailable, ValueError, tarfile.TarError) as error:
+                raise Unavailable("%s: %s" % (order["name"], error)) from error
             except OSError as error:
-                kind = Gone if error.errno in _FULL else OSError
+                kind = Unavailable if error.errno in _FULL else OSError
                 raise kind("%s: %s" % (order["name"], error)) from error
 
-        for number, came in files.map(fetched, orders):
-            sums[number] = [sums[number][at] + came[at] for at in range(len(came))]
+        for number, result in files.map(fetch, orders):
+            sums[number] = [sums[number][at] + result[at] for at in range(len(result))]
     return sums
 
 
-def remove(place: str) -> None:
+def remove(folder: str) -> None:
     """Delete a folder of files."""
-    for name in os.listdir(place):
-        os.remove(os.path.join(place, name))
-    os.rmdir(place)
+    for name in os.listdir(folder):
+        os.remove(os.path.join(folder, name))
+    os.rmdir(folder)
 
 
-def say(**values: Any) -> None:
-    """One JSON line."""
+def print_json(**values: Any) -> None:
+    """Print one JSON line."""
     sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
 def main(path: str, authority: str) -> int:
-    """Carry out the orders in the file *path*, trusting *authority* too; the exit code."""
+    """Fetch the orders in the file *path*, trusting *authority* too; the exit code."""
     web_file.trust(authority)
     try:
         with gzip.open(path) as file:
-            word: dict[str, Any] = {"done": carry_out(json.load(file))}
+            result: dict[str, Any] = {"done": fetch_all(json.load(file))}
         code = 0
-    except Gone as error:
-        word, code = {"failed": str(error)}, FINAL
+    except Unavailable as error:
+        result, code = {"failed": str(error)}, NOT_RETRYABLE
     except OSError as error:
-        word, code = {"failed": str(error)}, 1
-    say(**word)
-    with open(LAST_WORD, "w") as last:
-        json.dump(word, last)
+        result, code = {"failed": str(error)}, 1
+    print_json(**result)
+    with open(TERMINATION_LOG, "w") as log:
+        json.dump(result, log)
     return code
 
 
 if __name__ == "__main__":
-    # The first process of a container ignores SIGTERM unless it says what to do; threads would outlive an exception.
-    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(TAKEN_AWAY))
+    # The first process of a container ignores SIGTERM without a handler; threads would outlive an exception.
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(INTERRUPTED))
     sys.exit(main(*sys.argv[1:]))

@@ -1,94 +1,194 @@
-"""What a machine is made of, as far as it decides how fast a run is. Standard library only."""
+"""The machine of a pod or of a local run: processor, memory, GPUs, driver, and where in the cloud it is."""
 
 from __future__ import annotations
 
+import csv
+import ctypes
 import json
 import os
 import platform
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Dict
 
-from . import gpus, machine
-
 Facts = Dict[str, Any]  # Python 3.8 takes no dict[...] outside of annotations
 
-IMAGE_RECORD = "/opt/spotmpi/image.json"  # what the build of our images wrote down
+ENV_NODE_NAME = "SPOTMPI_MACHINE"  # the Kubernetes node's name
+IMAGE_RECORD = "/opt/spotmpi/image.json"  # written by the build of our images
 LABELS = "labels"  # the pod's labels, by downward API; Kubernetes 1.35 adds the zone of the node to them
+CGROUP = "/sys/fs/cgroup"
 _ZONE = "topology.kubernetes.io/zone"
-_SHOWN = ("image", "python", "versions", "cuda_of_base", "cuda_of_framework", "nccl_loaded", "mpi", "mpi_cuda_aware")
+_SUMMARY_KEYS = (
+    "image",
+    "python",
+    "versions",
+    "cuda_of_base",
+    "cuda_of_framework",
+    "nccl_loaded",
+    "mpi",
+    "mpi_cuda_aware",
+)
+_GPU_FIELDS = ("name", "memory", "driver", "capability")
+_GPU_QUERY = "--query-gpu=name,memory.total,driver_version,compute_cap"
+_DMI = "sys/devices/virtual/dmi/id"
+_INSTANCE_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")  # of EC2; older virtual machines have none here
+_INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
+_OOM_FILES = ("memory.events", "memory/memory.oom_control")  # of cgroup version 2, of version 1
 
 
-class Unfit(Exception):
+class Incompatible(Exception):
     """The machine cannot run what the image holds; the message names both and the remedy."""
 
 
-def describe(found: Sequence[Mapping[str, str]]) -> Facts:
-    """``cpu`` model, usable ``cores``, ``memory_gib``, ``gpus`` (the *found* ones) and ``system``."""
+def describe(gpus: Sequence[Mapping[str, str]]) -> Facts:
+    """``cpu`` model, usable ``cores``, ``memory_gib``, *gpus* and ``system`` of this machine."""
     return {
-        "cpu": cpu_model(_text("/proc/cpuinfo")) or platform.processor() or platform.machine(),
+        "cpu": cpu_model(_read("/proc/cpuinfo")) or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gib": round(_memory_bytes() / 2**30),
-        "gpus": [dict(gpu) for gpu in found],
+        "gpus": [dict(gpu) for gpu in gpus],
         "system": "%s %s" % (platform.system(), platform.release()),
     }
 
 
-def of_pod(pod_info: str, expected: Mapping[str, str]) -> Facts:
-    """`describe`, the ``driver_cuda``, and where in the cloud a pod is: ``zone``, ``type`` and what was *expected*.
+def describe_pod(pod_info: str, expected: Mapping[str, str]) -> Facts:
+    """`describe` for a pod, with ``driver_cuda``, ``zone``, ``type`` and what the plan *expected* of the machine.
 
-    *pod_info* is the folder of the downward API. What the machine itself tells wins over the plan's word.
+    *pod_info* is the folder of the downward API. What the machine itself reports wins over the plan.
     """
-    told = {"zone": _label(pod_info, _ZONE), "type": machine.kind(), "driver_cuda": gpus.driver_cuda()}
-    return {**describe(gpus.found()), **expected, **{key: value for key, value in told.items() if value}}
+    reported = {"zone": _label(pod_info, _ZONE), "type": instance_type(), "driver_cuda": driver_cuda()}
+    return {**describe(list_gpus()), **expected, **{key: value for key, value in reported.items() if value}}
 
 
-def image() -> Facts:
-    """What the image's own record says of its software; empty for an image that is not ours."""
+def identify(node: int, since: float, root: str = "/") -> Facts:
+    """The machine that is billed for node index *node*: ``since`` (Unix seconds) and, where known, its name and type.
+
+    The keys are ``node``, ``since``, ``name`` (of the Kubernetes node), ``type`` and ``instance`` (of EC2).
+    """
+    return {
+        "node": node,
+        "since": since,
+        "name": os.environ.get(ENV_NODE_NAME),
+        "type": instance_type(root),
+        "instance": _dmi(root, "board_asset_tag", _INSTANCE_ID),
+    }
+
+
+def instance_type(root: str = "/") -> str | None:
+    """The EC2 type, such as ``g5.xlarge``, or None where the machine does not report one."""
+    return _dmi(root, "product_name", _INSTANCE_TYPE)
+
+
+def list_gpus() -> list[dict[str, str]]:
+    """``name``, ``memory``, ``driver`` and compute ``capability`` ("8.6") of each GPU; empty without nvidia-smi."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    answer = subprocess.run(["nvidia-smi", _GPU_QUERY, "--format=csv,noheader"], stdout=subprocess.PIPE)
+    return parse_gpus(answer.stdout.decode("utf-8", "replace")) if answer.returncode == 0 else []
+
+
+def parse_gpus(answer: str) -> list[dict[str, str]]:
+    """The GPUs in an answer of nvidia-smi."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(answer.splitlines())]
+    complete = [row for row in rows if len(row) == len(_GPU_FIELDS)]
+    return [{field: row[column] for column, field in enumerate(_GPU_FIELDS)} for row in complete]
+
+
+def driver_cuda() -> str | None:
+    """The newest CUDA that the driver, or a compatibility library before it, can run, such as "12.4"; None without."""
     try:
-        facts: Facts = json.loads(_text(IMAGE_RECORD) or "{}")
+        version = ctypes.c_int()
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return "%d.%d" % (version.value // 1000, version.value % 1000 // 10) if version.value else None
+
+
+def have_kernels(architectures: Sequence[str], capability: str) -> bool:
+    """Whether code for any of *architectures* ("sm_80") runs on a GPU of *capability* ("8.6").
+
+    Compiled code runs on its own generation (the major number) from its own minor number on.
+    """
+    major, minor = (int(part) for part in capability.split("."))
+    compiled = [re.fullmatch(r"sm_(\d+)(\d)[af]?", each) for each in architectures]
+    return any(int(each.group(1)) == major and int(each.group(2)) <= minor for each in compiled if each)
+
+
+def image_record() -> Facts:
+    """The software versions that the image's build recorded; empty for an image that is not ours."""
+    try:
+        facts: Facts = json.loads(_read(IMAGE_RECORD) or "{}")
     except ValueError:
         return {}
     return facts
 
 
-def shown(record: Mapping[str, Any]) -> Facts:
-    """What a summary tells of an image's *record*."""
-    return {key: record[key] for key in _SHOWN if record.get(key) is not None}
+def image_summary(record: Mapping[str, Any]) -> Facts:
+    """The part of an image's *record* that a run's summary holds."""
+    return {key: record[key] for key in _SUMMARY_KEYS if record.get(key) is not None}
 
 
-def require_fit(facts: Facts, record: Mapping[str, Any], gpus_wanted: int) -> None:
-    """Raise `Unfit` where the driver is too old for the image's CUDA, or the image has no kernels for a GPU."""
-    if not record or not gpus_wanted:
+def require_compatible(facts: Facts, record: Mapping[str, Any], requested_gpus: int) -> None:
+    """Raise `Incompatible` where the driver is too old for the image's CUDA, or the image has no kernels for a GPU."""
+    if not record or not requested_gpus:
         return
     cuda, driver = record.get("cuda_of_framework"), facts.get("driver_cuda")
     if not cuda:
-        raise Unfit("the image has no CUDA but GPUs are asked for: build it on a CUDA base, see its Dockerfile")
+        raise Incompatible("the run requests GPUs but its image has no CUDA: build the image on a CUDA base image")
     if driver and _major(driver) < _major(cuda):
-        name = facts["gpus"][0]["driver"] if facts["gpus"] else "is here"
+        version = " " + facts["gpus"][0]["driver"] if facts["gpus"] else ""
         remedy = "update the nodes' driver, or use an image for CUDA %s" % _major(driver)
-        raise Unfit("driver %s runs CUDA up to %s, the image has CUDA %s: %s" % (name, driver, cuda, remedy))
-    kinds = record.get("architectures", [])
+        raise Incompatible(
+            "driver%s supports CUDA up to %s, the image has CUDA %s: %s" % (version, driver, cuda, remedy)
+        )
+    architectures = record.get("architectures", [])
     for gpu in facts["gpus"]:
-        if not gpus.have_kernels(kinds, gpu["capability"]):
+        if not have_kernels(architectures, gpu["capability"]):
             name = "%s (sm_%s)" % (gpu["name"], gpu["capability"].replace(".", ""))
-            remedy = "use an image that is built for it"
-            raise Unfit("the image has kernels for %s, none for the %s: %s" % (", ".join(kinds), name, remedy))
+            remedy = "use an image that is built for this GPU"
+            kernels = ", ".join(architectures)
+            raise Incompatible("the image has kernels for %s, none for the %s: %s" % (kernels, name, remedy))
 
 
-def grouped(found: Mapping[int, Facts]) -> list[Facts]:
+def group_nodes(facts: Mapping[int, Facts]) -> list[Facts]:
     """The facts by node index, those of like machines once, with the ``nodes`` that have them."""
     groups: dict[str, Facts] = {}
-    for node in sorted(found):
-        groups.setdefault(json.dumps(found[node], sort_keys=True), {**found[node], "nodes": []})["nodes"].append(node)
+    for node in sorted(facts):
+        groups.setdefault(json.dumps(facts[node], sort_keys=True), {**facts[node], "nodes": []})["nodes"].append(node)
     return list(groups.values())
 
 
-def work_machine(found: Mapping[int, Facts]) -> Facts | None:
+def work_machine(facts: Mapping[int, Facts]) -> Facts | None:
     """The machine of node 0 in the shape in which runs are compared, or None where it is not known."""
-    if 0 not in found:
+    if 0 not in facts:
         return None
-    return {key: found[0].get(key) for key in ("cpu", "cores", "memory_gib", "gpus", "system")}
+    return {key: facts[0].get(key) for key in ("cpu", "cores", "memory_gib", "gpus", "system")}
+
+
+def oom_killed() -> bool:
+    """Whether the kernel has killed a process of this pod for lack of memory; False where cgroups do not tell."""
+    for name in _OOM_FILES:
+        try:
+            with open(os.path.join(CGROUP, name)) as file:
+                counts = dict(line.split() for line in file)
+            return int(counts.get("oom_kill", 0)) > 0
+        except (OSError, ValueError):
+            continue
+    return False
+
+
+def available_memory() -> int | None:
+    """Bytes that this pod may still use; None where it has no limit, or none that can be read."""
+    try:
+        with open(os.path.join(CGROUP, "memory.max")) as limit:
+            maximum = int(limit.read())
+        with open(os.path.join(CGROUP, "memory.current")) as used:
+            return maximum - int(used.read())
+    except (OSError, ValueError):
+        return None
 
 
 def cpu_model(cpuinfo: str) -> str | None:
@@ -101,10 +201,10 @@ def _major(version: str) -> int:
     return int(version.split(".")[0])
 
 
-def _label(pod_info: str, wanted: str) -> str | None:
-    for line in _text(os.path.join(pod_info, LABELS)).splitlines():
+def _label(pod_info: str, name: str) -> str | None:
+    for line in _read(os.path.join(pod_info, LABELS)).splitlines():
         key, _, value = line.partition("=")
-        if key == wanted:
+        if key == name:
             return str(json.loads(value))
     return None
 
@@ -116,7 +216,17 @@ def _memory_bytes() -> int:
         return 0
 
 
-def _text(path: str) -> str:
+def _dmi(root: str, name: str, pattern: re.Pattern[str]) -> str | None:
+    """A field of the machine's DMI tables where it matches *pattern* in full, or None."""
+    try:
+        with open(os.path.join(root, _DMI, name)) as file:
+            text = file.read().strip()
+    except (OSError, UnicodeError):
+        return None
+    return text if pattern.fullmatch(text) else None
+
+
+def _read(path: str) -> str:
     try:
         with open(path, errors="replace") as file:
             return file.read()

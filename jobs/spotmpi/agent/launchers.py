@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 _MCA = ("mca", "gmca", "omca", "prtemca", "pmixmca")
 
-PORT = "{spotmpi-port}"  # stands for a port that is chosen when the attempt starts
+PORT = "{spotmpi-port}"  # replaced by a port when the attempt starts
 
 
-def family(said: str) -> int:
-    """Open MPI's major version, as `mpirun --version` has *said* it; 5 where it does not say."""
-    found = re.search(r"\(Open MPI\) (\d+)", said)
-    return int(found.group(1)) if found else 5
+def family(version: str) -> int:
+    """Open MPI's major version in *version*, the output of `mpirun --version`; 5 where it has none."""
+    match = re.search(r"\(Open MPI\) (\d+)", version)
+    return int(match.group(1)) if match else 5
 
 
 def mpirun(mpirun_path: str, family: int, ranks: int, root: bool) -> list[str]:
     """The mpirun arguments before the rank's command, all ranks on this machine.
 
     *family* is Open MPI's major version, 4 or 5; *root* tells whether the user is root. More ranks than cores are
-    allowed: that they are is said elsewhere.
+    allowed; the plan has a note about that.
     """
     arguments = [mpirun_path, "-np", str(ranks), "--bind-to", "none"]
     if family >= 5:
@@ -37,41 +37,42 @@ def tags_pieces(arguments: Sequence[str]) -> bool:
 
 
 class Remote(NamedTuple):
-    """How mpirun reaches the other hosts: the files that say which and by which keys, and the interface to them."""
+    """How mpirun reaches the other hosts: hostfile, configuration of ssh, and the network interface."""
 
     hostfile: str
     ssh_config: str
     interface: str
 
 
-def mpirun_over_ssh(mpirun_path: str, family: int, ranks: int, remote: Remote, own: Sequence[str] = ()) -> list[str]:
-    """The mpirun arguments before the rank's command, with ranks on other hosts too and the user's *own* arguments.
+def mpirun_over_ssh(mpirun_path: str, family: int, ranks: int, remote: Remote, extra: Sequence[str] = ()) -> list[str]:
+    """The mpirun arguments before the rank's command, with ranks on other hosts too and the user's *extra* arguments.
 
     The defaults of the published runs (ChainerCV SSD300 on EKS), in each family's spelling, with two differences: the
-    interface that leads to the peers is named instead of those that do not, and the map of ranks, which Open MPI 5
-    spreads over dozens of lines, is left to the record, as are timestamps. A default that *own* arguments set is left
+    interface to use is named instead of those to exclude, and the map of ranks, which Open MPI 5
+    spreads over dozens of lines, is left to the record, as are timestamps. A default that *extra* arguments set is left
     out, since Open MPI 5 refuses an option that is given twice.
     """
     defaults = [["--bind-to", "none"], ["--map-by", "slot"], ["--mca", "pml", "ob1"], ["--mca", "btl", "^openib"]]
     defaults.append(["--mca", "btl_tcp_if_include", remote.interface])
     if family >= 5:
         defaults += [["--prtemca", "plm_ssh_no_tree_spawn", "1"]]
-        meeting = ["--prtemca", "prte_if_include", remote.interface]
+        wire_up = ["--prtemca", "prte_if_include", remote.interface]
         fixed = ["--prtemca", "plm_ssh_args", "-F " + remote.ssh_config, "--output", "tag"]
     else:
         defaults += [["--mca", "plm_rsh_no_tree_spawn", "1"]]
-        # Where seccomp keeps ranks from reading each other's memory, 4 says so with every message and 5 not at all.
+        # Where seccomp keeps ranks from reading each other's memory, 4 warns with every message and 5 not at all.
         defaults += [["--mca", "btl_vader_single_copy_mechanism", "none"]]
-        meeting = ["--mca", "oob_tcp_if_include", remote.interface]
+        wire_up = ["--mca", "oob_tcp_if_include", remote.interface]
         fixed = ["--mca", "plm_rsh_args", "-F " + remote.ssh_config, "--tag-output"]
-    defaults += [meeting] if remote.interface != "lo" else []  # Open MPI 5 refuses to meet there, though alone
-    said = set(_settings(own))
-    kept = [argument for default in defaults if not said.intersection(_settings(default)) for argument in default]
-    return [mpirun_path, "--hostfile", remote.hostfile, "-np", str(ranks), *kept, *fixed, *own]
+    defaults += [wire_up] if remote.interface != "lo" else []  # Open MPI 5 refuses it, even for one host
+    overridden = set(_settings(extra))
+    effective = [default for default in defaults if not overridden.intersection(_settings(default))]
+    options = [argument for default in effective for argument in default]
+    return [mpirun_path, "--hostfile", remote.hostfile, "-np", str(ranks), *options, *fixed, *extra]
 
 
 def _settings(arguments: Sequence[str]) -> Iterator[str]:
-    """What *arguments* set: options, and MCA parameters, of which the one to include excludes the one to exclude."""
+    """The options and MCA parameters that *arguments* set; ``_if_exclude`` counts as ``_if_include``, its opposite."""
     for number, argument in enumerate(arguments):
         option = argument.split("=")[0].lstrip("-") if argument.startswith("-") else ""
         if option in _MCA:
@@ -101,5 +102,5 @@ def torchrun(python: str, nodes: int, node: int, slots: int, address: str = "127
 
 
 def plain_environment(nodes: int, node: int, address: str = "127.0.0.1") -> dict[str, str]:
-    """What a plain command on one node finds in its environment: per node, as PyTorchJob's users expect."""
+    """The environment variables of a plain command on one node; ranks are nodes, as in a PyTorchJob."""
     return {"MASTER_ADDR": address, "MASTER_PORT": PORT, "WORLD_SIZE": str(nodes), "RANK": str(node)}

@@ -10,7 +10,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def interface_towards(host: str, port: int = 9) -> str:
-    """The name of the interface whose address a packet to *host* would carry; nothing is sent.
+    """The name of the interface through which packets to *host* leave; nothing is sent.
 
     Raises:
         OSError: the host has no address or there is no route to it.
@@ -18,17 +18,17 @@ def interface_towards(host: str, port: int = 9) -> str:
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
-        mine = probe.getsockname()[0]
+        own = probe.getsockname()[0]
     for _, name in socket.if_nameindex():
-        if _address(name) == mine:
+        if _address(name) == own:
             return name
-    raise OSError("no interface carries the address %s, by which %s is reached" % (mine, host))
+    raise OSError("no interface has the address %s, from which %s is reached" % (own, host))
 
 
 def addresses(host: str) -> set[str]:
-    """The addresses that the host's name has by now."""
+    """The addresses to which the host's name resolves; empty if it does not."""
     try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)}
+        return {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)}
     except OSError:
         return set()
 

@@ -1,4 +1,4 @@
-"""What every node of a run does, whatever its part: hears notice, runs sshd, gives its ranks their environment."""
+"""What every node of a run does: take notice of its end, run sshd, write the environment of its ranks."""
 
 from __future__ import annotations
 
@@ -19,124 +19,127 @@ from .pod_context import PodContext
 
 
 class Notice:
-    """Whether this pod was told to go away."""
+    """Whether this pod received a signal to end; ``reason`` names it."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        signal.signal(signal.SIGTERM, self._hear)
-        signal.signal(signal.SIGINT, self._hear)
+        signal.signal(signal.SIGTERM, self._handle_signal)
+        signal.signal(signal.SIGINT, self._handle_signal)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.reason = "the pod of this node got %s" % signal.Signals(number).name
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+        self.reason = "the pod of this node received %s" % signal.Signals(number).name
 
 
 class Daemon:
     """This pod's sshd, where the launcher needs one."""
 
-    def __init__(self, here: PodContext) -> None:
+    def __init__(self, pod: PodContext) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = here.ssh_folder
-        if here.plan["launcher"] == "mpirun":
-            ssh.lay_out(pod_context.SECRET, here.ssh_folder)
-            self._process = ssh.start_daemon(here.ssh_folder)
+        self._folder = pod.ssh_folder
+        if pod.plan["launcher"] == "mpirun":
+            ssh.install_keys(pod_context.SECRET, pod.ssh_folder)
+            self._process = ssh.start_daemon(pod.ssh_folder)
             if not ssh.wait_until_open():
-                raise ssh.KeysWrong("sshd does not start: %s" % _last_line(os.path.join(here.ssh_folder, "sshd.log")))
+                raise ssh.InvalidKeys("sshd failed to start: %s" % _last_line(os.path.join(pod.ssh_folder, "sshd.log")))
 
     def pin(self, addresses: Mapping[str, str]) -> None:
-        """Reach other pods at these *addresses* from now on, where sshd runs at all."""
+        """Connect to other pods at these *addresses* from now on, if this pod runs sshd at all."""
         if self._process is not None:
             ssh.pin(self._folder, addresses)
 
-    def trouble(self) -> str | None:
-        """Why ranks can no longer be started here, or None."""
+    def error(self) -> str | None:
+        """Why no more ranks can be started on this node, or None."""
         if self._process is not None and self._process.poll() is not None:
             return "its sshd ended"
         return None
 
 
-def unpack_code(here: PodContext) -> None:
-    """Lay out the user's code where their command starts; OSError where that cannot be done."""
-    code = here.plan["code"]
+def unpack_code(pod: PodContext) -> None:
+    """Unpack the user's code into the working directory of the command; OSError where that fails."""
+    code = pod.plan["code"]
     if code is None:
         return
     try:
         store.require(code["archive"], [code["bytes"], code["sha256"]])
         with tarfile.open(code["archive"], "r:gz") as packed:
-            packed.extractall(here.plan["folder"])
+            packed.extractall(pod.plan["folder"])
     except ValueError as error:
-        what = "the code in %s is damaged: %s" % (code["archive"], error)
-        raise OSError("%s; start the run again, which uploads it anew" % what) from error
+        text = "the code in %s is damaged: %s; submit the run again, which uploads its code anew" % (
+            code["archive"],
+            error,
+        )
+        raise OSError(text) from error
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        # An archive that cannot be read at the moment is none that is broken, though tarfile calls both a ReadError.
+        # tarfile raises ReadError also for a file system error, which another attempt may get past.
         if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
             raise error.__cause__ from error
         raise OSError("the code in %s cannot be unpacked: %s" % (code["archive"], error)) from error
 
 
-def own_hardware(here: PodContext) -> hardware.Facts:
-    """What this pod's machine is made of; `hardware.Unfit` where it cannot run what the image holds."""
-    facts = hardware.of_pod(pod_context.POD_INFO, here.plan["machine"])
-    hardware.require_fit(facts, hardware.image(), here.plan["gpus"])
+def check_hardware(pod: PodContext) -> hardware.Facts:
+    """The hardware of this pod; `hardware.Incompatible` where it cannot run what the image holds."""
+    facts = hardware.describe_pod(pod_context.POD_INFO, pod.plan["machine"])
+    hardware.require_compatible(facts, hardware.image_record(), pod.plan["gpus"])
     return facts
 
 
-def write_environment(here: PodContext, attempt: int) -> dict[str, str]:
-    """Write the environment of this pod's ranks (image, pod, spec, attempt) where the starter finds it; returns it."""
-    interface = _interface(here)
+def write_environment(pod: PodContext, attempt: int) -> dict[str, str]:
+    """Write the environment of this pod's ranks (image, pod, spec, attempt) to the file of the starter; returns it."""
+    interface = _interface(pod)
     own = {
         "NCCL_SOCKET_IFNAME": interface,
         "GLOO_SOCKET_IFNAME": interface,
         protocol.ENV_ATTEMPT: str(attempt),
-        protocol.ENV_PID_FILE: here.pid_file,
+        protocol.ENV_PID_FILE: pod.pid_file,
     }
-    environment = {**os.environ, **own, **here.plan["environment"]}
-    descriptor = os.open(here.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    environment = {**os.environ, **own, **pod.plan["environment"]}
+    descriptor = os.open(pod.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w") as file:
         json.dump(environment, file)
     return environment
 
 
-def attempt_plan(here: PodContext, environment: dict[str, str], port: str) -> dict[str, Any]:
-    """The plan of this node's own launcher, in the shape that `Attempt` carries out."""
-    arguments, extra = _launcher(here, environment, port)
-    command = {"node": here.node, "arguments": arguments, "environment": extra}
-    return {**here.plan, "commands": [command], "environment": environment, "pid_file": here.pid_file}
+def attempt_plan(pod: PodContext, environment: dict[str, str], port: str) -> dict[str, Any]:
+    """The plan of this node's own launcher, as `Attempt` takes it."""
+    arguments, extra = _launcher(pod, environment, port)
+    command = {"node": pod.node, "arguments": arguments, "environment": extra}
+    return {**pod.plan, "commands": [command], "environment": environment, "pid_file": pod.pid_file}
 
 
-def _launcher(here: PodContext, environment: dict[str, str], port: str) -> tuple[list[str], dict[str, str]]:
-    plan, rank = here.plan, here.plan["rank"]
+def _launcher(pod: PodContext, environment: dict[str, str], port: str) -> tuple[list[str], dict[str, str]]:
+    plan, rank = pod.plan, pod.plan["rank"]
     starter = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")]
-    starter += ["--env", here.environment_file]
+    starter += ["--env", pod.environment_file]
     if plan["launcher"] == "mpirun":
-        return [*_mpirun(here, environment), *starter, *rank], {}
+        return [*_mpirun(pod, environment), *starter, *rank], {}
     if plan["launcher"] == "torchrun":
-        torchrun = launchers.torchrun("python3", len(here.hosts), here.node, plan["slots"], here.hosts[0])
+        torchrun = launchers.torchrun("python3", len(pod.hosts), pod.node, plan["slots"], pod.hosts[0])
         launcher = [part.replace(launchers.PORT, port) for part in torchrun]
         return [*launcher, "--no-python", *starter, "--tag", *rank], {}
-    plain = launchers.plain_environment(here.launching, here.node, here.hosts[0])
+    plain = launchers.plain_environment(pod.launcher_count, pod.node, pod.hosts[0])
     return [*starter, *rank], {key: value.replace(launchers.PORT, port) for key, value in plain.items()}
 
 
-def _mpirun(here: PodContext, environment: dict[str, str]) -> list[str]:
-    found = shutil.which("mpirun", path=environment.get("PATH"))
-    if found is None:
+def _mpirun(pod: PodContext, environment: dict[str, str]) -> list[str]:
+    mpirun = shutil.which("mpirun", path=environment.get("PATH"))
+    if mpirun is None:
         raise FileNotFoundError("the image has no mpirun on PATH")
     hostfile = os.path.join(pod_context.WORK, "hosts")
     with open(hostfile, "w") as file:
-        file.write(launchers.hostfile(here.hosts, here.plan["slots"]))
-    said = subprocess.run([found, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
-    ranks = len(here.hosts) * here.plan["slots"]
-    ssh_config = os.path.join(here.ssh_folder, "ssh_config")
-    remote = launchers.Remote(hostfile, ssh_config, _interface(here))
-    return launchers.mpirun_over_ssh(found, launchers.family(said), ranks, remote, here.plan["mpi_args"])
+        file.write(launchers.hostfile(pod.hosts, pod.plan["slots"]))
+    version = subprocess.run([mpirun, "--version"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace")
+    ranks = len(pod.hosts) * pod.plan["slots"]
+    ssh_config = os.path.join(pod.ssh_folder, "ssh_config")
+    remote = launchers.Remote(hostfile, ssh_config, _interface(pod))
+    return launchers.mpirun_over_ssh(mpirun, launchers.family(version), ranks, remote, pod.plan["mpi_args"])
 
 
-def _interface(here: PodContext) -> str:
+def _interface(pod: PodContext) -> str:
     """The network interface that leads to the other nodes, for MPI, NCCL and Gloo alike."""
-    return network.interface_towards(here.hosts[1 if here.leads and len(here.hosts) > 1 else 0])
+    return network.interface_towards(pod.hosts[1 if pod.is_coordinator and len(pod.hosts) > 1 else 0])
 
 
 def _last_line(path: str) -> str:
     with open(path, errors="replace") as file:
         lines = file.read().strip().splitlines()
-    return lines[-1] if lines else "it says nothing"
+    return lines[-1] if lines else "it printed no error"

@@ -1,20 +1,25 @@
-"""How an attempt can end, and why somebody may want it to."""
+"""How an attempt can end, who can request its end, and which errors of the operating system end it for good."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Tuple
+import errno
+from typing import NamedTuple, Protocol, Tuple
+
+from . import protocol, record
 
 SUCCEEDED = "succeeded"
-FAILURE = "failure"  # the program's own fault, or nobody's
+FAILURE = "failure"  # the program's own error, or an unknown one
 INTERRUPTION = "interruption"  # the machine was taken away
-NOT_RETRYABLE = "not retryable"  # starting again cannot help
-STOPPED = "stopped"  # asked for
+NOT_RETRYABLE = "not retryable"  # another attempt cannot help
+STOPPED = "stopped"  # requested by a user
+
+_PERMANENT = (*record.DISK_FULL, errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended: one of the causes above, why in words, the agent's exit code, and the nodes that were lost.
+    """How an attempt ended: one of the causes above, the reason, the agent's exit code, and the nodes that were lost.
 
-    A lost node went without notice; no agent can tell whether its machine was taken away or its memory ran out.
+    A lost node disappeared without notice; no agent can tell whether its machine was taken away or its memory ran out.
     """
 
     cause: str
@@ -24,7 +29,37 @@ class Outcome(NamedTuple):
 
 
 class StopRequest(NamedTuple):
-    """How an attempt shall end, and whether by way of a checkpoint."""
+    """The outcome that an attempt shall end with, and whether it writes a checkpoint first."""
 
     outcome: Outcome
     checkpoint_first: bool
+
+
+class StopSource(Protocol):
+    """What an attempt polls to learn whether it shall end."""
+
+    def pending(self) -> StopRequest | None:
+        """The `StopRequest` that is pending, or None."""
+        ...
+
+    def kill_requested(self) -> bool:
+        """Whether all processes shall be killed at once."""
+        ...
+
+
+def is_permanent(error: OSError) -> bool:
+    """Whether another attempt would meet *error* again: a full disk, a missing file, a denied permission.
+
+    An error without a number counts as permanent, too: it comes from a library, not from a system call, such as that
+    of a broken archive. Everything else may pass: ESTALE and EIO of a network file system, EMFILE, a name that DNS does
+    not resolve for a moment (`socket.gaierror`, whose numbers are negative).
+    """
+    missing = isinstance(error, (FileNotFoundError, NotADirectoryError, PermissionError))
+    return missing or error.errno is None or error.errno in _PERMANENT
+
+
+def outcome_of_error(error: OSError) -> Outcome:
+    """The outcome of an attempt that *error* prevents from continuing."""
+    if is_permanent(error):
+        return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+    return Outcome(INTERRUPTION, str(error), protocol.INTERRUPTED)

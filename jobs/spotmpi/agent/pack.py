@@ -1,9 +1,10 @@
-"""Packs a run's folder, or one part of it, while the run goes on and changes it. Handed to a pod as text.
+"""Packs a run's folder, or one part of it, while the run may change it. Passed to a pod as text.
 
 python3 -c SOURCE FOLDER PART TAIL
 
-stdout: a tar of PART of FOLDER ("." is all of it). Its last entry, LEFT_OUT, is a JSON object: the names of what the
-tar lacks, or has damaged, and why; a tar without it is not whole. TAIL zeros follow, as in `spotmpi.agent.store`.
+stdout: a tar of PART of FOLDER ("." is all of it). Its last entry, LEFT_OUT, is a JSON object: the names of the
+files that are missing or damaged in the tar, and why; a tar without it is incomplete. TAIL zeros follow, as in
+`spotmpi.agent.store`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LEFT_OUT = ".left-out.spotmpi-part"
 
 
 class Extent:
-    """A file as the number of bytes that its entry announced, though it may shrink: zeros stand for the others."""
+    """A file with exactly the bytes that its entry announced: zeros stand for those that it lost meanwhile."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -34,7 +35,7 @@ class Extent:
         except OSError as error:
             self.damage = "cannot be read: %s" % error.strerror
         if len(data) < size:
-            self.damage = self.damage or "was cut short while it was read"
+            self.damage = self.damage or "was truncated while it was read"
         return data.ljust(size, b"\0")
 
 
@@ -47,18 +48,18 @@ def add(packed: tarfile.TarFile, folder: str, name: str, left_out: dict[str, str
         if stat.S_ISLNK(status.st_mode):
             entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
         names = sorted(os.listdir(path)) if stat.S_ISDIR(status.st_mode) else []
-        # A FIFO that has taken the place of a file must not make us wait for its writer.
+        # Non-blocking: a FIFO that has replaced a file must not make us wait for its writer.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) if stat.S_ISREG(status.st_mode) else None
     except OSError as error:
-        gone = isinstance(error, FileNotFoundError)
-        left_out[name] = "was removed while it was read" if gone else "cannot be read: %s" % error.strerror
+        removed = isinstance(error, FileNotFoundError)
+        left_out[name] = "was removed while it was read" if removed else "cannot be read: %s" % error.strerror
         return
     if file is not None:
         _add_file(packed, name, file, left_out)
     elif stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
         packed.addfile(entry)
     else:
-        left_out[name] = "is neither file, folder nor link"
+        left_out[name] = "is not a file, folder or link"
     for each in names:
         add(packed, folder, os.path.join(name, each), left_out)
 
@@ -87,7 +88,7 @@ def _entry(name: str, status: os.stat_result) -> tarfile.TarInfo:
 def main(folder: str, part: str, tail: str) -> None:
     """Write the tar of *part* of *folder* to stdout."""
     if not os.path.isdir(folder):
-        sys.exit("there is no folder " + folder)
+        sys.exit("folder not found: " + folder)
     left_out: dict[str, str] = {}
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
         if part == ".":

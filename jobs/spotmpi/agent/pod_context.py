@@ -1,4 +1,4 @@
-"""Where an agent is: its node index, its folders and what was mounted for it."""
+"""The context of a pod's agent: its node index, its folders and what was mounted for it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
 SECRET = "/spotmpi/secret"  # the run's keys
-WORK = "/spotmpi/work"  # emptyDir, ours alone
+WORK = "/spotmpi/work"  # emptyDir of the agent
 MEMORY = "/spotmpi/memory"  # emptyDir in memory, where data is staged there
 POD_INFO = "/spotmpi/pod"  # downward API: annotations
 RUNS = "/spotmpi/volume/runs"  # on the run volume, or in an emptyDir
 
-CODE = "/spotmpi/work/user"  # the user's own, where their command starts
-CODE_ARCHIVE = "user.tgz"  # in the ConfigMap, where it is small enough for it
-CODE_STORE = "/spotmpi/volume/code"  # archives by digest, on the run volume, where it is not
+CODE = "/spotmpi/work/user"  # the user's code; working directory of the command
+CODE_ARCHIVE = "user.tgz"  # in the ConfigMap, if it is small enough
+CODE_STORE = "/spotmpi/volume/code"  # larger archives, by digest, on the run volume
 
 ENV_NODE = "JOB_COMPLETION_INDEX"
 ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
@@ -33,20 +33,20 @@ class PodContext(NamedTuple):
     folder: str  # the run folder
 
     @property
-    def leads(self) -> bool:
+    def is_coordinator(self) -> bool:
         """Whether this is node 0."""
         return self.node == 0
 
     @property
-    def launches(self) -> bool:
+    def has_launcher(self) -> bool:
         """Whether this node starts a launcher of its own."""
-        return self.node < self.launching
+        return self.node < self.launcher_count
 
     @property
-    def launching(self) -> int:
+    def launcher_count(self) -> int:
         """How many nodes start a launcher of their own."""
-        alone = self.plan["launcher"] == "mpirun" or self.plan["where"] == "first"
-        return 1 if alone else len(self.hosts)
+        single = self.plan["launcher"] == "mpirun" or self.plan["where"] == "first"
+        return 1 if single else len(self.hosts)
 
     @property
     def hosts(self) -> list[str]:
@@ -61,28 +61,28 @@ class PodContext(NamedTuple):
 
     @property
     def pid_file(self) -> str:
-        """Where rank 0 writes its process id, if it is here: no folder that nodes share."""
+        """Where rank 0 writes its process id, if it runs here; not in a folder that nodes share."""
         return os.path.join(WORK, "rank-0.pid")
 
     @property
     def ssh_folder(self) -> str:
-        """Where the keys are laid out."""
+        """The folder of the SSH keys and configurations."""
         return os.path.join(WORK, "ssh")
 
 
-def find_place() -> PodContext:
+def read_context() -> PodContext:
     """This pod, from its environment and mounts."""
     with open(os.path.join(CONFIG, "plan.json")) as file:
         plan = json.load(file)
     with open(os.path.join(SECRET, "id"), "rb") as key:
-        # With the run's name, for runs may share a key.
+        # Includes the name of the run, since runs may share a key.
         token = hashlib.sha256(b"spotmpi agents\n%s\n" % plan["run"].encode() + key.read()).hexdigest()
     node = int(os.environ[ENV_NODE])
     return PodContext(plan, node, int(os.environ.get(ENV_GENERATION) or 0), token, os.path.join(RUNS, plan["run"]))
 
 
-def stop_asked() -> str | None:
-    """Why somebody wants this run to stop, from the pod's annotations, or None."""
+def stop_reason() -> str | None:
+    """The reason of a request to stop this run, from the pod's annotations, or None."""
     try:
         with open(os.path.join(POD_INFO, "annotations")) as file:
             for line in file:

@@ -1,4 +1,4 @@
-"""The record of a pod: what goes to the run folder goes to stdout too, so that a follower needs no volume."""
+"""The record of a pod, written to the run folder and to stdout as well, so that a follower needs no volume."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 from . import fencing, record
 from .lines import Line
+from .schema import AttemptRecord, Summary
 
-# Keys of the objects on stdout: what a line is, beside its number ``n``, from 1 without a gap in each pod.
+# Keys of the objects on stdout: the kind of entry, and its number ``n``, from 1 without a gap in each pod.
 EVENT, METRIC, LINE, ATTEMPT, SUMMARY = "e", "m", "l", "a", "s"
 NUMBER = "n"
 
@@ -19,34 +20,34 @@ NUMBER = "n"
 class PodRecord(record.Record):
     """A `Record` that also prints one JSON object per entry.
 
-    Beside its number it holds ``e``: an event; ``m``: a metric; ``a``: [attempt, node, record]; ``s``: the summary; or
-    ``l``: [attempt, node, number, time, rank, stream, text].
+    The object has the number and ``e``: an event; ``m``: a metric; ``a``: [attempt, node, record]; ``s``: the summary;
+    or ``l``: [attempt, node, number, time, rank, stream, text].
 
-    Once it has taken an attempt it writes nothing beside a newer one: every method then raises `fence.Fenced`.
+    Once it has taken an attempt it writes nothing after a newer one has begun: methods raise `fencing.Fenced`.
     """
 
     def __init__(self, folder: str, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(folder, lambda: self._moment)
-        self._now: Callable[[], float] = lambda: round(clock(), 6)  # as exactly as the folder keeps it
-        self._moment = clock()  # of the entry that is being written: the same in the folder and on stdout
+        super().__init__(folder, lambda: self._time)
+        self._now: Callable[[], float] = lambda: round(clock(), 6)  # with the precision of the folder
+        self._time = clock()  # of the entry that is being written: the same in the folder and on stdout
         self._lines: dict[tuple[int, int], int] = {}
         self._printed = 0
         self._fence: fencing.Fence | None = None
 
     def take_attempt(self) -> int:
-        """The number of a new attempt, by which earlier agents of the run are fenced off."""
+        """The number of a new attempt; earlier agents of the run are fenced off from now on."""
         number = super().take_attempt()
-        fencing.leave_number(self.folder, number)
+        fencing.announce(self.folder, number)
         self._fence = fencing.Fence(self.folder, number)
         return number
 
     def check_fence(self) -> None:
-        """Raise `fence.Fenced` where an attempt is known that is newer than the one taken."""
+        """Raise `fencing.Fenced` where an attempt is known that is newer than the one taken."""
         if self._fence:
             self._fence.check()
 
     def close(self) -> None:
-        """Close all files; the reserve stays where it is another agent's."""
+        """Close all files; where a newer attempt has begun, the reserve is left to it."""
         try:
             self._check(final=True)
         except fencing.Fenced:
@@ -54,45 +55,45 @@ class PodRecord(record.Record):
         else:
             super().close()
         if self._fence:
-            self._fence.end()
+            self._fence.stop()
 
     def _check(self, final: bool) -> None:
         if self._fence:
             self._fence.check_before_write(final)
 
     def event(self, event: str, **values: Any) -> None:
-        """Append and print one event; it is printed also where the folder does not take it."""
+        """Append and print one event; it is printed also where the folder cannot be written."""
         self._check(final=True)
-        self._moment = self._now()
-        said = {key: value for key, value in values.items() if value is not None}
+        self._time = self._now()
+        printed = {key: value for key, value in values.items() if value is not None}
         try:
             super().event(event, **values)
         finally:
-            self._print(EVENT, {"t": self._moment, "event": event, **said})
+            self._print(EVENT, {"t": self._time, "event": event, **printed})
 
     def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any]) -> None:
         """Append and print what the program reported."""
         self._check(final=False)
-        self._moment = self._now()
+        self._time = self._now()
         super().metric(attempt, node, kind, values)
-        self._print(METRIC, {**values, "t": self._moment, "attempt": attempt, "node": node, "kind": kind})
+        self._print(METRIC, {**values, "t": self._time, "attempt": attempt, "node": node, "kind": kind})
 
     def line(self, attempt: int, node: int, line: Line) -> None:
         """Append and print one numbered line of output."""
         self._check(final=False)
-        self._moment = self._now()
+        self._time = self._now()
         super().line(attempt, node, line)
         number = self._lines[attempt, node] = self._lines.get((attempt, node), 0) + 1
-        self._print(LINE, [attempt, node, number, self._moment, line.rank, line.stream, line.text])
+        self._print(LINE, [attempt, node, number, self._time, line.rank, line.stream, line.text])
 
-    def attempt(self, number: int, node: int, values: dict[str, Any]) -> None:
-        """Write and print how an attempt went."""
+    def attempt(self, number: int, node: int, values: AttemptRecord) -> None:
+        """Write and print how an attempt ended."""
         self._check(final=True)
         super().attempt(number, node, values)
         self._print(ATTEMPT, [number, node, values])
 
-    def summary(self, values: dict[str, Any]) -> None:
-        """Write and print what the run came to."""
+    def summary(self, values: Summary) -> None:
+        """Write and print how the run ended."""
         self._check(final=True)
         super().summary(values)
         self._print(SUMMARY, values)

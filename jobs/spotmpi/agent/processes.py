@@ -1,4 +1,4 @@
-"""Starting a launcher so that nothing of it can outlive us, and ending all of it."""
+"""Starts a launcher such that none of its processes can outlive this one, and ends all of them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Make every process whose parent dies below us our child, so that `descendants` finds it (Linux)."""
+    """Make this process the parent of orphaned descendants (a subreaper), so that `descendants` finds them (Linux)."""
     if sys.platform.startswith("linux"):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def guarded(work: Callable[[], int]) -> int:
-    """The exit code of *work*, done in a child; however that ends, nothing that it started lives on (Linux).
+def run_guarded(work: Callable[[], int]) -> int:
+    """The exit code of *work*, run in a child; however that ends, nothing that it started outlives it (Linux).
 
-    Who is killed cannot clean up after himself: this process stays to do it, and passes signals on until then.
+    A process that is killed cannot clean up: this one stays to do it, and forwards signals until then.
     """
     adopt_orphans()
     child = os.fork()
@@ -38,14 +38,14 @@ def guarded(work: Callable[[], int]) -> int:
             sys.stderr.flush()
             os._exit(code)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda taken, frame: signal_process(child, taken) and None)
+        signal.signal(number, lambda received, frame: signal_process(child, received) and None)
     status = os.waitpid(child, 0)[1]
     kill_descendants()
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
 def start(arguments: list[str], environment: dict[str, str], folder: str) -> subprocess.Popen[bytes]:
-    """Start a launcher in a session of its own, with its output on two pipes; it gets SIGTERM when we die."""
+    """Start a launcher in its own session, with its output on two pipes; it gets SIGTERM when this process dies."""
     return subprocess.Popen(
         arguments,
         env=environment,
@@ -59,21 +59,21 @@ def start(arguments: list[str], environment: dict[str, str], folder: str) -> sub
 
 
 def descendants(root: int | None = None) -> list[int]:
-    """The process ids of all that live below *root* (default: this process), zombies left out."""
+    """The process ids of all descendants of *root* (default: this process), except zombies."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
-    found: list[int] = []
+    below: list[int] = []
     queue = [root or os.getpid()]
     while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
+        direct = children.get(queue.pop(), [])
+        below += direct
+        queue += direct
+    return below
 
 
 def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send *number* to the whole group of a started launcher; nothing happens when it is gone."""
+    """Send *number* to the process group of a launcher; nothing happens when it is gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
@@ -88,20 +88,20 @@ def signal_process(pid: int, number: int) -> bool:
 
 
 def kill_descendants(limit: float = 5.0) -> list[int]:
-    """Kill all that lives below us and collect it, at most *limit* seconds; the ids of what is still there."""
+    """Kill and reap all descendants, for at most *limit* seconds; the ids of those that are left."""
     deadline = time.monotonic() + limit
     while True:
         left = descendants()
         for pid in left:
             signal_process(pid, signal.SIGKILL)
-        _collect()
+        _reap()
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.01)
 
 
-def _collect() -> None:
-    """Take the exit status of dead children that no Popen object waits for."""
+def _reap() -> None:
+    """Reap dead children that no Popen object waits for."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

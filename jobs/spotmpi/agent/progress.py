@@ -1,4 +1,4 @@
-"""What an attempt has reported so far: iterations, checkpoints, signs of life."""
+"""What an attempt has reported so far: iterations, checkpoints, other output."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from . import protocol
 from .lines import Line
 
 Values = Dict[str, Any]
-Said = Tuple[str, Values]
+Report = Tuple[str, Values]
 
-
-_SEARCHED = 4096  # letters of a line that a pattern is tried on: many take the square of their time
+_MAX_MATCHED = 4096  # characters of a line that a pattern is tried on: many take quadratic time
 
 
 class Progress:
     """Follows the lines of one attempt.
 
-    *pattern* is a regular expression for programs that print their own way; its group ``iteration`` counts.
+    *pattern* is a regular expression for programs that print in a format of their own; it needs a group ``iteration``.
     """
 
     def __init__(self, now: float, pattern: str | None = None) -> None:
-        self.alive = False  # has said anything
-        self.moved = now  # when it last got further
+        self.alive = False  # has printed anything
+        self.last_progress = now
         self.iteration: int | None = None
         self.first_iteration: int | None = None
         self.first_iteration_time: float | None = None  # Unix seconds; whoever has the clock of the record sets it
@@ -35,41 +34,41 @@ class Progress:
         self.fatal: str | None = None
         self._pattern = re.compile(pattern) if pattern else None
 
-    def heard(self, now: float) -> None:
-        """Some output came, be it half a line: a sign of life, and progress as long as no iteration was reported."""
+    def output_received(self, now: float) -> None:
+        """Note that output came, be it half a line: it is progress as long as no iteration was reported."""
         self.alive = True
         if self.iteration is None:
-            self.moved = now
+            self.last_progress = now
 
-    def take(self, node: int, line: Line, now: float) -> Said | None:
-        """The (kind, values) that *line* of *node* reports, or None for plain output; remembers what it means."""
-        said = self._read(node, line)
-        if said is None:
+    def read(self, node: int, line: Line, now: float) -> Report | None:
+        """The (kind, values) that *line* of *node* reports, or None for plain output; it is taken into account here."""
+        report = self._parse(node, line)
+        if report is None:
             return None
-        kind, values = said
+        kind, values = report
         getattr(self, "_" + kind, self._ignore)(values, now)
-        return said
+        return report
 
-    def _read(self, node: int, line: Line) -> Said | None:
+    def _parse(self, node: int, line: Line) -> Report | None:
         if line.stream == "o":
-            said = protocol.decode(line.text)
-            if said:
-                return said
+            report = protocol.decode(line.text)
+            if report:
+                return report
         if self._pattern and not node and not line.rank:
-            values = self._matched(self._pattern, line.text[:_SEARCHED])
-            # Launchers that do not tell ranks apart let every rank print the same iteration: the first one counts.
+            values = self._match(self._pattern, line.text[:_MAX_MATCHED])
+            # Where the launcher does not tag ranks, every rank prints the same iteration: the first one counts.
             if values and values["iteration"] != self.iteration:
                 return protocol.METRIC, values
         return None
 
-    def _matched(self, pattern: re.Pattern[str], text: str) -> Values | None:
-        match = pattern.search(text)
+    def _match(self, pattern: re.Pattern[str], line: str) -> Values | None:
+        match = pattern.search(line)
         if not match:
             return None
-        values = {name: _number(said) for name, said in match.groupdict().items() if said is not None}
+        values = {name: _number(text) for name, text in match.groupdict().items() if text is not None}
         iteration = values.get("iteration")
-        said = {**values, "iteration": int(iteration)} if isinstance(iteration, (int, float)) else {}
-        return said if protocol.sound(protocol.METRIC, said) else None
+        metric = {**values, "iteration": int(iteration)} if isinstance(iteration, (int, float)) else {}
+        return metric if protocol.valid(protocol.METRIC, metric) else None
 
     def _metric(self, values: Values, now: float) -> None:
         iteration = values.get("iteration")
@@ -77,40 +76,41 @@ class Progress:
             if self.first_iteration is None:
                 self.first_iteration = iteration - max(len(values.get("seconds") or []), 1) + 1
             self.iteration = iteration
-            self.moved = now
+            self.last_progress = now
 
     def _context(self, values: Values, now: float) -> None:
         self.context = values
-        self.moved = now
+        self.last_progress = now
 
     def _resumed(self, values: Values, now: float) -> None:
         self.resumed = values.get("iteration")
-        self.moved = now
+        self.last_progress = now
 
     def _evaluation(self, values: Values, now: float) -> None:
-        self.moved = now
+        self.last_progress = now
 
     def _checkpoint(self, values: Values, now: float) -> None:
         self.checkpoint = values.get("iteration")
-        self.moved = now
+        self.last_progress = now
         if values.get("reason") == "notice":
             self.notice_checkpoints += 1
 
     def _result(self, values: Values, now: float) -> None:
         self.result = values
-        self.moved = now
+        self.last_progress = now
 
     def _fatal(self, values: Values, now: float) -> None:
         reason = values.get("reason")
-        known = reason and isinstance(reason, str)
-        self.fatal = reason if known else "the program said that starting again cannot help"
+        self.fatal = (
+            reason if reason and isinstance(reason, str) else "the program reported a fatal error without a reason"
+        )
 
     def _ignore(self, values: Values, now: float) -> None:
-        """A kind of a newer protocol is recorded, and means nothing here."""
+        """Ignore a kind of a newer protocol; it is recorded all the same."""
 
 
 def _number(text: str) -> int | float | str | None:
-    """What *text* says; None for what JSON has no number for, such as nan."""
+    """The number or text in *text*; None for what JSON has no number for, such as nan."""
     try:
         return protocol.number(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The lines by which a training program talks to the agent that watches it.
+"""The lines by which a training program reports to the agent that runs it.
 
-A line is one JSON object on stdout whose key ``spotmpi`` names what it says; every other line is plain output.
+A line is one JSON object on stdout whose key ``spotmpi`` names its kind; every other line is plain output.
 Standard library only and Python 3.8 or newer: programs and agents in any image share this file.
 """
 
@@ -16,29 +16,29 @@ KEY = "spotmpi"
 
 CONTEXT = "context"  # once at start: world_size, hosts, versions, samples_per_iteration, total_iterations, work
 RESUMED = "resumed"  # after a checkpoint was loaded: iteration, path
-# Every reporting interval: iteration, time, epoch, seconds (one per iteration), waited (for batches, seconds),
-# ranks (the seconds of every rank, packed), any scalars; cut (true) where notice came in the middle of one.
+# Every reporting interval: iteration, time, epoch, seconds (one per iteration), waited (seconds, for batches),
+# ranks (the seconds of every rank, packed), any scalars; cut (true) where notice ended the interval early.
 METRIC = "metric"
 EVALUATION = "evaluation"  # outside timed windows: iteration, any scalars
 CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, reason (timer, notice, end)
 RESULT = "result"  # once at the end: iteration, final scalars, parameters (checksum)
 FATAL = "fatal"  # starting again cannot help: reason
 
-# What no group of a pattern can be called: keys that only our own lines can fill, or that the record fills itself.
-TAKEN = frozenset({"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "attempt", "node", "kind"})
+# Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
+RESERVED_KEYS = frozenset({"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "attempt", "node", "kind"})
 
 KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL)
 
-DEPTH = 16  # levels of lists and objects in a line of ours; a program has no use for more than three
-_DIGITS = 20  # of an integer that is still taken for one: 64 bits have fewer
-_AGES = 1e9  # seconds; nothing takes 30 years
+MAX_DEPTH = 16  # levels of lists and objects in a protocol line; programs need three
+_MAX_DIGITS = 20  # integers with as many become floats; 64 bits have fewer
+_MAX_SECONDS = 1e9  # 30 years
 
 # Exit codes that an agent and a program share.
-INTERRUPTED = 75  # the machine went away: start again, counted as an interruption
-FAILED = 1  # counted as a failure
+INTERRUPTED = 75  # the machine went away; counted as an interruption, and tried again
+FAILED = 1  # counted as a failure, and tried again
 NOT_RETRYABLE = 78  # starting again cannot help
 
-REASON_LENGTH = 2000  # characters; agents refuse messages above 64 kB, which no encoding makes of so many
+REASON_LENGTH = 2000  # characters; agents refuse messages above 64 kB, which no encoding of so many reaches
 
 # What the agent puts into the environment of every rank.
 ENV_RUN = "SPOTMPI_RUN"
@@ -53,22 +53,22 @@ ENV_PID_FILE = "SPOTMPI_PID_FILE"  # rank 0 writes its pid here once it can take
 ENV_TENSORBOARD = "SPOTMPI_TENSORBOARD"
 
 
-def bounded(reason: str) -> str:
-    """The *reason* in at most `REASON_LENGTH` characters: of a longer one its beginning and its end."""
+def truncate(reason: str) -> str:
+    """The *reason* in at most `REASON_LENGTH` characters: a longer one loses its middle."""
     if len(reason) <= REASON_LENGTH:
         return reason
     left_out = " ... (%d characters left out) ... " % (len(reason) - REASON_LENGTH)
-    kept = (REASON_LENGTH - len(left_out)) // 2
-    return reason[:kept] + left_out + reason[-kept:]
+    length = (REASON_LENGTH - len(left_out)) // 2
+    return reason[:length] + left_out + reason[-length:]
 
 
 def encode(kind: str, **values: Any) -> str:
-    """The line, without its end, that says *kind* with *values* (JSON types; NaN and infinity become null)."""
+    """The line, without its end, that reports *kind* with *values* (JSON types; NaN and infinity become null)."""
     return json.dumps({KEY: kind, **_finite(values)}, separators=(",", ":"), allow_nan=False)
 
 
 def decode(text: str) -> tuple[str, dict[str, Any]] | None:
-    """The (kind, values) that a line says, or None when it is plain output, as is one whose values are of no use."""
+    """The (kind, values) of a protocol line, or None for plain output, such as a line with invalid values."""
     if not text.startswith("{") or '"%s"' % KEY not in text:
         return None
     try:
@@ -76,39 +76,39 @@ def decode(text: str) -> tuple[str, dict[str, Any]] | None:
     except ValueError:
         return None
     kind = values.pop(KEY, None)
-    return (kind, values) if kind in KINDS and sound(kind, values) else None
+    return (kind, values) if kind in KINDS and valid(kind, values) else None
 
 
 def read_json(text: str) -> Any:
-    """The JSON value in *text*, whoever wrote it, such that nobody who works with it can stumble.
+    """The JSON value in *text*, which may come from any program, made safe to work with.
 
     A number that a float cannot hold is None, an integer of 20 digits or more is a float, and half a surrogate pair is
     a question mark.
 
     Raises:
-        ValueError: *text* is no JSON, or nested more than `DEPTH` levels deep.
+        ValueError: *text* is no JSON, or nested more than `MAX_DEPTH` levels deep.
     """
     try:
         value = _READER.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if text.count("[") + text.count("{") > DEPTH or "\\ud" in text or "\\uD" in text:
-        return _plain(value, DEPTH)
+    if text.count("[") + text.count("{") > MAX_DEPTH or "\\ud" in text or "\\uD" in text:
+        return _plain(value, MAX_DEPTH)
     return value
 
 
 def number(text: str) -> int | float | None:
-    """The number that *text* says; None for one that a float cannot hold, such as nan, ValueError for no number."""
+    """The number in *text*; None for one that a float cannot hold, such as nan, ValueError where it is no number."""
     try:
         return _whole(text)
     except ValueError:
         return _real(text)
 
 
-def sound(kind: str, values: dict[str, Any]) -> bool:
-    """Whether the values of a line that others reckon with are of their type."""
-    timed = kind != METRIC or _are_seconds(values.get("seconds"))  # a checkpoint's are a single number
-    return timed and all(fits(values[key]) for key, fits in _FITTING.items() if key in values)
+def valid(kind: str, values: dict[str, Any]) -> bool:
+    """Whether the values that other parts compute with have the right types."""
+    valid_seconds = kind != METRIC or _is_seconds_list(values.get("seconds"))  # a checkpoint's are a single number
+    return valid_seconds and all(check(values[key]) for key, check in _CHECKS.items() if key in values)
 
 
 def pack(rows: Sequence[Sequence[float]]) -> str:
@@ -119,7 +119,7 @@ def pack(rows: Sequence[Sequence[float]]) -> str:
 
 def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, (dict, list)) and not depth:
-        raise ValueError("nested more than %d levels deep" % DEPTH)
+        raise ValueError("nested more than %d levels deep" % MAX_DEPTH)
     if isinstance(value, dict):
         return {_encodable(key): _plain(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list):
@@ -139,29 +139,29 @@ def _is_count(value: Any) -> bool:
     return value is None or (_is_whole(value) and value > 0)
 
 
-def _are_seconds(value: Any) -> bool:
+def _is_seconds_list(value: Any) -> bool:
     numbers = value if isinstance(value, list) else [None] * (value is not None)
-    return all(isinstance(each, (int, float)) and 0 <= each < _AGES for each in numbers)
+    return all(isinstance(each, (int, float)) and 0 <= each < _MAX_SECONDS for each in numbers)
 
 
 def _is_duration(value: Any) -> bool:
-    return value is None or _are_seconds([value])
+    return value is None or _is_seconds_list([value])
 
 
-def _are_texts(value: Any) -> bool:
+def _is_text_list(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
-def _are_versions(value: Any) -> bool:
+def _is_versions(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-_FITTING = {
+_CHECKS = {
     "iteration": _is_whole,
     "total_iterations": _is_count,
     "samples_per_iteration": _is_count,
-    "hosts": _are_texts,
-    "versions": _are_versions,
+    "hosts": _is_text_list,
+    "versions": _is_versions,
     "waited": _is_duration,
 }
 
@@ -172,7 +172,7 @@ def _real(text: str) -> float | None:
 
 
 def _whole(text: str) -> int | float | None:
-    return int(text) if len(text) < _DIGITS else _real(text)
+    return int(text) if len(text) < _MAX_DIGITS else _real(text)
 
 
 _READER = json.JSONDecoder(parse_int=_whole, parse_float=_real, parse_constant=lambda text: None)

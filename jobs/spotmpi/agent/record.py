@@ -1,13 +1,13 @@
 """The record of a run: the only writer of ``runs/<id>/`` while the run lives.
 
-Every line reaches its file by one write, so a reader never trips over half of one, save at the very end of a file
-that is being written; readers leave a last line without its newline for later.
+Every line reaches its file by one write, so a reader finds an incomplete one only at the very end of a file
+that is being written, and waits for its newline.
 
     events.jsonl              {"t": 1789.1, "event": "started", "attempt": 1, ...}
     metrics.jsonl             {"t": 1789.2, "attempt": 1, "node": 0, "kind": "metric", "iteration": 20, ...}
     logs/<attempt>/node-<k>.log   "2026-11-21T07:52:01.123456Z 0 o text": arrival time, rank or -, o/e, the line.
                               The n-th line of a file is number n of that attempt and node.
-    attempts/<n>/node-<k>.json    how attempt n went on node k
+    attempts/<n>/node-<k>.json    how attempt n ended on node k (`schema.AttemptRecord`)
     summary.json              how the run ended
 """
 
@@ -18,11 +18,13 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from .files import write_atomically
 from .lines import Line
+from .schema import AttemptRecord, Summary
 
 SUBMITTED = "submitted"
 WAITING = "waiting"
@@ -34,11 +36,11 @@ RESTARTED = "restarted"
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 STOPPED = "stopped"
-GAP = "gap"  # only followers see one: how much they missed, in ``size``
+GAP = "gap"  # only in followers: how many lines they missed, in ``size``
 TERMINAL = (SUCCEEDED, FAILED, STOPPED)
 LOST = "lost"  # never recorded: the run has no end, and nobody is left to record one
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a full disk says
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
@@ -47,17 +49,17 @@ _RESERVE_BYTES = 256 * 1024
 class Record:
     """Writes a run folder; opened once per agent.
 
-    A small reserve file is laid down first and given up when the disk is full, so that the end of the run
-    can still be written.
+    It creates a small reserve file first, and removes it when the disk is full, so that the end of the run can still be
+    written.
     """
 
     def __init__(self, folder: str, clock: Callable[[], float] = time.time) -> None:
         self.folder = folder
         self.clock = clock
         self._open: dict[str, int] = {}
-        self._held: dict[str, list[str]] | None = None  # what is to be written together, by file
-        self._second = (0, "")  # the newest second that was written, in Unix time and in words
-        self._lay_reserve()
+        self._batched: dict[str, list[str]] | None = None  # batched text, by file
+        self._second = (0, "")  # the newest second that was written, in Unix time and as text
+        self._create_reserve()
 
     def event(self, event: str, **values: Any) -> None:
         """Append one event; *values* are JSON types, those that are None are left out."""
@@ -65,8 +67,8 @@ class Record:
         self._append("events.jsonl", json.dumps({"t": self.clock(), "event": event, **values}) + "\n")
 
     def metric(self, attempt: int, node: int, kind: str, values: dict[str, Any]) -> None:
-        """Append what the program said in a protocol line, with its arrival time."""
-        # What a program calls its scalars is its own business: ours win.
+        """Append what the program reported in a protocol line, with its arrival time."""
+        # A program may name its scalars as it likes: our keys win.
         line = {**values, "t": self.clock(), "attempt": attempt, "node": node, "kind": kind}
         self._append("metrics.jsonl", json.dumps(line) + "\n")
 
@@ -84,14 +86,14 @@ class Record:
         self._append("logs/%d/node-%d.log" % (attempt, node), "".join(texts))
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Lines, metrics and events that are taken meanwhile reach each file by one write, at the end."""
-        self._held = {}
+    def batch(self) -> Iterator[None]:
+        """Lines, metrics and events that are appended meanwhile reach each file by one write, at the end."""
+        self._batched = {}
         try:
             yield
         finally:
-            held, self._held = self._held, None
-            for name, texts in held.items():
+            batched, self._batched = self._batched, None
+            for name, texts in batched.items():
                 self._append(name, "".join(texts))
 
     def take_attempt(self) -> int:
@@ -107,35 +109,31 @@ class Record:
                 continue
             return number
 
-    def attempt(self, number: int, node: int, values: dict[str, Any]) -> None:
-        """Write how attempt *number* went on *node*."""
-        self.replace(os.path.join("attempts", str(number), "node-%d.json" % node), values)
+    def attempt(self, number: int, node: int, values: AttemptRecord) -> None:
+        """Write how attempt *number* ended on *node*."""
+        self.write_json(os.path.join("attempts", str(number), "node-%d.json" % node), values)
 
-    def summary(self, values: dict[str, Any]) -> None:
-        """Write what the run came to."""
-        self.replace("summary.json", values)
+    def summary(self, values: Summary) -> None:
+        """Write how the run ended."""
+        self.write_json("summary.json", values)
 
-    def replace(self, name: str, values: dict[str, Any]) -> None:
-        """Write the JSON file *name* whole."""
-        self.text(name, json.dumps(values, indent=1) + "\n")
+    def write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write the JSON file *name*, whole or not at all."""
+        self.write_text(name, json.dumps(values, indent=1) + "\n")
 
-    def text(self, name: str, text: str) -> None:
-        """Write the file *name* whole: aside first, then renamed."""
-        path = self._place(name)
-        aside = path + ".part"
-        with open(aside, "w") as file:
-            file.write(text)
-        os.replace(aside, path)
+    def write_text(self, name: str, text: str) -> None:
+        """Write the file *name*, whole or not at all."""
+        write_atomically(self._path(name), text)
 
-    def give_up_reserve(self) -> None:
-        """Make room for last words on a full disk."""
+    def release_reserve(self) -> None:
+        """Make room on a full disk for the end of the record."""
         with contextlib.suppress(OSError):
             os.remove(os.path.join(self.folder, _RESERVE))
 
     def close(self) -> None:
         """Close all files and remove the reserve."""
         self._close_files()
-        self.give_up_reserve()
+        self.release_reserve()
 
     def _close_files(self) -> None:
         for descriptor in self._open.values():
@@ -143,7 +141,7 @@ class Record:
         self._open.clear()
 
     def _stamp(self, moment: float) -> str:
-        """A moment as logs have it; words for a second are made once."""
+        """A time as logs have it; each second is formatted once."""
         microseconds = round(moment * 1e6)
         second = microseconds // 1000000
         if second != self._second[0]:
@@ -151,12 +149,12 @@ class Record:
         return "%s.%06dZ" % (self._second[1], microseconds % 1000000)
 
     def _append(self, name: str, text: str) -> None:
-        if self._held is not None:
-            self._held.setdefault(name, []).append(text)
+        if self._batched is not None:
+            self._batched.setdefault(name, []).append(text)
             return
         descriptor = self._open.get(name)
         if descriptor is None:
-            path = self._place(name)
+            path = self._path(name)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             _end_torn_line(path, descriptor)
             self._open[name] = descriptor
@@ -169,17 +167,17 @@ class Record:
             os.ftruncate(descriptor, before)
             raise OSError(error.errno, error.strerror, os.path.join(self.folder, name)) from error
 
-    def _place(self, name: str) -> str:
-        """The path of *name*, whose folders are made; not the run folder itself, for whoever deleted it meant it."""
+    def _path(self, name: str) -> str:
+        """The path of *name*, whose folders are created; not the run folder itself, which may be deleted on purpose."""
         *folders, last = name.split(os.sep)
-        place = self.folder
+        path = self.folder
         for folder in folders:
-            place = os.path.join(place, folder)
+            path = os.path.join(path, folder)
             with contextlib.suppress(FileExistsError):
-                os.mkdir(place)
-        return os.path.join(place, last)
+                os.mkdir(path)
+        return os.path.join(path, last)
 
-    def _lay_reserve(self) -> None:
+    def _create_reserve(self) -> None:
         path = os.path.join(self.folder, _RESERVE)
         with open(path, "wb") as file:
             file.write(os.urandom(_RESERVE_BYTES))
@@ -188,7 +186,7 @@ class Record:
 def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str]:
     """The time (Unix seconds), rank, stream and text of a line of a log, without its end.
 
-    What a crash has left of one is text of stdout, at the time of the line *before*.
+    A line that a crash left incomplete is text of stdout, at the time of the line *before*.
     """
     try:
         stamp, rank, stream, text = line.split(" ", 3)
@@ -198,13 +196,13 @@ def read_log_line(line: str, before: float) -> tuple[float, int | None, str, str
         return before, None, "o", line
 
 
-def full(error: OSError, folder: str) -> str:
-    """The reason of a run that ended for want of space."""
+def disk_full_reason(error: OSError, folder: str) -> str:
+    """The reason of a run that ended because its disk is full."""
     return "%s: %s; free some space, then --resume" % (error.filename or folder, error.strerror)
 
 
 def _end_torn_line(path: str, descriptor: int) -> None:
-    """End a line that an earlier writer left without its newline."""
+    """Append the newline that an earlier writer left out."""
     size = os.fstat(descriptor).st_size
     if size:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""What a run folder holds of some span of time, in the words of `PodRecord`: for followers who missed it.
+"""Prints what a run folder holds of a span of time, in the format of `PodRecord`, for followers that missed it.
 
     python -m spotmpi.agent.replay FOLDER NODE SINCE UNTIL
 
@@ -21,14 +21,14 @@ Timed = Tuple[float, Dict[str, Any]]
 
 def entries(folder: str, node: int, since: float, until: float) -> list[dict[str, Any]]:
     """The entries of a node within a span of Unix seconds, by time; lines at its very ends may be repeated."""
-    found = list(_lines(folder, node, since - _ROUNDING, until + _ROUNDING))
+    timed = list(_lines(folder, node, since - _ROUNDING, until + _ROUNDING))
     if node == 0:
         others = [
             *_objects(folder, "metrics.jsonl", pod_record.METRIC),
             *_objects(folder, "events.jsonl", pod_record.EVENT),
         ]
-        found += [item for item in [*others, *_records(folder)] if since < item[0] < until]
-    return [entry for _, entry in sorted(found, key=lambda item: item[0])]
+        timed += [item for item in [*others, *_records(folder)] if since < item[0] < until]
+    return [entry for _, entry in sorted(timed, key=lambda item: item[0])]
 
 
 def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed]:
@@ -40,7 +40,7 @@ def _lines(folder: str, node: int, since: float, until: float) -> Iterator[Timed
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith("\n"):
-                    break  # still being written, or torn: its writer says the whole of it
+                    break  # still being written, or torn: its writer will print it whole
                 time, rank, stream, text = record.read_log_line(line[:-1], time)
                 if since < time < until:
                     yield time, {pod_record.LINE: [attempt, node, number, time, rank, stream, text]}
@@ -57,9 +57,9 @@ def _objects(folder: str, name: str, kind: str) -> Iterator[Timed]:
 def _records(folder: str) -> Iterator[Timed]:
     attempts = os.path.join(folder, "attempts")
     for number in _numbers(attempts):
-        for ended, values in _file(os.path.join(attempts, str(number), "node-0.json")):
+        for ended, values in _read_file(os.path.join(attempts, str(number), "node-0.json")):
             yield ended, {pod_record.ATTEMPT: [number, 0, values]}
-    for ended, values in _file(os.path.join(folder, "summary.json")):
+    for ended, values in _read_file(os.path.join(folder, "summary.json")):
         yield ended, {pod_record.SUMMARY: values}
 
 
@@ -69,7 +69,7 @@ def _numbers(folder: str) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _file(path: str) -> Iterator[Timed]:
+def _read_file(path: str) -> Iterator[Timed]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()
@@ -79,7 +79,7 @@ def _file(path: str) -> Iterator[Timed]:
 
 
 def _timed(text: str, key: str) -> Iterator[Timed]:
-    """The JSON object in *text* with the time that it has under *key*; nothing of one that a full disk has torn."""
+    """The JSON object in *text* and its time, which is under *key*; nothing where a full disk has cut it off."""
     try:
         values = protocol.read_json(text)
     except ValueError:

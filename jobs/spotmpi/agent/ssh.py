@@ -1,4 +1,4 @@
-"""SSH between the pods of a run: keys with right modes, an sshd that needs no root, a client that trusts one key."""
+"""SSH between the pods of a run: key files, an sshd that needs no root, a client that trusts one host key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 PORT = 2222
-CHECKING = 10.0  # seconds that the check of a key may take
+CHECK_TIMEOUT = 10.0  # seconds, for one key
 CLIENT_KEY = "id"
 PUBLIC_KEY = "id.pub"  # only in a Secret that runs share
 HOST_KEY = "host_key"
@@ -48,17 +48,17 @@ Host *
 """
 
 
-class KeysWrong(Exception):
-    """The run's Secret does not hold keys that ssh can use."""
+class InvalidKeys(Exception):
+    """The run's Secret has no keys that ssh can use."""
 
 
-def lay_out(secret: str, folder: str) -> str:
-    """Copy the keys of *secret* into *folder* as 0600 beside both configurations; the client configuration's path.
+def install_keys(secret: str, folder: str) -> str:
+    """Copy the keys of *secret* into *folder* with mode 0600 and write both configurations; the client's path.
 
     A Secret that runs share holds one key pair, which is the host key as well.
 
     Raises:
-        KeysWrong: a key is missing, or ssh cannot read it.
+        InvalidKeys: a key is missing, or ssh cannot read it.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     shared = os.path.join(secret, PUBLIC_KEY)
@@ -73,7 +73,7 @@ def lay_out(secret: str, folder: str) -> str:
         try:
             shutil.copyfile(os.path.join(secret, source), target)
         except FileNotFoundError:
-            raise KeysWrong("the SSH Secret holds no %s" % source) from None
+            raise InvalidKeys("the SSH Secret has no %s" % source) from None
         os.chmod(target, 0o600)
     for name in (CLIENT_KEY, HOST_KEY):
         _check(os.path.join(folder, name))
@@ -83,7 +83,7 @@ def lay_out(secret: str, folder: str) -> str:
 
 
 def pin(folder: str, addresses: Mapping[str, str]) -> None:
-    """Let the client connect to these *addresses* of hosts, whatever DNS says by then."""
+    """Make the client connect to these *addresses* of hosts, independent of DNS."""
     hosts = "".join("Host %s\n  HostName %s\n" % item for item in addresses.items())
     _write(os.path.join(folder, "ssh_config"), hosts + _CLIENT.format(port=PORT, folder=folder))
 
@@ -115,17 +115,17 @@ def wait_until_open(limit: float = 10.0) -> bool:
 
 
 def _check(key: str) -> None:
-    """Raise KeysWrong for what is no key; where the check takes too long, as on a busy node, the key goes unchecked."""
+    """Raise InvalidKeys for an invalid key; a check that takes too long, as on a busy node, is skipped."""
     command = ["ssh-keygen", "-y", "-P", "", "-f", key]
     try:
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=CHECKING)
+        check = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=CHECK_TIMEOUT)
     except subprocess.TimeoutExpired:
-        said = "ssh-keygen did not answer within %g s: %s goes unchecked" % (CHECKING, os.path.basename(key))
-        print(said, file=sys.stderr, flush=True)
+        message = "ssh-keygen did not finish within %g s: %s was not checked" % (CHECK_TIMEOUT, os.path.basename(key))
+        print(message, file=sys.stderr, flush=True)
         return
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip()
-        raise KeysWrong("the SSH Secret's %s is no usable private key: %s" % (os.path.basename(key), said))
+    if check.returncode:
+        error = check.stderr.decode("utf-8", "replace").strip()
+        raise InvalidKeys("the SSH Secret's %s is not a usable private key: %s" % (os.path.basename(key), error))
 
 
 def _write(path: str, text: str) -> None:

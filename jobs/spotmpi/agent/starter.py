@@ -4,8 +4,8 @@
 
 FILE holds one JSON object of strings; mpirun over ssh carries neither an image's ENV nor a pod's variables.
 --tag marks every line of output with its rank, as mpirun does by itself: torchrun lets all ranks write into one pipe,
-where the halves of their lines mix.
-Run by path, alone: it imports nothing of ours.
+where parts of their lines would mix.
+It is run by path, alone, and imports nothing else of this package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask Linux to send this process *number* when its parent ends; elsewhere nothing happens."""
+    """Ask Linux to send signal *number* to this process when its parent ends; does nothing on other systems."""
     if sys.platform.startswith("linux"):
         import ctypes
 
@@ -31,30 +31,30 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Become the command; 127 when there is no such command, 126 when it cannot be run."""
+    """Replace this process by the command; 127 when the command is not found, 126 when it cannot be run."""
     if arguments[:1] == ["--env"]:
         with open(arguments[1]) as file:
             os.environ.update(json.load(file))
         arguments = arguments[2:]
     die_with_parent()
     if arguments[:1] == ["--tag"]:
-        return _tagged(arguments[1:])
-    return _become(arguments)
+        return _run_tagged(arguments[1:])
+    return _exec(arguments)
 
 
-def _become(arguments: list[str]) -> int:
+def _exec(arguments: list[str]) -> int:
     try:
         os.execvp(arguments[0], arguments)
     except FileNotFoundError:
-        sys.stderr.write("%s: no such command on PATH\n" % arguments[0])
+        sys.stderr.write("%s: command not found\n" % arguments[0])
         return 127
     except OSError as error:
         sys.stderr.write("%s: cannot be run: %s\n" % (arguments[0], error.strerror))
         return 126
 
 
-def _tagged(arguments: list[str]) -> int:
-    """Start the command as a child, pass its output on line by line, and end as it ends."""
+def _run_tagged(arguments: list[str]) -> int:
+    """Start the command as a child, forward its output line by line, and exit as it exits."""
     pipes = {"stdout": os.pipe(), "stderr": os.pipe()}
     child = os.fork()
     if child == 0:
@@ -63,25 +63,25 @@ def _tagged(arguments: list[str]) -> int:
             os.dup2(writing, descriptor)
             os.close(writing)
         die_with_parent()
-        os._exit(_become(arguments))
+        os._exit(_exec(arguments))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda taken, frame: os.kill(child, taken))
+        signal.signal(number, lambda received, frame: os.kill(child, received))
     with selectors.DefaultSelector() as selector:
         for descriptor, (stream, (reading, writing)) in enumerate(pipes.items(), 1):
             os.close(writing)
             selector.register(reading, selectors.EVENT_READ, Tagger(os.environ.get("RANK", "0"), stream, descriptor))
-        status = _pass_on(selector, child)
+        status = _forward(selector, child)
     if os.WIFSIGNALED(status):
-        if os.WTERMSIG(status) != signal.SIGKILL:  # whose effect nobody can change
+        if os.WTERMSIG(status) != signal.SIGKILL:  # which cannot be caught
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
 
 
-def _pass_on(selector: selectors.BaseSelector, child: int) -> int:
-    """Pass output on until the child has ended and its pipes are empty; its wait status.
+def _forward(selector: selectors.BaseSelector, child: int) -> int:
+    """Forward output until the child has ended and its pipes are empty; its wait status.
 
-    A process that it leaves behind may hold the pipes for ever: what that says is nobody's output any more.
+    A process that it leaves behind may hold the pipes open for ever: its output is dropped.
     """
     status = None
     while status is None or selector.get_map():
@@ -97,13 +97,13 @@ def _pass_on(selector: selectors.BaseSelector, child: int) -> int:
             if status is not None:
                 break
         if status is None:
-            ended, found = os.waitpid(child, os.WNOHANG if selector.get_map() else 0)
-            status = found if ended else None
+            ended, child_status = os.waitpid(child, os.WNOHANG if selector.get_map() else 0)
+            status = child_status if ended else None
     return status
 
 
 class Tagger:
-    """Writes lines with their rank and stream in front, each by one write, so that no other rank's can get into it.
+    """Writes lines with their rank and stream in front, each by one write, so that no other rank's output gets into it.
 
     A pipe takes at most `ATOMIC` bytes at once: longer lines, and those that are not finished for a while, go in parts,
     all but the last marked with a plus.
@@ -112,32 +112,32 @@ class Tagger:
     ATOMIC = 4096
 
     def __init__(self, rank: str, stream: str, descriptor: int) -> None:
-        self._last = ("[0,%s]<%s>: " % (rank, stream)).encode()
-        self._part = ("[0,%s]<%s>+: " % (rank, stream)).encode()
+        self._tag = ("[0,%s]<%s>: " % (rank, stream)).encode()
+        self._part_tag = ("[0,%s]<%s>+: " % (rank, stream)).encode()
         self._descriptor = descriptor
-        self._rest = b""
+        self._buffer = b""
 
     def feed(self, data: bytes) -> None:
-        """Write the lines that *data* completes; no data is the end."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        """Write the lines that *data* completes; empty data is the end."""
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            self._write_long(line, self._last)
-        if not data and self._rest:
-            self._write_long(self._rest, self._last)
-            self._rest = b""
-        elif len(self._rest) > self.ATOMIC:
+            self._write_line(line, self._tag)
+        if not data and self._buffer:
+            self._write_line(self._buffer, self._tag)
+            self._buffer = b""
+        elif len(self._buffer) > self.ATOMIC:
             self.flush()
 
     def flush(self) -> None:
-        """Write what there is of an unfinished line."""
-        if self._rest:
-            self._write_long(self._rest, self._part)
-            self._rest = b""
+        """Write the part of an unfinished line that has arrived."""
+        if self._buffer:
+            self._write_line(self._buffer, self._part_tag)
+            self._buffer = b""
 
-    def _write_long(self, line: bytes, tag: bytes) -> None:
-        room = self.ATOMIC - len(self._part) - 1
+    def _write_line(self, line: bytes, tag: bytes) -> None:
+        room = self.ATOMIC - len(self._part_tag) - 1
         while len(line) > room:
-            self._write(self._part + line[:room] + b"\n")
+            self._write(self._part_tag + line[:room] + b"\n")
             line = line[room:]
         self._write(tag + line + b"\n")
 

@@ -1,15 +1,15 @@
-"""Files below a folder of the run volume, for whoever talks to a pod: listed, taken, given. Handed over as text.
+"""Lists, receives and sends files below a folder of the run volume. Passed to a pod as text.
 
 python3 -c SOURCE list FOLDER      a JSON object per entry: name, bytes, files
 python3 -c SOURCE index FOLDER     {name: [bytes, SHA-256]} of every file
-python3 -c SOURCE missing FOLDER   stdin: such an index; stdout: the names that are not there as it says
+python3 -c SOURCE missing FOLDER   stdin: such an index; stdout: the names that are missing or differ
 python3 -c SOURCE take FOLDER      stdin: a tar of files; each appears under its name once it is whole
-python3 -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are there with their objects, ...}
+python3 -c SOURCE voc FOLDER       {"VOC2007/trainval": images of that list that are complete, ...}
 python3 -c SOURCE give FOLDER      stdin: a list of names; stdout: a tar of them
 python3 -c SOURCE put FOLDER NAME BYTES SHA256   stdin: the content of a file, which appears once it is verified
 
-Answers end with blanks or zeros that mean nothing: what is still in pipes 2 s after the end of a command goes with them
-where its reader is slow.
+Answers are padded with blanks or zeros: with a slow reader, what is still in pipes 2 s after the end of a command is
+lost, which is then padding only.
 """
 
 from __future__ import annotations
@@ -40,42 +40,42 @@ def files(folder: str) -> Iterator[str]:
 
 
 def digest(file: IO[bytes]) -> str:
-    """The SHA-256 of what is left to read of *file*."""
+    """The SHA-256 of the rest of *file*."""
     whole = hashlib.sha256()
     for block in iter(lambda: file.read(_BLOCK), b""):
         whole.update(block)
     return whole.hexdigest()
 
 
-def described(path: str) -> list[Any]:
+def size_and_digest(path: str) -> list[Any]:
     """Bytes and SHA-256 of a file."""
     with open(path, "rb") as file:
         return [os.path.getsize(path), digest(file)]
 
 
-def missing(folder: str, wanted: dict[str, list[Any]]) -> list[str]:
-    """The names in *wanted* that *folder* lacks, or has with other content."""
-    found = []
-    for name, facts in wanted.items():
-        path = inside(folder, name)
-        if not os.path.isfile(path) or os.path.getsize(path) != facts[0] or described(path) != list(facts):
-            found.append(name)
-    return found
+def missing(folder: str, expected: dict[str, list[Any]]) -> list[str]:
+    """The names in *expected* that *folder* lacks, or has with other content."""
+    names = []
+    for name, facts in expected.items():
+        path = safe_path(folder, name)
+        if not os.path.isfile(path) or os.path.getsize(path) != facts[0] or size_and_digest(path) != list(facts):
+            names.append(name)
+    return names
 
 
-def inside(folder: str, name: str) -> str:
-    """The path of *name* below *folder*; ValueError where it leads out of it."""
+def safe_path(folder: str, name: str) -> str:
+    """The path of *name* below *folder*; ValueError where it is outside of it."""
     path = os.path.normpath(os.path.join(folder, name))
     if os.path.isabs(name) or not path.startswith(os.path.normpath(folder) + os.sep):
-        raise ValueError("%r leads out of the folder" % name)
+        raise ValueError("%r is outside of the folder" % name)
     return path
 
 
 def take(folder: str, packed: tarfile.TarFile) -> dict[str, int]:
     """Unpack the files of a tar below *folder*; names and bytes. ValueError for what is neither file nor folder."""
-    found = {}
+    sizes = {}
     for member in packed:
-        path = inside(folder, member.name) if member.name.strip("./") else folder
+        path = safe_path(folder, member.name) if member.name.strip("./") else folder
         if member.isdir():
             os.makedirs(path, exist_ok=True)
             continue
@@ -86,21 +86,21 @@ def take(folder: str, packed: tarfile.TarFile) -> dict[str, int]:
         with open(path + PART, "wb") as file:
             shutil.copyfileobj(source, file, _BLOCK)
         os.replace(path + PART, path)
-        found[os.path.relpath(path, folder)] = member.size
-    return found
+        sizes[os.path.relpath(path, folder)] = member.size
+    return sizes
 
 
 def index(folder: str) -> dict[str, list[Any]]:
-    """Bytes and SHA-256 of every file below *folder*, but those that are removed meanwhile."""
-    found = {}
+    """Bytes and SHA-256 of every file below *folder*, except those that are removed meanwhile."""
+    entries = {}
     for name in files(folder):
         with contextlib.suppress(FileNotFoundError):
-            found[name] = described(os.path.join(folder, name))
-    return found
+            entries[name] = size_and_digest(os.path.join(folder, name))
+    return entries
 
 
 def put(path: str, content: IO[bytes], expected: list[Any]) -> None:
-    """Store *content* as the file *path*; ValueError, and no file, where it has not the *expected* bytes and SHA-256.
+    """Store *content* as the file *path*; ValueError, and no file, unless it has the *expected* bytes and SHA-256.
 
     Several pods may store the same file at once: each writes a file of its own until it is verified.
     """
@@ -120,11 +120,11 @@ def put(path: str, content: IO[bytes], expected: list[Any]) -> None:
 
 def require(path: str, expected: list[Any]) -> None:
     """ValueError unless the file *path* has the *expected* bytes and SHA-256."""
-    size, sha256 = described(path)
+    size, sha256 = size_and_digest(path)
     if size != expected[0]:
-        raise ValueError("it has %d of %d bytes" % (size, expected[0]))
+        raise ValueError("it has %d bytes, expected %d" % (size, expected[0]))
     if sha256 != expected[1]:
-        raise ValueError("its SHA-256 is %s, not %s" % (sha256, expected[1]))
+        raise ValueError("its SHA-256 is %s, expected %s" % (sha256, expected[1]))
 
 
 def listing(folder: str) -> Iterator[dict[str, Any]]:
@@ -139,8 +139,8 @@ def listing(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def voc(folder: str) -> dict[str, int]:
-    """How many images of each list of PASCAL VOC below *folder* are there with their annotations."""
-    found = {}
+    """How many images of each list of PASCAL VOC below *folder* are complete, with their annotations."""
+    counts = {}
     for place, _, names in os.walk(folder):
         parts = place.split(os.sep)
         if parts[-2:] != ["ImageSets", "Main"]:
@@ -149,44 +149,44 @@ def voc(folder: str) -> dict[str, int]:
         for name in {"trainval.txt", "test.txt"} & set(names):
             with open(os.path.join(place, name)) as lines:
                 images = lines.read().split()
-            whole = [image for image in images if _whole(year, image)]
-            found["%s/%s" % (parts[-3], name[:-4])] = len(whole)
-    return found
+            complete = [image for image in images if _is_complete(year, image)]
+            counts["%s/%s" % (parts[-3], name[:-4])] = len(complete)
+    return counts
 
 
-def _whole(year: str, image: str) -> bool:
-    there = (("JPEGImages", ".jpg"), ("Annotations", ".xml"))
-    return all(os.path.isfile(os.path.join(year, part, image + end)) for part, end in there)
+def _is_complete(year: str, image: str) -> bool:
+    parts = (("JPEGImages", ".jpg"), ("Annotations", ".xml"))
+    return all(os.path.isfile(os.path.join(year, part, image + end)) for part, end in parts)
 
 
 def main(verb: str, folder: str, *rest: str) -> None:
-    """Do what *verb* says with *folder*."""
+    """Run *verb* on *folder*."""
     if verb in ("list", "index", "give", "voc") and not os.path.isdir(folder):
-        sys.exit("there is no folder %s" % folder)
+        sys.exit("folder not found: %s" % folder)
     if verb == "list":
-        answer(list(listing(folder)))
+        print_padded(list(listing(folder)))
     elif verb == "index":
-        answer(index(folder))
+        print_padded(index(folder))
     elif verb == "missing":
-        answer(missing(folder, json.load(sys.stdin)))
+        print_padded(missing(folder, json.load(sys.stdin)))
     elif verb == "voc":
-        answer(voc(folder))
+        print_padded(voc(folder))
     elif verb == "take":
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as packed:
             take(folder, packed)
     elif verb == "put":
         name, size, sha256 = rest
-        put(inside(folder, name), sys.stdin.buffer, [int(size), sha256])
+        put(safe_path(folder, name), sys.stdin.buffer, [int(size), sha256])
     else:
         with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as packed:
             for name in json.load(sys.stdin):
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile: whoever asked sees that it lacks
-                    packed.add(inside(folder, name), name, recursive=False)
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile: the reader sees that it is missing
+                    packed.add(safe_path(folder, name), name, recursive=False)
         sys.stdout.buffer.write(bytes(TAIL))
 
 
-def answer(values: Any) -> None:
-    """Print values as JSON."""
+def print_padded(values: Any) -> None:
+    """Print values as JSON, with the padding."""
     print(json.dumps(values) + " " * TAIL)
 
 

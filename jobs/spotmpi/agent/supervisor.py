@@ -1,4 +1,4 @@
-"""Supervises a run on this machine: attempts until one succeeds or the limits are reached.
+"""Supervises a run on this machine: starts attempts until one succeeds or a limit is reached.
 
     python -m spotmpi.agent.supervisor RUN_FOLDER
 
@@ -8,7 +8,6 @@ It reads the plan from the folder, is the only writer of its record, and needs n
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import sys
@@ -17,116 +16,115 @@ import traceback
 from typing import Any
 
 from . import processes, protocol, record
-from .attempt import Attempt
+from .attempt import CLOCK, Attempt, Clock
 from .attempt_history import AttemptHistory
-from .clock import Clock
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
-from .stop_requests import Requests
+from .stop_requests import FolderStopSource
 
-_CLOCK = Clock()
 LOCK = ".lock"  # held by the supervisor as long as it lives
 PLAN = "plan.yaml"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Supervisor:
-    """Carries out *plan* in *folder* and records it."""
+    """Runs *plan* in *folder* and records it."""
 
-    def __init__(self, folder: str, plan: dict[str, Any], clock: Clock = _CLOCK) -> None:
+    def __init__(self, folder: str, plan: dict[str, Any], clock: Clock = CLOCK) -> None:
         self.plan = plan
         self.clock = clock
-        self.began = clock.awake()
+        self.started = clock.awake()
         self.record = record.Record(folder, clock)
-        self.requests = Requests(folder)
-        self.accounts = AttemptHistory(self.record, plan, clock(), clock)
+        self.stop_source = FolderStopSource(folder)
+        self.history = AttemptHistory(self.record, plan, clock(), clock)
 
     def run(self) -> int:
-        """Attempt until the end; the exit code of the last attempt's outcome, 0 when it was stopped as asked."""
+        """Run attempts until the end; the exit code of the last attempt's outcome, 0 when it was stopped on request."""
         processes.adopt_orphans()
-        self.requests.listen()
+        self.stop_source.install_handlers()
         while True:
             outcome = self._attempt()
             if outcome.cause not in (FAILURE, INTERRUPTION):
                 break
-            last = self.accounts.verdict(outcome)
-            if self.requests.told_to_end():
-                last = Outcome(STOPPED, outcome.reason, outcome.exit_code)
-            if last:
-                outcome = last
+            final = self.history.final_outcome(outcome)
+            if self.stop_source.pending():
+                final = Outcome(STOPPED, outcome.reason, outcome.exit_code)
+            if final:
+                outcome = final
                 break
-            self.accounts.again(outcome)
-        self.accounts.finish(outcome)
+            self.history.record_restart(outcome)
+        self.history.finish(outcome)
         self.record.close()
         return outcome.exit_code
 
     def _attempt(self) -> Outcome:
-        number, began = self.accounts.begin(), self.clock()
-        attempt = Attempt(number, self.plan, self.record, self.requests, self._deadlines(), self.clock)
+        number, started = self.history.begin(), self.clock()
+        attempt = Attempt(number, self.plan, self.record, self.stop_source, self._deadlines(), self.clock)
         try:
             outcome = attempt.run()
-            self.accounts.end(number, attempt.progress, outcome, began)
+            self.history.end(number, attempt.progress, outcome, started)
         except OSError as error:
-            outcome = Outcome(NOT_RETRYABLE, self.refused(error), protocol.FAILED)
-            self.accounts.end(number, attempt.progress, outcome, began)
+            outcome = Outcome(NOT_RETRYABLE, self.error_reason(error), protocol.FAILED)
+            self.history.end(number, attempt.progress, outcome, started)
         return outcome
 
-    def refused(self, error: OSError) -> str:
-        """Why something could not be started or recorded; on a full disk there is room for last words from now on."""
-        if error.errno in _FULL:
-            self.record.give_up_reserve()
-            return record.full(error, self.record.folder)
+    def error_reason(self, error: OSError) -> str:
+        """The reason of a run that ends by *error*; on a full disk this releases the reserve, to record that end."""
+        if error.errno in record.DISK_FULL:
+            self.record.release_reserve()
+            return record.disk_full_reason(error, self.record.folder)
         return "%s: %s" % (error.filename or self.record.folder, error.strerror)
 
     def _deadlines(self) -> dict[str, float | None]:
-        """Unix seconds: the run's counts from its submission, a start's from the attempt that it is asked of.
+        """Unix seconds: ``limits.run`` counts from the submission, ``limits.start`` from the start of the attempt.
 
-        Of the time since the submission only that counts in which this machine was awake.
+        Time in which this machine was suspended does not count.
         """
         limits = self.plan["limits"]
         run = limits["run"]
         return {
             "start": self.clock() + limits["start"],
-            "run": run and self.clock() + run - (self.clock.awake() - self.began),
-            "cost": self.accounts.paid_until(),
+            "run": run and self.clock() + run - (self.clock.awake() - self.started),
+            "cost": self.history.cost_deadline(),
         }
 
 
 def main(arguments: list[str]) -> int:
-    """Run the supervisor for a folder; whoever starts it holds the folder's lock and hands it down."""
+    """Run the supervisor for a folder; its parent holds the lock of the folder and passes it on."""
     folder = os.path.abspath(arguments[0])
     with open(os.path.join(folder, PLAN)) as file:
         plan = json.load(file)
     os.chdir("/")
-    return processes.guarded(lambda: _supervise(folder, plan))
+    return processes.run_guarded(lambda: _supervise(folder, plan))
 
 
 def _supervise(folder: str, plan: dict[str, Any]) -> int:
     try:
         supervisor = Supervisor(folder, plan)
     except OSError as error:
-        return _no_record(folder, error)
+        return _record_unavailable(folder, error)
     try:
         return supervisor.run()
     except OSError as error:
-        if error.errno not in _FULL and os.path.isdir(folder):
+        if error.errno not in record.DISK_FULL and os.path.isdir(folder):
             traceback.print_exc()
-        return _last_words(supervisor, supervisor.refused(error))
+        return _end_early(supervisor, supervisor.error_reason(error))
     except Exception as error:
         traceback.print_exc()
-        return _last_words(supervisor, "a fault of spotmpi's own, see supervisor.log: %r" % error)
+        return _end_early(supervisor, "internal error of spotmpi, see supervisor.log: %r" % error)
 
 
-def _last_words(supervisor: Supervisor, reason: str) -> int:
-    """End a run that cannot be carried on; nobody is left to hear when its folder is gone."""
+def _end_early(supervisor: Supervisor, reason: str) -> int:
+    """End a run that cannot go on; where its folder is gone, nothing is recorded."""
     with contextlib.suppress(OSError):
         supervisor.record.event(record.FAILED, reason=reason)
     supervisor.record.close()
     return 1
 
 
-def _no_record(folder: str, error: OSError) -> int:
-    """End a run whose record cannot be opened; the little that says so may still fit."""
-    line = json.dumps({"t": time.time(), "event": record.FAILED, "reason": record.full(error, folder)}) + "\n"
+def _record_unavailable(folder: str, error: OSError) -> int:
+    """End a run whose record cannot be opened; one event may still fit on the disk."""
+    line = (
+        json.dumps({"t": time.time(), "event": record.FAILED, "reason": record.disk_full_reason(error, folder)}) + "\n"
+    )
     with contextlib.suppress(OSError), open(os.path.join(folder, "events.jsonl"), "a") as events:
         events.write(line)
     return 1

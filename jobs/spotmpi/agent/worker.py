@@ -1,4 +1,4 @@
-"""The part of every node but 0: be reachable, run what this node has to run, and end when told."""
+"""The part of every node but 0: be reachable, run what this node has to run, and exit when node 0 says so."""
 
 from __future__ import annotations
 
@@ -8,142 +8,147 @@ import time
 import traceback
 from collections.abc import Callable
 
-from . import hardware, machine, memory, processes, protocol, record, ssh, system_errors
+from . import hardware, processes, protocol, record, ssh
 from .attempt import Attempt
 from .connection import Connection
 from .coordinator import RENDEZVOUS_PORT
-from .node import Daemon, Notice, attempt_plan, own_hardware, unpack_code, write_environment
-from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest
+from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
+from .outcomes import STOPPED, SUCCEEDED, Outcome, StopRequest, outcome_of_error
 from .peers import join
 from .pod_context import PodContext
 from .pod_record import PodRecord
+from .schema import Greeting
 from .staging import Staging
 
-LOOK = 0.05  # seconds between looks
+POLL_INTERVAL = 0.05  # seconds
 _OVER = StopRequest(Outcome(STOPPED, "node 0 has ended the attempt", 0), False)
 
 
-class Link:
-    """The connection to node 0, and what came over it."""
+class CoordinatorLink:
+    """The connection to node 0, and what it requested; a `StopSource`."""
 
-    def __init__(self, connection: Connection, notice: Notice, trouble: Callable[[], str | None]) -> None:
+    def __init__(self, connection: Connection, notice: Notice, daemon_error: Callable[[], str | None]) -> None:
         self.connection = connection
         self.go = False
         self.over = False
         self._notice = notice
-        self._trouble = trouble
-        self._told = self._starved = False
+        self._daemon_error = daemon_error
+        self._notice_sent = self._oom_sent = False
 
-    def look(self) -> None:
-        """Take messages, and tell node 0 when this node is about to go."""
+    def poll(self) -> None:
+        """Receive messages, and tell node 0 when this node is about to go or lacked memory."""
         for message in self.connection.receive():
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
-        reason = self._notice.reason or self._trouble()
-        if reason and not self._told:
-            self._told = True
+        reason = self._notice.reason or self._daemon_error()
+        if reason and not self._notice_sent:
+            self._notice_sent = True
             self.connection.send(notice=reason)
-        if not self._starved and memory.ran_out():
-            self._starved = True
+        if not self._oom_sent and hardware.oom_killed():
+            self._oom_sent = True
             self.connection.send(oom_killed=1)
 
-    def ended(self, code: int, reason: str | None) -> None:
+    def report_end(self, code: int, reason: str | None) -> None:
         """Tell node 0 that this node's part has ended with *code*, and why."""
-        self.connection.send(ended=code, reason=reason and protocol.bounded(reason))
+        self.connection.send(ended=code, reason=reason and protocol.truncate(reason))
 
-    def wanted(self) -> StopRequest | None:
-        """That this node's own launcher shall end, or None (see `Attempt`)."""
-        self.look()
+    def pending(self) -> StopRequest | None:
+        """The `StopRequest` for this node's own launcher, or None."""
+        self.poll()
         return _OVER if self.over or self.connection.lost else None
 
-    def urgent(self) -> bool:
-        """Never: node 0 decides. It hears of us also while we end."""
-        self.look()
+    def kill_requested(self) -> bool:
+        """Never: node 0 decides. It is served while the attempt ends, too."""
+        self.poll()
         return False
 
 
-def run(here: PodContext, notice: Notice, began: float) -> int:
+def run(pod: PodContext, notice: Notice, started: float) -> int:
     """This node's part of one attempt; the pod's exit code."""
-    joined = _join(here, notice, began)
+    joined = _join(pod, notice, started)
     if joined is None:
         return protocol.INTERRUPTED
     connection, attempt = joined
     try:
-        facts = own_hardware(here)
-        unpack_code(here)
-        daemon = Daemon(here)
-        environment = write_environment(here, attempt)
-    except (ssh.KeysWrong, hardware.Unfit, OSError) as error:
-        code = system_errors.outcome(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
-        link = Link(connection, notice, lambda: None)
-        link.ended(code, str(error))
+        facts = check_hardware(pod)
+        unpack_code(pod)
+        daemon = Daemon(pod)
+        environment = write_environment(pod, attempt)
+    except (ssh.InvalidKeys, hardware.Incompatible, OSError) as error:
+        code = outcome_of_error(error).exit_code if isinstance(error, OSError) else protocol.NOT_RETRYABLE
+        link = CoordinatorLink(connection, notice, lambda: None)
+        link.report_end(code, str(error))
     else:
-        link = Link(connection, notice, daemon.trouble)
-        if _staged(here, link):
+        link = CoordinatorLink(connection, notice, daemon.error)
+        if _stage_data(pod, link):
             connection.send(ready=1, hardware=facts)
-            if here.launches:
-                _launch_told(here, link, environment, attempt)
+            if pod.has_launcher:
+                _launch_and_report(pod, link, environment, attempt)
     while not (link.over or connection.lost):
-        link.look()
-        time.sleep(LOOK)
+        link.poll()
+        time.sleep(POLL_INTERVAL)
     processes.kill_descendants()
     return 0 if link.over and not notice.reason else protocol.INTERRUPTED
 
 
-def _join(here: PodContext, notice: Notice, began: float) -> tuple[Connection, int] | None:
-    """The connection to node 0 and the attempt's number; None when there is none within ``limits.start``, or no time.
+def _join(pod: PodContext, notice: Notice, started: float) -> tuple[Connection, int] | None:
+    """The connection to node 0 and the attempt's number; None when there is none within ``limits.start``, or notice.
 
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
     """
-    hello = {"node": here.node, "generation": here.generation, "machine": machine.describe(here.node, began)}
-    said = ""
-    while time.time() < began + here.plan["limits"]["start"] and not notice.reason:
-        answer = join(here.hosts[0], here.token, hello)
+    greeting: Greeting = {
+        "node": pod.node,
+        "generation": pod.generation,
+        "machine": hardware.identify(pod.node, started),
+    }
+    last_reason = ""
+    while time.time() < started + pod.plan["limits"]["start"] and not notice.reason:
+        answer = join(pod.hosts[0], pod.token, greeting)
         if not isinstance(answer, str):
-            return answer[0], int(answer[1]["welcome"])
-        if answer != said:
-            said = answer
+            return answer
+        if answer != last_reason:
+            last_reason = answer
             sys.stderr.write("waiting for node 0: %s\n" % answer)
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL)
     return None
 
 
-def _staged(here: PodContext, link: Link) -> bool:
-    """Whether the data is on this node; why it cannot be is told to node 0."""
-    staging = Staging(here.plan["staging"])
+def _stage_data(pod: PodContext, link: CoordinatorLink) -> bool:
+    """Whether the data is on this node; a failure is reported to node 0."""
+    staging = Staging(pod.plan["staging"])
     while staging.busy and not (link.over or link.connection.lost):
-        link.look()
-        time.sleep(LOOK)
+        link.poll()
+        time.sleep(POLL_INTERVAL)
     if staging.failure:
-        link.ended(staging.failure.exit_code, staging.failure.reason)
+        link.report_end(staging.failure.exit_code, staging.failure.reason)
     return not staging.busy and not staging.failure
 
 
-def _launch_told(here: PodContext, link: Link, environment: dict[str, str], attempt: int) -> None:
-    """`_launch`; what it cannot cope with is told to node 0, which would else count a lost host."""
+def _launch_and_report(pod: PodContext, link: CoordinatorLink, environment: dict[str, str], attempt: int) -> None:
+    """`_launch`, with every error reported to node 0, which would otherwise count a lost host."""
     try:
-        _launch(here, link, environment, attempt)
+        _launch(pod, link, environment, attempt)
     except OSError as error:
-        reason = record.full(error, here.folder) if error.errno in record.FULL else str(error)
-        link.ended(system_errors.outcome(error).exit_code, reason)
+        reason = record.disk_full_reason(error, pod.folder) if error.errno in record.DISK_FULL else str(error)
+        link.report_end(outcome_of_error(error).exit_code, reason)
     except Exception as error:
         traceback.print_exc()
-        link.ended(protocol.FAILED, "a fault of spotmpi's own: %r" % error)
+        link.report_end(protocol.FAILED, "internal error of spotmpi: %r" % error)
 
 
-def _launch(here: PodContext, link: Link, environment: dict[str, str], attempt: int) -> None:
-    """Run this node's own launcher when told to go, and tell node 0 how it ended."""
+def _launch(pod: PodContext, link: CoordinatorLink, environment: dict[str, str], attempt: int) -> None:
+    """Run this node's own launcher once node 0 says so, and report how it ended."""
     while not (link.go or link.over or link.connection.lost):
-        link.look()
-        time.sleep(LOOK)
+        link.poll()
+        time.sleep(POLL_INTERVAL)
     if not link.go:
         return
-    os.makedirs(here.folder, exist_ok=True)
-    written = PodRecord(here.folder)
-    plan = attempt_plan(here, environment, RENDEZVOUS_PORT)
-    # Only rank 0 reports; a quiet worker is no sign of anything.
+    os.makedirs(pod.folder, exist_ok=True)
+    pod_record = PodRecord(pod.folder)
+    plan = attempt_plan(pod, environment, RENDEZVOUS_PORT)
+    # Only rank 0 reports iterations: that a worker prints none means nothing.
     plan["limits"] = {**plan["limits"], "no_progress": None}
-    outcome = Attempt(attempt, plan, written, link, {"start": None, "run": None}).run()
-    written.close()
+    outcome = Attempt(attempt, plan, pod_record, link, {"start": None, "run": None}).run()
+    pod_record.close()
     code = 0 if outcome.cause == SUCCEEDED else outcome.exit_code or protocol.FAILED
-    link.ended(code, outcome.reason)
+    link.report_end(code, outcome.reason)

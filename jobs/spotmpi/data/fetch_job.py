@@ -51,7 +51,7 @@ def fetch_job(name: str, namespace: str, volume: str, image: str, pull_secrets: 
     container["volumeMounts"].append({"name": "orders", "mountPath": _ORDERS, "readOnly": True})
     rules = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [fetch.FINAL]}},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [fetch.NOT_RETRYABLE]}},
     ]
     labels = volume_pod.labels(PURPOSE)
     return {

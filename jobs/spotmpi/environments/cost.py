@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
+from spotmpi.agent.files import write_atomically
 from spotmpi.aws import scaling
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.billing import Bill, Curve, Kind, Life, Share, Use, make_bill
@@ -96,11 +97,9 @@ def _run_cost(paths: RunPaths, target: Target, price: float | None, aws: Aws | N
 
 
 def _save(paths: RunPaths, cost: Cost) -> None:
-    temporary = paths.bill.with_suffix(".new")
     # Where the folder is read-only, the next call queries AWS again.
     with contextlib.suppress(OSError):
-        temporary.write_text(json.dumps({**asdict(cost), "events": paths.events.stat().st_size}))
-        temporary.replace(paths.bill)
+        write_atomically(paths.bill, json.dumps({**asdict(cost), "events": paths.events.stat().st_size}))
 
 
 def _load(paths: RunPaths) -> Cost | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent.files import write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import inventory
@@ -41,11 +42,9 @@ def add(trace: Trace, found: Found) -> Trace:
         ids.setdefault(kind, set()).add(id)
     listed = {kind: sorted(known) for kind, known in sorted(ids.items())}
     path = _path(trace.name)
-    aside = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
-        aside.replace(path)
+        write_atomically(path, json.dumps(listed, indent=1) + "\n")
     except OSError as error:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}; set SPOTMPI_STATE to a folder of yours") from error
     return Trace(trace.name, trace.region, listed)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent.files import write_atomically
 from spotmpi.aws.eks_zones import default_second
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
@@ -162,11 +162,8 @@ def with_pins(stack: str, pins: Pins, folder: Path | None = None) -> str:
 
 def write_stack(path: Path, text: str) -> None:
     """Put *text* in the place of a stack's file, all of it or nothing; SpotmpiError."""
-    aside = path.with_suffix(".yaml.new")
     try:
-        aside.write_text(text, encoding="utf-8")
-        shutil.copymode(path, aside)
-        aside.replace(path)
+        write_atomically(path, text, keep_mode=True)
     except OSError as error:
         raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotmpi.agent.gpus import have_kernels
+from spotmpi.agent.hardware import have_kernels
 from spotmpi.core import archives, names
 from spotmpi.core.errors import input_error
 

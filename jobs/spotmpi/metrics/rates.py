@@ -117,7 +117,7 @@ def read(lines: Iterable[Line]) -> Training:
 
 def _is_valid(line: Line) -> bool:
     kind, attempt = line.get("kind"), line.get("attempt", 1)
-    return isinstance(kind, str) and isinstance(attempt, int) and protocol.sound(kind, dict(line))
+    return isinstance(kind, str) and isinstance(attempt, int) and protocol.valid(kind, dict(line))
 
 
 class _Reading:

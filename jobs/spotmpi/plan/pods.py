@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import boot, hardware, pod_context
-from spotmpi.agent import machine as machine_of
 from spotmpi.core import names
 from spotmpi.plan import templates
 from spotmpi.plan.agent_plan import VOLUME
@@ -105,7 +104,7 @@ def _container(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]
         "command": ["python3", f"{pod_context.CONFIG}/boot.py"],
         "env": [
             {"name": pod_context.ENV_GENERATION, "valueFrom": generation},
-            {"name": machine_of.ENV_NAME, "valueFrom": machine},
+            {"name": hardware.ENV_NODE_NAME, "valueFrom": machine},
             *({"name": name, "value": value} for name, value in (_FABRIC if target.efa else {}).items()),
             *_secret_variables(spec, run),
         ],

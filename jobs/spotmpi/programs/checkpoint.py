@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from spotmpi.agent import protocol, system_errors
+from spotmpi.agent import protocol
+from spotmpi.agent.outcomes import is_permanent
 from spotmpi.programs.ending import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -91,7 +92,7 @@ class Checkpoints:
             probe.rmdir()
         except OSError as problem:
             said = f"checkpoints cannot be written to {self._folder}: {problem.strerror or problem}"
-            if not system_errors.is_permanent(problem):
+            if not is_permanent(problem):
                 raise Failed(said) from problem
             raise Fatal(f"{said}; make it writable or choose another --checkpoint-path") from problem
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from spotmpi.agent.files import write_atomically
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.printable import WHOLE, printable, printable_lines
 from spotmpi.report.page import page
@@ -67,9 +68,7 @@ def _csv(report: Report) -> str:
 
 
 def _put(path: Path, text: str) -> Path:
-    aside = path.with_name(f".{path.name}.part")
-    aside.write_text(text, encoding="utf-8", errors="replace")
-    aside.replace(path)
+    write_atomically(path, text, errors="replace")
     return path
 
 

@@ -104,7 +104,7 @@ class RunCache:
         """Write the entries that the copy lacks."""
         if self._record is None:
             return
-        with self._record.together():
+        with self._record.batch():
             for entry in entries:
                 self._take_one(entry, self._record)
 

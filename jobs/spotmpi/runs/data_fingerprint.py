@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spotmpi.agent.files import write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
 
@@ -132,6 +133,4 @@ def _cache_content(folder: Path, state: str, content: str) -> None:
     # A cache that cannot be written costs only time.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_text(json.dumps({"content": content}))
-        part.replace(path)
+        write_atomically(path, json.dumps({"content": content}))

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
-from spotmpi.agent import gpus, hardware
+from spotmpi.agent import hardware
+from spotmpi.agent.files import write_atomically
 from spotmpi.core import code_folder, names
 from spotmpi.runs import data_fingerprint
 from spotmpi.spec.job import JobSpec
@@ -231,13 +232,11 @@ def installed_gpus() -> list[dict[str, str]]:
     with contextlib.suppress(OSError, ValueError):
         known: list[dict[str, str]] = json.loads(cache.read_text())
         return known
-    devices = gpus.found()
+    devices = hardware.list_gpus()
     if boot and devices:
         with contextlib.suppress(OSError):
             cache.parent.mkdir(parents=True, exist_ok=True)
-            part = cache.with_name(f"{cache.name}.{os.getpid()}")
-            part.write_text(json.dumps(devices))
-            part.replace(cache)
+            write_atomically(cache, json.dumps(devices))
     return devices
 
 

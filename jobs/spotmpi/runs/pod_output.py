@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from spotmpi.runs import reader
 from spotmpi.core.events import Event, Lines
 from spotmpi.agent import pod_record
 from spotmpi.agent import protocol
+from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.agent import record
 
 _START = '{"n":'
@@ -24,8 +25,8 @@ class Entry(NamedTuple):
 
     number: int
     event: Event | None = None
-    attempt: tuple[int, int, dict[str, Any]] | None = None
-    summary: dict[str, Any] | None = None
+    attempt: tuple[int, int, AttemptRecord] | None = None
+    summary: Summary | None = None
     lines: Lines | None = None
 
     @property
@@ -138,7 +139,7 @@ def _entry(values: Any) -> Entry | None:
     if pod_record.ATTEMPT in values:
         return _attempt(number, values[pod_record.ATTEMPT])
     summary = values.get(pod_record.SUMMARY)
-    return Entry(number, summary=summary) if isinstance(summary, dict) and _has_end(summary) else None
+    return Entry(number, summary=cast(Summary, summary)) if isinstance(summary, dict) and _has_end(summary) else None
 
 
 def _attempt(number: int, values: Any) -> Entry | None:
@@ -151,7 +152,7 @@ def _attempt(number: int, values: Any) -> Entry | None:
 
 def parse_metric(values: Any) -> Event | None:
     """The metric event in the JSON *values*; None where they are not valid."""
-    if not isinstance(values, dict) or not protocol.sound(values.get("kind", ""), values):
+    if not isinstance(values, dict) or not protocol.valid(values.get("kind", ""), values):
         return None
     time, attempt, node = values.get("t"), values.get("attempt"), values.get("node")
     if not _is_time(time) or not _is_count(attempt) or not _is_count(node):

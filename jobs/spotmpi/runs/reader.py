@@ -231,7 +231,7 @@ def state(paths: RunPaths) -> RunState:
     for event in lines(paths.events):
         _apply(values, event)
     for metric in _ends(paths.metrics):
-        if not protocol.sound(metric.get("kind", ""), metric):
+        if not protocol.valid(metric.get("kind", ""), metric):
             continue
         if metric.get("kind") == protocol.CONTEXT and "total_iterations" in metric:
             values["total_iterations"] = metric["total_iterations"]

@@ -138,7 +138,7 @@ def _metrics(spec: JobSpec, there: TargetCapabilities) -> Iterable[Problem]:
         else:
             if "iteration" not in groups:
                 yield Problem("metrics.pattern", pattern, "needs the named group (?P<iteration>...)")
-            for name in sorted(protocol.TAKEN.intersection(groups)):
+            for name in sorted(protocol.RESERVED_KEYS.intersection(groups)):
                 remedy = f"the name {name} has a meaning of its own in a run's record: call this group otherwise"
                 yield Problem("metrics.pattern", pattern, remedy)
     elif spec.metrics.samples_per_iteration is not None and spec.program:

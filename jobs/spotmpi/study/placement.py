@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from spotmpi.agent.files import write_atomically
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
@@ -50,9 +51,7 @@ class PlacementRecorder:
             if failure not in self._reported_failures:
                 self._reported_failures.add(failure)
                 self._say(f"cannot verify the nodes with AWS: {failure}")
-        aside = paths.nodes.with_suffix(".part")
-        aside.write_text(json.dumps({"failure": failure, "nodes": nodes}, indent=1) + "\n")
-        aside.replace(paths.nodes)
+        write_atomically(paths.nodes, json.dumps({"failure": failure, "nodes": nodes}, indent=1) + "\n")
 
     def _describe(self, environment: Environment, machines: Machines) -> dict[str, Any]:
         from spotmpi.aws.instances import instances

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spotmpi.agent.files import write_atomically
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, RunInUse, UnknownRun, input_error
 from spotmpi.core.price import Price
@@ -87,10 +88,8 @@ class Sweep:
         return trial
 
     def save(self) -> None:
-        """Write the record whole: aside first, then renamed."""
-        aside = self.folder / f"{_RECORD}.part"
-        aside.write_text(json.dumps(self.to_json(), indent=1) + "\n")
-        aside.replace(self.folder / _RECORD)
+        """Write the record, whole or not at all."""
+        write_atomically(self.folder / _RECORD, json.dumps(self.to_json(), indent=1) + "\n")
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -1,9 +1,9 @@
-"""One agent as a process of its own on this machine: what a pod gives it is below a folder instead of /spotmpi.
+"""One agent as a process of its own on this machine: its mounts are below a folder instead of /spotmpi.
 
 python agent_process.py FOLDER PORT
 
-HEARTBEAT_TIMEOUT in the environment is in seconds; TRANSIENT_ERRORS are what
-its system calls meet (see `tests.transient_errors`).
+HEARTBEAT_TIMEOUT in the environment is in seconds; TRANSIENT_ERRORS are the errors
+of its system calls (see `tests.transient_errors`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import functools
 import os
 import sys
 
-from spotmpi.agent import __main__, connection, coordinator, hardware, memory, peers, pod_context, worker
+from spotmpi.agent import __main__, connection, coordinator, hardware, peers, pod_context, worker
 from tests import transient_errors
 
 
 def main(folder: str, port: int) -> int:
-    """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its hub on *port*."""
+    """Run the agent of `JOB_COMPLETION_INDEX` with its mounts below *folder* and its coordinator on *port*."""
     pod_context.CONFIG, pod_context.SECRET, pod_context.RUNS = f"{folder}/config", f"{folder}/secret", f"{folder}/runs"
     pod_context.WORK, pod_context.POD_INFO = f"{folder}/work", f"{folder}/pod"
-    memory.CGROUP = f"{folder}/cgroup"
+    hardware.CGROUP = f"{folder}/cgroup"
     hardware.IMAGE_RECORD = f"{folder}/image.json"
     connection.HEARTBEAT_TIMEOUT = float(os.environ.get("HEARTBEAT_TIMEOUT", connection.HEARTBEAT_TIMEOUT))
     vars(coordinator)["Coordinator"] = functools.partial(peers.Coordinator, port=port)

@@ -1,4 +1,4 @@
-"""A hub that a test serves, with the ends that talk to it."""
+"""A coordinator that a test serves, with the other ends of its connections."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Led:
-    """A hub for three nodes that is served by a thread while the other end talks."""
+class ServedCoordinator:
+    """A coordinator for three nodes that is served while a thread runs the other end."""
 
     def __init__(self) -> None:
         self.port = free_port()
-        self.hub = Coordinator(TOKEN, 3, 4, {"welcome": 7}, self.port)
+        self.coordinator = Coordinator(TOKEN, 3, 4, 7, self.port)
 
-    def serving(self, act: Callable[[], Any]) -> Any:
-        """Give what *act* gives, done beside a served hub."""
-        found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(act()))
+    def serve_during(self, act: Callable[[], Any]) -> Any:
+        """The result of *act*, run by a thread while the coordinator is served."""
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.append(act()))
         thread.start()
         while thread.is_alive():
-            self.hub.serve(0.01)
-        self.hub.serve(0.01)
-        return found[0]
+            self.coordinator.serve(0.01)
+        self.coordinator.serve(0.01)
+        return results[0]
 
     def join(self, node: object = 1, generation: object = 4, token: str = TOKEN) -> Any:
-        greeting = {"node": node, "generation": generation}
-        return self.serving(lambda: join("127.0.0.1", token, greeting, self.port))
+        greeting: Any = {"node": node, "generation": generation}
+        return self.serve_during(lambda: join("127.0.0.1", token, greeting, self.port))
 
     def raw(self, data: bytes) -> bytes:
-        """Give what the hub answers to bytes of a stranger until it closes the connection."""
+        """What the coordinator answers to bytes of an unauthenticated client until it closes the connection."""
 
-        def talk() -> bytes:
+        def exchange() -> bytes:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as sock:
                 sock.recv(1000)  # the challenge
                 sock.sendall(data)
@@ -53,15 +53,15 @@ class Led:
                 except ConnectionResetError:
                     return b""  # closed while there was still something to read
 
-        return bytes(self.serving(talk))
+        return bytes(self.serve_during(exchange))
 
 
 def wait_for_message(connection: Connection) -> list[dict[str, Any]]:
-    """Give the first messages that arrive within 5 s."""
+    """The first messages that arrive within 5 s."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        found = connection.receive()
-        if found:
-            return found
+        messages = connection.receive()
+        if messages:
+            return messages
         time.sleep(0.005)
     return []

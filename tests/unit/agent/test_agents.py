@@ -95,7 +95,7 @@ def test_notice_on_any_node_is_an_interruption(gang: Callable[..., Gang], node: 
     codes = run.codes()
     assert codes[0] == protocol.INTERRUPTED and codes[1] in (0, protocol.INTERRUPTED)
     assert kinds(run.said()) == ["started", "interrupted", "restarted"]
-    assert run.attempt()["reason"] == f"node {node}: the pod of this node got SIGTERM"
+    assert run.attempt()["reason"] == f"node {node}: the pod of this node received SIGTERM"
 
 
 def test_a_worker_that_is_killed_is_lost_within_seconds(gang: Callable[..., Gang]) -> None:
@@ -246,7 +246,7 @@ def test_a_node_that_cannot_run_the_image_ends_the_run_before_any_rank_starts(
     assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE  # by which the Job ends the other pods
     assert kinds(run.said()) == ["failed"]
     reason = str(run.said()[-1].reason)
-    assert "the image has no CUDA but GPUs are asked for: build it on a CUDA base" in reason
+    assert "the run requests GPUs but its image has no CUDA" in reason
     assert reason.startswith("node 1: ") is (node == 1)
 
 

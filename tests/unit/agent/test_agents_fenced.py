@@ -57,7 +57,7 @@ def test_an_agent_with_a_successor_ends_its_ranks_at_once_and_writes_nothing(
     # The successor takes the attempt that left no record for an interrupted one.
     assert events(run) == ["started", "interrupted", "started", "succeeded"]
     assert not (run.folder / "runs" / RUN / "attempts" / "1" / "node-0.json").exists()
-    assert "attempt 2 has begun: attempt 1 ends here and writes nothing" in (tmp_path / "said-0-0").read_text()
+    assert "attempt 2 has begun: attempt 1 exits without writing" in (tmp_path / "said-0-0").read_text()
     assert kinds(run.said(0, 0)) == ["started"]
 
 
@@ -75,7 +75,7 @@ def test_an_agent_that_wakes_up_after_its_successor_has_ended_the_run_writes_not
     wait_until(lambda: beats(tmp_path, 2))
     (tmp_path / "enough").touch()
     assert new.wait(LIMIT) == 0
-    wait_until(lambda: time.monotonic() > frozen + fencing.FRESH)
+    wait_until(lambda: time.monotonic() > frozen + fencing.MAX_AGE)
     before = (log.read_text(), events(run), (run.folder / "runs" / RUN / "summary.json").read_text())
 
     old.send_signal(signal.SIGCONT)
@@ -84,13 +84,13 @@ def test_an_agent_that_wakes_up_after_its_successor_has_ended_the_run_writes_not
     assert (log.read_text(), events(run), (run.folder / "runs" / RUN / "summary.json").read_text()) == before
 
 
-def test_the_end_of_an_attempt_is_not_written_beside_a_newer_one(tmp_path: Path) -> None:
+def test_the_end_of_an_attempt_is_not_written_after_a_newer_one_has_begun(tmp_path: Path) -> None:
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
     assert (old.take_attempt(), new.take_attempt()) == (1, 2)
     files = sorted(path for path in tmp_path.rglob("*"))
 
     with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
-        old.attempt(1, 0, {"cause": "succeeded"})
+        old.attempt(1, 0, {"cause": "succeeded", "started": 1.0, "last_iteration": None})
     with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
         old.summary({"state": "succeeded"})
     with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
@@ -118,7 +118,7 @@ def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) ->
     old, new = PodRecord(str(tmp_path)), PodRecord(str(tmp_path))
     old.take_attempt()
     new.take_attempt()
-    fencing.leave_number(str(tmp_path), 1)  # written last
+    fencing.announce(str(tmp_path), 1)  # written last
 
     with pytest.raises(fencing.Fenced):
         old.event("succeeded")

@@ -41,11 +41,11 @@ def test_a_reason_of_any_length_that_a_program_gives_ends_the_run(gang: Callable
 
 @pytest.mark.parametrize("length", [0, 1, protocol.REASON_LENGTH])
 def test_a_reason_that_is_short_enough_stays_as_it_is(length: int) -> None:
-    assert protocol.bounded("x" * length) == "x" * length
+    assert protocol.truncate("x" * length) == "x" * length
 
 
 def test_of_a_longer_reason_the_beginning_and_the_end_stay() -> None:
-    reason = protocol.bounded("first " + "\U0001f600" * 1_000_000 + " last")
+    reason = protocol.truncate("first " + "\U0001f600" * 1_000_000 + " last")
 
     assert reason.startswith("first ") and reason.endswith(" last")
     assert len(json.dumps({"ended": 1, "reason": reason})) < 1 << 15

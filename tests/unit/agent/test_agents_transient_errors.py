@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import node, protocol, system_errors
+from spotmpi.agent import node, outcomes, protocol
 from spotmpi.agent.staging import Staging
 from tests.transient_errors import TransientErrors
 from tests.unit.agent.gang import LIMIT, RUN, Gang, kinds
@@ -44,7 +44,7 @@ STALE, FAILED_READ = errno.ESTALE, errno.EIO
 )
 def test_only_what_another_attempt_meets_again_ends_the_run(error: OSError, permanent: bool) -> None:
     code = protocol.NOT_RETRYABLE if permanent else protocol.INTERRUPTED
-    assert system_errors.outcome(error).exit_code == code
+    assert outcomes.outcome_of_error(error).exit_code == code
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_error_that_passes_interrupts_the_attempt_before_its_launch(
     assert [each["cause"] for each in summary["attempts"]] == ["interruption", "succeeded"]
 
 
-@pytest.mark.parametrize("file", ["*/.reserve", "*/spec.toml.part", "*/events.jsonl"])
+@pytest.mark.parametrize("file", ["*/.reserve", "*/.spec.toml.*.part", "*/events.jsonl"])
 def test_a_record_that_cannot_be_opened_for_a_moment_is_opened_by_the_next_attempt(
     gang: Callable[..., Gang], tmp_path: Path, file: str
 ) -> None:
@@ -156,7 +156,7 @@ def test_an_archive_of_code_is_broken_only_where_it_could_be_read(
     with pytest.raises(OSError) as refused:
         node.unpack_code(here)
 
-    assert system_errors.is_permanent(refused.value) is permanent
+    assert outcomes.is_permanent(refused.value) is permanent
 
 
 def packed() -> bytes:

@@ -157,7 +157,12 @@ def said(text: str, rank: int | None = None) -> list[Line]:
         (-9, [], "the launcher on node 2 was killed by SIGKILL", -9),
         (137, [], "the launcher on node 2 ended with exit code 137 (SIGKILL)", 137),
         (200, [], "the launcher on node 2 ended with exit code 200", 200),
-        (127, said("x: no such command on PATH"), "the launcher on node 2 ended with exit code 127: x: no such", 127),
+        (
+            127,
+            said("x: command not found"),
+            "the launcher on node 2 ended with exit code 127: x: command not found",
+            127,
+        ),
         (1, said("a.b.MyError: why\n---"), "the launcher on node 2 ended with exit code 1: a.b.MyError: why", 1),
         (4, [Line(None, "o", "stdout is no reason")], "the launcher on node 2 ended with exit code 4", 4),
     ],
@@ -166,8 +171,8 @@ def test_the_reason_of_an_end_is_told_from_code_and_last_lines(
     code: int, lines: list[Line], reason: str, meant: int
 ) -> None:
     assert exit_diagnosis.describe(2, code, lines).startswith(reason)
-    assert exit_diagnosis.exit_code(code, lines) == meant
+    assert exit_diagnosis.effective_exit_code(code, lines) == meant
 
 
 def test_a_launcher_that_succeeded_meant_it_whatever_it_printed() -> None:
-    assert exit_diagnosis.exit_code(0, said(TORCHRUN.format(code=3))) == 0
+    assert exit_diagnosis.effective_exit_code(0, said(TORCHRUN.format(code=3))) == 0

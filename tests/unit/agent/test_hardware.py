@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import gpus, hardware
+from spotmpi.agent import hardware
 from spotmpi.runs import fingerprint
 
 V100 = {"name": "Tesla V100-SXM2-16GB", "memory": "16384 MiB", "driver": "550.54.15", "capability": "7.0"}
@@ -45,7 +45,7 @@ def test_gpus_are_read_from_nvidia_smi_which_is_asked_once_per_boot(
 
 @pytest.mark.parametrize("answer", ["", "No devices were found\n", "Tesla T4, 15360 MiB\n"])
 def test_an_answer_that_names_no_gpu_names_none(answer: str) -> None:
-    assert gpus.parse(answer) == []
+    assert hardware.parse_gpus(answer) == []
 
 
 def test_the_cpu_model_is_read_with_single_spaces() -> None:
@@ -58,9 +58,9 @@ def test_the_cpu_model_is_read_with_single_spaces() -> None:
     [("7.5", True), ("8.0", True), ("8.6", True), ("8.9", True), ("9.0", True), ("7.0", False), ("10.0", False)],
 )
 def test_compiled_code_runs_on_its_own_generation_from_its_own_number_on(capability: str, runs: bool) -> None:
-    assert gpus.have_kernels(IMAGE["architectures"], capability) is runs
-    assert not gpus.have_kernels(["compute_90", "sm_", ""], capability)
-    assert gpus.have_kernels(["sm_100"], "10.3") and not gpus.have_kernels(["sm_100"], "1.0")
+    assert hardware.have_kernels(IMAGE["architectures"], capability) is runs
+    assert not hardware.have_kernels(["compute_90", "sm_", ""], capability)
+    assert hardware.have_kernels(["sm_100"], "10.3") and not hardware.have_kernels(["sm_100"], "1.0")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_compiled_code_runs_on_its_own_generation_from_its_own_number_on(capabil
     ],
 )
 def test_what_fits_or_cannot_be_known_is_let_through(found: dict[str, Any], image: dict[str, Any], wanted: int) -> None:
-    hardware.require_fit(found, image, wanted)
+    hardware.require_compatible(found, image, wanted)
 
 
 @pytest.mark.parametrize(
@@ -85,42 +85,45 @@ def test_what_fits_or_cannot_be_known_is_let_through(found: dict[str, Any], imag
         (
             facts(T4, cuda="12.4"),
             {**IMAGE, "cuda_of_framework": "13.2"},
-            "driver 550.54.15 runs CUDA up to 12.4, the image has CUDA 13.2: update the nodes' driver, or use an image "
-            "for CUDA 12",
+            "driver 550.54.15 supports CUDA up to 12.4, the image has CUDA 13.2: update the nodes' driver, or use an "
+            "image for CUDA 12",
         ),
         (
             facts(T4, V100),
             IMAGE,
             "the image has kernels for sm_75, sm_80, sm_86, sm_90, none for the Tesla V100-SXM2-16GB (sm_70): use an "
-            "image that is built for it",
+            "image that is built for this GPU",
         ),
         (
             facts(T4),
             {"cuda_of_framework": None, "architectures": []},
-            "the image has no CUDA but GPUs are asked for: build it on a CUDA base, see its Dockerfile",
+            "the run requests GPUs but its image has no CUDA: build the image on a CUDA base image",
         ),
     ],
 )
 def test_what_cannot_run_is_told_in_one_line_that_names_both(
     found: dict[str, Any], image: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(hardware.Unfit) as refused:
-        hardware.require_fit(found, image, 1)
+    with pytest.raises(hardware.Incompatible) as refused:
+        hardware.require_compatible(found, image, 1)
     assert str(refused.value) == told
 
 
 def test_a_pod_tells_its_zone_and_the_rest_as_planned(tmp_path: Path) -> None:
     (tmp_path / "labels").write_text('a="b"\ntopology.kubernetes.io/zone="zone-b"\n')
 
-    found = hardware.of_pod(str(tmp_path), {"zone": "zone-a", "market": "spot"})
+    found = hardware.describe_pod(str(tmp_path), {"zone": "zone-a", "market": "spot"})
 
     assert (found["zone"], found["market"]) == ("zone-b", "spot")
     assert found["cores"] == len(os.sched_getaffinity(0))
-    assert hardware.of_pod(str(tmp_path / "none"), {"zone": "zone-a"})["zone"] == "zone-a"
+    assert hardware.describe_pod(str(tmp_path / "none"), {"zone": "zone-a"})["zone"] == "zone-a"
 
 
 def test_like_machines_are_told_once() -> None:
     small, big = {"cores": 4, "gpus": [T4]}, {"cores": 8, "gpus": [T4]}
 
-    assert hardware.grouped({0: small, 2: dict(small), 1: big}) == [{**small, "nodes": [0, 2]}, {**big, "nodes": [1]}]
-    assert hardware.grouped({}) == []
+    assert hardware.group_nodes({0: small, 2: dict(small), 1: big}) == [
+        {**small, "nodes": [0, 2]},
+        {**big, "nodes": [1]},
+    ]
+    assert hardware.group_nodes({}) == []

@@ -28,15 +28,15 @@ def test_a_check_that_takes_too_long_keeps_no_run_from_starting(
     slow.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", str(slow.parent))
-    monkeypatch.setattr(ssh, "CHECKING", 0.05)
+    monkeypatch.setattr(ssh, "CHECK_TIMEOUT", 0.05)
 
-    ssh.lay_out(secret, str(tmp_path / "ssh"))
+    ssh.install_keys(secret, str(tmp_path / "ssh"))
 
     assert (tmp_path / "ssh" / "ssh_config").is_file()
-    assert capsys.readouterr().err.startswith("ssh-keygen did not answer within 0.05 s: ")
+    assert capsys.readouterr().err.startswith("ssh-keygen did not finish within 0.05 s: ")
 
 
 def test_what_is_no_key_is_told(secret: str, tmp_path: Path) -> None:
     Path(secret, "id").write_text("not a key\n")
-    with pytest.raises(ssh.KeysWrong, match="the SSH Secret's id is no usable private key"):
-        ssh.lay_out(secret, str(tmp_path / "ssh"))
+    with pytest.raises(ssh.InvalidKeys, match="the SSH Secret's id is not a usable private key"):
+        ssh.install_keys(secret, str(tmp_path / "ssh"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.agent.lines import LONGEST, Line, LineSplitter, PieceSplitter
+from spotmpi.agent.lines import MAX_LINE, Line, LineSplitter, PieceSplitter
 from spotmpi.agent.progress import Progress
 from spotmpi.core import names
 
@@ -97,10 +97,10 @@ def test_pieces_of_lines_are_put_together_per_rank_and_stream_wherever_they_are_
 
 def test_a_rank_without_line_ends_is_cut_and_nothing_of_it_is_lost() -> None:
     data = b"[1,0]<stdout>:" + b"x" * 1000
-    found = cut(*[data] * (2 * LONGEST // 1000), by=PieceSplitter)
+    found = cut(*[data] * (2 * MAX_LINE // 1000), by=PieceSplitter)
 
-    assert "".join(line.text for line in found) == "x" * (2 * LONGEST // 1000 * 1000)
-    assert {line.rank for line in found} == {0} and max(len(line.text) for line in found) < 2 * LONGEST
+    assert "".join(line.text for line in found) == "x" * (2 * MAX_LINE // 1000 * 1000)
+    assert {line.rank for line in found} == {0} and max(len(line.text) for line in found) < 2 * MAX_LINE
 
 
 def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
@@ -127,7 +127,7 @@ def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
 
 
 def test_a_line_without_end_is_cut_and_nothing_of_it_is_lost() -> None:
-    data = b"x" * (3 * LONGEST + 5)
+    data = b"x" * (3 * MAX_LINE + 5)
     found = cut(*(data[i : i + 65536] for i in range(0, len(data), 65536)))
 
     assert "".join(line.text for line in found) == data.decode() and len(found) == 4
@@ -137,20 +137,20 @@ def test_progress_counts_iterations_and_signs_of_life() -> None:
     progress = Progress(100.0)
     assert not progress.alive
 
-    progress.heard(101.0)
-    assert progress.alive and progress.moved == 101.0
-    progress.take(0, Line(0, "o", protocol.encode(protocol.METRIC, iteration=10, seconds=[0.1] * 10)), 110.0)
-    assert (progress.first_iteration, progress.iteration, progress.moved) == (1, 10, 110.0)
-    progress.heard(120.0)
-    progress.take(0, Line(0, "o", protocol.encode(protocol.METRIC, iteration=10, seconds=[0.1])), 121.0)
-    assert progress.moved == 110.0, "neither talk nor a repeated iteration is progress"
+    progress.output_received(101.0)
+    assert progress.alive and progress.last_progress == 101.0
+    progress.read(0, Line(0, "o", protocol.encode(protocol.METRIC, iteration=10, seconds=[0.1] * 10)), 110.0)
+    assert (progress.first_iteration, progress.iteration, progress.last_progress) == (1, 10, 110.0)
+    progress.output_received(120.0)
+    progress.read(0, Line(0, "o", protocol.encode(protocol.METRIC, iteration=10, seconds=[0.1])), 121.0)
+    assert progress.last_progress == 110.0, "neither talk nor a repeated iteration is progress"
 
 
 def test_a_pattern_reads_rank_zero_of_node_zero_and_each_iteration_once() -> None:
     progress = Progress(0.0, r"step (?P<iteration>\S+) loss (?P<loss>\S+)(?: lr (?P<lr>\S+))?")
 
     def take(node: int, rank: int | None, text: str) -> Any:
-        return progress.take(node, Line(rank, "o", text), 1.0)
+        return progress.read(node, Line(rank, "o", text), 1.0)
 
     assert take(0, None, "step 1 loss 0.5") == ("metric", {"iteration": 1, "loss": 0.5})
     assert take(0, None, "step 1 loss 0.6") is None, "another rank's"
@@ -190,7 +190,7 @@ def test_what_is_no_protocol_line_is_plain_output(text: str) -> None:
 def test_a_line_whose_values_nobody_can_reckon_with_is_plain_output_and_the_run_goes_on(values: str) -> None:
     progress = Progress(0.0)
 
-    assert progress.take(0, Line(0, "o", f'{{"spotmpi": "metric", {values}}}'), 1.0) is None
+    assert progress.read(0, Line(0, "o", f'{{"spotmpi": "metric", {values}}}'), 1.0) is None
     assert progress.iteration is None
 
 
@@ -205,8 +205,8 @@ def test_a_protocol_line_has_no_number_that_json_lacks_whoever_wrote_it() -> Non
 
 def test_a_pattern_is_tried_on_the_beginning_of_a_line_only() -> None:
     progress = Progress(0.0, r"(?P<iteration>\d+)")
-    assert progress.take(0, Line(None, "o", " " * 4000 + "7"), 1.0) == ("metric", {"iteration": 7})
-    assert progress.take(0, Line(None, "o", " " * 5000 + "8"), 1.0) is None
+    assert progress.read(0, Line(None, "o", " " * 4000 + "7"), 1.0) == ("metric", {"iteration": 7})
+    assert progress.read(0, Line(None, "o", " " * 5000 + "8"), 1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Agents know of each other over one connection per worker: real sockets, no cluster."""
+"""Agents communicate over one connection per worker: real sockets, no cluster."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import pytest
 
 from spotmpi.agent import connection, peers
 from spotmpi.agent.peers import join
-from tests.unit.agent.peer_ends import TOKEN, Led, free_port, wait_for_message
+from spotmpi.agent.schema import Greeting
+from tests.unit.agent.peer_ends import TOKEN, ServedCoordinator, free_port, wait_for_message
 
 
 @pytest.fixture
-def led() -> Iterator[Led]:
-    led = Led()
-    yield led
-    led.hub.close()
+def served() -> Iterator[ServedCoordinator]:
+    served = ServedCoordinator()
+    yield served
+    served.coordinator.close()
 
 
-def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(led: Led) -> None:
-    connection, welcome = led.join(1)
-    assert welcome == {"welcome": 7}
-    assert led.hub.missing() == [1, 2]
+def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(served: ServedCoordinator) -> None:
+    connection, attempt = served.join(1)
+    assert attempt == 7
+    assert served.coordinator.missing() == [1, 2]
     connection.send(ready=1)
-    led.hub.serve(0.5)
-    assert led.hub.missing() == [2]
-    assert led.hub.lost() == []
+    served.coordinator.serve(0.5)
+    assert served.coordinator.missing() == [2]
+    assert served.coordinator.lost() == []
 
 
 @pytest.mark.parametrize(
@@ -45,17 +46,19 @@ def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(led
         ({"node": True}, "not of this run"),
     ],
 )
-def test_whoever_speaks_for_another_run_generation_or_node_is_refused(led: Led, greeting: Any, words: str) -> None:
-    assert led.join(**greeting) == f"127.0.0.1 refuses this node: '{words}'"
-    assert led.hub.missing() == [1, 2] and not led.hub.workers
+def test_a_worker_of_another_run_generation_or_node_is_refused(
+    served: ServedCoordinator, greeting: Any, words: str
+) -> None:
+    assert served.join(**greeting) == f"127.0.0.1 refuses this node: '{words}'"
+    assert served.coordinator.missing() == [1, 2] and not served.coordinator.workers
 
 
-def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(led: Led) -> None:
-    connection, _ = led.join(1)
-    assert "node 1 is not expected" in led.join(1)
+def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(served: ServedCoordinator) -> None:
+    connection, _ = served.join(1)
+    assert "node 1 is not expected" in served.join(1)
     connection.send(ready=1)
-    led.hub.serve(0.5)
-    assert 1 in led.hub.ready
+    served.coordinator.serve(0.5)
+    assert 1 in served.coordinator.ready
 
 
 @pytest.mark.parametrize(
@@ -71,97 +74,107 @@ def test_a_second_worker_for_the_same_node_is_refused_and_the_first_one_stays(le
         b"x" * 200_000,
     ],
 )
-def test_noise_from_a_stranger_closes_its_connection_and_nothing_else(led: Led, noise: bytes) -> None:
-    connection, _ = led.join(1)
-    answer = led.raw(noise)
+def test_noise_from_an_unauthenticated_client_closes_its_connection_and_nothing_else(
+    served: ServedCoordinator, noise: bytes
+) -> None:
+    connection, _ = served.join(1)
+    answer = served.raw(noise)
     assert answer == b"" or "refused" in json.loads(answer)
     connection.send(ready=1)
-    led.hub.serve(0.5)
-    assert 1 in led.hub.ready
+    served.coordinator.serve(0.5)
+    assert 1 in served.coordinator.ready
 
 
-def test_a_silent_stranger_is_forgotten(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_unauthenticated_client_is_dropped(served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.05)
-    with socket.create_connection(("127.0.0.1", led.port)):
-        led.hub.serve(0.5)
-        assert led.hub._strangers
+    with socket.create_connection(("127.0.0.1", served.port)):
+        served.coordinator.serve(0.5)
+        assert served.coordinator._unauthenticated
         time.sleep(0.1)
-        led.hub.serve(0)
-        assert not led.hub._strangers
+        served.coordinator.serve(0)
+        assert not served.coordinator._unauthenticated
 
 
-def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(led: Led) -> None:
-    first, _ = led.join(1)
-    second, _ = led.join(2)
+def test_a_closed_connection_is_a_lost_node_unless_it_had_ended(served: ServedCoordinator) -> None:
+    first, _ = served.join(1)
+    second, _ = served.join(2)
     second.send(ended=3, reason="exit code 3")
-    led.hub.serve(0.5)
+    served.coordinator.serve(0.5)
     first.close()
     second.close()
-    led.hub.serve(0.5)
-    led.hub.serve(0)
-    assert led.hub.lost() == [1]
-    assert led.hub.ended == {2: (3, "exit code 3")}
+    served.coordinator.serve(0.5)
+    served.coordinator.serve(0)
+    assert served.coordinator.lost() == [1]
+    assert served.coordinator.ended == {2: (3, "exit code 3")}
 
 
-def test_a_worker_that_came_while_node_0_was_busy_comes_again_and_is_not_lost(
-    led: Led, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_connects_while_node_0_is_busy_connects_again_and_is_not_lost(
+    served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "ANSWER", 0.05)
-    greeting = {"node": 1, "generation": 4}
-    assert [join("127.0.0.1", TOKEN, greeting, led.port) for _ in range(3)] == ["127.0.0.1 does not answer"] * 3
+    monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.05)
+    greeting: Greeting = {"node": 1, "generation": 4}
+    assert [join("127.0.0.1", TOKEN, greeting, served.port) for _ in range(3)] == ["127.0.0.1 does not answer"] * 3
 
-    monkeypatch.setattr(peers, "ANSWER", 10.0)
-    connection, _ = next(found for found in (led.join(1) for _ in range(100)) if not isinstance(found, str))
+    monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 10.0)
+    connection, _ = next(joined for joined in (served.join(1) for _ in range(100)) if not isinstance(joined, str))
     connection.send(ready=1)
-    led.hub.serve(5)
+    served.coordinator.serve(5)
 
-    assert led.hub.lost() == [] and led.hub.missing() == [2] and set(led.hub.machines) == {1}
+    assert (
+        served.coordinator.lost() == []
+        and served.coordinator.missing() == [2]
+        and set(served.coordinator.machines) == {1}
+    )
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds: 0.3 of silence are a loss, and a beat comes every 0.02."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds: a heartbeat timeout of 0.3 and an interval of 0.02."""
     monkeypatch.setattr(connection, "HEARTBEAT_TIMEOUT", 0.3)
     monkeypatch.setattr(connection, "HEARTBEAT_INTERVAL", 0.02)
 
 
-@pytest.mark.usefixtures("hurried")
-def test_an_agent_that_waits_for_a_disk_longer_than_the_silence_of_a_loss_is_not_lost(led: Led) -> None:
-    connection, _ = led.join(1)
-    time.sleep(0.6)  # neither side looks
-    assert not connection.lost and led.hub.lost() == []
+@pytest.mark.usefixtures("short_timeouts")
+def test_an_agent_that_waits_for_a_disk_longer_than_the_heartbeat_timeout_is_not_lost(
+    served: ServedCoordinator,
+) -> None:
+    connection, _ = served.join(1)
+    time.sleep(0.6)  # neither side polls
+    assert not connection.lost and served.coordinator.lost() == []
     connection.receive()
-    led.hub.serve(0.1)
-    assert not connection.lost and led.hub.lost() == []
+    served.coordinator.serve(0.1)
+    assert not connection.lost and served.coordinator.lost() == []
 
 
-@pytest.mark.usefixtures("hurried")
-def test_an_agent_that_stalls_for_good_is_lost_to_the_other_side(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("short_timeouts")
+def test_an_agent_that_stalls_for_good_is_lost_to_the_other_side(
+    served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "STALL", 0.1)
-    led.join(1)
-    looking, _ = led.join(2)
+    served.join(1)
+    polling, _ = served.join(2)
     deadline = time.monotonic() + 1
     while time.monotonic() < deadline:
-        looking.receive()
-        led.hub.serve(0.02)
-    assert led.hub.lost() == [1] and not looking.lost
-    while time.monotonic() < deadline + 1:  # node 0 stalls in its turn
-        looking.receive()
+        polling.receive()
+        served.coordinator.serve(0.02)
+    assert served.coordinator.lost() == [1] and not polling.lost
+    while time.monotonic() < deadline + 1:  # now node 0 stalls
+        polling.receive()
         time.sleep(0.02)
-    assert looking.lost
+    assert polling.lost
 
 
-def test_what_node_0_tells_reaches_every_worker(led: Led) -> None:
-    workers = [led.join(node)[0] for node in (1, 2)]
-    led.hub.tell(go=1)
+def test_a_broadcast_of_node_0_reaches_every_worker(served: ServedCoordinator) -> None:
+    workers = [served.join(node)[0] for node in (1, 2)]
+    served.coordinator.broadcast(go=1)
     for worker in workers:
         assert wait_for_message(worker) == [{"go": 1}]
 
 
-def test_nobody_there_and_nobody_answering_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    greeting = {"node": 1, "generation": 4}
+def test_a_closed_port_and_a_silent_one_have_different_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    greeting: Greeting = {"node": 1, "generation": 4}
     assert "refused" in str(join("127.0.0.1", TOKEN, greeting, free_port()))
     assert "not-a-host.invalid" in str(join("not-a-host.invalid", TOKEN, greeting, 1))
-    monkeypatch.setattr(peers, "ANSWER", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        assert join("127.0.0.1", TOKEN, greeting, deaf.getsockname()[1]) == "127.0.0.1 does not answer"
+    monkeypatch.setattr(peers, "ANSWER_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert join("127.0.0.1", TOKEN, greeting, silent.getsockname()[1]) == "127.0.0.1 does not answer"

@@ -1,8 +1,9 @@
-"""What an agent records of a run, and how it is asked to end one."""
+"""What an agent records of a run, and requests to end one."""
 
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,67 +28,70 @@ def test_attempt_numbers_are_taken_once_even_by_two_agents(tmp_path: Path) -> No
 def test_a_writer_ends_the_torn_line_of_the_one_before_it(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"t": 1, "event": "star')
 
-    written = Record(str(tmp_path), clock=lambda: 2.0)
-    written.event("started", attempt=1, reason=None)
-    written.close()
+    run_record = Record(str(tmp_path), clock=lambda: 2.0)
+    run_record.event("started", attempt=1, reason=None)
+    run_record.close()
 
     torn, whole = (tmp_path / "events.jsonl").read_text().splitlines()
     assert torn == '{"t": 1, "event": "star' and json.loads(whole) == {"t": 2.0, "event": "started", "attempt": 1}
 
 
-def test_a_reader_never_meets_half_a_summary(tmp_path: Path) -> None:
-    written = Record(str(tmp_path))
-    written.replace("summary.json", {"a": 1})
+def test_a_reader_never_finds_half_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_record = Record(str(tmp_path))
+    run_record.write_json("summary.json", {"a": 1})
 
-    (tmp_path / "summary.json.part").symlink_to("/dev/full")
+    monkeypatch.setattr(os, "urandom", bytes)  # zeros
+    (tmp_path / ".summary.json.00000000.part").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
-        written.replace("summary.json", {"a": 2})
+        run_record.write_json("summary.json", {"a": 2})
 
     assert json.loads((tmp_path / "summary.json").read_text()) == {"a": 1}
-    written.close()
+    run_record.close()
 
 
-def test_the_reserve_is_there_while_a_run_lives_and_gone_afterwards(tmp_path: Path) -> None:
-    written = Record(str(tmp_path))
+def test_the_reserve_exists_while_a_run_lives_and_is_removed_afterwards(tmp_path: Path) -> None:
+    run_record = Record(str(tmp_path))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 100_000
 
-    written.close()
+    run_record.close()
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_log_line_holds_time_rank_stream_and_text(tmp_path: Path) -> None:
-    written = Record(str(tmp_path), clock=lambda: 1.5)
-    written.line(3, 2, Line(1, "e", "two words  é"))
-    written.line(3, 2, Line(None, "o", ""))
-    written.close()
+    run_record = Record(str(tmp_path), clock=lambda: 1.5)
+    run_record.line(3, 2, Line(1, "e", "two words  é"))
+    run_record.line(3, 2, Line(None, "o", ""))
+    run_record.close()
 
     text = (tmp_path / "logs" / "3" / "node-2.log").read_text()
     assert text == "1970-01-01T00:00:01.500000Z 1 e two words  é\n1970-01-01T00:00:01.500000Z - o \n"
 
 
-def test_requests_are_whole_kill_beats_stop_and_clearing_forgets_them(tmp_path: Path) -> None:
+def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()
-    folder, asked = str(tmp_path), stop_requests.Requests(str(tmp_path))
-    assert asked.wanted() is None and not asked.urgent()
+    folder, source = str(tmp_path), stop_requests.FolderStopSource(str(tmp_path))
+    assert source.pending() is None and not source.kill_requested()
 
-    stop_requests.make(folder, stop_requests.STOP, 'a reason with "quotes" and é')
-    ending = asked.wanted()
-    assert ending and ending.checkpoint_first and ending.outcome.reason == 'a reason with "quotes" and é'
-    stop_requests.make(folder, stop_requests.KILL, "now")
-    ending = asked.wanted()
-    assert ending and not ending.checkpoint_first and asked.urgent()
+    stop_requests.submit(folder, stop_requests.STOP, 'a reason with "quotes" and é')
+    request = source.pending()
+    assert request and request.checkpoint_first and request.outcome.reason == 'a reason with "quotes" and é'
+    stop_requests.submit(folder, stop_requests.KILL, "now")
+    request = source.pending()
+    assert request and not request.checkpoint_first and source.kill_requested()
 
     stop_requests.clear(folder)
     stop_requests.clear(folder)
-    assert asked.wanted() is None
+    assert source.pending() is None
 
 
-def test_many_may_ask_for_the_same_at_once(tmp_path: Path) -> None:
+def test_many_terminals_may_submit_the_same_request_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as terminals:
-        asking = [terminals.submit(stop_requests.make, str(tmp_path), stop_requests.STOP, str(n)) for n in range(200)]
+        submissions = [
+            terminals.submit(stop_requests.submit, str(tmp_path), stop_requests.STOP, str(n)) for n in range(200)
+        ]
 
-    assert [asked.exception() for asked in asking] == [None] * 200
+    assert [each.exception() for each in submissions] == [None] * 200
     assert [path.name for path in (tmp_path / "control").iterdir()] == ["stop"]
 
 
@@ -96,6 +100,6 @@ def test_an_empty_request_counts_without_a_reason(tmp_path: Path) -> None:
     (tmp_path / "control").mkdir()
     (tmp_path / "control" / "stop").touch()
 
-    ending = stop_requests.Requests(str(tmp_path)).wanted()
+    request = stop_requests.FolderStopSource(str(tmp_path)).pending()
 
-    assert ending and ending.outcome.reason is None
+    assert request and request.outcome.reason is None

@@ -11,6 +11,7 @@ import pytest
 from spotmpi.agent import record, replay
 from spotmpi.agent.lines import Line
 from spotmpi.agent.pod_record import PodRecord
+from spotmpi.agent.schema import AttemptRecord
 from spotmpi.runs import pod_output
 from spotmpi.runs.pod_output import Entry
 
@@ -27,6 +28,9 @@ HOSTILE = [
 ]
 
 
+ATTEMPT: AttemptRecord = {"attempt": 1, "started": 1.0, "cause": "succeeded", "last_iteration": 20}
+
+
 def parsed(text: str) -> list[Entry]:
     return [entry for line in text.splitlines() if (entry := pod_output.parse(line))]
 
@@ -41,7 +45,7 @@ def recorded(folder: Path) -> None:
         written.line(1, 0, Line(None, "o", text))
     written.line(1, 0, Line(3, "e", "oh"))
     written.metric(1, 0, "metric", {"iteration": 20, "loss": 0.1 + 0.2})
-    written.attempt(1, 0, {"attempt": 1, "ended": next(ticks) + 0.5})
+    written.attempt(1, 0, {**ATTEMPT, "ended": next(ticks) + 0.5})
     written.summary({"state": "succeeded", "ended": next(ticks) + 0.5})
     written.event(record.SUCCEEDED)
     written.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spotmpi.agent.attempt import Attempt
-from spotmpi.agent.clock import Clock
+from spotmpi.agent.attempt import Attempt, Clock
 from spotmpi.agent.outcomes import FAILURE, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest
 from spotmpi.agent.record import Record
 from spotmpi.agent.supervisor import Supervisor
@@ -31,33 +30,33 @@ class JumpingClock(Clock):
         return 5000.0 + self.worked
 
 
-class Watching:
-    """Asked at each look of an attempt: lets *happens* happen once the program has said a word, then ends it."""
+class SuspendingSource:
+    """A stop source that suspends the machine once the program has printed a line, and lets the program end later."""
 
     def __init__(self, folder: Path, clock: JumpingClock, slept: float, worked: float) -> None:
         self.attempt: Attempt | None = None
         self._folder, self._clock = folder, clock
         self._slept, self._worked = slept, worked
-        self._looks = 0
+        self._polls = 0
 
-    def wanted(self) -> StopRequest | None:
+    def pending(self) -> StopRequest | None:
         if self.attempt and self.attempt.progress.alive:
-            self._looks += 1
-            if self._looks == 1:
+            self._polls += 1
+            if self._polls == 1:
                 self._clock.slept += self._slept
                 self._clock.worked += self._worked
-            if self._looks == 3:
+            if self._polls == 3:
                 (self._folder / "go").touch()
         return None
 
-    def urgent(self) -> bool:
+    def kill_requested(self) -> bool:
         return False
 
 
 def outcome_of(
     folder: Path, deadlines: dict[str, float | None], slept: float = 0.0, worked: float = 0.0, **limits: Any
 ) -> Outcome:
-    """Run a program through what happens to its machine."""
+    """The outcome of a program whose machine sleeps and works for so many seconds."""
     clock = JumpingClock()
     waits = ["sh", "-c", "echo up; until [ -e go ]; do sleep 0.01; done"]
     plan = {
@@ -69,11 +68,11 @@ def outcome_of(
         "grace": 1.0,
         "rate": 1.0,
     }
-    watching = Watching(folder, clock, slept, worked)
+    source = SuspendingSource(folder, clock, slept, worked)
     until = {name: None if left is None else clock() + left for name, left in deadlines.items()}
     record = Record(str(folder), clock)
-    attempt = Attempt(1, plan, record, watching, until, clock)
-    watching.attempt = attempt
+    attempt = Attempt(1, plan, record, source, until, clock)
+    source.attempt = attempt
     outcome = attempt.run()
     record.close()
     return outcome

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import memory
+from spotmpi.agent import hardware
 from spotmpi.agent.staging import Staging
 from spotmpi.core.errors import InputError
 from spotmpi.plan.manifests import kubernetes_plan, pod_template
@@ -40,7 +40,7 @@ def finished(it: Staging) -> Staging:
 
 def test_every_file_is_copied_to_its_place(shared: Path, tmp_path: Path) -> None:
     it = staged(shared, tmp_path / "node" / "data")
-    assert it.error is None and str(it) == "100 % of 0.0 GB of data are copied"
+    assert it.error is None and str(it) == "100 % of 0.0 GB of data copied"
     copies = {path.relative_to(tmp_path / "node" / "data"): path for path in (tmp_path / "node").rglob("*.jpg")}
     assert len(copies) == 40
     assert all((shared / name).read_bytes() == path.read_bytes() for name, path in copies.items())
@@ -56,10 +56,10 @@ def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(
 ) -> None:
     (tmp_path / "memory.max").write_text("60000\n")
     (tmp_path / "memory.current").write_text("30000\n")
-    monkeypatch.setattr(memory, "CGROUP", str(tmp_path))
+    monkeypatch.setattr(hardware, "CGROUP", str(tmp_path))
     it = staged(shared, tmp_path / "memory", "memory")
     assert it.error is not None
-    assert it.error.endswith("its 0.0 GB are more than the 0.0 GB of memory that this pod may use")
+    assert it.error.endswith("it has 0.0 GB, 0.0 GB are free in the memory of this pod")
     assert not list((tmp_path / "memory").rglob("*.jpg"))
     (tmp_path / "memory.max").write_text("max\n")
     assert staged(shared, tmp_path / "memory", "memory").error is None

@@ -36,7 +36,7 @@ def test_the_starter_becomes_the_command(tmp_path: Path) -> None:
 
 def test_the_starter_tells_what_cannot_be_started(tmp_path: Path) -> None:
     assert starter("no-such-command").returncode == 127
-    assert "no-such-command: no such command on PATH" in starter("no-such-command").stderr
+    assert "no-such-command: command not found" in starter("no-such-command").stderr
     (tmp_path / "plain").touch()
     refused = starter(str(tmp_path / "plain"))
     assert refused.returncode == 126 and "cannot be run: Permission denied" in refused.stderr

@@ -27,7 +27,7 @@ class Volume:
     def fetch(self, *sources: list[dict[str, object]]) -> tuple[int, dict[str, Any]]:
         """Exit code and last word of the program for these sources."""
         code = fetch.main(str(self.write(*sources)), str(self.authority))
-        word: dict[str, Any] = json.loads(Path(fetch.LAST_WORD).read_text())
+        word: dict[str, Any] = json.loads(Path(fetch.TERMINATION_LOG).read_text())
         return code, word
 
     def write(self, *sources: list[dict[str, object]]) -> Path:
@@ -45,7 +45,7 @@ def fast_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Volume:
     """Small pieces, no pauses."""
     monkeypatch.setattr(fetch, "PIECE", PIECE)
     monkeypatch.setattr(web_file, "PAUSE", 0.01)
-    monkeypatch.setattr(fetch, "LAST_WORD", str(folder / "last word"))
+    monkeypatch.setattr(fetch, "TERMINATION_LOG", str(folder / "last word"))
     return Volume(folder / "volume")
 
 

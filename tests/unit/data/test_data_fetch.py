@@ -93,7 +93,7 @@ def test_what_went_away_in_the_middle_is_taken_up_by_another_address_of_the_same
     code, word = volume.fetch([site.order("weights.npz", str(volume.folder))])
     assert (code, word) == (
         78,
-        {"failed": "weights.npz: the address answers 404: the file is gone, or access to it has ended"},
+        {"failed": "weights.npz: HTTP 404: the file does not exist, or access to it is denied"},
     )
     assert volume.tree() == {}
     site.faults, before = {}, len(site.asked)
@@ -117,7 +117,7 @@ def test_a_pod_that_is_taken_away_ends_at_once_and_the_next_goes_on(volume: Volu
 
     pod.send_signal(signal.SIGTERM)
 
-    assert pod.wait(30) == fetch.TAKEN_AWAY  # though the site still holds its answers back
+    assert pod.wait(30) == fetch.INTERRUPTED  # though the site still holds its answers back
     site.open.set()
     code, word = volume.fetch([site.order(name, folder) for name in names])
     assert (code, volume.tree()) == (0, site.files)
@@ -135,10 +135,10 @@ def test_a_file_that_has_changed_since_is_fetched_anew(volume: Volume, site: Sit
 
 def test_another_checksum_or_a_server_without_pieces_is_told_and_nothing_is_left(volume: Volume, site: Site) -> None:
     code, word = volume.fetch([site.order("set.tar", str(volume.folder), "0" * 64)])
-    assert code == 78 and "set.tar: the file has another SHA-256 than the one given" in word["failed"]
+    assert code == 78 and "set.tar: the SHA-256 of the file is not the given one" in word["failed"]
     site.pieces = False
     code, word = volume.fetch([site.order("set.tar", str(volume.folder))])
-    assert code == 78 and "the server gives no pieces of it (answer 200)" in word["failed"]
+    assert code == 78 and "the server does not support range requests (status 200)" in word["failed"]
     assert volume.tree() == {} and [each.name for each in volume.folder.iterdir()] == []
 
 
@@ -153,7 +153,7 @@ def test_a_site_of_an_own_authority_is_trusted_only_where_that_is_named(
 
         code, word = volume.fetch([order])
         assert (code, site.asked) == (78, [])
-        assert "its certificate is not trusted (unable to get local issuer certificate); --ca FILE" in word["failed"]
+        assert "certificate not trusted (unable to get local issuer certificate); use --ca FILE" in word["failed"]
         volume.authority.write_text(authority_of(authority.certificate))
         assert volume.fetch([order]) == (0, {"done": [[1, 50_000, 1]]})
     for text in ("", "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"):

@@ -96,7 +96,7 @@ def test_an_object_that_is_replaced_again_and_again_is_worth_another_try_of_the_
 def test_without_checksum_and_etag_nothing_is_fetched(volume: Volume, site: Site) -> None:
     site.tags = False
     code, word = volume.fetch([site.order("weights.npz", str(volume.folder))])
-    assert code == 78 and "gives no strong ETag, so a change would go unnoticed: write ...#sha256=" in word["failed"]
+    assert code == 78 and "sends no strong ETag, so a change would go unnoticed: append #sha256=" in word["failed"]
     assert volume.fetch([site.order("weights.npz", str(volume.folder), sha(WEIGHTS))])[0] == 0
 
 

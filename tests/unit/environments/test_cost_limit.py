@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from spotmpi.agent import cost_limit, machine
+from spotmpi.agent import hardware, limits
+from spotmpi.agent.schema import AttemptRecord
 from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import TargetCapabilities, validate
@@ -39,17 +40,17 @@ def plan(cost: float | None, rate: float | None, grace: float = 60) -> dict[str,
         ([{"present": 100, "started": 150, "ended": 900}, {"present": 1900, "started": 1950, "ended": 1990}], 100),
     ],
 )
-def test_the_time_for_which_nodes_were_held(attempts: list[dict[str, Any]], seconds: float) -> None:
-    assert cost_limit.held(attempts, since=950, now=2000) == seconds
+def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], seconds: float) -> None:
+    assert limits.node_seconds(attempts, since=950, now=2000) == seconds
 
 
 def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
     # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
-    before = [{"present": 1000, "started": 1050, "ended": 1100}]
+    before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100}]
 
-    assert cost_limit.paid_until(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
-    assert cost_limit.paid_until(plan(None, 2), before, since=950, now=5000) is None
-    assert cost_limit.paid_until(plan(6, None), before, since=950, now=5000) is None
+    assert limits.cost_deadline(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
+    assert limits.cost_deadline(plan(None, 2), before, since=950, now=5000) is None
+    assert limits.cost_deadline(plan(6, None), before, since=950, now=5000) is None
 
 
 def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
@@ -102,16 +103,16 @@ def test_agents_enforce_the_limit_and_record_their_machines(gang: Any) -> None:
 def test_an_ec2_machine_reports_its_type_and_instance_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(machine.ENV_NAME, "ip-10-0-0-7.ec2.internal")
+    monkeypatch.setenv(hardware.ENV_NODE_NAME, "ip-10-0-0-7.ec2.internal")
     unknown = {"node": 3, "since": 5.0, "name": "ip-10-0-0-7.ec2.internal", "type": None, "instance": None}
-    assert machine.describe(3, 5.0, str(tmp_path)) == unknown
+    assert hardware.identify(3, 5.0, str(tmp_path)) == unknown
     folder = tmp_path / "sys/devices/virtual/dmi/id"
     folder.mkdir(parents=True)
     (folder / "product_name").write_text("HVM domU\n")
     (folder / "board_asset_tag").write_text("Not Specified\n")
-    assert machine.describe(3, 5.0, str(tmp_path)) == unknown
+    assert hardware.identify(3, 5.0, str(tmp_path)) == unknown
     (folder / "product_name").write_text("g5.xlarge\n")
     (folder / "board_asset_tag").write_text("i-0123456789abcdef0\n")
 
-    description = json.loads(json.dumps(machine.describe(3, 5.0, str(tmp_path))))
+    description = json.loads(json.dumps(hardware.identify(3, 5.0, str(tmp_path))))
     assert (description["type"], description["instance"]) == ("g5.xlarge", "i-0123456789abcdef0")

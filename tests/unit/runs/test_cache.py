@@ -40,7 +40,7 @@ STORY = [
     *(line(number, node=1) for number in range(1, 4)),
     metric(1006.5, 10),
     metric(1007.5, 20),
-    Entry(1, attempt=(1, 0, {"attempt": 1, "cause": "succeeded"})),
+    Entry(1, attempt=(1, 0, {"attempt": 1, "cause": "succeeded", "started": 1001.0, "last_iteration": 20})),
     Entry(1, summary={"state": "succeeded"}),
     event(1010, record.SUCCEEDED),
 ]

@@ -54,7 +54,7 @@ def taken(folder: Path, line: bytes, pattern: str | None = None) -> RunPaths:
     progress = Progress(0.0, pattern)
     for splitter in (LineSplitter("o"), PieceSplitter("o")):
         for each in [*splitter.feed(line + b"\n"), *splitter.end()]:
-            found = progress.take(0, each, 1.0)
+            found = progress.read(0, each, 1.0)
             if found:
                 written.metric(1, 0, *found)
             else:

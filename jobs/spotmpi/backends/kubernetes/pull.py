@@ -97,7 +97,7 @@ def _safe_members(
 def _hazard(member: tarfile.TarInfo, folder: Path) -> str | None:
     """Why *member* must not be unpacked into *folder*; None if it may be."""
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        return "is neither file, folder nor link"
+        return "is not a file, folder or link"
     if not _is_within(folder, Path(member.name)):
         return "is outside of the run's folder"
     if not (member.issym() or member.islnk()):

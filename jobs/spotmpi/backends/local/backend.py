@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.agent import record, stop_requests
+from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import LocalPlan
 from spotmpi.agent.supervisor import LOCK
 from spotmpi.backends.base import Plan
@@ -97,7 +98,7 @@ class LocalBackend:
         paths = self._own(run)
         if reader.alive(paths):
             try:
-                stop_requests.make(str(paths.folder), stop_requests.KILL if now else stop_requests.STOP, reason)
+                stop_requests.submit(str(paths.folder), stop_requests.KILL if now else stop_requests.STOP, reason)
             except OSError as error:
                 raise SpotmpiError(f"cannot write the stop request to {paths.folder}: {error.strerror}") from error
 
@@ -150,20 +151,13 @@ def _acquire(paths: names.RunPaths, lock: int, timeout: float = 10.0) -> None:
 
 def _write_plan(paths: names.RunPaths, spec: JobSpec, plan: LocalPlan) -> None:
     continued = paths.events.exists()
-    _replace(paths.spec, spec.to_toml())
-    _replace(paths.plan, json.dumps(plan, indent=1) + "\n")
+    write_atomically(paths.spec, spec.to_toml())
+    write_atomically(paths.plan, json.dumps(plan, indent=1) + "\n")
     paths.summary.unlink(missing_ok=True)
     with paths.events.open("a") as file:
         submitted = {"t": time.time(), "event": record.SUBMITTED, "name": plan["name"], "continued": continued}
         submitted["owner"] = names.user()
         file.write(json.dumps(submitted) + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write *path* atomically."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    part.replace(path)
 
 
 def _start_supervisor(paths: names.RunPaths, lock: int) -> None:

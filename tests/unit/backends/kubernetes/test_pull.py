@@ -58,8 +58,8 @@ def unix_socket(folder: Path) -> None:
         (absolute_link, "is a link out of the run's folder, to /etc/passwd"),
         (relative_link, "is a link out of the run's folder, to ../.."),
         (link_through_another, "is a link out of the run's folder, to again/../../.."),
-        (pipe, "is neither file, folder nor link"),
-        (unix_socket, "is neither file, folder nor link"),
+        (pipe, "is not a file, folder or link"),
+        (unix_socket, "is not a file, folder or link"),
     ],
 )
 def test_an_entry_that_does_not_belong_there_is_left_out_and_named_and_all_else_comes(
@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_is_pulled_without_what_it_removes_or_cuts_meanwhile(
         [
             "c-is-removed (was removed while it was read)",
             "c-rotated (was removed while it was read)",
-            "d-becomes-a-pipe (is neither file, folder nor link)",
+            "d-becomes-a-pipe (is not a file, folder or link)",
         ]
     )
     assert (here.folder / "a-grows").read_bytes() == b"x" * big
@@ -117,7 +117,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_left_out(there: RunPaths, tmp_p
     cluster, here = VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN)
     cluster.meanwhile = lambda: os.truncate(there.folder / "a-log", 10)
     said = pull(cluster, here)
-    assert said[-1] == f"skipped in the download of {RUN}: a-log (was cut short while it was read)"
+    assert said[-1] == f"skipped in the download of {RUN}: a-log (was truncated while it was read)"
     assert not (here.folder / "a-log").exists() and (here.checkpoints / "7" / "model.npz").exists()
 
 

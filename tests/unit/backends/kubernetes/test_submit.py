@@ -240,7 +240,7 @@ def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> N
     (secret / "id").write_text(own["id"])
     (secret / "id.pub").write_text(own["authorized_keys"])
     (secret / "authorized_keys").write_text(own["authorized_keys"])
-    ssh.lay_out(str(secret), str(tmp_path / "ssh"))
+    ssh.install_keys(str(secret), str(tmp_path / "ssh"))
     laid = {path.name: path.read_text() for path in (tmp_path / "ssh").iterdir()}
     assert laid["host_key"] == laid["id"] == own["id"]
     assert laid["known_hosts"] == "* " + own["authorized_keys"]

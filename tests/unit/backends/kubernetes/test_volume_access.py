@@ -82,7 +82,7 @@ def test_a_run_that_is_being_followed_here_is_left_alone(there: RunPaths, tmp_pa
 
 def test_a_volume_without_the_run_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     cluster, here = VolumeCluster(tmp_path / "volume"), RunPaths(tmp_path / "here" / RUN)
-    with pytest.raises(SpotmpiError, match="could not access the files on the run volume: there is no folder"):
+    with pytest.raises(SpotmpiError, match="could not access the files on the run volume: folder not found"):
         pull(cluster, here)
     assert cluster.deleted == [cluster.created[0]["metadata"]["name"]]
     assert not list(here.folder.parent.iterdir())

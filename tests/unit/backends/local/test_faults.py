@@ -170,7 +170,7 @@ def test_a_command_that_disappears_is_named(local: BackendHarness, tmp_path: Pat
 
     events = local.all_events({"command": [str(program)], "launcher": "none", "limits": {"failures": 0}})
 
-    assert str(program) in (events[-1].reason or "") and "no such command" in (events[-1].reason or "")
+    assert str(program) in (events[-1].reason or "") and "command not found" in (events[-1].reason or "")
 
 
 def test_an_internal_error_of_the_supervisor_ends_the_run_and_is_reported(

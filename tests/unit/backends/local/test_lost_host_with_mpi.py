@@ -47,7 +47,10 @@ def test_mpirun_that_lost_a_host_is_an_interruption_whatever_its_exit_code(image
                     os.kill(rank, signal.SIGKILL)
 
     lines = [Line(None, "e", line) for line in words.splitlines()]
-    assert exit_diagnosis.exit_code(mpirun.returncode, lines) == protocol.INTERRUPTED, (mpirun.returncode, words)
+    assert exit_diagnosis.effective_exit_code(mpirun.returncode, lines) == protocol.INTERRUPTED, (
+        mpirun.returncode,
+        words,
+    )
     assert exit_diagnosis.describe(0, mpirun.returncode, lines).startswith("lost ")
 
 

@@ -1,0 +1,28 @@
+"""Writing a file whole or not at all. Everything in this package that replaces a text file uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Union
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+def write_atomically(path: Path, text: str, errors: str = "strict", keep_mode: bool = False) -> None:
+    """Replace the file *path* by *text*: readers see the old content or the new, and the old one stays on failure.
+
+    Several processes may write the same file at once. With *keep_mode* the new file gets the mode of the old one.
+    """
+    folder, name = os.path.split(os.fspath(path))
+    temporary = os.path.join(folder, ".%s.%s.part" % (name, os.urandom(4).hex()))
+    try:
+        with open(temporary, "w", encoding="utf-8", errors=errors) as file:
+            file.write(text)
+        if keep_mode:
+            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise

@@ -1,0 +1,80 @@
+"""Limits that end a run between two attempts: what its nodes cost, and nodes that are lost again and again. Pure.
+
+A pod that the kernel kills as a whole for its memory looks to agents like one whose machine is gone: the connection
+closes. The cluster knows the difference, but agents do not query it. Machines that are taken away are different ones
+each time, and mostly give notice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .schema import AttemptRecord
+
+IDLE = 600.0  # seconds between two attempts that are paid for: machines idle for longer are taken away
+MAX_LOSSES = 5  # losses of one node since the run last made progress
+
+
+def node_seconds(attempts: Sequence[AttemptRecord], since: float, now: float) -> float:
+    """Seconds, up to *now*, for which attempts since *since* (Unix seconds) held the run's nodes."""
+    counted = [attempt for attempt in attempts if attempt["started"] >= since]
+    total = 0.0
+    for following, attempt in enumerate(counted, 1):
+        next_start = _held_since(counted[following]) if following < len(counted) else now
+        until = min(next_start, attempt["ended"] + IDLE) if "ended" in attempt else next_start
+        total += max(0.0, until - _held_since(attempt))
+    return total
+
+
+def cost_deadline(plan: dict[str, Any], attempts: Sequence[AttemptRecord], since: float, now: float) -> float | None:
+    """When an attempt that begins *now* has to start to end, so that ``limits.cost`` holds; None without that limit."""
+    limit, rate = plan["limits"].get("cost"), plan.get("rate")
+    if not limit or not rate:
+        return None
+    seconds = limit / rate * 3600.0
+    return float(now + seconds - node_seconds(attempts, since, now) - plan["grace"])
+
+
+def cost_reason(plan: dict[str, Any]) -> str:
+    """The reason of a run that ended because of its cost limit."""
+    return "limits.cost ($%g) is nearly spent at $%g an hour; raise it and continue with --resume" % (
+        plan["limits"]["cost"],
+        plan["rate"],
+    )
+
+
+def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:
+    """The node that was lost `MAX_LOSSES` times since these *attempts*, oldest first, last made progress, or None.
+
+    Progress is an iteration or a checkpoint beyond all earlier ones. A program that reports neither never makes any.
+    """
+    losses: Counter[int] = Counter()
+    iteration = checkpoint = -1
+    for attempt in attempts:
+        last = _number(attempt.get("last_iteration"))
+        stored = max(_number(attempt.get("resumed_iteration")), _number(attempt.get("checkpoint_iteration")))
+        if last > iteration or stored > checkpoint:
+            losses.clear()
+        iteration, checkpoint = max(iteration, last), max(checkpoint, stored)
+        losses.update(attempt.get("lost_nodes") or ())
+    nodes = [node for node, count in losses.items() if count >= MAX_LOSSES]
+    return min(nodes) if nodes else None
+
+
+def loss_reason(node: int) -> str:
+    """The reason of a run that ended because *node* was lost repeatedly."""
+    return (
+        "node %d was lost %d times without notice and the run made no progress: if its pod exceeded its memory limit "
+        "(`kubectl describe pod` shows OOMKilled), raise resources.memory and continue with --resume"
+        % (node, MAX_LOSSES)
+    )
+
+
+def _held_since(attempt: AttemptRecord) -> float:
+    return attempt.get("present", attempt["started"])
+
+
+def _number(value: int | None) -> int:
+    return -1 if value is None else int(value)

@@ -1,0 +1,83 @@
+"""What node 0 waits for before it launches: every host, the name by which it is reached, and staged data."""
+
+from __future__ import annotations
+
+import time
+
+from . import network, protocol, record
+from .outcomes import NOT_RETRYABLE, Outcome, StopSource
+from .peers import Coordinator
+from .staging import Staging
+
+DNS_GRACE = 35.0  # seconds for DNS to resolve hosts to their workers' addresses; with address translation it never does
+EVENT_INTERVAL = 1.0  # seconds between events that name the missing hosts; hundreds of hosts come within one
+
+
+class Readiness:
+    """Knows what is still missing.
+
+    The pods of before a restart had the same names, and DNS may lead to them for seconds: a host counts when its name
+    resolves to the address from which its worker connected.
+    """
+
+    def __init__(self, hosts: list[str], coordinator: Coordinator, staging: Staging) -> None:
+        self.hosts = hosts
+        self.addresses: dict[str, str] = {}  # of hosts whose name resolves to their worker's address
+        self._coordinator = coordinator
+        self._staging = staging
+        self._all_connected: float | None = None  # when the last host connected, by time.monotonic
+
+    @property
+    def failure(self) -> Outcome | None:
+        """How the attempt ends where the data cannot be staged, or None."""
+        return self._staging.failure
+
+    def missing(self) -> str | None:
+        """What is still missing, as a sentence, or None."""
+        unready = [self.hosts[node] for node in self._coordinator.missing()]
+        if unready:
+            return self._describe(unready, "are not ready yet")
+        unresolved = self._unresolved()
+        if unresolved:
+            return self._describe(unresolved, "are not in DNS with their address yet")
+        return "node 0: %s" % self._staging if self._staging.busy or self._staging.error else None
+
+    def wait(self, limit: float, events: record.Record, stop_source: StopSource) -> Outcome | None:
+        """None once nothing is missing, else the outcome of waiting for *limit* seconds; records what is missing."""
+        deadline, last_text, last_event = time.monotonic() + limit, "", 0.0
+        while True:
+            self._coordinator.serve(0.05)
+            text = self.missing()
+            if text is None:
+                return None
+            stop_request = stop_source.pending()
+            if stop_request:
+                return stop_request.outcome
+            if self.failure:
+                return self.failure._replace(reason="node 0: %s" % self.failure.reason)
+            if time.monotonic() > deadline:
+                reason = "limits.start (%gs) is over: %s" % (limit, text)
+                return Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE)
+            if text != last_text and time.monotonic() > last_event + EVENT_INTERVAL:
+                last_text, last_event = text, time.monotonic()
+                events.event(record.WAITING, reason=text)
+
+    def _unresolved(self) -> list[str]:
+        """The hosts whose name does not resolve, or still leads to a pod of before."""
+        now = time.monotonic()
+        self._all_connected = now if self._all_connected is None else self._all_connected
+        unresolved = []
+        for node, host in enumerate(self.hosts):
+            if host in self.addresses:
+                continue
+            addresses = network.addresses(host)
+            worker = self._coordinator.workers.get(node)
+            if worker and worker.address in addresses:
+                self.addresses[host] = worker.address
+            elif not addresses or (worker and now < self._all_connected + DNS_GRACE):
+                unresolved.append(host)
+        return unresolved
+
+    def _describe(self, hosts: list[str], what: str) -> str:
+        names = ", ".join(hosts[:8]) + (" ..." if len(hosts) > 8 else "")
+        return "%d of %d hosts %s: %s" % (len(hosts), len(self.hosts), what, names)

@@ -1,0 +1,115 @@
+"""The JSON objects that agents write and exchange, as types: attempt records, a run's summary, and wire messages.
+
+Records and messages carry their version from 1 on; those without one are from before it was written, and have the same
+keys but may lack some. Readers take both: every key that is not in a class's required part may be absent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, TypedDict, cast
+
+from . import protocol
+
+ATTEMPT_VERSION = 1
+SUMMARY_VERSION = 1
+MESSAGE_VERSION = 1
+
+
+class _AttemptBase(TypedDict):
+    """What every attempt record holds, also that of an attempt whose agent was lost."""
+
+    started: float  # Unix seconds
+    cause: str  # see `outcomes`
+    last_iteration: Optional[int]
+
+
+class AttemptRecord(_AttemptBase, total=False):
+    """How one attempt ended: ``attempts/<n>/node-0.json``. Without ``ended``, its agent was lost before."""
+
+    version: int
+    attempt: int
+    node: int
+    present: float  # Unix seconds from which on the attempt held its nodes
+    ended: float
+    reason: Optional[str]
+    exit_code: int
+    lost_nodes: List[int]  # lost without notice
+    resumed_iteration: Optional[int]
+    first_iteration: Optional[int]
+    first_iteration_time: Optional[float]  # Unix seconds
+    checkpoint_iteration: Optional[int]
+    lost_iterations: Optional[int]  # that this attempt had to repeat
+    hardware: List[Dict[str, Any]]
+    context: Dict[str, Any]
+    result: Dict[str, Any]
+
+
+class Summary(TypedDict, total=False):
+    """How a run ended: ``summary.json``."""
+
+    version: int
+    id: str
+    name: str
+    state: str
+    reason: Optional[str]
+    started: float
+    ended: float
+    failures: int
+    interruptions: int
+    iteration: Optional[int]
+    oversubscribed: bool
+    work: Dict[str, Any]
+    hardware: List[Dict[str, Any]]
+    image: Dict[str, Any]
+    context: Dict[str, Any]
+    result: Dict[str, Any]
+    attempts: List[AttemptRecord]
+
+
+class Greeting(TypedDict, total=False):
+    """A worker's first message, besides its ``challenge``: which node it is, and on which machine."""
+
+    version: int
+    challenge: str
+    node: int
+    generation: int
+    machine: Dict[str, Any]
+
+
+class CoordinatorMessage(TypedDict, total=False):
+    """What node 0 sends to a worker: one of these keys, ``version`` beside ``challenge`` and ``welcome``."""
+
+    version: int
+    challenge: str
+    welcome: int  # the attempt
+    refused: str
+    go: int
+    over: int
+    beat: int
+
+
+class WorkerMessage(TypedDict, total=False):
+    """What a worker sends to node 0 after its `Greeting`: one message per line of the protocol in `peers`."""
+
+    ready: int
+    hardware: Dict[str, Any]
+    notice: str
+    oom_killed: int
+    ended: int
+    reason: Optional[str]
+    beat: int
+
+
+def read_attempt(text: str) -> AttemptRecord | None:
+    """The attempt record in *text*, of this version or an older one; None where its writer was cut off."""
+    values = read_object(text)
+    return cast(AttemptRecord, values) if {"cause", "started", "last_iteration"} <= values.keys() else None
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """The JSON object in *text*; an empty one where its writer was cut off, or its values are of no use."""
+    try:
+        values = protocol.read_json(text)
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) and protocol.valid(values.get("kind", ""), values) else {}

@@ -1,4 +1,7 @@
-"""docs/architecture.md names files that exist, has a paragraph for every room, and tells its stories in few files."""
+"""docs/architecture.md names files that exist, has a paragraph for every room, and tells its stories in few files.
+
+CONTRIBUTING.md names files that exist, too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = PROJECT / "jobs" / "spotmpi"
 PAGE = (PROJECT / "docs" / "architecture.md").read_text()
+GUIDE = (PROJECT / "CONTRIBUTING.md").read_text()
 CHAPTERS = {chapter.partition("\n")[0]: chapter for chapter in PAGE.split("\n## ")}
 FILE = re.compile(r"`([\w./-]+\.(?:py|toml|md|j2))`")
 
@@ -17,6 +21,11 @@ FILE = re.compile(r"`([\w./-]+\.(?:py|toml|md|j2))`")
 @pytest.mark.parametrize("name", sorted(set(FILE.findall(PAGE)) - {"job.toml", "study.toml"}))
 def test_every_file_that_the_page_names_exists(name: str) -> None:
     assert (PACKAGE / name).is_file() or (PROJECT / name).is_file()
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:\./)?[\w.-]+/[\w./-]+)`", GUIDE))))
+def test_every_path_that_the_guide_for_contributors_names_exists(name: str) -> None:
+    assert (PROJECT / name).exists() or name == "dist/"
 
 
 def test_every_room_has_a_paragraph() -> None:

@@ -35,7 +35,7 @@ _TORCH = re.compile(r"^\s*(import|from)\s+torch\b", re.MULTILINE)
 _TORCH_DISTRIBUTED = re.compile(r"torch\.distributed|init_process_group|DistributedDataParallel")
 _CHAINER = re.compile(r"^\s*(import|from)\s+chainer(mn)?\b", re.MULTILINE)
 _MPI = re.compile(r"^\s*(import|from)\s+(chainermn|mpi4py|horovod)\b", re.MULTILINE)
-_EXAMPLES: dict[str, Any] = {
+_SAMPLE_VALUES: dict[str, Any] = {
     "name": "my-run",
     "data": "data/VOCdevkit",
     "code": "src",
@@ -150,7 +150,7 @@ def _table(name: str, model: type[BaseModel], values: dict[str, Any]) -> str:
 
 
 def _line(name: str, info: FieldInfo, value: object) -> str:
-    shown = _inline(_EXAMPLES.get(name, value) if value in (None, "", [], {}) else value)
+    shown = _inline(_SAMPLE_VALUES.get(name, value) if value in (None, "", [], {}) else value)
     text = f"# {name} = {shown}"
     about = info.description or ""
     return f"{text:<36}  # {about}\n" if about else f"{text}\n"

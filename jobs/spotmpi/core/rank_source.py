@@ -31,14 +31,14 @@ def _copy(source: Path, parent: Path) -> Path:
 
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(dir=parent))
-        for file in files:
-            path = aside / file.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.content)
-        aside.chmod(0o755)
-        compileall.compile_dir(aside, ddir=str(folder), quiet=1)
-        aside.rename(folder)
+        with tempfile.TemporaryDirectory(dir=parent) as temporary:
+            copy = Path(temporary, "source")
+            for file in files:
+                path = copy / file.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.content)
+            compileall.compile_dir(copy, ddir=str(folder), quiet=1)
+            copy.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # else another process was first
             remedy = "set SPOTMPI_CACHE to a folder that can be written"

@@ -30,6 +30,20 @@ def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path, mon
     assert done.stdout.strip() == str(folder / "spotmpi" / "__init__.py"), done.stderr
 
 
+def test_of_two_processes_that_copy_at_once_both_get_the_whole_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "INSTALLED", True)
+    monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path))
+    first = rank_source.rank_source()
+    is_dir, answers = Path.is_dir, [False]  # the other process was not done when this one looked
+    monkeypatch.setattr(Path, "is_dir", lambda path: answers.pop() if path == first and answers else is_dir(path))
+
+    assert rank_source.rank_source() == first
+    monkeypatch.undo()
+    assert [path.name for path in (tmp_path / "source").iterdir()] == [first.name]
+
+
 def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "INSTALLED", True)
     monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "file" / "below"))

@@ -29,14 +29,14 @@ class Pod(VolumeAccess):
         assert python == "python3"
         words, verb = [sys.executable, *rest], rest[2]
         self.meanwhile.pop(verb, lambda: None)()
-        sent = stdin.read() if stdin else b""
+        data = stdin.read() if stdin else b""
         if verb in self.failures:
             self.failures.remove(verb)
-            sent = sent[: len(sent) // 2]  # the connection breaks in the middle
-        done = await asyncio.to_thread(subprocess.run, words, input=sent, capture_output=True)
+            data = data[: len(data) // 2]  # the connection breaks in the middle
+        done = await asyncio.to_thread(subprocess.run, words, input=data, capture_output=True)
         if done.returncode:
             raise SpotmpiError(f"could not access the files on the run volume: {done.stderr.decode().strip()}")
         if stdout:
-            came = done.stdout[: len(done.stdout) - self.lost]
+            output = done.stdout[: len(done.stdout) - self.lost]
             half = self.torn.pop(self.torn.index(verb)) if verb in self.torn else ""
-            stdout.write(came[: (len(came) - TAIL) // 2] if half else came)
+            stdout.write(output[: (len(output) - TAIL) // 2] if half else output)

@@ -40,7 +40,7 @@ class Server:
     def __init__(self, port: int = 0, answers: Answers | None = None, ahead: float = 0.0) -> None:
         self.ahead = ahead
         self.answers: Answers = {"watch": [], "list": [], "log": [], "other": [], **(answers or {})}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.over = threading.Event()
         handler = type("Handler", (_Handler,), {"server_of": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", port), handler)
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, kind: str) -> None:
         own = self.server_of
-        own.asked.append(f"{kind} {self.path}")
+        own.requests.append(f"{kind} {self.path}")
         if not own.answers[kind]:
             own.over.wait(10)
             return

@@ -46,18 +46,18 @@ def api_at(port: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterA
     return ClusterApi(None, None)
 
 
-def taken(items: Callable[[], AsyncIterator[Any]], count: int) -> list[Any]:
+def take(stream: Callable[[], AsyncIterator[Any]], count: int) -> list[Any]:
     """The first *count* items."""
 
-    async def gathered() -> list[Any]:
-        found = []
-        async for item in items():
-            found.append(item)
-            if len(found) == count:
+    async def collect() -> list[Any]:
+        items = []
+        async for item in stream():
+            items.append(item)
+            if len(items) == count:
                 break
-        return found
+        return items
 
-    return asyncio.run(asyncio.wait_for(gathered(), 60))
+    return asyncio.run(asyncio.wait_for(collect(), 60))
 
 
 def names(changes: list[tuple[str, Object]]) -> list[Any]:
@@ -72,51 +72,51 @@ def test_a_watch_that_ends_goes_on_from_its_version(api: ClusterApi, server: Ser
         (200, change("ADDED", pod("a", 5))),
         (200, change("ADDED", pod("b", 6)) + change("DELETED", pod("a", 7))),
     ]
-    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
-    assert "resourceVersion=5" in server.asked[1]
-    assert all(asked.startswith("watch") for asked in server.asked)
+    assert names(take(lambda: api.watch(POD), 3)) == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    assert "resourceVersion=5" in server.requests[1]
+    assert all(request.startswith("watch") for request in server.requests)
 
 
 @pytest.mark.parametrize("as_event", [True, False])
-def test_a_version_that_is_too_old_starts_again_with_all_that_is_there(
-    api: ClusterApi, server: Server, as_event: bool
-) -> None:
+def test_a_version_that_is_too_old_causes_a_resync(api: ClusterApi, server: Server, as_event: bool) -> None:
     gone = (200, change("ERROR", status(410))) if as_event else (410, json.dumps(status(410)))
     server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), gone, (200, change("ADDED", pod("c", 9)))]
     server.answers["list"] = [(200, listing(pod("b", 8)))]
-    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["b"]), ("ADDED", "c")]
+    assert names(take(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["b"]), ("ADDED", "c")]
 
 
-def test_a_server_that_goes_away_and_comes_back_is_waited_for(
+def test_a_watch_survives_a_restart_of_the_server(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_api, "RETRY_DELAY", 0.05)
     server.answers["watch"] = [(200, change("ADDED", pod("a", 5)))]
     api = api_at(server.port, tmp_path, monkeypatch)
-    back: list[Server] = []
+    restarted: list[Server] = []
 
-    async def watched() -> list[Any]:
-        found = []
+    async def watch() -> list[Any]:
+        items = []
         async for item in api.watch(POD):
-            found.append(item)
-            if len(found) == 1:
+            items.append(item)
+            if len(items) == 1:
                 server.close()
-                asyncio.get_running_loop().call_later(0.5, come_back)
-            if len(found) == 2:
+                asyncio.get_running_loop().call_later(0.5, restart)
+            if len(items) == 2:
                 break
-        return found
+        return items
 
-    def come_back() -> None:
-        back.append(Server(server.port, {"list": [(200, listing(pod("b", 8)))]}))
+    def restart() -> None:
+        restarted.append(Server(server.port, {"list": [(200, listing(pod("b", 8)))]}))
 
     try:
-        assert names(asyncio.run(asyncio.wait_for(watched(), 20))) == [("ADDED", "a"), (RESYNC, ["b"])]
+        assert names(asyncio.run(asyncio.wait_for(watch(), 20))) == [("ADDED", "a"), (RESYNC, ["b"])]
     finally:
-        for each in back:
+        for each in restarted:
             each.close()
 
 
-def test_a_watch_that_is_refused_from_the_start_is_told_in_the_servers_words(api: ClusterApi, server: Server) -> None:
+def test_a_watch_that_is_refused_from_the_start_raises_with_the_servers_message(
+    api: ClusterApi, server: Server
+) -> None:
     words = json.dumps(status(403, 'User "ann" cannot watch pods'))
     server.answers["watch"] = [(403, words)]
     server.answers["list"] = [(403, words)]
@@ -124,51 +124,51 @@ def test_a_watch_that_is_refused_from_the_start_is_told_in_the_servers_words(api
         pytest.raises(SpotmpiError, match=r'could not follow: not permitted \(User "ann" cannot'),
         translate_errors("follow"),
     ):
-        taken(lambda: api.watch(POD), 1)
+        take(lambda: api.watch(POD), 1)
 
 
-def test_a_refusal_after_a_restart_of_the_server_is_borne_for_a_while(api: ClusterApi, server: Server) -> None:
+def test_a_refusal_after_a_restart_of_the_server_is_retried(api: ClusterApi, server: Server) -> None:
     refused = (403, json.dumps(status(403)))
     server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), refused, (200, change("ADDED", pod("b", 6)))]
     server.answers["list"] = [refused, refused, (200, listing(pod("a", 5)))]
-    assert names(taken(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["a"]), ("ADDED", "b")]
+    assert names(take(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["a"]), ("ADDED", "b")]
 
 
-def test_a_refusal_that_stays_is_believed(api: ClusterApi, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_persists_is_raised(api: ClusterApi, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_api, "MAX_REFUSALS", 3)
     refused = (403, json.dumps(status(403)))
     server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), *[refused] * 4]
     server.answers["list"] = [refused] * 4
     with pytest.raises(ApiError):
-        taken(lambda: api.watch(POD), 2)
+        take(lambda: api.watch(POD), 2)
 
 
-def test_whoever_may_list_but_not_watch_sees_changes_all_the_same(api: ClusterApi, server: Server) -> None:
+def test_a_user_who_may_list_but_not_watch_sees_changes(api: ClusterApi, server: Server) -> None:
     server.answers["watch"] = [(403, json.dumps(status(403)))] * 2
     server.answers["list"] = [(200, listing(pod("a", 5))), (200, listing())]
-    assert names(taken(lambda: api.watch(POD), 2)) == [(RESYNC, ["a"]), (RESYNC, [])]
+    assert names(take(lambda: api.watch(POD), 2)) == [(RESYNC, ["a"]), (RESYNC, [])]
 
 
-def test_events_about_one_object_are_chosen_by_the_server(api: ClusterApi, server: Server) -> None:
+def test_events_about_one_object_are_selected_by_the_server(api: ClusterApi, server: Server) -> None:
     server.answers["other"] = [
         (200, json.dumps({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}))
     ]
     assert asyncio.run(api.list(cluster_api.EVENT, about="pod-1")) == []
-    assert "fieldSelector=involvedObject.name%3Dpod-1" in server.asked[0]
+    assert "fieldSelector=involvedObject.name%3Dpod-1" in server.requests[0]
 
 
-def test_a_long_list_comes_in_pages_without_what_would_only_fill_the_memory(api: ClusterApi, server: Server) -> None:
+def test_a_long_list_is_read_in_pages_without_unused_fields(api: ClusterApi, server: Server) -> None:
     full = pod("a", 5)
     full["metadata"]["managedFields"] = [{"manager": "kubelet"}]
     full["spec"] = {"nodeName": "n-1", "terminationGracePeriodSeconds": 60, "containers": [{"name": "node"}]}
     first = json.loads(listing(full))
     first["metadata"]["continue"] = "more"
     server.answers["list"] = [(200, json.dumps(first)), (200, listing(pod("b", 6)))]
-    found = asyncio.run(api.list(POD, {"run": "x"}))
-    assert [each["metadata"]["name"] for each in found] == ["a", "b"]
-    assert found[0]["spec"] == {"nodeName": "n-1", "terminationGracePeriodSeconds": 60}
-    assert "managedFields" not in found[0]["metadata"]
-    assert "limit=500" in server.asked[0] and "continue=more" in server.asked[1]
+    items = asyncio.run(api.list(POD, {"run": "x"}))
+    assert [each["metadata"]["name"] for each in items] == ["a", "b"]
+    assert items[0]["spec"] == {"nodeName": "n-1", "terminationGracePeriodSeconds": 60}
+    assert "managedFields" not in items[0]["metadata"]
+    assert "limit=500" in server.requests[0] and "continue=more" in server.requests[1]
 
 
 def test_events_of_nodes_are_read_from_the_namespace_that_keeps_them(api: ClusterApi, server: Server) -> None:
@@ -176,45 +176,45 @@ def test_events_of_nodes_are_read_from_the_namespace_that_keeps_them(api: Cluste
     events = {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": [event]}
     server.answers["other"] = [(200, json.dumps(events))]
     assert [event["reason"] for event in asyncio.run(api.node_events())] == ["Rebooted"]
-    assert "/api/v1/namespaces/default/events?" in server.asked[0]
-    assert "fieldSelector=involvedObject.kind%3DNode" in server.asked[0]
+    assert "/api/v1/namespaces/default/events?" in server.requests[0]
+    assert "fieldSelector=involvedObject.kind%3DNode" in server.requests[0]
 
 
-def test_what_lies_in_another_namespace_is_found_there(api: ClusterApi, server: Server) -> None:
-    there = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "it"}, "data": {"status": "fine"}}
-    server.answers["other"] = [(200, json.dumps(there)), (404, json.dumps(status(404, 'configmaps "it" not found')))]
-    found = [asyncio.run(api.find(cluster_api.CONFIG_MAP, "it", "kube-system")) for _ in range(2)]
-    assert found[0] and found[0]["data"] == {"status": "fine"} and found[1] is None
-    assert "/api/v1/namespaces/kube-system/configmaps/it" in server.asked[0]
+def test_an_object_of_another_namespace_is_found(api: ClusterApi, server: Server) -> None:
+    values = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "it"}, "data": {"status": "fine"}}
+    server.answers["other"] = [(200, json.dumps(values)), (404, json.dumps(status(404, 'configmaps "it" not found')))]
+    items = [asyncio.run(api.find(cluster_api.CONFIG_MAP, "it", "kube-system")) for _ in range(2)]
+    assert items[0] and items[0]["data"] == {"status": "fine"} and items[1] is None
+    assert "/api/v1/namespaces/kube-system/configmaps/it" in server.requests[0]
 
 
-def test_a_followed_log_gives_its_lines(api: ClusterApi, server: Server) -> None:
+def test_a_followed_log_yields_its_lines(api: ClusterApi, server: Server) -> None:
     server.answers["log"] = [(200, "one\ntwo\n")]
-    assert taken(lambda: api.log("a", 3, True), 1) == ["one\ntwo"]
-    assert "sinceSeconds=3" in server.asked[0] and "follow=true" in server.asked[0].lower()
-    assert "container=node" in server.asked[0]  # beside which templates may put others
+    assert take(lambda: api.log("a", 3, True), 1) == ["one\ntwo"]
+    assert "sinceSeconds=3" in server.requests[0] and "follow=true" in server.requests[0].lower()
+    assert "container=node" in server.requests[0]  # beside which templates may put others
 
 
-def test_a_followed_log_of_a_pod_that_is_gone_is_missing(api: ClusterApi, server: Server) -> None:
+def test_following_the_log_of_a_deleted_pod_raises_missing(api: ClusterApi, server: Server) -> None:
     server.answers["log"] = [(404, json.dumps(status(404, 'pods "a" not found')))]
     with pytest.raises(ApiError) as refused:
-        taken(lambda: api.log("a", None, True), 1)
+        take(lambda: api.log("a", None, True), 1)
     assert is_missing(refused.value)
 
 
-def test_a_followed_log_that_is_refused_for_a_moment_is_not_missing(api: ClusterApi, server: Server) -> None:
+def test_a_log_that_is_refused_for_a_moment_is_not_missing(api: ClusterApi, server: Server) -> None:
     server.answers["log"] = [(500, json.dumps(status(500, "kubelet away")))]
     with pytest.raises(ApiError, match="kubelet away") as refused:
-        taken(lambda: api.log("a", None, True), 1)
+        take(lambda: api.log("a", None, True), 1)
     assert not is_missing(refused.value)
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_a_line_of_a_log_that_comes_in_parts_is_put_together(api: ClusterApi, server: Server, follow: bool) -> None:
+def test_a_line_of_a_log_that_arrives_in_parts_is_joined(api: ClusterApi, server: Server, follow: bool) -> None:
     long = "x" * 1_000_000  # bytes: more than arrives at once
     server.answers["log"] = [(200, f"one\n{long}\nlast, without its end")]
-    found = taken(lambda: api.log("a", None, follow), 9)
-    assert "\n".join(found).split("\n") == ["one", long, "last, without its end"]
+    items = take(lambda: api.log("a", None, follow), 9)
+    assert "\n".join(items).split("\n") == ["one", long, "last, without its end"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_line_of_a_log_that_comes_in_parts_is_put_together(api: ClusterApi, se
         (502, "<html>bad gateway</html>", "the cluster answered 502"),
     ],
 )
-def test_what_the_api_says_to_a_submission_becomes_one_line(
+def test_errors_of_a_submission_become_one_line(
     api: ClusterApi, server: Server, code: int, body: str, words: str
 ) -> None:
     server.answers["other"] = [(code, body)]
@@ -254,7 +254,7 @@ def test_what_the_api_says_to_a_submission_becomes_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_a_command_for_a_pod_that_has_just_gone_is_told_in_one_line(api: ClusterApi, server: Server) -> None:
+def test_a_command_in_a_deleted_pod_is_a_one_line_error(api: ClusterApi, server: Server) -> None:
     server.answers["list"] = [(404, "not found")]  # it is a GET like any other until it is upgraded
     with (
         pytest.raises(SpotmpiError, match="could not read the folder: the cluster answered 404"),
@@ -263,15 +263,13 @@ def test_a_command_for_a_pod_that_has_just_gone_is_told_in_one_line(api: Cluster
         asyncio.run(api.execute("gone", ["true"]))
 
 
-def test_a_kubeconfig_without_the_context_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_context_that_the_kubeconfig_lacks_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(InputError, match="context"):
         ClusterApi("absent", None)
 
 
-def test_an_api_that_never_answers_is_told_with_how_long_it_was_waited_for(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timeout_is_reported_with_its_length(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_api, "READ_TIMEOUT", 0.1)
     api = api_at(server.port, tmp_path, monkeypatch)
     words = r"could not look: the cluster did not answer within 0\.1 s; try again"

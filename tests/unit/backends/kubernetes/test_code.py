@@ -44,7 +44,7 @@ def code(tmp_path: Path) -> Path:
     return folder
 
 
-KEPT = [".gitignore", "lib/data.py", "run.sh", "train.py"]
+INCLUDED = [".gitignore", "lib/data.py", "run.sh", "train.py"]
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -59,13 +59,13 @@ def target(volume: str | None) -> ClusterTarget:
     return ClusterTarget(namespace="here", image="image", volume=volume, node_selector={}, tolerations=(), spread="any")
 
 
-def test_what_git_ignores_stays_behind_in_a_checkout_and_out_of_one(code: Path) -> None:
-    assert code_folder.names(code) == KEPT
+def test_files_that_git_ignores_are_excluded_in_a_checkout_and_outside_of_one(code: Path) -> None:
+    assert code_folder.names(code) == INCLUDED
     git(code, "init", "--quiet")
     git(code, "add", "train.py")
-    assert code_folder.names(code) == KEPT
+    assert code_folder.names(code) == INCLUDED
     (code / "train.py").unlink()
-    assert code_folder.names(code) == KEPT[:-1]
+    assert code_folder.names(code) == INCLUDED[:-1]
     assert code_folder.names(code / "lib") == ["data.py"]
 
 
@@ -73,7 +73,7 @@ def test_the_same_files_give_the_same_archive_and_keep_their_right_to_be_started
     packed = code_folder.pack(code)
     with tarfile.open(fileobj=io.BytesIO(packed.archive)) as archive:
         assert {member.name: oct(member.mode) for member in archive} == {
-            **dict.fromkeys(KEPT, "0o644"),
+            **dict.fromkeys(INCLUDED, "0o644"),
             "run.sh": "0o755",
         }
     assert (packed.files, packed.size) == (4, 40)
@@ -83,7 +83,7 @@ def test_the_same_files_give_the_same_archive_and_keep_their_right_to_be_started
     assert code_folder.pack(code).digest != packed.digest
 
 
-def test_what_cannot_be_taken_along_is_named_with_a_remedy(
+def test_files_that_cannot_be_packed_are_named_with_a_remedy(
     code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (code / "gone").symlink_to("nowhere")
@@ -130,8 +130,8 @@ class Store(VolumeCluster):
 
     def _run(self, name: str, command: Any, given: bytes) -> subprocess.CompletedProcess[bytes]:
         self.commands.append((name, command))
-        here = {"/spotmpi/volume/code": str(self.folder), "python3": sys.executable}
-        return subprocess.run([here.get(part, part) for part in command], input=given, capture_output=True)
+        context = {"/spotmpi/volume/code": str(self.folder), "python3": sys.executable}
+        return subprocess.run([context.get(part, part) for part in command], input=given, capture_output=True)
 
 
 @pytest.fixture
@@ -152,12 +152,12 @@ def stored(cluster: Store) -> dict[str, bytes]:
 def test_code_is_stored_once_under_its_digest(code: Path, cluster: Store) -> None:
     packed = code_folder.pack(code)
     upload(cluster, code)
-    (kept,) = cluster.folder.iterdir()
-    assert kept.name == f"{packed.digest}.tgz" and kept.read_bytes() == packed.archive
-    written, asked = kept.stat().st_mtime_ns, len(cluster.commands)
+    (archive_file,) = cluster.folder.iterdir()
+    assert archive_file.name == f"{packed.digest}.tgz" and archive_file.read_bytes() == packed.archive
+    written, calls = archive_file.stat().st_mtime_ns, len(cluster.commands)
     upload(cluster, code)
-    assert kept.stat().st_mtime_ns == written
-    assert len(cluster.commands) == asked + 1  # what is there already does not travel
+    assert archive_file.stat().st_mtime_ns == written
+    assert len(cluster.commands) == calls + 1  # what is there already does not travel
 
     (code / "train.py").write_text("print('two')\n")
     with pytest.raises(SpotmpiError, match="has changed since the run was planned; start the run again"):
@@ -175,7 +175,7 @@ def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:50], lambda whole: whole[:-1] + b"?"], ids=["half", "other"])
-def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_anew(
+def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_again(
     code: Path, cluster: Store, damage: Callable[[bytes], bytes]
 ) -> None:
     packed = code_folder.pack(code)
@@ -198,20 +198,21 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
     packed = code_folder.pack(code)
     archive, folder = tmp_path / "user.tgz", tmp_path / "user"
     facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
-    here = PodContext({"code": facts, "folder": str(folder)}, 0, 0, "", "")
-    for damaged, said in (
+    context = PodContext({"code": facts, "folder": str(folder)}, 0, 0, "", "")
+    for damaged, message in (
         (packed.archive[:50], "it has 50 bytes,"),
         (code_folder.pack(code / "lib").archive, "it has [0-9]+ bytes,"),
     ):
         archive.write_bytes(damaged)
-        with pytest.raises(OSError, match=f"is damaged: {said} .*; submit the run again, which uploads its code anew"):
-            unpack_code(here)
+        remedy = "submit the run again, which uploads its code anew"
+        with pytest.raises(OSError, match=f"is damaged: {message} .*; {remedy}"):
+            unpack_code(context)
     archive.write_bytes(packed.archive[:-1] + b"?")
     with pytest.raises(OSError, match="is damaged: its SHA-256 is"):
-        unpack_code(here)
+        unpack_code(context)
     assert not folder.exists()
     archive.write_bytes(packed.archive)
-    unpack_code(here)
+    unpack_code(context)
     assert (folder / "train.py").read_text() == "print('one')\n" and os.access(folder / "run.sh", os.X_OK)
 
 

@@ -34,7 +34,7 @@ def follow(
 ) -> list[Event]:
     """Give the events of a followed run; *script* is called after each, and *enough* events end the following."""
 
-    async def gathered() -> list[Event]:
+    async def collect() -> list[Event]:
         events: list[Event] = []
         async for entries in ClusterFollower(cluster, of).follow():  # type: ignore[arg-type]
             for event in (entry.event for entry in entries if entry.event):
@@ -44,17 +44,17 @@ def follow(
                 break
         return events
 
-    return asyncio.run(asyncio.wait_for(gathered(), 20))
+    return asyncio.run(asyncio.wait_for(collect(), 20))
 
 
 def look(cluster: FakeCluster, of: Object) -> list[Event]:
     """Give the events of a run as they are now."""
 
-    async def gathered() -> list[Event]:
-        found = ClusterFollower(cluster, of).snapshot()  # type: ignore[arg-type]
-        return [entry.event async for entries in found for entry in entries if entry.event]
+    async def collect() -> list[Event]:
+        batches = ClusterFollower(cluster, of).snapshot()  # type: ignore[arg-type]
+        return [entry.event async for entries in batches for entry in entries if entry.event]
 
-    return asyncio.run(asyncio.wait_for(gathered(), 20))
+    return asyncio.run(asyncio.wait_for(collect(), 20))
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "LOG_TIMEOUT", 1.0)
 
 
-def printed(number: int, kind: str, **values: Any) -> str:
+def log_line(number: int, kind: str, **values: Any) -> str:
     return json.dumps({"n": number, "e": {"t": time.time(), "event": kind, **values}}, separators=(",", ":"))
 
 
@@ -71,7 +71,7 @@ def failed(reason: str, kind: str = "Failed") -> Object:
     return {"conditions": [{"type": kind, "status": "True", "message": reason}]}
 
 
-def test_the_reason_of_a_wait_is_told_once_and_again_when_it_changes() -> None:
+def test_the_reason_of_a_wait_is_reported_once_and_again_when_it_changes() -> None:
     cluster = FakeCluster([unscheduled(0, "0/2 nodes: insufficient cpu")])
 
     def script(events: list[Event]) -> None:
@@ -84,15 +84,15 @@ def test_the_reason_of_a_wait_is_told_once_and_again_when_it_changes() -> None:
     assert "insufficient memory (gives up in 10 min)" in str(events[1].reason)
 
 
-def test_what_the_cloud_says_stands_in_the_wait_line() -> None:
+def test_the_clouds_diagnosis_is_part_of_the_waiting_reason() -> None:
     waiting = FakeCluster([unscheduled(0, "0/2 nodes: insufficient nvidia.com/gpu")])
 
-    async def gathered() -> list[Event | None]:
-        found = ClusterFollower(waiting, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")  # type: ignore[arg-type]
-        return [entry.event async for entries in found.snapshot() for entry in entries]
+    async def collect() -> list[Event | None]:
+        batches = ClusterFollower(waiting, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")  # type: ignore[arg-type]
+        return [entry.event async for entries in batches.snapshot() for entry in entries]
 
-    (told,) = asyncio.run(asyncio.wait_for(gathered(), 20))
-    assert told and str(told.reason).startswith(
+    (event,) = asyncio.run(asyncio.wait_for(collect(), 20))
+    assert event and str(event.reason).startswith(
         "1/2 nodes: 0/2 nodes: insufficient nvidia.com/gpu; scaling group gpu-a: no capacity in the zone (gives up in"
     )
 
@@ -110,7 +110,7 @@ def test_the_start_limit_counts_down_and_ends_a_run_whose_first_node_never_comes
     assert cluster.patched[0]["metadata"]["annotations"][manifests.ANNOTATION_GIVEN_UP] == events[-1].reason
 
 
-def test_a_single_look_ends_a_run_that_has_waited_too_long() -> None:
+def test_a_snapshot_ends_a_run_that_has_waited_too_long() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
     (end,) = look(cluster, jobset(age=700))
     assert (
@@ -143,9 +143,9 @@ def test_a_run_that_has_not_waited_too_long_for_its_first_node_is_left_alone(of:
     assert not cluster.deleted
 
 
-def test_a_run_that_its_queue_has_just_let_go_has_all_its_time_before_it() -> None:
-    held = {"conditions": [{"type": "Suspended", "status": "True", "lastTransitionTime": stamp(690)}]}
-    queued = jobset(age=700, status=held)
+def test_a_run_that_its_queue_has_just_admitted_has_its_whole_start_limit() -> None:
+    conditions = {"conditions": [{"type": "Suspended", "status": "True", "lastTransitionTime": stamp(690)}]}
+    queued = jobset(age=700, status=conditions)
     queued["metadata"]["labels"] = {manifests.LABEL_QUEUE: "team"}
     cluster = FakeCluster([])
     assert not any(event.terminal for event in look(cluster, queued))
@@ -157,21 +157,21 @@ def test_the_end_comes_last_also_where_a_nodes_clock_is_ahead() -> None:
     name = pod(0, "Running")["metadata"]["name"]
     late = {"t": time.time() + 60, "event": record.RESTARTED, "attempt": 1}
     cluster.logs[name] = [json.dumps({"n": 1, "e": late}, separators=(",", ":"))]
-    going = jobset()
-    going["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
-    events = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, "DELETED", going))
+    deleted = jobset()
+    deleted["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
+    events = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, "DELETED", deleted))
     assert [event.kind for event in events] == [record.RESTARTED, record.STOPPED]
     assert events[1].time > events[0].time
 
 
-def test_whoever_may_not_delete_a_run_goes_on_waiting_for_it() -> None:
+def test_a_user_who_may_not_delete_a_run_goes_on_waiting_for_it() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
-    cluster.refuses["patch"] = refused(403)
+    cluster.errors["patch"] = refused(403)
     (event,) = follow(cluster, jobset(age=700), enough=1)
     assert event.kind == record.WAITING and "limits.start (600s) is over" in str(event.reason)
 
 
-def test_another_terminals_end_is_told_with_its_reason() -> None:
+def test_a_run_given_up_by_another_terminal_failed_with_that_reason() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU")])
 
     def script(events: list[Event]) -> None:
@@ -190,30 +190,38 @@ def test_a_deleted_jobset_is_a_stopped_run() -> None:
     assert (end.kind, end.reason) == (record.STOPPED, "its JobSet was deleted")
 
 
-def test_a_stop_elsewhere_is_told_with_its_reason_before_the_last_pod_has_gone() -> None:
+def test_a_run_that_completed_before_its_jobset_was_deleted_has_succeeded() -> None:
+    """As after its TTL, where the follower saw nothing of the end."""
+    cluster = FakeCluster([pod(0, "Running")])
+    completed = jobset(status={"conditions": [{"type": "Completed", "status": "True"}]})
+    cluster.put(api.JOBSET, "DELETED", completed)
+    assert [event.kind for event in follow(cluster, jobset())][-1] == record.SUCCEEDED
+
+
+def test_a_stop_by_another_terminal_is_reported_before_the_last_pod_is_gone() -> None:
     cluster = FakeCluster([pod(0, "Running"), pod(1, "Pending")])
 
     def script(events: list[Event]) -> None:
-        going = jobset()
-        going["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
-        cluster.put(api.JOBSET, "MODIFIED", going)
-        cluster.put(api.JOBSET, "MODIFIED", going | {"metadata": {**going["metadata"], "deletionTimestamp": "x"}})
+        deleted = jobset()
+        deleted["metadata"]["annotations"][manifests.ANNOTATION_STOPPED] = "enough"
+        cluster.put(api.JOBSET, "MODIFIED", deleted)
+        cluster.put(api.JOBSET, "MODIFIED", deleted | {"metadata": {**deleted["metadata"], "deletionTimestamp": "x"}})
 
     end = follow(cluster, jobset(), script)[-1]
     assert (end.kind, end.reason) == (record.STOPPED, "enough")
 
 
-def test_a_jobset_that_went_while_the_api_was_away_is_a_stopped_run() -> None:
+def test_a_jobset_deleted_while_the_api_was_out_of_reach_is_a_stopped_run() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU")])
-    gone: Object = {"items": []}
-    end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, api.RESYNC, gone))[-1]
+    no_jobset: Object = {"items": []}
+    end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, api.RESYNC, no_jobset))[-1]
     assert end.kind == record.STOPPED
 
 
-def test_the_agents_own_words_on_the_end_come_before_the_jobsets() -> None:
+def test_the_end_recorded_by_the_agent_has_priority_over_the_jobsets() -> None:
     leader = pod(0, "Running")
     cluster = FakeCluster([leader, pod(1, "Running")])
-    cluster.logs[leader["metadata"]["name"]] = [printed(1, "started", attempt=1), printed(2, "failed", reason="why")]
+    cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1), log_line(2, "failed", reason="why")]
 
     def script(events: list[Event]) -> None:
         cluster.put(api.JOBSET, "MODIFIED", jobset(status=failed("jobset failed due to exit code 78")))
@@ -223,7 +231,7 @@ def test_the_agents_own_words_on_the_end_come_before_the_jobsets() -> None:
     assert [(event.kind, event.reason) for event in events] == [(record.STARTED, None), (record.FAILED, "why")]
 
 
-def test_an_agent_that_dies_of_a_traceback_has_its_last_line_in_the_reason() -> None:
+def test_the_last_line_of_an_agents_traceback_is_in_the_reason() -> None:
     leader = pod(0, "Failed")
     cluster = FakeCluster([leader])
     cluster.logs[leader["metadata"]["name"]] = ["Traceback", "ImportError: no such module"]
@@ -239,64 +247,67 @@ def out_of_retries() -> Object:
     return jobset(status={"conditions": [condition]})
 
 
-def died(code: int, reason: str) -> Object:
+def killed_pod(code: int, reason: str) -> Object:
     end = {"exitCode": code, "reason": reason}
     return pod(0, "Failed", 60, containerStatuses=[{"name": "node", "state": {"terminated": end}}])
 
 
-def test_an_agent_that_cannot_know_of_earlier_attempts_has_told_why_the_last_one_failed() -> None:
+def test_the_last_attempts_failure_is_in_the_reason_when_retries_are_exhausted() -> None:
     """It works: the failure, and that it was the last. It fails: only that JobSet starts nothing any more."""
-    leader = died(1, "Error")
+    leader = killed_pod(1, "Error")
     cluster = FakeCluster([leader, pod(1, "Succeeded", 60)])
-    cluster.logs[leader["metadata"]["name"]] = [printed(1, "started", attempt=1)]
-    cluster.logs[leader["metadata"]["name"]] += [printed(2, "restarted", reason="no progress"), "an old stray"]
+    cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1)]
+    cluster.logs[leader["metadata"]["name"]] += [log_line(2, "restarted", reason="no progress"), "an old stray"]
     assert look(cluster, out_of_retries())[-1].reason == "no progress; limits.failures = 2 is used up"
 
 
-def test_the_failure_of_an_earlier_attempt_is_not_told_of_the_last_one() -> None:
+def test_the_failure_of_an_earlier_attempt_is_not_the_reason_of_the_last_one() -> None:
     """It works: what the last pod said. It fails: an earlier attempt's reason."""
     leader = pod(0, "Failed", -60)  # made since
     cluster = FakeCluster([leader])
-    cluster.logs[leader["metadata"]["name"]] = [printed(1, "restarted", reason="no progress"), "ImportError: no module"]
+    cluster.logs[leader["metadata"]["name"]] = [
+        log_line(1, "restarted", reason="no progress"),
+        "ImportError: no module",
+    ]
     assert look(cluster, out_of_retries())[-1].reason == "limits.failures = 2 is used up; ImportError: no module"
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "words"),
+    ("code", "reason", "text"),
     [
         (137, "OOMKilled", "node 0 exceeded the memory limit of its pod (/dev/shm counts): raise resources.memory"),
         (137, "Error", "the agent of node 0 ended with exit code 137; limits.failures = 2 is used up"),
     ],
 )
-def test_an_agent_that_was_killed_is_told_with_what_killed_it(code: int, reason: str, words: str) -> None:
+def test_the_reason_says_what_killed_an_agent(code: int, reason: str, text: str) -> None:
     """It works: memory, or the exit code. It fails: only that JobSet starts nothing any more."""
-    assert words in str(look(FakeCluster([died(code, reason)]), out_of_retries())[-1].reason)
+    assert text in str(look(FakeCluster([killed_pod(code, reason)]), out_of_retries())[-1].reason)
 
 
-def test_a_worker_that_was_killed_for_memory_is_told_before_the_next_attempt() -> None:
+def test_a_worker_killed_for_memory_is_reported_before_the_next_attempt() -> None:
     """It works: the node and what to do, once. It fails: "lost" alone, attempt after attempt."""
     end = {"exitCode": 137, "reason": "OOMKilled"}
     dead = pod(1, "Failed", containerStatuses=[{"name": "node", "state": {"terminated": end}}])
-    (said,) = follow(FakeCluster([pod(0, "Running"), dead, dead]), jobset(), enough=1)
-    assert said.kind == record.WAITING and str(said.reason).startswith("node 1 exceeded the memory limit of its pod")
+    (event,) = follow(FakeCluster([pod(0, "Running"), dead, dead]), jobset(), enough=1)
+    assert event.kind == record.WAITING and str(event.reason).startswith("node 1 exceeded the memory limit of its pod")
 
 
 def test_a_refused_watch_ends_the_stream_with_the_refusal() -> None:
     cluster = FakeCluster([])
-    cluster.refuses[api.POD] = refused(403)
+    cluster.errors[api.POD] = refused(403)
     with pytest.raises(ApiError):
         follow(cluster, jobset())
 
 
-def test_events_that_may_not_be_read_are_done_without() -> None:
+def test_a_user_who_may_not_read_events_still_sees_pod_conditions() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU")])
-    cluster.refuses[api.EVENT] = refused(403)
+    cluster.errors[api.EVENT] = refused(403)
     (event,) = follow(cluster, jobset(), enough=1)
     assert "no GPU" in str(event.reason)
     assert "no GPU" in str(look(cluster, jobset())[0].reason)
 
 
-def test_pods_that_went_while_the_api_was_away_are_forgotten() -> None:
+def test_pods_deleted_while_the_api_was_out_of_reach_are_forgotten() -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU"), unscheduled(1, "no GPU")])
 
     def script(events: list[Event]) -> None:

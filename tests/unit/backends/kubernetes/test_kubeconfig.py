@@ -16,7 +16,7 @@ from spotmpi.backends.kubernetes.client.kubeconfig import context_of
 from spotmpi.core.errors import InputError, SpotmpiError
 
 
-def written(path: Path, name: str, *, current: bool = True, authority: str = "ca") -> Path:
+def write_config(path: Path, name: str, *, current: bool = True, authority: str = "ca") -> Path:
     content = {
         "clusters": [{"name": name, "cluster": {"server": f"https://{name}", "certificate-authority": authority}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}}],
@@ -29,7 +29,7 @@ def written(path: Path, name: str, *, current: bool = True, authority: str = "ca
 
 def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It works: both contexts are there, a missing file is no harm. It fails: a file named "a:none:b" is not found."""
-    first, second = written(tmp_path / "a", "first", current=False), written(tmp_path / "b", "second")
+    first, second = write_config(tmp_path / "a", "first", current=False), write_config(tmp_path / "b", "second")
     monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'none'}:{second}")
     assert kubeconfig.configuration(None).cluster.server == "https://second"  # the only current context
     chosen = kubeconfig.configuration("first")
@@ -38,12 +38,12 @@ def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert context_of("second") == "second"
 
 
-def test_a_relative_path_is_meant_from_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_resolved_from_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It works: the certificate beside the second file. It fails: one beside the first, or in this folder."""
-    second = written(tmp_path / "two" / "b", "second", authority="ca.crt")
-    monkeypatch.setenv("KUBECONFIG", f"{written(tmp_path / 'a', 'first')}:{second}")
-    found = kubeconfig.configuration("second")
-    assert found.abs_file(found.cluster.certificate_auth) == str(tmp_path / "two" / "ca.crt")
+    second = write_config(tmp_path / "two" / "b", "second", authority="ca.crt")
+    monkeypatch.setenv("KUBECONFIG", f"{write_config(tmp_path / 'a', 'first')}:{second}")
+    config = kubeconfig.configuration("second")
+    assert config.abs_file(config.cluster.certificate_auth) == str(tmp_path / "two" / "ca.crt")
 
 
 @pytest.mark.parametrize("text", ["a: [", "clusters: [{}]", "just words", "- 1", "\x00", "users: [{name: a, user: 3}]"])
@@ -63,9 +63,9 @@ def test_an_empty_file_has_no_context(tmp_path: Path, monkeypatch: pytest.Monkey
         kubeconfig.configuration(None)
 
 
-def logged_in_by(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def login_with(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """A kubeconfig whose user is what *command* says, in the version of Kubernetes that is no beta."""
-    path = written(folder / "config", "first")
+    path = write_config(folder / "config", "first")
     content = yaml.safe_load(path.read_text())
     program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", command]}
     content["users"][0]["user"] = {"exec": program}
@@ -74,26 +74,30 @@ def logged_in_by(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) ->
     monkeypatch.setenv("KUBECONFIG", str(path))
 
 
-def test_a_program_that_logs_in_is_asked_as_kubectl_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_program_gets_the_same_environment_as_from_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It works: asked for version v1, and the cluster is tried. It fails: "version v1 not implemented"."""
     said = f'echo "$KUBERNETES_EXEC_INFO" > {tmp_path}/asked; echo \'{{"status": {{"token": "t"}}}}\''
-    logged_in_by(tmp_path, monkeypatch, said)
+    login_with(tmp_path, monkeypatch, said)
     with pytest.raises(SpotmpiError, match="could not list: cannot reach the cluster"), translate_errors("list"):
         asyncio.run(ClusterApi(None, "n").find(POD, "a"))
     assert json.loads((tmp_path / "asked").read_text())["apiVersion"] == "client.authentication.k8s.io/v1"
 
 
-def test_a_login_that_fails_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_login_is_reported_with_the_programs_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It works: what the program said, and what to do. It fails: a ConfigError, told as our fault."""
-    logged_in_by(tmp_path, monkeypatch, "echo the SSO session has expired >&2; exit 255")
+    login_with(tmp_path, monkeypatch, "echo the SSO session has expired >&2; exit 255")
     words = "could not list: Exec sh returned 255: the SSO session has expired; log in again"
     with pytest.raises(SpotmpiError, match=words), translate_errors("list"):
         asyncio.run(ClusterApi(None, "n").find(POD, "a"))
 
 
-def test_a_context_of_a_cluster_that_is_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_context_that_refers_to_an_unknown_cluster_is_an_input_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It works: the missing name. It fails: a bare KeyError, told as our fault."""
-    path = written(tmp_path / "config", "first")
+    path = write_config(tmp_path / "config", "first")
     path.write_text(path.read_text().replace("cluster: first", "cluster: other"))
     monkeypatch.setenv("KUBECONFIG", str(path))
     with pytest.raises(InputError, match="'other', which is not in the kubeconfig"):

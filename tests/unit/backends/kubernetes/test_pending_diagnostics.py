@@ -64,7 +64,7 @@ Cluster-wide:
 
 
 @pytest.mark.parametrize(
-    ("told", "word"),
+    ("config", "problem"),
     [
         (config_map(group()), None),
         (config_map(group(), group("idle")), None),
@@ -102,8 +102,10 @@ Cluster-wide:
         ({}, None),
     ],
 )
-def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_wanted(told: Object, word: str | None) -> None:
-    assert pending_diagnostics.autoscaler_problem(told, NOW) == word
+def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_up(
+    config: Object, problem: str | None
+) -> None:
+    assert pending_diagnostics.autoscaler_problem(config, NOW) == problem
 
 
 def unscheduled() -> Object:
@@ -117,7 +119,7 @@ def unscheduled() -> Object:
     }
 
 
-def bound(phase: str = "Pending", ready: str = "False") -> Object:
+def scheduled(phase: str = "Pending", ready: str = "False") -> Object:
     conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready}]
     return {
         "metadata": {"name": "a"},
@@ -131,12 +133,12 @@ def node_event(reason: str, message: str, age: float = 10, node: str = "n-1") ->
     return {"involvedObject": about, "reason": reason, "message": message, "lastTimestamp": stamp(age), "metadata": {}}
 
 
-def said(cluster: FakeCluster, pod: Object, ask: CloudDiagnosis | None = None, looks: int = 1) -> str | None:
+def wait_line(cluster: FakeCluster, pod: Object, ask: CloudDiagnosis | None = None, looks: int = 1) -> str | None:
     """The wait line of a run of one pod, submitted a minute ago, after some looks."""
     seen = Observations({"a": pod})
-    it = PendingDiagnostics(cluster, ask)  # type: ignore[arg-type]
+    diagnostics = PendingDiagnostics(cluster, ask)  # type: ignore[arg-type]
     for _ in range(looks):
-        asyncio.run(it.update(seen, time.time() - 60))
+        asyncio.run(diagnostics.update(seen, time.time() - 60))
     return waiting_reason(seen, "run-1", 1)
 
 
@@ -144,25 +146,30 @@ def said(cluster: FakeCluster, pod: Object, ask: CloudDiagnosis | None = None, l
 def cluster() -> FakeCluster:
     cluster = FakeCluster([])
     moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.000000000 +0000 UTC")
-    cluster.found[MAP] = config_map(group(scale_up=backoff("full")), moment=moment)
-    cluster.about_nodes = [node_event("SpotInterruption", "Spot Instance will be reclaimed")]
+    cluster.objects[MAP] = config_map(group(scale_up=backoff("full")), moment=moment)
+    cluster.node_event_list = [node_event("SpotInterruption", "Spot Instance will be reclaimed")]
     return cluster
 
 
-def test_the_autoscalers_word_stands_in_the_line_of_a_pod_without_a_node(cluster: FakeCluster) -> None:
-    assert said(cluster, unscheduled()) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
-    assert cluster.asked == [MAP]
+def test_the_autoscalers_problem_explains_a_pod_without_a_node(cluster: FakeCluster) -> None:
+    assert wait_line(cluster, unscheduled()) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
+    assert cluster.requests == [MAP]
 
 
-def test_what_the_cloud_itself_says_is_more_exact_than_the_autoscalers_word(cluster: FakeCluster) -> None:
-    assert said(cluster, unscheduled(), lambda: "no capacity") == "1/1 nodes: 0/4 nodes: insufficient gpu; no capacity"
-    assert said(cluster, unscheduled(), lambda: None) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
+def test_the_clouds_diagnosis_has_priority_over_the_autoscalers(cluster: FakeCluster) -> None:
+    assert (
+        wait_line(cluster, unscheduled(), lambda: "no capacity")
+        == "1/1 nodes: 0/4 nodes: insufficient gpu; no capacity"
+    )
+    assert (
+        wait_line(cluster, unscheduled(), lambda: None) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
+    )
 
 
-def test_an_event_of_its_node_stands_in_the_line_of_a_pod_that_does_not_start(cluster: FakeCluster) -> None:
+def test_an_event_of_its_node_explains_a_pod_that_does_not_start(cluster: FakeCluster) -> None:
     line = "1/1 nodes: containers are being created; node n-1: SpotInterruption: Spot Instance will be reclaimed"
-    assert said(cluster, bound()) == line
-    assert cluster.asked == ["events of nodes"]
+    assert wait_line(cluster, scheduled()) == line
+    assert cluster.requests == ["events of nodes"]
 
 
 @pytest.mark.parametrize(
@@ -176,54 +183,52 @@ def test_an_event_of_its_node_stands_in_the_line_of_a_pod_that_does_not_start(cl
     ],
     ids=["another node", "old", "over", "over, out of order", "no trouble"],
 )
-def test_events_of_other_nodes_and_times_and_what_is_over_are_passed_over(
-    cluster: FakeCluster, events: list[Object]
-) -> None:
-    cluster.about_nodes = events
-    assert said(cluster, bound()) == "1/1 nodes: containers are being created"
+def test_events_of_other_nodes_and_earlier_times_are_ignored(cluster: FakeCluster, events: list[Object]) -> None:
+    cluster.node_event_list = events
+    assert wait_line(cluster, scheduled()) == "1/1 nodes: containers are being created"
 
 
-def test_a_node_that_does_not_answer_is_told_with_what_its_events_say(cluster: FakeCluster) -> None:
-    seen = Observations({"a": bound("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
+def test_an_unreachable_node_is_reported_with_its_events(cluster: FakeCluster) -> None:
+    seen = Observations({"a": scheduled("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
     asyncio.run(PendingDiagnostics(cluster, None).update(seen, time.time() - 60))  # type: ignore[arg-type]
     line = waiting_reason(seen, "run-1", 1)
     assert line and line.startswith("1/1 nodes: n-1 does not respond")
     assert line.endswith("; node n-1: SpotInterruption: Spot Instance will be reclaimed")
 
 
-def test_what_may_not_be_asked_leaves_the_pods_own_words(cluster: FakeCluster) -> None:
+def test_without_permissions_the_pods_conditions_remain(cluster: FakeCluster) -> None:
     def not_permitted() -> str | None:
         raise SpotmpiError("not permitted")
 
-    cluster.refuses |= {MAP: refused(403), "events of nodes": refused(403)}
-    assert said(cluster, unscheduled(), not_permitted) == "1/1 nodes: 0/4 nodes: insufficient gpu"
-    assert said(cluster, bound()) == "1/1 nodes: containers are being created"
+    cluster.errors |= {MAP: refused(403), "events of nodes": refused(403)}
+    assert wait_line(cluster, unscheduled(), not_permitted) == "1/1 nodes: 0/4 nodes: insufficient gpu"
+    assert wait_line(cluster, scheduled()) == "1/1 nodes: containers are being created"
 
 
-@pytest.mark.parametrize("pod", [unscheduled(), bound()], ids=["no node", "on a node"])
-def test_everybody_is_asked_now_and_then_whatever_the_number_of_looks(
+@pytest.mark.parametrize("pod", [unscheduled(), scheduled()], ids=["no node", "on a node"])
+def test_requests_are_limited_by_their_interval(
     cluster: FakeCluster, pod: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    line = said(cluster, pod, lambda: asked.append(1), looks=5)
-    assert len(cluster.asked) == 1 and len(asked) == (pod["spec"] == {})
+    calls: list[int] = []
+    line = wait_line(cluster, pod, lambda: calls.append(1), looks=5)
+    assert len(cluster.requests) == 1 and len(calls) == (pod["spec"] == {})
     assert line and ("full" in line or "SpotInterruption" in line)
     monkeypatch.setattr(pending_diagnostics, "INTERVAL", 0.0)
-    cluster.asked.clear()
-    said(cluster, pod, looks=3)
-    assert len(cluster.asked) == 3
+    cluster.requests.clear()
+    wait_line(cluster, pod, looks=3)
+    assert len(cluster.requests) == 3
 
 
-def test_nobody_is_asked_about_pods_that_run(cluster: FakeCluster) -> None:
-    assert said(cluster, bound("Running", ready="True"), pytest.fail, looks=2) is None
-    assert not cluster.asked
+def test_no_request_is_made_about_running_pods(cluster: FakeCluster) -> None:
+    assert wait_line(cluster, scheduled("Running", ready="True"), pytest.fail, looks=2) is None
+    assert not cluster.requests
 
 
-def test_a_pod_that_got_its_node_needs_no_machine_any_more(cluster: FakeCluster) -> None:
+def test_a_pod_that_got_its_node_no_longer_waits_for_a_machine(cluster: FakeCluster) -> None:
     seen = Observations({"a": unscheduled()})
-    it = PendingDiagnostics(cluster, None)  # type: ignore[arg-type]
-    asyncio.run(it.update(seen, time.time() - 60))
+    diagnostics = PendingDiagnostics(cluster, None)  # type: ignore[arg-type]
+    asyncio.run(diagnostics.update(seen, time.time() - 60))
     assert seen.machine_problem
-    seen.pods = {"a": bound()}
-    asyncio.run(it.update(seen, time.time() - 60))
+    seen.pods = {"a": scheduled()}
+    asyncio.run(diagnostics.update(seen, time.time() - 60))
     assert seen.machine_problem is None

@@ -36,18 +36,18 @@ class FakePod:
 
     def __init__(self, *answers: list[Any]) -> None:
         self.answers = list(answers)
-        self.asked: list[int | None] = []  # the `since` of each request
-        self.replayed: list[tuple[float, float]] = []
+        self.requests: list[int | None] = []  # the `since` of each request
+        self.folder_reads: list[tuple[float, float]] = []
         self.folder: list[Entry] | None = None
-        self.earlier = False
-        self.pulled: str | None = None
+        self.has_predecessors = False
+        self.image: str | None = None
         self.at_once = 1  # lines that arrive together
 
     def now(self) -> float:
         return time.time()
 
     async def log(self, pod: str, since: int | None, follow: bool) -> AsyncIterator[str]:
-        self.asked.append(since)
+        self.requests.append(since)
         answer = self.answers.pop(0)
         if answer[:1] == [SILENT]:
             answer = answer[1:]
@@ -59,7 +59,7 @@ class FakePod:
             raise error
 
     async def replay(self, pod: str, node: int, since: float, until: float) -> list[Entry]:
-        self.replayed.append((since, until))
+        self.folder_reads.append((since, until))
         if self.folder is None:
             raise SpotmpiError("no folder")
         return [entry for entry in self.folder if since <= (entry.time or 0) <= until]
@@ -67,13 +67,13 @@ class FakePod:
     def read(self, follow: bool = True) -> tuple[list[Entry], list[str]]:
         """Give every entry and every stray line."""
         strays: deque[str] = deque()
-        source = Source("pod", 0, 999.0, self.earlier, lambda: not self.answers[1:], self.pulled, self.replay)
+        source = Source("pod", 0, 999.0, self.has_predecessors, lambda: not self.answers[1:], self.image, self.replay)
 
-        async def gathered() -> list[Entry]:
+        async def collect() -> list[Entry]:
             read = PodLog(self, source, strays).entries(follow)  # type: ignore[arg-type]
             return [each async for entries in read for entry in entries for each in entry.split()]
 
-        return asyncio.run(gathered()), list(strays)
+        return asyncio.run(collect()), list(strays)
 
 
 @pytest.fixture(autouse=True)
@@ -96,12 +96,12 @@ def lines(first: int, last: int) -> list[str]:
 
 @pytest.mark.parametrize("at_once", [1, 3, 9])
 @pytest.mark.parametrize("cut_at", range(1, 8))
-def test_a_stream_that_is_cut_anywhere_goes_on_without_loss_or_repeat(cut_at: int, at_once: int) -> None:
+def test_a_stream_that_breaks_anywhere_is_resumed_without_loss_or_repeat(cut_at: int, at_once: int) -> None:
     pod = FakePod([*lines(1, cut_at), CUT], lines(max(cut_at - 2, 1), 9))
     pod.at_once = at_once
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 10))
-    assert pod.asked[0] is None and pod.asked[1] is not None
+    assert pod.requests[0] is None and pod.requests[1] is not None
     assert gaps(entries) == []
 
 
@@ -109,20 +109,20 @@ def test_a_stream_that_resumes_too_late_is_read_from_its_beginning() -> None:
     pod = FakePod([*lines(1, 3), CUT], lines(7, 9), lines(1, 9))
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 10))
-    assert pod.asked[2] is None
-    assert not pod.replayed
+    assert pod.requests[2] is None
+    assert not pod.folder_reads
 
 
-def test_what_rotation_took_away_comes_from_the_run_folder() -> None:
+def test_entries_lost_to_rotation_come_from_the_run_folder() -> None:
     pod = FakePod([*lines(1, 3), CUT], lines(7, 9), lines(7, 9))
     pod.folder = [entry for text in lines(1, 9) if (entry := parse(text))]
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 10))
-    assert pod.replayed == [(1003.0, 1007.0)]
+    assert pod.folder_reads == [(1003.0, 1007.0)]
     assert gaps(entries) == []
 
 
-def test_a_follower_who_comes_after_rotation_gets_the_beginning_from_the_run_folder() -> None:
+def test_a_follower_that_starts_after_rotation_reads_the_beginning_from_the_run_folder() -> None:
     pod = FakePod(lines(5, 6))
     pod.folder = [entry for text in lines(1, 6) if (entry := parse(text))]
     entries, _ = pod.read(follow=False)
@@ -130,20 +130,18 @@ def test_a_follower_who_comes_after_rotation_gets_the_beginning_from_the_run_fol
 
 
 @pytest.mark.parametrize("more", [[], lines(7, 8)], ids=["nothing more", "more"])
-@pytest.mark.parametrize("earlier", [False, True], ids=["first attempt", "later attempt"])
-def test_a_follower_of_a_quiet_pod_whose_log_was_rotated_gets_it_from_the_run_folder_at_once(
-    more: list[str], earlier: bool
-) -> None:
+@pytest.mark.parametrize("has_predecessors", [False, True], ids=["first attempt", "later attempt"])
+def test_a_silent_pods_rotated_log_is_read_from_the_run_folder_at_once(more: list[str], has_predecessors: bool) -> None:
     """It works: everything once, without waiting for the next line. It fails: nothing, or a gap that is none."""
     pod = FakePod([SILENT, *more])
-    pod.earlier, pod.folder = earlier, [entry for text in lines(1, 6) if (entry := parse(text))]
+    pod.has_predecessors, pod.folder = has_predecessors, [entry for text in lines(1, 6) if (entry := parse(text))]
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 7 + len(more)))
     assert gaps(entries) == []
 
 
 @pytest.mark.parametrize("more", [[], lines(7, 8)], ids=["nothing more", "more"])
-def test_what_was_rotated_away_while_the_connection_was_broken_comes_at_once(more: list[str]) -> None:
+def test_entries_rotated_while_the_connection_was_broken_are_read_at_once(more: list[str]) -> None:
     """It works: what the run folder has, without waiting for the next line. It fails: that comes hours later."""
     pod = FakePod([*lines(1, 3), CUT], [SILENT, *more])
     pod.folder = [entry for text in lines(1, 6) if (entry := parse(text))]
@@ -153,7 +151,7 @@ def test_what_was_rotated_away_while_the_connection_was_broken_comes_at_once(mor
 
 
 @pytest.mark.parametrize("before", [[], [[*lines(1, 3), CUT]]], ids=["at first", "after a break"])
-def test_a_gap_is_told_where_the_run_folder_had_nothing_new_after_a_silence(before: list[list[Any]]) -> None:
+def test_a_gap_is_reported_where_the_run_folder_had_nothing_new_after_a_silence(before: list[list[Any]]) -> None:
     """It works: 3 entries are missing. It fails: the silence has been asked about, and so the gap counts as closed."""
     first = 3 * len(before) + 4
     pod = FakePod(*before, [SILENT, *lines(first, first + 1)], lines(first, first + 1))
@@ -172,60 +170,60 @@ def test_lines_that_the_run_folder_repeats_at_both_ends_of_a_gap_do_not_hide_it(
     assert gaps(entries) == [1]
 
 
-def test_a_quiet_pod_whose_run_folder_cannot_be_read_is_waited_for() -> None:
+def test_a_silent_pod_whose_run_folder_cannot_be_read_is_waited_for() -> None:
     pod = FakePod([SILENT, *lines(1, 2)])
     entries, _ = pod.read()
     assert numbers(entries) == [1, 2]
     assert gaps(entries) == []
 
 
-def test_what_earlier_attempts_printed_comes_from_the_run_folder_once() -> None:
+def test_output_of_earlier_attempts_comes_from_the_run_folder_once() -> None:
     pod = FakePod([*lines(1, 2), CUT], lines(1, 3))
     before = '{"n":9,"l":[1,0,1,999.5,null,"o","of attempt 1"]}'
-    pod.earlier, pod.folder = True, [entry for text in (before, line(1)) if (entry := parse(text))]
+    pod.has_predecessors, pod.folder = True, [entry for text in (before, line(1)) if (entry := parse(text))]
     entries, _ = pod.read()
     assert next(entry.event.values["text"] for entry in entries if entry.event) == "of attempt 1"
-    assert len(pod.replayed) == 1 and gaps(entries) == []
+    assert len(pod.folder_reads) == 1 and gaps(entries) == []
 
 
-def test_what_earlier_attempts_printed_is_never_missing_in_silence() -> None:
+def test_missing_output_of_earlier_attempts_is_reported() -> None:
     pod = FakePod(lines(1, 2))
-    pod.earlier = True
+    pod.has_predecessors = True
     entries, _ = pod.read()
     assert numbers(entries) == [1, 2]
-    told = entries[0].event
-    assert told and told.kind == record.GAP
-    assert told.reason == "the output of earlier attempts on node 0 is no longer available: no folder"
+    gap = entries[0].event
+    assert gap and gap.kind == record.GAP
+    assert gap.reason == "the output of earlier attempts on node 0 is no longer available: no folder"
 
 
 @pytest.mark.parametrize("at_once", [2, 3, 9])
-def test_what_arrives_before_a_tear_is_kept(at_once: int) -> None:
+def test_entries_before_a_break_are_not_read_again(at_once: int) -> None:
     pod = FakePod([*lines(1, 3), CUT], [*lines(2, 4), line(7)], lines(1, 9))
     pod.at_once = at_once
     entries, _ = pod.read()
-    assert numbers(entries) == list(range(1, 10)) and not pod.replayed
+    assert numbers(entries) == list(range(1, 10)) and not pod.folder_reads
 
 
-@pytest.mark.parametrize(("kept", "size"), [(None, 3), ([5], 2), ([], 3)])
-def test_a_gap_is_told_with_its_size(kept: list[int] | None, size: int) -> None:
+@pytest.mark.parametrize(("folder_lines", "size"), [(None, 3), ([5], 2), ([], 3)])
+def test_a_gap_is_reported_with_its_size(folder_lines: list[int] | None, size: int) -> None:
     pod = FakePod([*lines(1, 3), CUT], lines(7, 8), lines(7, 8))
-    pod.folder = None if kept is None else [entry for number in kept if (entry := parse(line(number)))]
+    pod.folder = None if folder_lines is None else [entry for number in folder_lines if (entry := parse(line(number)))]
     entries, _ = pod.read()
     assert gaps(entries) == [size]
-    assert numbers(entries) == [1, 2, 3, *(kept or []), 7, 8]
-    place = next(i for i, entry in enumerate(entries) if entry.event and entry.event.kind == record.GAP)
-    assert numbers(entries[place:]) == [7, 8]
+    assert numbers(entries) == [1, 2, 3, *(folder_lines or []), 7, 8]
+    index = next(i for i, entry in enumerate(entries) if entry.event and entry.event.kind == record.GAP)
+    assert numbers(entries[index:]) == [7, 8]
 
 
-def test_the_start_of_an_attempt_tells_by_which_digest_the_image_was_pulled() -> None:
+def test_the_start_of_an_attempt_has_the_digest_of_its_image() -> None:
     pod = FakePod(['{"n":1,"e":{"t":1001.0,"event":"started","attempt":1}}', line(2)])
-    pod.pulled = "registry/image@sha256:0"
+    pod.image = "registry/image@sha256:0"
     entries, _ = pod.read()
-    told = [entry.event.values.get("container") for entry in entries if entry.event]
-    assert told == ["registry/image@sha256:0", None]
+    images = [entry.event.values.get("container") for entry in entries if entry.event]
+    assert images == ["registry/image@sha256:0", None]
 
 
-def test_what_is_no_entry_is_kept_apart() -> None:
+def test_lines_that_are_no_entries_are_collected_as_strays() -> None:
     entries, strays = FakePod(["Traceback", line(1), '{"n":', '{"n":2}', '{"n":2,"l":[]}']).read()
     assert numbers(entries) == [1]
     assert strays == ["Traceback", '{"n":', '{"n":2}', '{"n":2,"l":[]}']
@@ -240,16 +238,16 @@ def test_memory_stays_flat_over_a_hundred_thousand_lines() -> None:
     pod = Long()
     source = Source("pod", 0, 999.0, False, lambda: True, None, pod.replay)
 
-    async def grown() -> int:
-        found = before = 0
+    async def growth() -> int:
+        count = before = 0
         async for entries in PodLog(pod, source, deque(maxlen=20)).entries(True):  # type: ignore[arg-type]
-            found += sum(len(list(entry.split())) for entry in entries)
-            if found == 10_000:
+            count += sum(len(list(entry.split())) for entry in entries)
+            if count == 10_000:
                 before = resident_pages()
-        assert found == 100_000
+        assert count == 100_000
         return resident_pages() - before
 
-    assert asyncio.run(grown()) * resource.getpagesize() < 4 << 20
+    assert asyncio.run(growth()) * resource.getpagesize() < 4 << 20
 
 
 def resident_pages() -> int:
@@ -259,15 +257,15 @@ def resident_pages() -> int:
 FORBIDDEN = refused(403)
 
 
-def test_a_log_that_may_not_be_read_is_given_up_at_once() -> None:
+def test_a_forbidden_log_raises_at_once() -> None:
     """It works: an error that says why. It fails: asked for again every second, for ever and without a word."""
     pod = FakePod([FORBIDDEN], [])
     with pytest.raises(NotPermitted, match="could not read the log of pod pod: not permitted"):
         pod.read()
-    assert len(pod.asked) == 1
+    assert len(pod.requests) == 1
 
 
-def test_a_refusal_by_a_server_that_has_just_started_is_borne_for_a_while() -> None:
+def test_a_refusal_by_a_server_that_has_just_started_is_retried() -> None:
     pod = FakePod([*lines(1, 3), CUT], *[[FORBIDDEN]] * 10, lines(1, 5))
     assert numbers(pod.read()[0]) == [1, 2, 3, 4, 5]
     with pytest.raises(NotPermitted):

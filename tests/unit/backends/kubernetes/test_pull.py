@@ -26,7 +26,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> RunPaths:
+def remote(tmp_path: Path) -> RunPaths:
     return recorded_run(tmp_path / "volume")
 
 
@@ -48,8 +48,8 @@ def pipe(folder: Path) -> None:
 
 
 def unix_socket(folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(folder):
-        made.bind("outside")
+    with socket.socket(socket.AF_UNIX) as item, contextlib.chdir(folder):
+        item.bind("outside")
 
 
 @pytest.mark.parametrize(
@@ -62,88 +62,88 @@ def unix_socket(folder: Path) -> None:
         (unix_socket, "is not a file, folder or link"),
     ],
 )
-def test_an_entry_that_does_not_belong_there_is_left_out_and_named_and_all_else_comes(
-    there: RunPaths, tmp_path: Path, plant: Callable[[Path], None], why: str
+def test_an_unsafe_entry_is_skipped_with_a_message_and_all_others_are_downloaded(
+    remote: RunPaths, tmp_path: Path, plant: Callable[[Path], None], why: str
 ) -> None:
-    plant(there.folder)
-    (there.folder / "latest").symlink_to("checkpoints/7")
-    (there.folder / "loop").symlink_to("loop")
-    here = RunPaths(tmp_path / "here" / RUN)
+    plant(remote.folder)
+    (remote.folder / "latest").symlink_to("checkpoints/7")
+    (remote.folder / "loop").symlink_to("loop")
+    local = RunPaths(tmp_path / "here" / RUN)
 
-    said = pull(VolumeCluster(there.folder.parent), here)
+    messages = pull(VolumeCluster(remote.folder.parent), local)
 
-    assert said[-1] == f"skipped in the download of {RUN}: outside ({why})"
-    assert not os.path.lexists(here.folder / "outside")
-    assert (here.folder / "latest" / "model.npz").read_text() == "weights"
-    assert (here.folder / "loop").readlink() == Path("loop")
+    assert messages[-1] == f"skipped in the download of {RUN}: outside ({why})"
+    assert not os.path.lexists(local.folder / "outside")
+    assert (local.folder / "latest" / "model.npz").read_text() == "weights"
+    assert (local.folder / "loop").readlink() == Path("loop")
 
 
-def test_a_run_that_goes_on_is_pulled_without_what_it_removes_or_cuts_meanwhile(
-    there: RunPaths, tmp_path: Path
+def test_a_running_runs_folder_is_downloaded_without_files_removed_during_the_download(
+    remote: RunPaths, tmp_path: Path
 ) -> None:
     big, names = 4 << 20, ["a-grows", "b-is-cut", "c-is-removed", "d-becomes-a-pipe", "e-stays"]
     for name in names:
-        (there.folder / name).write_bytes(b"x" * (big if name < "c" else 1))
-    (there.folder / "c-rotated").mkdir()
-    cluster, here = VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN)
+        (remote.folder / name).write_bytes(b"x" * (big if name < "c" else 1))
+    (remote.folder / "c-rotated").mkdir()
+    cluster, local = VolumeCluster(remote.folder.parent), RunPaths(tmp_path / "here" / RUN)
 
-    def goes_on() -> None:
-        with (there.folder / "a-grows").open("ab") as file:
+    def change() -> None:
+        with (remote.folder / "a-grows").open("ab") as file:
             file.write(b"more")
-        os.truncate(there.folder / "b-is-cut", 10)
-        (there.folder / "c-is-removed").unlink()
-        (there.folder / "c-rotated").rmdir()
-        (there.folder / "d-becomes-a-pipe").unlink()
-        os.mkfifo(there.folder / "d-becomes-a-pipe")
+        os.truncate(remote.folder / "b-is-cut", 10)
+        (remote.folder / "c-is-removed").unlink()
+        (remote.folder / "c-rotated").rmdir()
+        (remote.folder / "d-becomes-a-pipe").unlink()
+        os.mkfifo(remote.folder / "d-becomes-a-pipe")
 
-    cluster.meanwhile = goes_on
-    said = pull(cluster, here)
+    cluster.meanwhile = change
+    messages = pull(cluster, local)
 
-    assert said[-1] == f"skipped in the download of {RUN}: " + ", ".join(
+    assert messages[-1] == f"skipped in the download of {RUN}: " + ", ".join(
         [
             "c-is-removed (was removed while it was read)",
             "c-rotated (was removed while it was read)",
             "d-becomes-a-pipe (is not a file, folder or link)",
         ]
     )
-    assert (here.folder / "a-grows").read_bytes() == b"x" * big
-    assert (here.folder / "b-is-cut").stat().st_size == 10  # as it was when its turn came
-    assert (here.folder / "e-stays").read_bytes() == b"x"
-    assert (here.checkpoints / "7" / "model.npz").read_text() == "weights"
+    assert (local.folder / "a-grows").read_bytes() == b"x" * big
+    assert (local.folder / "b-is-cut").stat().st_size == 10  # as it was when its turn came
+    assert (local.folder / "e-stays").read_bytes() == b"x"
+    assert (local.checkpoints / "7" / "model.npz").read_text() == "weights"
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_left_out(there: RunPaths, tmp_path: Path) -> None:
-    (there.folder / "a-log").write_bytes(b"x" * (4 << 20))
-    cluster, here = VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN)
-    cluster.meanwhile = lambda: os.truncate(there.folder / "a-log", 10)
-    said = pull(cluster, here)
-    assert said[-1] == f"skipped in the download of {RUN}: a-log (was truncated while it was read)"
-    assert not (here.folder / "a-log").exists() and (here.checkpoints / "7" / "model.npz").exists()
+def test_a_file_that_shrinks_while_it_is_read_is_skipped(remote: RunPaths, tmp_path: Path) -> None:
+    (remote.folder / "a-log").write_bytes(b"x" * (4 << 20))
+    cluster, local = VolumeCluster(remote.folder.parent), RunPaths(tmp_path / "here" / RUN)
+    cluster.meanwhile = lambda: os.truncate(remote.folder / "a-log", 10)
+    messages = pull(cluster, local)
+    assert messages[-1] == f"skipped in the download of {RUN}: a-log (was truncated while it was read)"
+    assert not (local.folder / "a-log").exists() and (local.checkpoints / "7" / "model.npz").exists()
 
 
-def test_of_many_entries_left_out_the_first_are_named(there: RunPaths, tmp_path: Path) -> None:
+def test_the_first_of_many_skipped_entries_are_named(remote: RunPaths, tmp_path: Path) -> None:
     for number in range(10):
-        (there.folder / f"link\n{number}").symlink_to("/")
-    said = pull(VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN))
-    assert said[-1].count("is a link out of") == 8 and said[-1].endswith("), and 2 more")
-    assert r"'link\n0' (" in said[-1]
+        (remote.folder / f"link\n{number}").symlink_to("/")
+    messages = pull(VolumeCluster(remote.folder.parent), RunPaths(tmp_path / "here" / RUN))
+    assert messages[-1].count("is a link out of") == 8 and messages[-1].endswith("), and 2 more")
+    assert r"'link\n0' (" in messages[-1]
 
 
-def test_an_archive_whose_end_was_lost_is_not_taken_for_a_whole_one(there: RunPaths, tmp_path: Path) -> None:
-    cluster, here = VolumeCluster(there.folder.parent), RunPaths(tmp_path / "here" / RUN)
+def test_a_truncated_archive_is_an_error(remote: RunPaths, tmp_path: Path) -> None:
+    cluster, local = VolumeCluster(remote.folder.parent), RunPaths(tmp_path / "here" / RUN)
     cluster.torn_before = pack.LEFT_OUT.encode()  # at the end of an entry, where tar's own format shows nothing
     with pytest.raises(SpotmpiError, match="from the run volume: the end of the archive is missing; pull again"):
-        pull(cluster, here)
-    assert not here.folder.exists()
+        pull(cluster, local)
+    assert not local.folder.exists()
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    made.type, made.linkname = kind, target
-    return made
+    item = tarfile.TarInfo(name)
+    item.type, item.linkname = kind, target
+    return item
 
 
-def test_an_archive_that_a_pod_forged_writes_nothing_outside_of_the_folder(tmp_path: Path) -> None:
+def test_a_forged_archive_writes_nothing_outside_of_the_folder(tmp_path: Path) -> None:
     bad = [
         member("../up"),
         member("/abs"),
@@ -151,7 +151,7 @@ def test_an_archive_that_a_pod_forged_writes_nothing_outside_of_the_folder(tmp_p
         member("down/soft", tarfile.SYMTYPE, "../.."),
         member("device", tarfile.CHRTYPE),
     ]
-    left_out: dict[str, str] = {}
-    kept = pulling._safe_members([*bad, member("good")], tmp_path.resolve(), left_out)
-    assert [each.name for each in kept] == ["good"]
-    assert set(left_out) == {each.name for each in bad}
+    skipped: dict[str, str] = {}
+    members = pulling._safe_members([*bad, member("good")], tmp_path.resolve(), skipped)
+    assert [each.name for each in members] == ["good"]
+    assert set(skipped) == {each.name for each in bad}

@@ -22,10 +22,10 @@ class Pods:
 
     def __init__(self, *answers: str | Exception) -> None:
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def execute(self, pod: str, command: Sequence[str]) -> str:
-        self.asked.append(pod)
+        self.requests.append(pod)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -39,39 +39,39 @@ def jobset(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"metadata": {"name": "digits-1"}}
 
 
-def texts(pods: Pods, jobset: dict[str, Any], *living: list[str]) -> list[str]:
+def texts(pods: Pods, jobset: dict[str, Any], *running: list[str]) -> list[str]:
     """The lines that a follower reads back, while the pods that live change as told."""
-    left = list(living)
+    remaining = list(running)
     replayer = RunFolder(cast("ClusterApi", pods), jobset, lambda text: None)
-    entries = asyncio.run(replayer.entries(lambda: left.pop(0), 0, 0.0, 2000.0))
+    entries = asyncio.run(replayer.entries(lambda: remaining.pop(0), 0, 0.0, 2000.0))
     return [str(entry.event.values["text"]) for entry in entries if entry.event]
 
 
-def test_a_pod_that_ends_while_it_is_asked_is_asked_again_or_its_successor(jobset: dict[str, Any]) -> None:
+def test_reading_is_retried_in_the_pod_or_its_successor(jobset: dict[str, Any]) -> None:
     pods = Pods(SpotmpiError("gone"), LINE, LINE + "that is all\n")
 
     assert texts(pods, jobset, ["a"], ["a"], ["b"]) == ["hello"]
-    assert pods.asked == ["a", "a", "b"], "an answer that broke off is no answer"
+    assert pods.requests == ["a", "a", "b"], "an answer that broke off is no answer"
 
 
-def test_where_no_pod_lives_and_no_volume_is_there_that_is_said(jobset: dict[str, Any]) -> None:
+def test_without_a_running_pod_and_a_volume_the_error_says_so(jobset: dict[str, Any]) -> None:
     with pytest.raises(SpotmpiError, match="no run volume, and no pod that holds its output is running"):
         texts(Pods(SpotmpiError("gone")), jobset, ["a"], [])
 
 
-def test_where_a_pod_lives_that_cannot_be_read_that_is_said_with_its_reason(jobset: dict[str, Any]) -> None:
+def test_a_pod_that_cannot_be_read_is_named_with_the_reason(jobset: dict[str, Any]) -> None:
     # It lives at every look; what is wrong with it is told, and not that it is gone.
     pods = Pods(SpotmpiError("gone"), LINE, SpotmpiError("could not read the run folder: the cluster answered 500"))
 
-    with pytest.raises(SpotmpiError) as told:
+    with pytest.raises(SpotmpiError) as raised:
         texts(pods, jobset, ["a"], ["a"], ["b"])
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "the run has no run volume, and its pod b failed: could not read the run folder: the cluster answered 500"
     )
 
 
-def test_what_is_not_permitted_is_asked_once(jobset: dict[str, Any]) -> None:
+def test_a_forbidden_read_is_not_retried(jobset: dict[str, Any]) -> None:
     pods = Pods(NotPermitted("not permitted"))
     with pytest.raises(NotPermitted):
         texts(pods, jobset, ["a"])
-    assert pods.asked == ["a"]
+    assert pods.requests == ["a"]

@@ -19,18 +19,21 @@ Object = dict[str, Any]
 
 
 def jobset(name: str, age: float, suspend: bool = True) -> Object:
-    made = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = datetime.fromtimestamp(time.time() - age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     notes = {manifests.ANNOTATION_SPEC: '{"command": ["x"]}'}
-    return {"metadata": {"name": name, "creationTimestamp": made, "annotations": notes}, "spec": {"suspend": suspend}}
+    return {
+        "metadata": {"name": name, "creationTimestamp": created, "annotations": notes},
+        "spec": {"suspend": suspend},
+    }
 
 
 class Namespace:
     """Has the parts of some runs; may refuse to be asked for them, or to delete."""
 
-    def __init__(self, *whole: str, refuses: str = "", ahead: float = 0.0) -> None:
+    def __init__(self, *whole: str, errors: str = "", ahead: float = 0.0) -> None:
         self.ahead = ahead  # of this machine's clock, seconds
         self.parts = [names.parts_name(run) for run in whole]
-        self.refuses = refuses
+        self.errors = errors
         self.deleted: list[str] = []
 
     def now(self) -> float:
@@ -45,33 +48,33 @@ class Namespace:
         self.deleted.append(name)
 
     def _may(self, verb: str) -> None:
-        if verb == self.refuses:
+        if verb == self.errors:
             request = httpx2.Request("GET", "https://cluster")
             body = {"kind": "Status", "code": 403, "message": "no"}
             raise ApiError(request=request, response=httpx2.Response(403, json=body, request=request))
 
 
-def left(there: Namespace, *jobsets: Object) -> list[str]:
-    found = asyncio.run(stop.delete_abandoned(there, jobsets))  # type: ignore[arg-type]
+def remaining(namespace: Namespace, *jobsets: Object) -> list[str]:
+    found = asyncio.run(stop.delete_abandoned(namespace, jobsets))  # type: ignore[arg-type]
     return [each["metadata"]["name"] for each in found]
 
 
 def test_a_run_whose_submission_broke_off_minutes_ago_is_deleted_and_no_other() -> None:
-    there = Namespace("queued")
+    namespace = Namespace("queued")
     runs = [jobset("stray", 301), jobset("queued", 3600), jobset("fresh", 200), jobset("goes-on", 3600, suspend=False)]
-    assert left(there, *runs) == ["queued", "fresh", "goes-on"]
-    assert there.deleted == ["stray"]
+    assert remaining(namespace, *runs) == ["queued", "fresh", "goes-on"]
+    assert namespace.deleted == ["stray"]
 
 
-@pytest.mark.parametrize(("refuses", "told"), [("find", ["stray"]), ("delete", [])])
-def test_who_may_not_look_or_delete_is_shown_the_rest_all_the_same(refuses: str, told: list[str]) -> None:
-    there = Namespace(refuses=refuses)
-    assert left(there, jobset("stray", 301)) == told
-    assert there.deleted == []
+@pytest.mark.parametrize(("errors", "expected"), [("find", ["stray"]), ("delete", [])])
+def test_a_user_without_the_rights_sees_the_other_runs(errors: str, expected: list[str]) -> None:
+    namespace = Namespace(errors=errors)
+    assert remaining(namespace, jobset("stray", 301)) == expected
+    assert namespace.deleted == []
 
 
 def test_a_terminal_whose_clock_is_ahead_deletes_no_submission_of_others() -> None:
     """It works: 10 s old by the cluster's clock. It fails: 610 s by the terminal's, and the run is gone."""
-    there = Namespace(ahead=-600.0)
-    assert left(there, jobset("fresh", 610)) == ["fresh"]
-    assert there.deleted == []
+    namespace = Namespace(ahead=-600.0)
+    assert remaining(namespace, jobset("fresh", 610)) == ["fresh"]
+    assert namespace.deleted == []

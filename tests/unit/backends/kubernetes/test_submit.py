@@ -26,7 +26,7 @@ Object = dict[str, Any]
 TARGET = ClusterTarget("here", "any:1", None, {}, (), "any")
 
 
-MADE = "2026-11-20T11:00:00Z"
+CREATED = "2026-11-20T11:00:00Z"
 
 
 class Namespace:
@@ -41,22 +41,22 @@ class Namespace:
     def __init__(self, *forbidden: str) -> None:
         self.forbidden = forbidden
         self.policies: Sequence[Object] | None = []
-        self.made: list[Object] = []
-        self.going = False
+        self.created: list[Object] = []
+        self.deleting = False
 
     async def create(self, values: Object) -> Object:
         if values["kind"] in self.forbidden:
             raise refused(403, f'secrets is forbidden: User "ann" cannot create {values["kind"]}')
-        if values["kind"] == "JobSet" and self.made:
+        if values["kind"] == "JobSet" and self.created:
             raise refused(409, "already exists")
-        self.made.append(values)
-        return {"metadata": {"uid": "u", "creationTimestamp": MADE}}
+        self.created.append(values)
+        return {"metadata": {"uid": "u", "creationTimestamp": CREATED}}
 
     async def find(self, kind: str, name: str) -> Object | None:
-        if self.going:  # it is visible until all it owned is gone
-            self.going, self.made = False, []
+        if self.deleting:  # it is visible until all it owned is gone
+            self.deleting, self.created = False, []
             return {"metadata": {"deletionTimestamp": "now"}}
-        return next((each for each in self.made if each["kind"] == kind), None)
+        return next((each for each in self.created if each["kind"] == kind), None)
 
     async def list(self, kind: str) -> Sequence[Object]:
         assert kind == api.NETWORK_POLICY
@@ -65,14 +65,14 @@ class Namespace:
         return self.policies
 
     async def delete(self, kind: str, name: str, wait: bool = False) -> None:
-        self.going = wait
-        self.made = self.made if wait else []
+        self.deleting = wait
+        self.created = self.created if wait else []
 
     async def patch(self, kind: str, name: str, values: Object) -> None:
-        self.made[0] = {**self.made[0], "spec": {**self.made[0]["spec"], **values["spec"]}}
+        self.created[0] = {**self.created[0], "spec": {**self.created[0]["spec"], **values["spec"]}}
 
     def kinds(self) -> Sequence[str]:
-        return [each["kind"] for each in self.made]
+        return [each["kind"] for each in self.created]
 
 
 def refused(code: int, message: str) -> ApiError:
@@ -88,58 +88,61 @@ def plan(ssh_secret: str | None, *forward: str, nodes: int = 2) -> Object:
     return {"run": "x-1", "namespace": "here", "objects": objects, "ssh_secret": ssh_secret}
 
 
-def submit(there: Namespace, planned: Object) -> tuple[list[Object], list[str]]:
-    said: list[str] = []
-    created = asyncio.run(submitting.create(there, planned, said.append))  # type: ignore[arg-type]
-    assert created.submitted == datetime.fromisoformat(MADE).timestamp()
-    return list(created.objects), said
+def submit(namespace: Namespace, run_plan: Object) -> tuple[list[Object], list[str]]:
+    messages: list[str] = []
+    created = asyncio.run(submitting.create(namespace, run_plan, messages.append))  # type: ignore[arg-type]
+    assert created.submitted == datetime.fromisoformat(CREATED).timestamp()
+    return list(created.objects), messages
 
 
-def keys_volume(there: Namespace) -> Object:
-    pod = there.made[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    found: Object = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "secret")
-    return found
+def keys_volume(namespace: Namespace) -> Object:
+    pod = namespace.created[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    values: Object = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "secret")
+    return values
 
 
-def test_a_run_is_let_go_with_a_secret_of_its_own() -> None:
-    there = Namespace()
-    objects, said = submit(there, plan("mpi-ssh"))
-    assert there.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy"] and not said
-    assert there.made[0]["spec"]["suspend"] is False and keys_volume(there)["secretName"] == "x-1-parts"
-    assert "PRIVATE KEY" in there.made[1]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
+def test_a_run_is_resumed_with_a_secret_of_its_own() -> None:
+    namespace = Namespace()
+    objects, messages = submit(namespace, plan("mpi-ssh"))
+    assert namespace.kinds() == ["JobSet", "Secret", "ConfigMap", "NetworkPolicy"] and not messages
+    assert namespace.created[0]["spec"]["suspend"] is False and keys_volume(namespace)["secretName"] == "x-1-parts"
+    assert "PRIVATE KEY" in namespace.created[1]["stringData"]["id"] and "PRIVATE KEY" not in str(objects)
 
 
-def test_agents_count_limits_from_when_the_api_server_made_the_run() -> None:
+def test_agents_count_limits_from_the_creation_of_the_jobset() -> None:
     """It works: whatever the terminal's clock says. It fails: one that is behind cuts limits.run short."""
-    there = Namespace()
-    submit(there, plan("mpi-ssh"))
-    assert json.loads(there.made[2]["data"]["plan.json"])["submitted"] == datetime.fromisoformat(MADE).timestamp()
+    namespace = Namespace()
+    submit(namespace, plan("mpi-ssh"))
+    plan_json = json.loads(namespace.created[2]["data"]["plan.json"])
+    assert plan_json["submitted"] == datetime.fromisoformat(CREATED).timestamp()
 
 
-def test_who_may_not_create_secrets_runs_with_the_environments_key_pair_and_is_told_so() -> None:
-    there = Namespace("Secret")
-    objects, said = submit(there, plan("mpi-ssh"))
-    assert there.kinds() == ["JobSet", "ConfigMap", "NetworkPolicy"]
-    assert [each["kind"] for each in objects] == there.kinds()
-    assert there.made[0]["spec"]["suspend"] is False
-    volume = keys_volume(there)
+def test_a_user_who_may_not_create_secrets_gets_the_environments_key_pair_and_a_message() -> None:
+    namespace = Namespace("Secret")
+    objects, messages = submit(namespace, plan("mpi-ssh"))
+    assert namespace.kinds() == ["JobSet", "ConfigMap", "NetworkPolicy"]
+    assert [each["kind"] for each in objects] == namespace.kinds()
+    assert namespace.created[0]["spec"]["suspend"] is False
+    volume = keys_volume(namespace)
     assert volume["secretName"] == "mpi-ssh" and volume["defaultMode"] == 0o440
     assert [item["key"] for item in volume["items"]] == ["id", "id.pub", "authorized_keys"]
-    assert said == ["you may not create Secrets: the run shares the SSH keys of mpi-ssh"]
+    assert messages == ["you may not create Secrets: the run shares the SSH keys of mpi-ssh"]
 
 
 @pytest.mark.parametrize(
-    ("planned", "words"),
+    ("run_plan", "remedy"),
     [
         (plan(None), r"right to create Secrets in here, or name a Secret .* \(kubernetes.ssh_secret\)"),
         (plan("mpi-ssh", "HF_TOKEN"), r"or keep HF_TOKEN in a Secret \(kubernetes.secret_env\) instead of forwarding"),
     ],
 )
-def test_without_such_a_key_pair_nothing_stays_and_one_line_tells_the_way_out(planned: Object, words: str) -> None:
-    there = Namespace("Secret")
-    with pytest.raises(NotPermitted, match=rf'not permitted \(.*User "ann" cannot create Secret\); ask for .*{words}'):
-        submit(there, planned)
-    assert there.made == []
+def test_without_a_shared_key_pair_nothing_is_created_and_the_error_has_the_remedy(
+    run_plan: Object, remedy: str
+) -> None:
+    namespace = Namespace("Secret")
+    with pytest.raises(NotPermitted, match=rf'not permitted \(.*User "ann" cannot create Secret\); ask for .*{remedy}'):
+        submit(namespace, run_plan)
+    assert namespace.created == []
 
 
 PEERS = {"podSelector": {"matchLabels": {"spotmpi.dev/run": "x-1"}}}
@@ -149,9 +152,9 @@ def policy(selector: Object | None = None, **spec: Any) -> Object:
     return {"metadata": {"name": "p"}, "spec": {"podSelector": selector or {}, **spec}}
 
 
-def made_policy(there: Namespace) -> Object:
-    found: Object = next(each["spec"] for each in there.made if each["kind"] == "NetworkPolicy")
-    return found
+def created_policy(namespace: Namespace) -> Object:
+    values: Object = next(each["spec"] for each in namespace.created if each["kind"] == "NetworkPolicy")
+    return values
 
 
 @pytest.mark.parametrize(
@@ -165,13 +168,13 @@ def made_policy(there: Namespace) -> Object:
         policy({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, policyTypes=["Egress"]),
     ],
 )
-def test_where_a_namespace_denies_egress_pods_of_a_run_may_still_reach_each_other(denying: Object) -> None:
-    there = Namespace()
-    there.policies = [denying]
-    objects, _ = submit(there, plan(None))
-    assert made_policy(there)["policyTypes"] == ["Ingress", "Egress"]
-    assert made_policy(there)["egress"] == [{"to": [PEERS]}]
-    assert [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"] == [made_policy(there)]
+def test_in_a_namespace_that_denies_egress_pods_of_a_run_may_reach_each_other(denying: Object) -> None:
+    namespace = Namespace()
+    namespace.policies = [denying]
+    objects, _ = submit(namespace, plan(None))
+    assert created_policy(namespace)["policyTypes"] == ["Ingress", "Egress"]
+    assert created_policy(namespace)["egress"] == [{"to": [PEERS]}]
+    assert [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"] == [created_policy(namespace)]
 
 
 @pytest.mark.parametrize(
@@ -184,27 +187,27 @@ def test_where_a_namespace_denies_egress_pods_of_a_run_may_still_reach_each_othe
         [policy({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}, policyTypes=["Egress"])],
     ],
 )
-def test_where_egress_is_open_a_run_does_not_close_it(policies: list[Object] | None) -> None:
-    there = Namespace()
-    there.policies = policies
-    _, said = submit(there, plan(None))
-    assert made_policy(there)["policyTypes"] == ["Ingress"] and "egress" not in made_policy(there)
-    told = "you may not list the NetworkPolicies of namespace here: if they deny egress, nodes of the run "
-    assert said == ([] if policies is not None else [told + "will not reach each other"])
+def test_a_run_does_not_restrict_egress_that_is_open(policies: list[Object] | None) -> None:
+    namespace = Namespace()
+    namespace.policies = policies
+    _, messages = submit(namespace, plan(None))
+    assert created_policy(namespace)["policyTypes"] == ["Ingress"] and "egress" not in created_policy(namespace)
+    note = "you may not list the NetworkPolicies of namespace here: if they deny egress, nodes of the run "
+    assert messages == ([] if policies is not None else [note + "will not reach each other"])
 
 
-def test_a_run_of_one_node_needs_no_way_out() -> None:
-    there = Namespace()
-    there.policies = [policy(policyTypes=["Egress"])]
-    submit(there, plan(None, nodes=1))
-    assert made_policy(there)["policyTypes"] == ["Ingress"]
+def test_a_run_of_one_node_gets_no_egress_rule() -> None:
+    namespace = Namespace()
+    namespace.policies = [policy(policyTypes=["Egress"])]
+    submit(namespace, plan(None, nodes=1))
+    assert created_policy(namespace)["policyTypes"] == ["Ingress"]
 
 
-def test_another_refusal_is_told_as_it_is() -> None:
-    there = Namespace("NetworkPolicy")
+def test_other_refusals_are_reported_unchanged() -> None:
+    namespace = Namespace("NetworkPolicy")
     with pytest.raises(NotPermitted, match=r"could not submit the run: not permitted .*NetworkPolicy"):
-        submit(there, plan("mpi-ssh"))
-    assert there.made == []
+        submit(namespace, plan("mpi-ssh"))
+    assert namespace.created == []
 
 
 def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_waited_for(
@@ -212,25 +215,26 @@ def test_parts_of_an_earlier_jobset_that_the_cluster_is_about_to_delete_are_wait
 ) -> None:
     """Garbage collection comes after the owner has gone (Kubernetes docs: background cascading deletion)."""
     monkeypatch.setattr(submitting, "_RETRY_INTERVAL", 0.001)
-    there, left = Namespace("Secret"), ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
-    usual = there.create
+    namespace, remaining = Namespace("Secret"), ["NetworkPolicy", "ConfigMap", "NetworkPolicy"]
+    usual = namespace.create
 
     async def create(values: Object) -> Object:
-        if values["kind"] in left:
-            left.remove(values["kind"])
+        if values["kind"] in remaining:
+            remaining.remove(values["kind"])
             raise refused(409, "already exists")
         return await usual(values)
 
-    there.create = create  # type: ignore[method-assign]
-    submit(there, plan("mpi-ssh"))
-    assert there.kinds()[0] == "JobSet" and set(there.kinds()) == {"JobSet", "ConfigMap", "NetworkPolicy"} and not left
+    namespace.create = create  # type: ignore[method-assign]
+    submit(namespace, plan("mpi-ssh"))
+    assert namespace.kinds()[0] == "JobSet" and not remaining
+    assert set(namespace.kinds()) == {"JobSet", "ConfigMap", "NetworkPolicy"}
 
 
-def test_a_name_that_is_taken_is_told() -> None:
-    there = Namespace()
-    there.made.append({"kind": api.JOBSET, "metadata": {}})
+def test_an_existing_run_of_that_name_is_an_error() -> None:
+    namespace = Namespace()
+    namespace.created.append({"kind": api.JOBSET, "metadata": {}})
     with pytest.raises(RunInUse, match="run x-1 already exists in here"):
-        submit(there, plan(None))
+        submit(namespace, plan(None))
 
 
 def test_a_key_pair_that_runs_share_is_the_host_key_as_well(tmp_path: Path) -> None:

@@ -19,37 +19,38 @@ from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Obj
 OTHER = "other-1"
 
 
-def newer() -> Object:
+def newer_jobset() -> Object:
     """Give a run of a version whose specs have one more key."""
     values = {"command": ["x"], "kubernetes": {"turbo": True}}
-    return other({manifests.ANNOTATION_SPEC: json.dumps(values), manifests.ANNOTATION_OWNER: "her"})
+    return other_jobset({manifests.ANNOTATION_SPEC: json.dumps(values), manifests.ANNOTATION_OWNER: "her"})
 
 
-def other(annotations: dict[str, str] | None, suspend: bool = False) -> Object:
-    found = jobset(age=3600, suspend=suspend)
-    found["metadata"] |= {"name": OTHER, "annotations": annotations}
-    return found
+def other_jobset(annotations: dict[str, str] | None, suspend: bool = False) -> Object:
+    values = jobset(age=3600, suspend=suspend)
+    values["metadata"] |= {"name": OTHER, "annotations": annotations}
+    return values
 
 
+_NEWER = f"this version cannot read JobSet {OTHER} (kubernetes.turbo: Extra inputs are not permitted); upgrade"
 UNREADABLE: dict[str, Callable[[], Object]] = {
-    f"this version cannot read JobSet {OTHER} (kubernetes.turbo: Extra inputs are not permitted); upgrade": newer,
-    f"JobSet {OTHER} has no annotation spotmpi.dev/spec; `kubectl describe": lambda: other(None),
-    f"annotation spotmpi.dev/spec of JobSet {OTHER} is not JSON": lambda: other({manifests.ANNOTATION_SPEC: "{"}),
+    _NEWER: newer_jobset,
+    f"JobSet {OTHER} has no annotation spotmpi.dev/spec; `kubectl describe": lambda: other_jobset(None),
+    f"annotation spotmpi.dev/spec of JobSet {OTHER} is not JSON": lambda: other_jobset(
+        {manifests.ANNOTATION_SPEC: "{"}
+    ),
 }
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """The cluster of every context: it has the run, whose node 0 trains."""
-    there = FakeCluster([pod(0, "Running")], [jobset()])
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
-    return there
+    cluster = FakeCluster([pod(0, "Running")], [jobset()])
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
+    return cluster
 
 
 @pytest.mark.parametrize("reason", UNREADABLE)
-def test_a_jobset_that_cannot_be_read_has_a_line_of_its_own_in_the_list(
-    runs: Path, cluster: FakeCluster, reason: str
-) -> None:
+def test_an_unreadable_jobset_has_a_line_in_the_list(runs: Path, cluster: FakeCluster, reason: str) -> None:
     """It works: two rows. It fails: a traceback for everybody in the namespace."""
     cluster.jobsets.append(UNREADABLE[reason]())
     first, second = spotmpi.list_runs(Target("kubernetes", runs))
@@ -58,35 +59,31 @@ def test_a_jobset_that_cannot_be_read_has_a_line_of_its_own_in_the_list(
     assert (second.id, second.state) == (RUN, "running")
 
 
-def test_a_missing_owner_is_no_reason_not_to_show_a_run(runs: Path, cluster: FakeCluster) -> None:
+def test_a_run_without_an_owner_is_listed(runs: Path, cluster: FakeCluster) -> None:
     del cluster.jobsets[0]["metadata"]["annotations"][manifests.ANNOTATION_OWNER]
     assert [(state.state, state.owner) for state in spotmpi.list_runs(Target("kubernetes", runs))] == [
         ("running", None)
     ]
 
 
-def test_a_run_that_cannot_be_read_has_a_state_can_be_stopped_and_cannot_be_followed(
-    runs: Path, cluster: FakeCluster
-) -> None:
-    cluster.jobsets[:], cluster.pods[:] = [newer()], []
-    where = Target("kubernetes", runs)
-    assert (spotmpi.status(OTHER, where).state, spotmpi.status(OTHER, where).owner) == ("unknown", "her")
+def test_an_unreadable_run_has_a_state_and_can_be_stopped_but_not_followed(runs: Path, cluster: FakeCluster) -> None:
+    cluster.jobsets[:], cluster.pods[:] = [newer_jobset()], []
+    target = Target("kubernetes", runs)
+    assert (spotmpi.status(OTHER, target).state, spotmpi.status(OTHER, target).owner) == ("unknown", "her")
     with pytest.raises(SpotmpiError, match="upgrade spotmpi"):
-        list(spotmpi.logs(OTHER, True, where))
-    assert spotmpi.stop(OTHER, on=where).state == "stopped"
+        list(spotmpi.logs(OTHER, True, target))
+    assert spotmpi.stop(OTHER, on=target).state == "stopped"
     assert cluster.deleted == [OTHER]
 
 
-def test_a_suspended_jobset_of_another_version_is_not_taken_for_a_broken_submission(
-    runs: Path, cluster: FakeCluster
-) -> None:
+def test_a_suspended_jobset_of_another_version_is_not_an_abandoned_submission(runs: Path, cluster: FakeCluster) -> None:
     """It works: left to its queue. It fails: deleted by whoever lists runs, for it has no parts of a name we know."""
-    cluster.jobsets.append(other(newer()["metadata"]["annotations"], suspend=True))
+    cluster.jobsets.append(other_jobset(newer_jobset()["metadata"]["annotations"], suspend=True))
     spotmpi.list_runs(Target("kubernetes", runs))
     assert cluster.deleted == []
 
 
-def test_the_cost_of_an_environment_says_whose_nodes_it_cannot_tell(runs: Path, cluster: FakeCluster) -> None:
-    cluster.jobsets.append(newer())
+def test_the_cost_of_an_environment_names_runs_that_cannot_be_read(runs: Path, cluster: FakeCluster) -> None:
+    cluster.jobsets.append(newer_jobset())
     (note,) = cost._fetch_runs(Target("kubernetes", runs))
     assert note.startswith(f"nodes of {OTHER} count as idle: this version cannot read JobSet {OTHER}")

@@ -26,7 +26,7 @@ def event(name: str, reason: str, note: str, key: str = "involvedObject") -> dic
     return {key: {"name": name}, "reason": reason, "note" if key == "regarding" else "message": note}
 
 
-def why(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: int = 4) -> str | None:
+def reason_of(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: int = 4) -> str | None:
     seen = Observations({item["metadata"]["name"]: item for item in pods})
     for each in events:
         seen.add_event(each)
@@ -35,109 +35,105 @@ def why(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: i
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
 def test_pods_that_have_started_do_not_wait(phase: str) -> None:
-    assert why(pod("a", phase), pod("b", phase)) is None
+    assert reason_of(pod("a", phase), pod("b", phase)) is None
 
 
-def test_the_reason_that_most_pods_share_is_told_with_how_many_wait() -> None:
+def test_the_reason_most_pods_share_is_reported_with_their_number() -> None:
     pods = [unscheduled("a", "no GPU"), unscheduled("b", "no GPU"), unscheduled("c", "taint"), pod("d", "Running")]
-    assert why(*pods) == "3/4 nodes: no GPU"
+    assert reason_of(*pods) == "3/4 nodes: no GPU"
 
 
-def test_the_autoscalers_word_and_the_clouds_stand_beside_the_schedulers() -> None:
+def test_the_autoscalers_and_the_clouds_reasons_follow_the_schedulers() -> None:
     seen = Observations({"a": unscheduled("a", "0/4 nodes: insufficient nvidia.com/gpu")})
     seen.add_event(event("a", "TriggeredScaleUp", "pod triggered scale-up: [{g5 0->2 (max: 8)}]"))
     seen.add_event(event("a", "FailedScheduling", "0/4 nodes: insufficient nvidia.com/gpu"))
-    told = "1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; pod triggered scale-up: [{g5 0->2 (max: 8)}]"
-    assert waiting_reason(seen, "run-1", 2) == told
+    expected = "1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; pod triggered scale-up: [{g5 0->2 (max: 8)}]"
+    assert waiting_reason(seen, "run-1", 2) == expected
     seen.machine_problem = "scaling group g5: no capacity"
-    assert waiting_reason(seen, "run-1", 2) == f"{told}; scaling group g5: no capacity"
+    assert waiting_reason(seen, "run-1", 2) == f"{expected}; scaling group g5: no capacity"
 
 
 def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[str, Any]:
     return {**pod(name, phase, conditions=[{"type": "Ready", "status": ready}]), "spec": {"nodeName": node}}
 
 
-def test_a_dead_node_that_holds_the_next_attempt_up_is_named_with_the_ways_out() -> None:
+def test_an_unreachable_node_that_delays_the_next_attempt_is_named_with_remedies() -> None:
     dead = event("b", "NodeNotReady", "Node is not ready")
-    said = why(on_node("a", "n-1", "False", "Failed"), on_node("b", "n-2", "False"), events=(dead,), nodes=2)
-    assert said is not None and said.startswith("1/2 nodes: n-2 does not respond; the run goes on when")
-    assert "`kubectl delete node n-2`" in said and "out-of-service=nodeshutdown:NoExecute" in said
+    reason = reason_of(on_node("a", "n-1", "False", "Failed"), on_node("b", "n-2", "False"), events=(dead,), nodes=2)
+    assert reason is not None and reason.startswith("1/2 nodes: n-2 does not respond; the run goes on when")
+    assert "`kubectl delete node n-2`" in reason and "out-of-service=nodeshutdown:NoExecute" in reason
 
 
 @pytest.mark.parametrize(("other", "ready"), [("Running", "False"), ("Failed", "True")])
-def test_a_node_that_is_away_while_the_attempt_goes_on_or_that_came_back_holds_nothing_up(
-    other: str, ready: str
-) -> None:
+def test_an_unreachable_node_is_no_reason_while_others_run_or_when_it_is_back(other: str, ready: str) -> None:
     dead = event("b", "NodeNotReady", "Node is not ready")
-    assert why(on_node("a", "n-1", "True", other), on_node("b", "n-2", ready), events=(dead,), nodes=2) is None
+    assert reason_of(on_node("a", "n-1", "True", other), on_node("b", "n-2", ready), events=(dead,), nodes=2) is None
 
 
-def test_a_pod_that_has_got_its_node_no_longer_waits_for_one() -> None:
+def test_a_scheduled_pod_no_longer_waits_for_a_node() -> None:
     """It works: containers are being created. It fails: the scheduler's old word stays until the containers run."""
     placed = pod("a", conditions=[{"type": "PodScheduled", "status": "True"}])
     refused = event("a", "FailedScheduling", "0/4 nodes: insufficient cpu")
-    assert why(placed, events=(refused,)) == "1/4 nodes: containers are being created"
+    assert reason_of(placed, events=(refused,)) == "1/4 nodes: containers are being created"
 
 
-def test_a_container_tells_its_own_reason() -> None:
-    assert why(container("a", "ErrImagePull", 'not found: "x"')) == '1/4 nodes: ErrImagePull: not found: "x"'
-    assert why(container("a", "CreateContainerConfigError")) == "1/4 nodes: CreateContainerConfigError:"
+def test_a_containers_own_reason_is_reported() -> None:
+    assert reason_of(container("a", "ErrImagePull", 'not found: "x"')) == '1/4 nodes: ErrImagePull: not found: "x"'
+    assert reason_of(container("a", "CreateContainerConfigError")) == "1/4 nodes: CreateContainerConfigError:"
 
 
-def test_a_refused_pod_is_told_in_the_same_words_at_each_try_under_whatever_name() -> None:
-    words = 'Error creating: pods "run-1-node-0-{}" is forbidden: exceeded quota: small'
-    told = {why(events=(event("run-1-node-0", "FailedCreate", words.format(name)),)) for name in ("0-x7k2p", "3-9vb4z")}
-    expected = f"FailedCreate: {words.format('*')}"
-    assert told == {expected}
+def test_a_refused_pod_has_the_same_reason_at_each_try() -> None:
+    text = 'Error creating: pods "run-1-node-0-{}" is forbidden: exceeded quota: small'
+    failures = [event("run-1-node-0", "FailedCreate", text.format(name)) for name in ("0-x7k2p", "3-9vb4z")]
+    assert {reason_of(events=(each,)) for each in failures} == {f"FailedCreate: {text.format('*')}"}
 
 
-def test_while_a_container_is_created_the_newest_telling_event_of_its_pod_counts() -> None:
+def test_while_a_container_is_created_the_newest_relevant_event_of_its_pod_counts() -> None:
     events = (
         event("a", "Scheduled", "fine"),
         event("a", "FailedMount", "volume x: not found"),
         event("a", "Pulling", "fine too"),
         event("b", "FailedMount", "another pod's"),
     )
-    assert why(container("a", "ContainerCreating"), events=events) == "1/4 nodes: FailedMount: volume x: not found"
-    assert why(container("a", "ContainerCreating")) == "1/4 nodes: containers are being created"
+    creating = container("a", "ContainerCreating")
+    assert reason_of(creating, events=events) == "1/4 nodes: FailedMount: volume x: not found"
+    assert reason_of(creating) == "1/4 nodes: containers are being created"
 
 
 @pytest.mark.parametrize("key", ["involvedObject", "regarding"])
-def test_without_pods_what_is_said_about_the_run_itself_counts(key: str) -> None:
+def test_without_pods_events_about_the_run_count(key: str) -> None:
     quota = event("run-1-node-0", "FailedCreate", "exceeded quota", key)
-    assert why(events=(quota,)) == "FailedCreate: exceeded quota"
-    assert why(events=(event("run-2", "FailedCreate", "another run"),)) == "no pods yet"
+    assert reason_of(events=(quota,)) == "FailedCreate: exceeded quota"
+    assert reason_of(events=(event("run-2", "FailedCreate", "another run"),)) == "no pods yet"
 
 
-def test_who_may_not_read_events_is_told_that_more_might_be_known() -> None:
+def test_a_user_who_may_not_read_events_gets_a_note() -> None:
     seen = Observations({"a": unscheduled("a", "no GPU")}, events_forbidden=True)
-    assert (
-        waiting_reason(seen, "run-1", 1)
-        == "1/1 nodes: no GPU (you are not permitted to read events, which may say more)"
-    )
-    assert (
-        waiting_reason(Observations(events_forbidden=True), "run-1", 1)
-        == "no pods yet (you are not permitted to read events, which may say more)"
-    )
+    note = "(you are not permitted to read events, which may say more)"
+    assert waiting_reason(seen, "run-1", 1) == f"1/1 nodes: no GPU {note}"
+    assert waiting_reason(Observations(events_forbidden=True), "run-1", 1) == f"no pods yet {note}"
 
 
 def test_long_reasons_are_cut_to_one_line() -> None:
-    said = why(unscheduled("a", "very\n long " * 100))
-    assert said is not None and len(said) < 260 and "\n" not in said and said.endswith("...")
+    reason = reason_of(unscheduled("a", "very\n long " * 100))
+    assert reason is not None and len(reason) < 260 and "\n" not in reason and reason.endswith("...")
 
 
 @pytest.mark.parametrize(
-    ("left", "words"),
+    ("left", "text"),
     [(600, "10 min"), (599.9, "10 min"), (121, "3 min"), (120, "120 s"), (95, "100 s"), (10, "10 s"), (3.2, "4 s")],
 )
-def test_the_time_that_is_left_is_told_in_steps_that_become_finer(left: float, words: str) -> None:
-    assert with_countdown("no GPU", left) == f"no GPU (gives up in {words})"
+def test_the_remaining_time_is_shown_in_steps_that_become_finer(left: float, text: str) -> None:
+    assert with_countdown("no GPU", left) == f"no GPU (gives up in {text})"
 
 
-def test_numbers_that_change_every_second_are_no_news_but_words_and_the_time_left_are() -> None:
-    said = reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
-    assert reason_key("2/9 nodes: 3 node(s) had untolerated taint(s), 5 Insufficient cpu (gives up in 10 min)") == said
+def test_a_reason_is_new_by_its_words_and_remaining_time_but_not_by_its_numbers() -> None:
+    reason = reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
     assert (
-        reason_key("1/9 nodes: 7 Insufficient memory, 2 node(s) had untolerated taint(s) (gives up in 10 min)") != said
+        reason_key("2/9 nodes: 3 node(s) had untolerated taint(s), 5 Insufficient cpu (gives up in 10 min)") == reason
     )
-    assert reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 9 min)") != said
+    assert (
+        reason_key("1/9 nodes: 7 Insufficient memory, 2 node(s) had untolerated taint(s) (gives up in 10 min)")
+        != reason
+    )
+    assert reason_key("1/9 nodes: 7 Insufficient cpu, 2 node(s) had untolerated taint(s) (gives up in 9 min)") != reason

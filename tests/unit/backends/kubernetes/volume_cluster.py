@@ -67,52 +67,53 @@ class VolumeCluster(FakeCluster):
         self.deleted.append(name)
 
     async def stream(
-        self, name: str, command: Sequence[str], given: BinaryIO | None, into: BinaryIO | None
+        self, name: str, command: Sequence[str], stdin: BinaryIO | None, stdout: BinaryIO | None
     ) -> tuple[int, str]:
-        sent = given.read() if given else b""
-        if self.cut_off is not None and len(sent) > self.cut_off:
-            self._run(name, command, sent[: self.cut_off])
+        data = stdin.read() if stdin else b""
+        if self.cut_off is not None and len(data) > self.cut_off:
+            self._run(name, command, data[: self.cut_off])
             self.cut_off = None
             raise httpx2.ReadError("the connection into the pod broke off")
-        done = self._run(name, command, sent)
-        if into:
-            into.write(done.stdout if self.torn_before is None else done.stdout.partition(self.torn_before)[0])
-        return done.returncode, done.stderr.decode()
+        process = self._run(name, command, data)
+        if stdout:
+            output = process.stdout
+            stdout.write(output if self.torn_before is None else output.partition(self.torn_before)[0])
+        return process.returncode, process.stderr.decode()
 
     async def execute(self, name: str, command: Sequence[str]) -> str:
         return self._run(name, command, b"").stdout.decode()
 
-    def _run(self, name: str, command: Sequence[str], given: bytes) -> subprocess.CompletedProcess[bytes]:
+    def _run(self, name: str, command: Sequence[str], stdin: bytes) -> subprocess.CompletedProcess[bytes]:
         self.commands.append((name, command))
         places = {"/spotmpi/volume/runs": str(self.root), "/tmp/spotmpi": str(self.root.parent / "code")}
-        here = [sys.executable if part == "python3" else part for part in command]
-        for there, path in places.items():
-            here = [part.replace(there, path) for part in here]
+        arguments = [sys.executable if part == "python3" else part for part in command]
+        for place, path in places.items():
+            arguments = [part.replace(place, path) for part in arguments]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(here, bufsize=0, **pipes) as process:  # type: ignore[call-overload]
+        with subprocess.Popen(arguments, bufsize=0, **pipes) as process:  # type: ignore[call-overload]
             first = process.stdout.read(1) if self.meanwhile else b""
             if self.meanwhile:
                 self.meanwhile()
-            out, said = process.communicate(given)
-        return subprocess.CompletedProcess(here, process.returncode, first + out, said)
+            output, errors = process.communicate(stdin)
+        return subprocess.CompletedProcess(arguments, process.returncode, first + output, errors)
 
 
 def recorded_run(volume: Path) -> RunPaths:
     """A run folder as agents leave it on a volume."""
     paths = RunPaths(volume / RUN)
-    written = [
+    files = [
         (paths.events, json.dumps({"t": time.time(), "event": "succeeded"}) + "\n"),
         (paths.spec, 'command = ["x"]\n'),
         (paths.checkpoints / "7" / "model.npz", "weights"),
     ]
     line = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}.000000Z 0 o hello\n"
-    for path, text in [*written, (paths.logs / "1" / "node-0.log", line)]:
+    for path, text in [*files, (paths.logs / "1" / "node-0.log", line)]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return paths
 
 
 def pull(cluster: VolumeCluster, paths: RunPaths) -> list[str]:
-    said: list[str] = []
-    asyncio.run(pulling.pull(cluster, paths, VOLUME, said.append))  # type: ignore[arg-type]
-    return said
+    messages: list[str] = []
+    asyncio.run(pulling.pull(cluster, paths, VOLUME, messages.append))  # type: ignore[arg-type]
+    return messages

@@ -33,8 +33,8 @@ def jobset(
     }
     annotations[manifests.ANNOTATION_OWNER] = "me"
     metadata = {"name": RUN, "namespace": "here", "annotations": annotations, "creationTimestamp": stamp(age)}
-    kept: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}
-    pods = {"containers": [{"name": "node", "image": "any"}], "volumes": [{"name": "volume", **kept}]}
+    source: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}
+    pods = {"containers": [{"name": "node", "image": "any"}], "volumes": [{"name": "volume", **source}]}
     node = {"template": {"spec": {"template": {"spec": pods}}}}
     return {"metadata": metadata, "spec": {"suspend": suspend, "replicatedJobs": [node]}, "status": status or {}}
 
@@ -74,27 +74,27 @@ class FakeCluster:
         self.patched_jobset: Object = {}
         self.created: list[Object] = []
         self.deleted: list[str] = []
-        self.refuses: dict[str, Exception] = {}
-        self.found: dict[str, Object] = {}  # by namespace and name
-        self.about_nodes: list[Object] = []
-        self.asked: list[str] = []
+        self.errors: dict[str, Exception] = {}
+        self.objects: dict[str, Object] = {}  # by namespace and name
+        self.node_event_list: list[Object] = []
+        self.requests: list[str] = []
 
     def now(self) -> float:
         return time.time() + self.ahead
 
     async def create(self, values: Object) -> Object:
-        made = {**values, "metadata": {**values["metadata"], "uid": "7", "creationTimestamp": stamp(-self.ahead)}}
-        self.created.append(made)
+        created = {**values, "metadata": {**values["metadata"], "uid": "7", "creationTimestamp": stamp(-self.ahead)}}
+        self.created.append(created)
         if values["kind"] == api.JOBSET:
-            self.jobsets.append(made)
-        return made
+            self.jobsets.append(created)
+        return created
 
     def put(self, kind: str, change: str, values: Object) -> None:
         self.changes.setdefault(kind, asyncio.Queue()).put_nowait((change, values))
 
     async def watch(self, kind: str, labels: Any = None, name: str | None = None) -> AsyncIterator[tuple[str, Object]]:
-        if kind in self.refuses:
-            raise self.refuses[kind]
+        if kind in self.errors:
+            raise self.errors[kind]
         if kind == api.POD:
             for item in self.pods:
                 yield "ADDED", item
@@ -103,35 +103,35 @@ class FakeCluster:
             yield await queue.get()
 
     async def list(self, kind: str, labels: Any = None) -> list[Object]:
-        if kind in self.refuses:
-            raise self.refuses[kind]
+        if kind in self.errors:
+            raise self.errors[kind]
         return {api.POD: self.pods, api.JOBSET: self.jobsets}.get(kind, [])
 
     async def find(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        self.asked.append(f"{namespace}/{name}")
-        if f"{namespace}/{name}" in self.refuses:
-            raise self.refuses[f"{namespace}/{name}"]
+        self.requests.append(f"{namespace}/{name}")
+        if f"{namespace}/{name}" in self.errors:
+            raise self.errors[f"{namespace}/{name}"]
         if kind == api.JOBSET:
-            if kind in self.refuses:
-                raise self.refuses[kind]
+            if kind in self.errors:
+                raise self.errors[kind]
             return next((each for each in self.jobsets if each["metadata"]["name"] == name), None)
-        return self.found.get(f"{namespace}/{name}")
+        return self.objects.get(f"{namespace}/{name}")
 
     async def node_events(self) -> Sequence[Object]:
-        self.asked.append("events of nodes")
-        if "events of nodes" in self.refuses:
-            raise self.refuses["events of nodes"]
-        return self.about_nodes
+        self.requests.append("events of nodes")
+        if "events of nodes" in self.errors:
+            raise self.errors["events of nodes"]
+        return self.node_event_list
 
     async def log(self, name: str, since: int | None, follow: bool) -> AsyncIterator[str]:
-        if "log" in self.refuses:
-            raise self.refuses["log"]
+        if "log" in self.errors:
+            raise self.errors["log"]
         if name in self.logs:
             yield "\n".join(self.logs[name])
 
     async def patch(self, kind: str, name: str, values: Object) -> None:
-        if "patch" in self.refuses:
-            raise self.refuses["patch"]
+        if "patch" in self.errors:
+            raise self.errors["patch"]
         self.patched.append(values)
         if "annotations" not in values.get("metadata", {}):
             return

@@ -47,38 +47,38 @@ class Training(FakeCluster):
 
 
 def training(ahead: float, monkeypatch: pytest.MonkeyPatch) -> Training:
-    there = Training([], ahead=ahead)
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
-    return there
+    cluster = Training([], ahead=ahead)
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
+    return cluster
 
 
 @CLOCKS
 def test_a_run_is_followed_to_its_end(ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It works: all events, and the state. It fails: none of them, and the terminal "lost sight" of the run."""
-    there = training(ahead, monkeypatch)
-    shown: list[Event] = []
+    cluster = training(ahead, monkeypatch)
+    events: list[Event] = []
 
-    state = spotmpi.run(SPEC, on=Target("kubernetes", runs), watch=shown.append)
+    state = spotmpi.run(SPEC, on=Target("kubernetes", runs), watch=events.append)
 
-    assert [event.kind for event in shown] == ["submitted", "started", "succeeded"]
+    assert [event.kind for event in events] == ["submitted", "started", "succeeded"]
     assert (state.state, state.attempt) == ("succeeded", 1)
-    assert state.submitted is not None and abs(state.submitted - there.now()) < 60
+    assert state.submitted is not None and abs(state.submitted - cluster.now()) < 60
     kinds = [event["event"] for event in reader.lines(RunPaths(Path(state.folder)).events)]
     assert kinds == ["submitted", "started", "succeeded"], "the copy is as whole as what was shown"
 
 
 @CLOCKS
-def test_agents_count_the_limits_from_the_clusters_moment(
+def test_agents_count_limits_from_the_submission_by_the_clusters_clock(
     ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = training(ahead, monkeypatch)
+    cluster = training(ahead, monkeypatch)
     spotmpi.run(SPEC, on=Target("kubernetes", runs), detach=True)
-    (parts,) = [each for each in there.created if each["kind"] == "ConfigMap"]
-    assert abs(json.loads(parts["data"]["plan.json"])["submitted"] - there.now()) < 60
+    (parts,) = [each for each in cluster.created if each["kind"] == "ConfigMap"]
+    assert abs(json.loads(parts["data"]["plan.json"])["submitted"] - cluster.now()) < 60
 
 
 @CLOCKS
-def test_a_continued_run_is_shown_from_its_continuation_on(
+def test_events_of_a_resumed_run_begin_with_its_resumption(
     ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training(ahead, monkeypatch)
@@ -86,11 +86,11 @@ def test_a_continued_run_is_shown_from_its_continuation_on(
     paths.events.write_text(
         '{"t": 1.0, "event": "submitted"}\n{"t": 2.0, "event": "started"}\n{"t": 3.0, "event": "failed"}\n'
     )
-    shown: list[Event] = []
-    again = training(ahead, monkeypatch)
-    again.namespace = "default"
-    spotmpi.resume(paths.id, on=Target("kubernetes", runs), watch=shown.append)
-    assert [event.kind for event in shown] == ["submitted", "started", "succeeded"]
+    events: list[Event] = []
+    resumed = training(ahead, monkeypatch)
+    resumed.namespace = "default"
+    spotmpi.resume(paths.id, on=Target("kubernetes", runs), watch=events.append)
+    assert [event.kind for event in events] == ["submitted", "started", "succeeded"]
 
 
 @CLOCKS
@@ -105,12 +105,12 @@ def test_no_terminal_gives_up_a_run_before_its_time(ahead: float) -> None:
 @CLOCKS
 def test_a_deleted_run_has_ended_by_the_clusters_clock(ahead: float) -> None:
     cluster = FakeCluster([unscheduled(0, "no GPU", -ahead)], ahead=ahead)
-    gone: Callable[[list[Event]], None] = lambda events: cluster.put(cluster_api.JOBSET, "DELETED", jobset())  # noqa: E731
-    assert abs(follow(cluster, jobset(age=-ahead), gone)[-1].time - cluster.now()) < 60
+    delete: Callable[[list[Event]], None] = lambda events: cluster.put(cluster_api.JOBSET, "DELETED", jobset())  # noqa: E731
+    assert abs(follow(cluster, jobset(age=-ahead), delete)[-1].time - cluster.now()) < 60
 
 
 @pytest.mark.parametrize(("ahead", "counts"), [(600.0, 600.0), (-600.0, -600.0), (1.0, 0.0)])
-def test_the_date_of_an_answer_sets_the_clock_unless_it_is_as_near_as_the_header_tells(
+def test_the_date_of_a_response_sets_the_clock_unless_the_difference_is_below_its_resolution(
     ahead: float, counts: float
 ) -> None:
     clock = ClusterClock(lambda: 1_795_000_000.0)
@@ -119,12 +119,12 @@ def test_the_date_of_an_answer_sets_the_clock_unless_it_is_as_near_as_the_header
     assert abs(clock.now() - (1_795_000_000.0 + counts)) <= 0.5
 
 
-def test_the_api_servers_date_comes_with_its_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_reads_the_date_of_its_responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(ahead=-600.0)
     server.answers["list"] = [(200, json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []}))]
-    there: ClusterApi = api_at(server.port, tmp_path, monkeypatch)
+    cluster: ClusterApi = api_at(server.port, tmp_path, monkeypatch)
     try:
-        asyncio.run(there.list(cluster_api.POD))
+        asyncio.run(cluster.list(cluster_api.POD))
     finally:
         server.close()
-    assert abs(there.now() - (time.time() - 600)) < 60
+    assert abs(cluster.now() - (time.time() - 600)) < 60

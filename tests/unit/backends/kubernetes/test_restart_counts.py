@@ -33,13 +33,13 @@ def counts(state: RunState) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("seen", [0, 1, 3])
-def test_a_terminal_that_looks_while_the_gang_restarts_knows_all_attempts(
+def test_all_attempts_are_counted_while_the_gang_restarts(
     runs: Path, monkeypatch: pytest.MonkeyPatch, seen: int
 ) -> None:
     """It works: JobSet's counters. It fails: "attempts 0 (0 failures, 0 interruptions)" after fifteen."""
     counters = {"restarts": 15, "restartsCountTowardsMax": 2}
-    there = FakeCluster([], [jobset(status=counters)])
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
+    cluster = FakeCluster([], [jobset(status=counters)])
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
     started = [{"event": "started", "attempt": each + 1, "failures": 0, "interruptions": each} for each in range(seen)]
     copy(runs, *started)
 
@@ -48,11 +48,11 @@ def test_a_terminal_that_looks_while_the_gang_restarts_knows_all_attempts(
     assert (state.state, *counts(state)) == ("waiting", 15, 2, 13)
 
 
-def test_the_agents_counts_win_where_they_cover_every_restart() -> None:
+def test_the_agents_counts_have_priority_where_they_cover_every_restart() -> None:
     """JobSet counts a deleted pod as a failure, the agents as an interruption: each restart is counted once."""
     status = {"restarts": 3, "restartsCountTowardsMax": 3}
-    known = RunState(RUN, "", "", "running", attempt=4, failures=0, interruptions=3)
-    assert add_restart_counts(known, jobset(status=status), 0, waiting=False) == known
+    state = RunState(RUN, "", "", "running", attempt=4, failures=0, interruptions=3)
+    assert add_restart_counts(state, jobset(status=status), 0, waiting=False) == state
 
 
 def test_a_running_attempt_counts_and_so_do_those_of_earlier_submissions() -> None:
@@ -62,14 +62,14 @@ def test_a_running_attempt_counts_and_so_do_those_of_earlier_submissions() -> No
     assert counts(add_restart_counts(RunState(RUN, "", "", "submitted"), jobset(), 0, waiting=False)) == (0, 0, 0)
 
 
-def test_a_copy_does_not_go_back_where_an_agent_has_lost_its_record(runs: Path) -> None:
+def test_counts_do_not_decrease_where_an_agent_has_lost_its_record(runs: Path) -> None:
     """Without a run volume each attempt is an agent's first: it counts from the beginning."""
     first = {"event": "started", "attempt": 3, "failures": 1, "interruptions": 1}
     again = {"event": "started", "attempt": 1, "failures": 0, "interruptions": 0}
     assert counts(reader.state(copy(runs, first, again))) == (3, 1, 1)
 
 
-def test_a_continued_run_counts_failures_anew(runs: Path) -> None:
+def test_a_resumed_run_counts_failures_from_zero(runs: Path) -> None:
     failed = {"event": "failed", "failures": 3, "interruptions": 1}
     paths = copy(runs, {"event": "started", "attempt": 4, "failures": 2, "interruptions": 1}, failed)
     copy(runs, {"event": "started", "attempt": 5, "failures": 0, "interruptions": 0})
@@ -78,10 +78,10 @@ def test_a_continued_run_counts_failures_anew(runs: Path) -> None:
 
 
 def test_the_attempt_of_a_running_pod_is_not_waiting(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset(status={"restarts": 15})])
-    name = there.pods[0]["metadata"]["name"]
+    cluster = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset(status={"restarts": 15})])
+    name = cluster.pods[0]["metadata"]["name"]
     started = {"t": 4e9, "event": "started", "attempt": 1, "failures": 0, "interruptions": 0}
-    there.logs[name] = [json.dumps({"n": 1, "e": started}, separators=(",", ":"))]
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
+    cluster.logs[name] = [json.dumps({"n": 1, "e": started}, separators=(",", ":"))]
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
     copy(runs)
     assert counts(KubernetesBackend(runs).state(RUN)) == (16, 0, 15)

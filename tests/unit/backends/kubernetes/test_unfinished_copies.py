@@ -30,7 +30,7 @@ def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> Run
     return paths
 
 
-def ended(paths: RunPaths) -> None:
+def record_end(paths: RunPaths) -> None:
     with paths.events.open("a") as file:
         file.write('{"t": 1001, "event": "stopped"}\n')
 
@@ -38,18 +38,18 @@ def ended(paths: RunPaths) -> None:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """The cluster of every context: it has the run, whose node 0 trains."""
-    there = FakeCluster([pod(0, "Running")], [jobset()])
-    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: there)
-    return there
+    cluster = FakeCluster([pod(0, "Running")], [jobset()])
+    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: cluster)
+    return cluster
 
 
-def clean(folder: Path, said: list[str] | None = None) -> list[str]:
+def clean(folder: Path, messages: list[str] | None = None) -> list[str]:
     """Give the ids of the runs that were deleted."""
-    say = (said if said is not None else []).append
+    say = (messages if messages is not None else []).append
     return [state.id for state in spotmpi.clean(-60, True, targets.Target(runs_folder=folder), say)]
 
 
-def test_a_run_that_goes_on_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -> None:
+def test_a_run_in_progress_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -> None:
     """It works: elsewhere, and who can tell. It fails: lost, as if nobody were left to end it."""
     copy(runs)
     (state,) = spotmpi.list_runs(targets.Target(targets.LOCAL, runs))
@@ -57,37 +57,39 @@ def test_a_run_that_goes_on_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -
     assert state.reason == f"it is in namespace here of context this; `spotmpi status {RUN}` asks the cluster"
 
 
-def test_clean_keeps_a_run_that_goes_on_in_its_cluster(runs: Path, cluster: FakeCluster) -> None:
+def test_clean_does_not_delete_a_run_in_progress_in_its_cluster(runs: Path, cluster: FakeCluster) -> None:
     paths = copy(runs)
     assert clean(runs) == []
     assert paths.events.is_file()
 
 
-def test_clean_keeps_what_no_cluster_answers_for_and_says_so_once(runs: Path, cluster: FakeCluster) -> None:
+def test_clean_does_not_delete_runs_of_an_unreachable_cluster_and_says_so_once(
+    runs: Path, cluster: FakeCluster
+) -> None:
     copy(runs), copy(runs, run="digits-2")
-    cluster.refuses["JobSet"] = refused(403)
-    said: list[str] = []
-    assert clean(runs, said) == []
-    (line,) = said
+    cluster.errors["JobSet"] = refused(403)
+    messages: list[str] = []
+    assert clean(runs, messages) == []
+    (line,) = messages
     assert line.startswith("runs without a recorded end in namespace here of context this are kept, since it cannot be")
 
 
-def test_clean_deletes_a_copy_whose_run_is_gone_from_its_cluster(runs: Path, cluster: FakeCluster) -> None:
+def test_clean_deletes_a_copy_whose_jobset_is_gone(runs: Path, cluster: FakeCluster) -> None:
     paths = copy(runs)
     cluster.jobsets.clear()
     assert clean(runs) == [RUN]
     assert not paths.folder.exists()
 
 
-def test_a_copy_that_names_no_context_is_never_deleted_for_want_of_its_run(runs: Path, cluster: FakeCluster) -> None:
+def test_a_copy_without_a_context_is_not_deleted_when_its_jobset_is_missing(runs: Path, cluster: FakeCluster) -> None:
     """The current context may be another cluster by now, in which there never was such a run."""
-    paths, said = copy(runs, context=None), list[str]()
+    paths, messages = copy(runs, context=None), list[str]()
     cluster.jobsets.clear()
-    assert clean(runs, said) == []
-    assert paths.events.is_file() and "does not say in which cluster" in said[0]
+    assert clean(runs, messages) == []
+    assert paths.events.is_file() and "does not say in which cluster" in messages[0]
 
 
-def test_a_run_of_another_cluster_is_not_lost_where_this_one_lacks_it(runs: Path, cluster: FakeCluster) -> None:
+def test_a_run_of_another_cluster_is_not_lost(runs: Path, cluster: FakeCluster) -> None:
     copy(runs, context="other")
     cluster.jobsets.clear()
     backend = KubernetesBackend(runs)
@@ -95,14 +97,14 @@ def test_a_run_of_another_cluster_is_not_lost_where_this_one_lacks_it(runs: Path
     assert backend.list() == []
 
 
-def test_a_run_that_its_own_cluster_lacks_is_lost_and_can_be_resumed(runs: Path, cluster: FakeCluster) -> None:
+def test_a_run_without_a_jobset_in_its_cluster_is_lost_and_can_be_resumed(runs: Path, cluster: FakeCluster) -> None:
     copy(runs)
     cluster.jobsets.clear()
     (state,) = KubernetesBackend(runs).list()
     assert (state.state, state.reason, state.over) == ("lost", "its JobSet is gone from namespace here", True)
 
 
-def test_a_copy_names_the_cluster_also_where_that_was_the_current_one(runs: Path, cluster: FakeCluster) -> None:
+def test_a_copy_records_the_context_even_if_it_was_the_current_one(runs: Path, cluster: FakeCluster) -> None:
     """It works: the context's name. It fails: none, and another cluster is asked once the user has changed to that."""
     KubernetesBackend(runs).list()
     assert runs_of(runs) == [("this", "here")]
@@ -113,25 +115,25 @@ def runs_of(folder: Path) -> list[reader.ClusterNamespace | None]:
 
 
 @pytest.mark.parametrize("verb", ["events", "stop"])
-def test_the_backend_of_this_machine_leaves_a_run_of_a_cluster_alone(runs: Path, verb: str) -> None:
+def test_the_local_backend_refuses_a_run_of_a_cluster(runs: Path, verb: str) -> None:
     """It works: one line. It fails: `stop` waits for ever, `logs` tells that its supervisor is gone."""
     copy(runs)
-    here = targets.Target(targets.LOCAL, runs)
+    local = targets.Target(targets.LOCAL, runs)
     calls: dict[str, Callable[[], object]] = {
-        "events": lambda: spotmpi.logs(RUN, True, here),
-        "stop": lambda: spotmpi.stop(RUN, on=here),
+        "events": lambda: spotmpi.logs(RUN, True, local),
+        "stop": lambda: spotmpi.stop(RUN, on=local),
     }
     with pytest.raises(InputError, match=f"run {RUN} is in namespace here of context this: omit --on"):
         calls[verb]()
 
 
-def test_a_record_that_somebody_writes_is_not_deleted(runs: Path) -> None:
+def test_a_record_in_use_is_not_deleted(runs: Path) -> None:
     """It works: kept, with a line. It fails: `--resume` finds its folder gone while it submits."""
-    paths, said = copy(runs), list[str]()
-    ended(paths)
+    paths, messages = copy(runs), list[str]()
+    record_end(paths)
     with reader.lock(paths):
-        assert clean(runs, said) == []
-    assert said == [f"{RUN} is kept: another process is writing the record of run {RUN}; try again later"]
+        assert clean(runs, messages) == []
+    assert messages == [f"{RUN} is kept: another process is writing the record of run {RUN}; try again later"]
     assert clean(runs) == [RUN]
 
 
@@ -140,7 +142,7 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
 ) -> None:
     """It works: kept, whichever comes first. It fails: the run goes on, and its record with all its logs is gone."""
     paths = copy(runs)
-    ended(paths)
+    record_end(paths)
     deleted: list[list[str]] = []
 
     async def create(api: FakeCluster, plan: ClusterPlan, say: Say) -> objects.CreatedRun:
@@ -164,10 +166,10 @@ def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     assert [event["event"] for event in reader.lines(paths.events)] == ["submitted", "stopped", "submitted"]
 
 
-def test_a_record_that_was_continued_after_it_was_found_old_is_kept(runs: Path) -> None:
-    paths, said = copy(runs), list[str]()
-    ended(paths)
-    found = cleanup.old_runs(runs, 1e12, said.append)
+def test_a_record_resumed_before_its_deletion_is_not_deleted(runs: Path) -> None:
+    paths, messages = copy(runs), list[str]()
+    record_end(paths)
+    old = cleanup.old_runs(runs, 1e12, messages.append)
     copy(runs)
-    assert cleanup.delete_records(found, said.append) == []
-    assert said == [f"{RUN} is kept: it has been resumed"]
+    assert cleanup.delete_records(old, messages.append) == []
+    assert messages == [f"{RUN} is kept: it has been resumed"]

@@ -26,35 +26,35 @@ DONE = {"conditions": [{"type": "Completed", "status": "True"}]}
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """The cluster of every context, which lets nobody read logs, as RBAC without `pods/log` does."""
-    there = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset()])
-    there.refuses["log"] = refused(403)
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: there)
-    return there
+    cluster = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset()])
+    cluster.errors["log"] = refused(403)
+    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
+    return cluster
 
 
-def holding(monkeypatch: pytest.MonkeyPatch, *held: Entry | SpotmpiError) -> list[float]:
+def fill_folder(monkeypatch: pytest.MonkeyPatch, *entries: Entry | SpotmpiError) -> list[float]:
     """Let the run folder hold *held*, one more at each look; gives since when it was asked."""
-    asked: list[float] = []
+    since_times: list[float] = []
 
-    async def replayed(self: ClusterFollower, pod: str, node: int, since: float, until: float) -> list[Entry]:
-        asked.append(since)
-        found = held[min(len(asked), len(held)) - 1]
-        if isinstance(found, SpotmpiError):
-            raise found
-        return [found]
+    async def read_folder(self: ClusterFollower, pod: str, node: int, since: float, until: float) -> list[Entry]:
+        since_times.append(since)
+        answer = entries[min(len(since_times), len(entries)) - 1]
+        if isinstance(answer, SpotmpiError):
+            raise answer
+        return [answer]
 
-    monkeypatch.setattr(ClusterFollower, "_read_folder", replayed)
+    monkeypatch.setattr(ClusterFollower, "_read_folder", read_folder)
     monkeypatch.setattr(run_folder, "POLL_INTERVAL", 0.01)
-    return asked
+    return since_times
 
 
 def reasons(events: list[Event]) -> list[str]:
     return [str(event.reason) for event in events if event.kind == record.GAP]
 
 
-def test_the_end_of_a_run_is_told_without_its_output(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_run_is_reported_without_its_output(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It works: the right that is missing, once, and the end. It fails: silence, and a request a second for ever."""
-    holding(monkeypatch, NotPermitted("could not read the run folder: not permitted"))
+    fill_folder(monkeypatch, NotPermitted("could not read the run folder: not permitted"))
 
     def script(events: list[Event]) -> None:
         if len(events) == 2:
@@ -68,28 +68,30 @@ def test_the_end_of_a_run_is_told_without_its_output(cluster: FakeCluster, monke
     assert events[-1].kind == record.SUCCEEDED
 
 
-def test_output_comes_from_the_run_folder_as_it_grows(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_is_read_from_the_run_folder_as_it_grows(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     started = Entry(0, event=Event(5e9, record.STARTED, 1))
     ended = Entry(0, event=Event(5e9 + 1, record.SUCCEEDED))
-    asked = holding(monkeypatch, started, started, ended)
+    since_times = fill_folder(monkeypatch, started, started, ended)
     events = follow(cluster, jobset())
     assert {event.kind for event in events} == {record.GAP, record.STARTED, record.SUCCEEDED}
-    assert events[-1].kind == record.SUCCEEDED and asked[1:3] == [5e9, 5e9], "from the newest entry on"
+    assert events[-1].kind == record.SUCCEEDED and since_times[1:3] == [5e9, 5e9], "from the newest entry on"
     assert len(reasons(events)) == 1
 
 
-def test_logs_that_cannot_show_anything_fail_and_status_does_not(
+def test_logs_without_any_output_fail_and_status_does_not(
     runs: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holding(monkeypatch, NotPermitted("not permitted"))
-    where = Target("kubernetes", runs)
+    fill_folder(monkeypatch, NotPermitted("not permitted"))
+    target = Target("kubernetes", runs)
     with pytest.raises(NotPermitted, match=r"ask for `get` on `pods/log` \(not permitted\)"):
-        list(spotmpi.logs(RUN, False, where))
-    assert spotmpi.status(RUN, where).state == "running"
+        list(spotmpi.logs(RUN, False, target))
+    assert spotmpi.status(RUN, target).state == "running"
 
 
-def test_a_look_says_it_once_for_all_pods(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_reports_the_missing_right_once_for_all_pods(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.pods.append(pod(0, "Failed", 60))
     cluster.pods[-1]["metadata"]["name"] += "-old"
-    holding(monkeypatch, NotPermitted("not permitted"))
+    fill_folder(monkeypatch, NotPermitted("not permitted"))
     assert len(reasons(look(cluster, jobset()))) == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 from infra import names, program
 from infra.stack_config import read
-from tests.infra.conftest import config_of, recorded
+from tests.infra.conftest import config_of, record
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import as_yaml
 
@@ -32,8 +32,8 @@ def objects(namespace: str, *, https_out: bool = False) -> list[dict[str, Any]]:
 def _declared(https_out: bool) -> str:
     values = {"namespace": _PLACEHOLDER, "network": json.dumps({"https_out": https_out})}
     settings = read(STACK, config_of(STACK) | {f"spotmpi:{key}": value for key, value in values.items()})
-    made = recorded(lambda: program.build(settings), STACK, _KEPT).made
-    return json.dumps([dict(each.inputs) for each in made if "spotmpi:inside:Access" in each.parent])
+    resources = record(lambda: program.build(settings), STACK, _KEPT).resources
+    return json.dumps([dict(each.inputs) for each in resources if "spotmpi:inside:Access" in each.parent])
 
 
 def user_kubeconfig(testbed: Cluster, user: str = USER) -> Path:

@@ -1,4 +1,4 @@
-"""The unit tier's one mock engine: it records every resource with its options, and fills in what AWS would."""
+"""A mock engine that records every resource with its options, and fills in computed outputs as AWS would."""
 
 import asyncio
 import json
@@ -20,17 +20,17 @@ from infra.settings import Settings
 from infra.stack_config import read
 from tests.infra.scripted_pulumi import ScriptedPulumi
 
-# A run takes 0.2 s and gives the same for the same settings; nobody changes a recording.
+# A run takes 0.2 s and is the same for the same settings; tests don't change a recording.
 _RUNS: dict[str, "Recording"] = {}
-# What Pulumi calls the organization where the state is kept in a bucket of one's own.
+# Pulumi's name of the organization in self-managed backends.
 _DIY = "organization"
 _LOOP = asyncio.new_event_loop()
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
-class Made:
-    """One registered resource: type token, logical name, inputs in the engine's spelling, options as asked for."""
+class Resource:
+    """One registered resource: type token, logical name, inputs as the engine names them, and its options."""
 
     kind: str
     name: str
@@ -47,27 +47,29 @@ class Made:
 
 @dataclass
 class Recording:
-    """Everything that one run of a program registered, in order, what it looked up and what it exported."""
+    """The resources of one run of a program in order, its look-ups and its exports."""
 
-    made: list[Made] = field(default_factory=list)
+    resources: list[Resource] = field(default_factory=list)
     exports: dict[str, Any] = field(default_factory=dict)
     lookups: list[str] = field(default_factory=list)
     read: dict[str, str] = field(default_factory=dict)
 
-    def of(self, kind: str) -> list[Made]:
+    def of(self, kind: str) -> list[Resource]:
         """The resources of a type, given by the last part of its token, in the order of their names."""
-        found = [made for made in self.made if made.kind == kind or made.kind.split(":")[-1] == kind]
-        return sorted(found, key=lambda made: made.urn)
+        matches = [
+            resource for resource in self.resources if resource.kind == kind or resource.kind.split(":")[-1] == kind
+        ]
+        return sorted(matches, key=lambda resource: resource.urn)
 
-    def one(self, kind: str, name: str | None = None) -> Made:
+    def one(self, kind: str, name: str | None = None) -> Resource:
         """The only resource of a type, or of a type and name."""
-        found = [made for made in self.of(kind) if name is None or made.name == name]
-        assert len(found) == 1, f"{kind} {name}: {[made.name for made in found]}"
-        return found[0]
+        matches = [resource for resource in self.of(kind) if name is None or resource.name == name]
+        assert len(matches) == 1, f"{kind} {name}: {[resource.name for resource in matches]}"
+        return matches[0]
 
 
 class _Answers(engine.Mocks):
-    """What AWS would answer."""
+    """The computed outputs of AWS."""
 
     def __init__(self, recording: Recording, stack_outputs: Mapping[str, Any]):
         self._recording, self._stack_outputs = recording, stack_outputs
@@ -90,7 +92,7 @@ class _Answers(engine.Mocks):
 
 
 class _Monitor(engine.MockMonitor):
-    """Records what the SDK asks the engine for, options included, which `Mocks` never sees."""
+    """Records the requests of the SDK with their options, which `Mocks` does not get."""
 
     def __init__(self, recording: Recording, stack_outputs: Mapping[str, Any]):
         super().__init__(_Answers(recording, stack_outputs))
@@ -106,12 +108,12 @@ class _Monitor(engine.MockMonitor):
         with self._lock:
             answer = super().RegisterResource(request)  # type: ignore[no-untyped-call]
             if request.type != "pulumi:pulumi:Stack":
-                self._recording.made.append(_made(request, answer.urn))
+                self._recording.resources.append(_resource(request, answer.urn))
         return answer
 
 
-def _made(request: Any, urn: str) -> Made:
-    return Made(
+def _resource(request: Any, urn: str) -> Resource:
+    return Resource(
         kind=request.type,
         name=request.name,
         inputs=pulumi.runtime.rpc.deserialize_properties(request.object),
@@ -126,12 +128,10 @@ def _made(request: Any, urn: str) -> Made:
     )
 
 
-def recorded(
-    what: Callable[[], object], stack: str = "lab", stack_outputs: Mapping[str, Any] | None = None
-) -> Recording:
+def record(what: Callable[[], object], stack: str = "lab", stack_outputs: Mapping[str, Any] | None = None) -> Recording:
     """Run any piece of a program against the mock engine and wait until all of it is registered."""
     recording = Recording()
-    asyncio.set_event_loop(_LOOP)  # which `asyncio.run` of a test before this one may have taken away
+    asyncio.set_event_loop(_LOOP)  # which `asyncio.run` of an earlier test may have removed
     monitor = _Monitor(recording, stack_outputs or {})
     pulumi.runtime.set_mocks(
         monitor.mocks, project="spotmpi", stack=stack, preview=False, monitor=monitor, organization=_DIY
@@ -150,7 +150,7 @@ def recorded(
 
 
 def config_of(stack: str) -> dict[str, str]:
-    """The configuration of a ready stack as the engine hands it over, with somebody's address added."""
+    """The configuration of a ready stack as the engine passes it, with an address that has access."""
     text = (REPOSITORY / "stacks" / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
     values = {"spotmpi:access": ["198.51.100.7/32"], **yaml.safe_load(text)["config"]}
     return {key: _text(value) for key, value in values.items()}
@@ -171,13 +171,13 @@ def settings_of() -> Callable[..., Settings]:
 
 
 @pytest.fixture
-def build_beside(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
-    """Runs the whole program for a ready stack beside a data stack that has the given outputs."""
+def build_with_data_stack(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
+    """Runs the whole program for a ready stack with a data stack that has these outputs."""
 
     def make(stack: str, outputs: Mapping[str, Any]) -> Recording:
-        # A refused program leaves futures that nobody will ask; their words are not for the test's reader.
+        # A refused program leaves futures that nobody awaits; their errors are not printed.
         asyncio.get_event_loop().set_exception_handler(lambda loop, context: None)
-        return recorded(lambda: program.build(settings_of(stack)), stack, outputs)
+        return record(lambda: program.build(settings_of(stack)), stack, outputs)
 
     return make
 
@@ -187,11 +187,11 @@ def run(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
     """Runs the whole program for a ready stack with some values replaced, against the mock engine."""
 
     def make(stack: str = "lab", **values: Any) -> Recording:
-        kept = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
+        storage = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
         key = json.dumps([stack, values], sort_keys=True)
         if key not in _RUNS:
             settings = settings_of(stack, **values)
-            _RUNS[key] = recorded(lambda: program.build(settings), stack, kept)
+            _RUNS[key] = record(lambda: program.build(settings), stack, storage)
         return _RUNS[key]
 
     return make
@@ -199,7 +199,7 @@ def run(settings_of: Callable[..., Settings]) -> Callable[..., Recording]:
 
 @pytest.fixture(name="pulumi")
 def scripted_pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedPulumi]:
-    """A `pulumi` on PATH, and the variables and the account that the CI scripts want."""
+    """A `pulumi` on PATH, and the variables and the account that the CI scripts need."""
     from moto import mock_aws
 
     scripted = ScriptedPulumi(tmp_path)

@@ -1,4 +1,4 @@
-"""What is there for people and workflows: registry, budget, CI roles, tags, exports and IAM documents."""
+"""Registry, budget, CI roles, tags, exports and IAM documents."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ COMPUTE = ["lab", "p3", "g5", "cpu"]
 
 
 @pytest.mark.parametrize("stack", COMPUTE)
-def test_what_a_stack_exports_is_all_that_jobs_ask_for(run: Run, stack: str) -> None:
-    found = environment.parse(json.loads(json.dumps(run(stack).exports)))
-    assert found.name == found.cluster == f"spotmpi-{stack}"
-    assert (found.uid, found.gid, found.namespace) == (1000, 1000, "training")
-    assert set(found.model_dump()) == set(run(stack).exports)
+def test_the_exports_are_what_the_package_reads(run: Run, stack: str) -> None:
+    parsed = environment.parse(json.loads(json.dumps(run(stack).exports)))
+    assert parsed.name == parsed.cluster == f"spotmpi-{stack}"
+    assert (parsed.uid, parsed.gid, parsed.namespace) == (1000, 1000, "training")
+    assert set(parsed.model_dump()) == set(run(stack).exports)
 
 
-def test_exported_groups_tell_what_a_node_has_and_how_to_get_onto_it(run: Run) -> None:
+def test_exported_groups_have_the_machine_labels_and_taint(run: Run) -> None:
     group = environment.parse(run("p3").exports).group("p3")
     assert (group.gpus, group.vcpus, group.memory_mib, group.max, group.market) == (1, 8, 62464, 8, "spot")
     assert group.labels["spotmpi.dev/group"] == "p3"
     assert (group.taint.key, group.taint.effect) == ("nvidia.com/gpu", "NoSchedule")
 
 
-def test_labels_and_taint_that_jobs_read_are_those_that_nodes_carry(run: Run) -> None:
+def test_exported_labels_and_taint_are_those_of_the_nodes(run: Run) -> None:
     recording = run("cpu")
     node = recording.one("aws:eks/nodeGroup:NodeGroup", "spotmpi-cpu-c6i").inputs
     group = environment.parse(recording.exports).group("c6i")
@@ -60,16 +60,18 @@ def taggable(kind: str) -> bool:
 
 
 @pytest.mark.parametrize("stack", [*COMPUTE, "p3-data"])
-def test_everything_that_can_be_tagged_is(run: Run, stack: str) -> None:
-    made = [made for made in run(stack, tags={"team": "vision"}).made if made.kind.startswith("aws:")]
-    tagged = [one for one in made if taggable(one.kind)]
+def test_every_taggable_resource_is_tagged(run: Run, stack: str) -> None:
+    resources = [
+        resource for resource in run(stack, tags={"team": "vision"}).resources if resource.kind.startswith("aws:")
+    ]
+    tagged = [one for one in resources if taggable(one.kind)]
     assert len(tagged) >= 2
     for one in tagged:
         assert one.inputs["tags"]["spotmpi:environment"] == f"spotmpi-{stack}", one.name
         assert one.inputs["tags"]["team"] == "vision", one.name
 
 
-def test_the_provider_tags_whatever_else_is_made_and_refuses_other_accounts(run: Run) -> None:
+def test_the_provider_has_default_tags_and_refuses_other_accounts(run: Run) -> None:
     inputs = run("lab", account="123456789012").one("pulumi:providers:aws").inputs
     assert json.loads(inputs["defaultTags"])["tags"]["spotmpi:environment"] == "spotmpi-lab"
     assert json.loads(inputs["allowedAccountIds"]) == ["123456789012"]
@@ -79,23 +81,25 @@ def test_the_provider_tags_whatever_else_is_made_and_refuses_other_accounts(run:
 def test_every_aws_resource_uses_that_provider(run: Run) -> None:
     recording = run("g5")
     others = [
-        made.name for made in recording.made if made.kind.startswith("aws:") and "::spotmpi-g5" not in made.provider
+        resource.name
+        for resource in recording.resources
+        if resource.kind.startswith("aws:") and "::spotmpi-g5" not in resource.provider
     ]
     assert others == []
 
 
-def test_each_image_has_a_repository_whose_tags_never_move(run: Run) -> None:
+def test_each_image_has_a_repository_with_immutable_tags(run: Run) -> None:
     recording = run("lab")
-    names = {made.inputs["name"] for made in recording.of("aws:ecr/repository:Repository")}
+    names = {resource.inputs["name"] for resource in recording.of("aws:ecr/repository:Repository")}
     assert names == {"spotmpi-lab/chainermn", "spotmpi-lab/pytorch"}
-    for made in recording.of("aws:ecr/repository:Repository"):
-        assert made.inputs["imageTagMutability"] == "IMMUTABLE"
-        assert made.inputs["imageScanningConfiguration"] == {"scanOnPush": True}
-        assert made.inputs["forceDelete"] is True
+    for resource in recording.of("aws:ecr/repository:Repository"):
+        assert resource.inputs["imageTagMutability"] == "IMMUTABLE"
+        assert resource.inputs["imageScanningConfiguration"] == {"scanOnPush": True}
+        assert resource.inputs["forceDelete"] is True
     assert len(recording.of("LifecyclePolicy")) == 2
 
 
-def test_no_budget_and_no_roles_unless_asked(run: Run) -> None:
+def test_no_budget_and_no_roles_by_default(run: Run) -> None:
     recording = run("lab")
     assert recording.of("Budget") == recording.of("OpenIdConnectProvider") == []
     assert "ci_roles" not in recording.exports
@@ -120,7 +124,7 @@ def trust(recording: Recording, role: str) -> dict[str, Any]:
     return dict(document["Statement"][0]["Condition"]["StringEquals"])
 
 
-def test_a_preview_only_reads_and_what_changes_anything_takes_an_environment_and_the_main_branch(run: Run) -> None:
+def test_a_preview_only_reads_and_changes_need_a_github_environment_and_the_main_branch(run: Run) -> None:
     recording = run("lab", ci=CI)
     assert trust(recording, "ci-spotmpi-lab-preview") == {
         f"{ISSUER}:aud": "sts.amazonaws.com",
@@ -136,25 +140,25 @@ def test_a_preview_only_reads_and_what_changes_anything_takes_an_environment_and
     assert set(recording.exports["ci_roles"]) == {"preview", "build", "destroy", "boundary"}
 
 
-def test_no_role_of_ci_administers_the_account_or_may_change_itself(run: Run) -> None:
+def test_no_ci_role_is_an_administrator_or_may_change_itself(run: Run) -> None:
     recording = run("lab", ci=CI)
-    roles = [made.name for made in recording.of("aws:iam/role:Role") if made.name.startswith("ci-")]
+    roles = [resource.name for resource in recording.of("aws:iam/role:Role") if resource.name.startswith("ci-")]
     assert len(roles) == 3
-    attached = [made for made in recording.of("RolePolicyAttachment") if made.name.startswith("ci-")]
+    attached = [resource for resource in recording.of("RolePolicyAttachment") if resource.name.startswith("ci-")]
     assert attached == []
-    given = {made.name: json.loads(made.inputs["policy"]) for made in recording.of("RolePolicy")}
+    inline = {resource.name: json.loads(resource.inputs["policy"]) for resource in recording.of("RolePolicy")}
     for role in roles:
-        text = json.dumps([given[f"{role}-rights"], given[f"{role}-state"]])
+        text = json.dumps([inline[f"{role}-rights"], inline[f"{role}-state"]])
         assert '"*:*"' not in text and '"iam:*"' not in text and "role/ci-" not in text
 
 
-def test_the_boundary_of_an_environments_roles_has_the_name_that_the_build_role_asks_for(run: Run) -> None:
-    made = run("lab", ci=CI).one("aws:iam/policy:Policy").inputs
-    assert made["name"] == policies.BOUNDARY_NAME
-    assert json.loads(made["policy"]) == policies.boundary()
+def test_the_boundary_has_the_name_that_the_build_role_requires(run: Run) -> None:
+    boundary = run("lab", ci=CI).one("aws:iam/policy:Policy").inputs
+    assert boundary["name"] == policies.BOUNDARY_NAME
+    assert json.loads(boundary["policy"]) == policies.boundary()
 
 
-def test_an_accounts_own_oidc_provider_is_used_where_there_is_one(run: Run) -> None:
+def test_an_existing_oidc_provider_is_used(run: Run) -> None:
     arn = "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com"
     recording = run("lab", ci={**CI, "provider_arn": arn})
     assert recording.of("OpenIdConnectProvider") == []
@@ -165,7 +169,11 @@ def test_an_accounts_own_oidc_provider_is_used_where_there_is_one(run: Run) -> N
 def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it(run: Run) -> None:
     key = "arn:aws:kms:us-east-1:123456789012:key/0123abcd-0123-4567-89ab-0123456789ab"
     recording = run("lab", ci={**CI, "secrets_key_arn": key})
-    state = {made.name: made.inputs["policy"] for made in recording.of("RolePolicy") if made.name.endswith("-state")}
+    state = {
+        resource.name: resource.inputs["policy"]
+        for resource in recording.of("RolePolicy")
+        if resource.name.endswith("-state")
+    }
     actions = {
         name: sorted(action for each in json.loads(text)["Statement"] for action in _listed(each["Action"]))
         for name, text in state.items()

@@ -52,7 +52,7 @@ def built(project: Path) -> None:
     subprocess.run(command, cwd=project, check=True, capture_output=True)
 
 
-def test_a_stack_without_state_is_known_by_what_the_cli_says(
+def test_a_stack_without_state_is_recognized_by_the_clis_message(
     state: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.main("destroy", ["lab"], project) == 1
@@ -60,7 +60,7 @@ def test_a_stack_without_state_is_known_by_what_the_cli_says(
     assert commands.main("destroy", ["lab", "--if-built"], project) == 0
 
 
-def test_a_lock_left_behind_is_known_by_what_the_cli_says_and_can_be_freed_as_told(
+def test_a_stale_lock_is_recognized_by_the_clis_message_and_released_by_the_remedy(
     state: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built(project)
@@ -68,8 +68,8 @@ def test_a_lock_left_behind_is_known_by_what_the_cli_says_and_can_be_freed_as_to
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(json.dumps({"pid": 1, "username": "a", "hostname": "b", "timestamp": "2026-11-21T08:00:00Z"}))
     assert commands.main("up", ["lab"], project) == 1
-    said = capsys.readouterr().err
-    assert "pulumi cancel --yes --stack lab" in said
+    errors = capsys.readouterr().err
+    assert "pulumi cancel --yes --stack lab" in errors
     subprocess.run(
         ["pulumi", "cancel", "--yes", "--stack", "lab", "--non-interactive"],
         cwd=project,

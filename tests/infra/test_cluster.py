@@ -15,7 +15,7 @@ ALICE = "arn:aws:iam::123456789012:user/alice"
 TRAINERS = "arn:aws:iam::123456789012:role/trainers"
 
 
-def test_the_control_plane_is_said_in_full(run: Run) -> None:
+def test_the_control_plane_has_every_input(run: Run) -> None:
     inputs = run("lab").one("eks:index:Cluster").inputs
     expected = {
         "name": "spotmpi-lab",
@@ -51,7 +51,7 @@ def test_admins_administer_and_users_only_join_a_group(run: Run) -> None:
     assert entries["user-0"] == {"principalArn": TRAINERS, "kubernetesGroups": ["spotmpi:users"]}
 
 
-def test_secrets_are_encrypted_with_a_key_of_their_own_where_asked(run: Run) -> None:
+def test_secrets_are_encrypted_with_a_separate_key_if_set(run: Run) -> None:
     plain, encrypted = run("lab"), run("lab", cluster={"encrypt_secrets": True})
     assert plain.of("aws:kms/key:Key") == []
     key = encrypted.one("aws:kms/key:Key")
@@ -59,7 +59,7 @@ def test_secrets_are_encrypted_with_a_key_of_their_own_where_asked(run: Run) -> 
     assert encrypted.one("eks:index:Cluster").inputs["encryptionConfigKeyArn"] == f"arn:aws:mock:::{key.name}"
 
 
-def test_control_plane_logs_go_with_the_environment(run: Run) -> None:
+def test_control_plane_logs_are_deleted_with_the_environment(run: Run) -> None:
     recording = run("lab")
     logs = recording.one("LogGroup")
     assert logs.inputs["name"] == "/aws/eks/spotmpi-lab/cluster"
@@ -77,7 +77,7 @@ def test_system_nodes_are_few_on_demand_and_without_taint(run: Run) -> None:
 
 
 def test_the_add_ons_are_those_and_no_others(run: Run) -> None:
-    assert {made.inputs["addonName"] for made in run("lab").of("Addon")} == {
+    assert {resource.inputs["addonName"] for resource in run("lab").of("Addon")} == {
         "vpc-cni",
         "kube-proxy",
         "eks-pod-identity-agent",
@@ -90,7 +90,7 @@ def test_the_add_ons_are_those_and_no_others(run: Run) -> None:
 
 def test_nodes_wait_for_network_add_ons_and_other_add_ons_wait_for_nodes(run: Run) -> None:
     recording = run("lab")
-    addons = {made.inputs["addonName"]: made for made in recording.of("Addon")}
+    addons = {resource.inputs["addonName"]: resource for resource in recording.of("Addon")}
     system = recording.one("aws:eks/nodeGroup:NodeGroup", "spotmpi-lab-system")
     assert {addons[name].urn for name in ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")} <= system.depends_on
     late = ("coredns", "metrics-server", "aws-efs-csi-driver", "eks-node-monitoring-agent")
@@ -100,12 +100,12 @@ def test_nodes_wait_for_network_add_ons_and_other_add_ons_wait_for_nodes(run: Ru
 def test_everything_in_the_cluster_waits_for_the_control_plane(run: Run) -> None:
     recording = run("lab")
     control_plane = recording.one("eks:index:Cluster").urn
-    named = [made for made in recording.made if made.inputs.get("clusterName") == "spotmpi-lab"]
+    named = [resource for resource in recording.resources if resource.inputs.get("clusterName") == "spotmpi-lab"]
     assert len(named) == 7 + 2 + 1
-    assert all(control_plane in made.depends_on for made in named)
+    assert all(control_plane in resource.depends_on for resource in named)
 
 
-def test_network_policies_are_enforced_and_addresses_counted_as_planned(run: Run) -> None:
+def test_network_policies_are_enforced_and_warm_addresses_match_the_plan(run: Run) -> None:
     text = run("lab").one("Addon", "spotmpi-lab-vpc-cni").inputs["configurationValues"]
     assert json.loads(text) == {
         "enableNetworkPolicy": "true",
@@ -113,22 +113,22 @@ def test_network_policies_are_enforced_and_addresses_counted_as_planned(run: Run
     }
 
 
-def test_an_add_on_version_is_pinned_where_set_and_left_to_eks_elsewhere(run: Run) -> None:
+def test_an_add_on_version_is_pinned_if_set_and_else_eks_default(run: Run) -> None:
     recording = run("lab", cluster={"addon_versions": {"coredns": "v1.12.4-eksbuild.1"}})
     assert recording.one("Addon", "spotmpi-lab-coredns").inputs["addonVersion"] == "v1.12.4-eksbuild.1"
     assert "addonVersion" not in recording.one("Addon", "spotmpi-lab-vpc-cni").inputs
 
 
-def test_every_node_group_says_its_version_and_its_ami_release_where_set(run: Run) -> None:
+def test_every_node_group_has_its_version_and_its_ami_release_if_set(run: Run) -> None:
     cluster = {"version": "1.35", "system": {"ami_release": "1.35.2-20260901"}}
     groups = [
         {"name": "new", "type": "g4dn.xlarge", "max": 2},
         {"name": "old", "type": "g4dn.xlarge", "max": 2, "ami_release": "1.34.6-20260501"},
     ]
-    found = run("lab", cluster=cluster, groups=groups).of("aws:eks/nodeGroup:NodeGroup")
+    node_groups = run("lab", cluster=cluster, groups=groups).of("aws:eks/nodeGroup:NodeGroup")
 
-    said = {each.name: (each.inputs.get("version"), each.inputs.get("releaseVersion")) for each in found}
-    assert said == {
+    versions = {each.name: (each.inputs.get("version"), each.inputs.get("releaseVersion")) for each in node_groups}
+    assert versions == {
         "spotmpi-lab-system": ("1.35", "1.35.2-20260901"),
         "spotmpi-lab-new": ("1.35", None),
         "spotmpi-lab-old": ("1.34", "1.34.6-20260501"),
@@ -144,8 +144,8 @@ def test_the_efs_driver_has_its_role_by_pod_identity(run: Run) -> None:
     assert trust["Statement"][0]["Principal"] == {"Service": "pods.eks.amazonaws.com"}
 
 
-def test_node_roles_are_attached_before_any_node_is_made(run: Run) -> None:
+def test_node_roles_are_attached_before_any_node_is_created(run: Run) -> None:
     recording = run("lab")
-    attached = {made.urn for made in recording.of("RolePolicyAttachment") if "-nodes-" in made.name}
+    attached = {resource.urn for resource in recording.of("RolePolicyAttachment") if "-nodes-" in resource.name}
     assert len(attached) == 3
     assert all(attached <= group.depends_on for group in recording.of("aws:eks/nodeGroup:NodeGroup"))

@@ -24,28 +24,28 @@ QUEUES = {"enabled": True, "teams": [{"name": "vision", "gpus": 1}, {"name": "sp
 
 
 def releases(recording: Recording) -> dict[str, Mapping[str, Any]]:
-    return {made.inputs["name"]: made.inputs for made in recording.of("Release")}
+    return {resource.inputs["name"]: resource.inputs for resource in recording.of("Release")}
 
 
 def kubernetes(recording: Recording) -> list[Any]:
-    return [made for made in recording.made if made.kind.startswith("kubernetes:")]
+    return [resource for resource in recording.resources if resource.kind.startswith("kubernetes:")]
 
 
 @pytest.mark.parametrize("stack", ["lab", "g5", "cpu"])
-def test_every_object_goes_with_the_cluster_and_uses_its_provider(run: Run, stack: str) -> None:
+def test_every_object_is_deleted_with_the_cluster_and_uses_its_provider(run: Run, stack: str) -> None:
     recording = run(stack, queueing=QUEUES)
     control_plane = recording.one("eks:index:Cluster").urn
     assert len(kubernetes(recording)) > 15
-    for made in kubernetes(recording):
-        assert made.deleted_with == control_plane, made.name
-        assert "pulumi:providers:kubernetes::" in made.provider, made.name
+    for resource in kubernetes(recording):
+        assert resource.deleted_with == control_plane, resource.name
+        assert "pulumi:providers:kubernetes::" in resource.provider, resource.name
 
 
-def test_roles_and_keys_beside_the_objects_are_deleted_one_by_one(run: Run) -> None:
+def test_roles_and_keys_of_components_are_deleted_one_by_one(run: Run) -> None:
     """The engine hands a parent's `deleted_with` to its children, so no component may carry one."""
     recording = run("lab")
-    others = [made for made in recording.made if not made.kind.startswith("kubernetes:")]
-    assert [made.name for made in others if made.deleted_with] == []
+    others = [resource for resource in recording.resources if not resource.kind.startswith("kubernetes:")]
+    assert [resource.name for resource in others if resource.deleted_with] == []
 
 
 def test_the_provider_waits_for_nodes_add_ons_and_storage(run: Run) -> None:
@@ -53,7 +53,7 @@ def test_the_provider_waits_for_nodes_add_ons_and_storage(run: Run) -> None:
     provider = recording.one("pulumi:providers:kubernetes")
     waited = ("aws:eks/nodeGroup:NodeGroup", "Addon", "MountTarget", "SecurityGroupIngressRule")
     for kind in waited:
-        assert {made.urn for made in recording.of(kind)} <= provider.depends_on, kind
+        assert {resource.urn for resource in recording.of(kind)} <= provider.depends_on, kind
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def test_a_stack_has_the_charts_it_needs_and_no_others(run: Run, stack: str, exp
 
 def test_every_chart_is_pinned_and_rolls_back(run: Run) -> None:
     p4d = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
-    found = releases(run("g5", groups=[p4d], queueing=QUEUES, accelerators={"dcgm": True}))
-    assert set(found) == set(CHARTS)
-    for name, inputs in found.items():
+    charts = releases(run("g5", groups=[p4d], queueing=QUEUES, accelerators={"dcgm": True}))
+    assert set(charts) == set(CHARTS)
+    for name, inputs in charts.items():
         assert inputs["version"] == CHARTS[name].version
         assert (inputs["atomic"], inputs["cleanupOnFail"]) == (True, True)
 
 
 def test_controllers_stay_on_system_nodes_and_plugins_on_gpu_nodes(run: Run) -> None:
-    found = releases(run("lab", queueing=QUEUES, accelerators={"dcgm": True}))
+    charts = releases(run("lab", queueing=QUEUES, accelerators={"dcgm": True}))
     system, gpu = {"spotmpi.dev/role": "system"}, {"spotmpi.dev/role": "gpu"}
-    assert found["jobset"]["values"]["controller"]["nodeSelector"] == system
-    assert found["kueue"]["values"]["controllerManager"]["nodeSelector"] == system
-    assert found["cluster-autoscaler"]["values"]["nodeSelector"] == system
+    assert charts["jobset"]["values"]["controller"]["nodeSelector"] == system
+    assert charts["kueue"]["values"]["controllerManager"]["nodeSelector"] == system
+    assert charts["cluster-autoscaler"]["values"]["nodeSelector"] == system
     for name in ("nvidia-device-plugin", "dcgm-exporter"):
-        values = found[name]["values"]
+        values = charts[name]["values"]
         assert values["nodeSelector"] == gpu
         assert values["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
 
 
-def test_the_efa_plugin_goes_where_the_adapters_are(run: Run) -> None:
+def test_the_efa_plugin_runs_on_nodes_with_efa(run: Run) -> None:
     p4d = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
     values = releases(run("g5", groups=[p4d]))["efa-device-plugin"]["values"]
     assert values["supportedInstanceLabels"]["values"] == ["p4d.24xlarge"]
@@ -131,7 +131,7 @@ def test_thirty_groups_have_thirty_priorities() -> None:
     assert len(yaml.safe_load(priorities("spotmpi-lab", groups))) == 30
 
 
-def test_the_autoscaler_starts_after_its_role_can_be_taken(run: Run) -> None:
+def test_the_autoscaler_starts_after_its_role_is_associated(run: Run) -> None:
     recording = run("lab")
     release = recording.one("Release", "spotmpi-lab-cluster-autoscaler")
     assert recording.one("PodIdentityAssociation").urn in release.depends_on
@@ -146,8 +146,10 @@ def test_the_namespace_is_restricted_in_every_mode(run: Run) -> None:
     }
 
 
-def test_all_traffic_is_denied_but_dns_and_https_where_asked(run: Run) -> None:
-    policies = {made.inputs["metadata"]["name"]: made.inputs["spec"] for made in run("lab").of("NetworkPolicy")}
+def test_all_traffic_is_denied_but_dns_and_https_if_set(run: Run) -> None:
+    policies = {
+        resource.inputs["metadata"]["name"]: resource.inputs["spec"] for resource in run("lab").of("NetworkPolicy")
+    }
     assert policies["deny-all"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     dns = policies["allow-dns"]["egress"]
     assert dns[0]["ports"] == [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
@@ -162,14 +164,14 @@ def test_all_traffic_is_denied_but_dns_and_https_where_asked(run: Run) -> None:
     assert set(policies) == {"deny-all", "allow-dns", "allow-https"}
 
 
-def test_without_https_nothing_leaves_but_dns(run: Run) -> None:
+def test_without_https_only_dns_is_allowed(run: Run) -> None:
     policies = {
-        made.inputs["metadata"]["name"] for made in run("lab", network={"https_out": False}).of("NetworkPolicy")
+        resource.inputs["metadata"]["name"] for resource in run("lab", network={"https_out": False}).of("NetworkPolicy")
     }
     assert policies == {"deny-all", "allow-dns"}
 
 
-def test_users_may_run_jobs_in_the_namespace_and_only_look_at_nodes(run: Run) -> None:
+def test_users_may_run_jobs_in_the_namespace_and_only_read_nodes(run: Run) -> None:
     recording = run("lab")
     role = recording.one("Role", "spotmpi-lab-users").inputs
     assert role["metadata"]["namespace"] == "training"
@@ -181,9 +183,9 @@ def test_users_may_run_jobs_in_the_namespace_and_only_look_at_nodes(run: Run) ->
     assert subjects == [{"kind": "Group", "name": "spotmpi:users", "apiGroup": "rbac.authorization.k8s.io"}]
 
 
-def test_users_may_list_events_where_those_of_nodes_are_and_nothing_else_there(run: Run) -> None:
+def test_users_may_only_list_events_in_the_namespace_of_node_events(run: Run) -> None:
     recording = run("lab")
-    roles = [made.inputs for made in recording.of("kubernetes:rbac.authorization.k8s.io/v1:Role")]
+    roles = [resource.inputs for resource in recording.of("kubernetes:rbac.authorization.k8s.io/v1:Role")]
     (role,) = [role for role in roles if role["metadata"]["namespace"] == "default"]
     assert role["rules"] == [{"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}]
     binding = recording.one("RoleBinding", "spotmpi-lab-node-events").inputs
@@ -194,10 +196,10 @@ def test_users_may_list_events_where_those_of_nodes_are_and_nothing_else_there(r
 
 def test_nobody_gets_a_wildcard(run: Run) -> None:
     recording = run("lab", queueing=QUEUES)
-    roles = [made for made in kubernetes(recording) if made.kind.endswith("Role")]
+    roles = [resource for resource in kubernetes(recording) if resource.kind.endswith("Role")]
     assert len(roles) == 4
-    for made in roles:
-        for rule in made.inputs["rules"]:
+    for resource in roles:
+        for rule in resource.inputs["rules"]:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
@@ -219,7 +221,7 @@ def test_the_ssh_secret_holds_one_ed25519_key_pair_and_is_encrypted_and_never_ex
 
 def test_without_queues_there_is_no_kueue(run: Run) -> None:
     recording = run("lab")
-    assert not [made for made in recording.made if "kueue" in made.kind or "kueue" in made.name]
+    assert not [resource for resource in recording.resources if "kueue" in resource.kind or "kueue" in resource.name]
 
 
 def test_each_team_has_a_queue_with_its_gpus(run: Run) -> None:
@@ -242,7 +244,7 @@ def test_a_queue_waits_for_kueue_and_kueue_for_jobset(run: Run) -> None:
     assert kueue.urn in recording.one("ResourceFlavor").depends_on
 
 
-def test_a_share_of_the_gpus_brings_the_same_share_of_everything_else() -> None:
+def test_a_share_of_the_gpus_includes_the_same_share_of_other_resources() -> None:
     groups = [Group(name="p3", type="p3.2xlarge", max=8)]
     assert quotas(Team(name="vision", gpus=6), groups) == [
         {"name": "cpu", "nominalQuota": "48"},

@@ -11,14 +11,14 @@ from infra.names import eks_groups
 from infra.settings import Group
 
 if TYPE_CHECKING:
-    from tests.infra.conftest import Made, Recording
+    from tests.infra.conftest import Recording, Resource
 
     Run = Callable[..., Recording]
 
 P4D = {"name": "p4d", "type": "p4d.24xlarge", "max": 4, "efa": True}
 
 
-def node_group(recording: Recording, name: str) -> Made:
+def node_group(recording: Recording, name: str) -> Resource:
     return recording.one("aws:eks/nodeGroup:NodeGroup", name)
 
 
@@ -39,7 +39,7 @@ def test_a_gpu_group_is_spot_in_one_zone_of_one_type_with_the_gpu_image(run: Run
     assert inputs["nodeRepairConfig"]["enabled"] is True
 
 
-def test_an_update_of_versions_needs_no_capacity_beyond_what_the_group_has(run: Run) -> None:
+def test_an_update_of_versions_needs_no_additional_capacity(run: Run) -> None:
     update = node_group(run("p3"), "spotmpi-p3-p3").inputs["updateConfig"]
     assert update == {"maxUnavailablePercentage": 100, "updateStrategy": "MINIMAL"}
 
@@ -51,12 +51,15 @@ def test_cpu_groups_have_a_taint_of_their_own_and_no_gpu_label(run: Run) -> None
     assert inputs["labels"] == {"spotmpi.dev/role": "work", "spotmpi.dev/group": "c6i"}
 
 
-def test_the_autoscaler_learns_labels_taint_and_gpus_of_an_empty_group(run: Run) -> None:
-    every = [made.inputs for made in run("p3").of("aws:autoscaling/tag:Tag")]
-    assert {made["autoscalingGroupName"] for made in every} == {"eks-spotmpi-p3-p3-asg", "eks-spotmpi-p3-p3-spread-asg"}
-    tags = [made for made in every if made["autoscalingGroupName"] == "eks-spotmpi-p3-p3-asg"]
+def test_the_autoscaler_knows_labels_taint_and_gpus_of_an_empty_group(run: Run) -> None:
+    every = [resource.inputs for resource in run("p3").of("aws:autoscaling/tag:Tag")]
+    assert {tag["autoscalingGroupName"] for tag in every} == {
+        "eks-spotmpi-p3-p3-asg",
+        "eks-spotmpi-p3-p3-spread-asg",
+    }
+    tags = [tag for tag in every if tag["autoscalingGroupName"] == "eks-spotmpi-p3-p3-asg"]
     stem = "k8s.io/cluster-autoscaler/node-template/"
-    assert {made["tag"]["key"].removeprefix(stem): made["tag"]["value"] for made in tags} == {
+    assert {tag["tag"]["key"].removeprefix(stem): tag["tag"]["value"] for tag in tags} == {
         "label/spotmpi.dev/role": "gpu",
         "label/spotmpi.dev/group": "p3",
         "label/nvidia.com/gpu.present": "true",
@@ -82,18 +85,18 @@ def test_a_machine_is_closed_encrypted_and_tagged(run: Run) -> None:
 
 
 @pytest.mark.parametrize("unwanted", ["instanceType", "instanceMarketOptions", "iamInstanceProfile", "imageId"])
-def test_a_launch_template_says_nothing_that_a_managed_group_refuses(run: Run, unwanted: str) -> None:
-    assert all(unwanted not in made.inputs for made in run("p3").of("LaunchTemplate"))
+def test_a_launch_template_has_no_input_that_a_managed_group_refuses(run: Run, unwanted: str) -> None:
+    assert all(unwanted not in resource.inputs for resource in run("p3").of("LaunchTemplate"))
 
 
-def test_a_placement_group_is_there_where_asked_and_nowhere_else(run: Run) -> None:
+def test_a_placement_group_exists_only_if_set(run: Run) -> None:
     with_group, without = run("p3"), run("lab")
     assert with_group.one("PlacementGroup").inputs["strategy"] == "cluster"
     placement = with_group.one("LaunchTemplate", "spotmpi-p3-p3").inputs["placement"]
     assert placement == {"groupName": "spotmpi-p3-p3"}
     assert "placement" not in with_group.one("LaunchTemplate", "spotmpi-p3-p3-spread").inputs
     assert without.of("PlacementGroup") == []
-    assert all("placement" not in made.inputs for made in without.of("LaunchTemplate"))
+    assert all("placement" not in resource.inputs for resource in without.of("LaunchTemplate"))
 
 
 def test_placement_groups_are_named_by_the_engine_so_that_regions_never_clash(run: Run) -> None:
@@ -102,17 +105,22 @@ def test_placement_groups_are_named_by_the_engine_so_that_regions_never_clash(ru
 
 def test_groups_of_one_environment_share_neither_template_nor_placement(run: Run) -> None:
     recording = run("g5")
-    assert {made.name for made in recording.of("PlacementGroup")} == {"spotmpi-g5-g5", "spotmpi-g5-g6"}
-    used = {made.inputs["launchTemplate"]["id"] for made in recording.of("aws:eks/nodeGroup:NodeGroup")}
+    assert {resource.name for resource in recording.of("PlacementGroup")} == {"spotmpi-g5-g5", "spotmpi-g5-g6"}
+    used = {resource.inputs["launchTemplate"]["id"] for resource in recording.of("aws:eks/nodeGroup:NodeGroup")}
     assert len(used) == 4
 
 
 def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers(run: Run) -> None:
     recording = run("g5", groups=[P4D])
     interfaces = recording.one("LaunchTemplate", "spotmpi-g5-p4d").inputs["networkInterfaces"]
-    assert [(made["networkCardIndex"], made["deviceIndex"]) for made in interfaces] == [(0, 0), (1, 1), (2, 1), (3, 1)]
-    assert all(made["interfaceType"] == "efa" for made in interfaces)
-    assert all(made["securityGroups"] == ["sg-cluster", "spotmpi-g5-p4d-efa-id"] for made in interfaces)
+    assert [(card["networkCardIndex"], card["deviceIndex"]) for card in interfaces] == [
+        (0, 0),
+        (1, 1),
+        (2, 1),
+        (3, 1),
+    ]
+    assert all(card["interfaceType"] == "efa" for card in interfaces)
+    assert all(card["securityGroups"] == ["sg-cluster", "spotmpi-g5-p4d-efa-id"] for card in interfaces)
     for direction in ("SecurityGroupIngressRule", "SecurityGroupEgressRule"):
         rule = recording.one(direction, "spotmpi-g5-p4d-efa").inputs
         assert rule["securityGroupId"] == rule["referencedSecurityGroupId"] == "spotmpi-g5-p4d-efa-id"
@@ -120,12 +128,12 @@ def test_efa_puts_one_adapter_on_each_network_card_in_a_group_of_peers(run: Run)
 
 def test_without_efa_there_are_no_interfaces_peers_or_plugin(run: Run) -> None:
     recording = run("p3")
-    assert all("networkInterfaces" not in made.inputs for made in recording.of("LaunchTemplate"))
-    assert [made.name for made in recording.of("SecurityGroup")] == ["spotmpi-p3-nfs"]
-    assert not [made for made in recording.of("Release") if "efa" in made.name]
+    assert all("networkInterfaces" not in resource.inputs for resource in recording.of("LaunchTemplate"))
+    assert [resource.name for resource in recording.of("SecurityGroup")] == ["spotmpi-p3-nfs"]
+    assert not [resource for resource in recording.of("Release") if "efa" in resource.name]
 
 
-def test_on_demand_gpus_are_said_to_the_guardrails(run: Run) -> None:
+def test_on_demand_gpus_are_tagged_for_the_guardrails(run: Run) -> None:
     dear: dict[str, Any] = {"name": "g5", "type": "g5.xlarge", "max": 1, "market": "on-demand"}
     recording = run("lab", groups=[dear], accelerators={"on_demand": True})
     group = node_group(recording, "spotmpi-lab-g5").inputs
@@ -142,7 +150,7 @@ def test_on_demand_gpus_are_said_to_the_guardrails(run: Run) -> None:
         (500, 1000, {"g": (450, 450), "g-2": (50, 450), "g-3": (0, 100)}),
     ],
 )
-def test_a_group_past_the_quota_is_split_without_moving_its_first_part(
+def test_a_group_past_the_quota_is_split_without_changing_its_first_part(
     low: int, high: int, expected: dict[str, tuple[int, int]]
 ) -> None:
     assert eks_groups(Group(name="g", type="g5.xlarge", min=low, max=high)) == expected
@@ -150,18 +158,18 @@ def test_a_group_past_the_quota_is_split_without_moving_its_first_part(
 
 def test_all_parts_of_a_split_group_share_placement_label_and_template(run: Run) -> None:
     recording = run("lab", groups=[{"name": "g5", "type": "g5.xlarge", "max": 512}])
-    parts = [made for made in recording.of("aws:eks/nodeGroup:NodeGroup") if "system" not in made.name]
-    assert [made.name for made in parts] == ["spotmpi-lab-g5", "spotmpi-lab-g5-2"]
-    assert {made.inputs["labels"]["spotmpi.dev/group"] for made in parts} == {"g5"}
-    assert len({made.inputs["launchTemplate"]["id"] for made in parts}) == len(recording.of("PlacementGroup")) == 1
-    tagged = {made.inputs["autoscalingGroupName"] for made in recording.of("aws:autoscaling/tag:Tag")}
+    parts = [part for part in recording.of("aws:eks/nodeGroup:NodeGroup") if "system" not in part.name]
+    assert [part.name for part in parts] == ["spotmpi-lab-g5", "spotmpi-lab-g5-2"]
+    assert {part.inputs["labels"]["spotmpi.dev/group"] for part in parts} == {"g5"}
+    assert len({part.inputs["launchTemplate"]["id"] for part in parts}) == len(recording.of("PlacementGroup")) == 1
+    tagged = {resource.inputs["autoscalingGroupName"] for resource in recording.of("aws:autoscaling/tag:Tag")}
     assert tagged == {"eks-spotmpi-lab-g5-asg", "eks-spotmpi-lab-g5-2-asg"}
 
 
 def test_a_bigger_group_changes_nothing_but_its_own_maximum(run: Run) -> None:
     group = {"name": "g4dn", "type": "g4dn.xlarge", "placement_group": False}
     small, big = (run("lab", groups=[{**group, "max": size}]) for size in (2, 40))
-    before, after = ({made.urn: made.inputs for made in recording.made} for recording in (small, big))
+    before, after = ({resource.urn: resource.inputs for resource in recording.resources} for recording in (small, big))
     assert before.keys() == after.keys()
     changed = [urn for urn in before if before[urn] != after[urn]]
     assert [urn.split("::")[-1] for urn in changed] == ["spotmpi-lab-g4dn", "spotmpi-lab-g4dn-sizes"]

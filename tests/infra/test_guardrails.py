@@ -126,10 +126,10 @@ def test_every_rule_has_a_passing_and_a_refused_case() -> None:
 def test_no_ready_stack_breaks_a_rule(run: Callable[..., Recording], stack: str) -> None:
     recording = run(stack)
     findings = [
-        f"{made.name}: {finding}"
-        for made in recording.made
+        f"{resource.name}: {finding}"
+        for resource in recording.resources
         for rule in rules.RULES
-        for finding in rule.check(made.kind, made.inputs)
+        for finding in rule.check(resource.kind, resource.inputs)
     ]
     assert findings == []
 

@@ -23,7 +23,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_the_table_is_what_the_script_writes_and_names_its_source() -> None:
+def test_the_table_is_up_to_date_and_names_its_source() -> None:
     written = (REPOSITORY / "infra" / "instance_types.json").read_text(encoding="utf-8")
     assert script().table() == written
     assert "DescribeInstanceTypes" in json.loads(written)["source"]
@@ -57,7 +57,7 @@ def test_burstable_types_join_no_cluster_placement_group() -> None:
 @pytest.mark.parametrize(
     ("name", "pods"), [("t3.medium", 17), ("g4dn.xlarge", 29), ("p3.2xlarge", 58), ("m5.24xlarge", 250)]
 )
-def test_pods_on_a_node_follow_its_addresses_up_to_eks_limit(name: str, pods: int) -> None:
+def test_pods_per_node_depend_on_its_addresses_up_to_eks_limit(name: str, pods: int) -> None:
     assert catalog()[name].pods == pods
 
 

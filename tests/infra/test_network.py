@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("prefix", range(16, 25))
-def test_the_parts_of_a_vpc_lie_in_it_and_apart(prefix: int) -> None:
+def test_the_subnets_are_inside_the_vpc_and_do_not_overlap(prefix: int) -> None:
     vpc = IPv4Network(f"10.0.0.0/{prefix}")
     plan = addresses.plan(str(vpc))
     parts = [plan.nodes, plan.second, plan.gateway]
@@ -30,8 +30,8 @@ def test_half_a_slash_16_holds_3274_nodes() -> None:
 
 
 def test_the_prefix_for_a_number_of_nodes_is_the_smallest_vpc_that_holds_them() -> None:
-    wanted = {1: 24, 10: 24, 11: 23, 100: 21, 512: 18, 3274: 16, 3275: None}
-    assert {nodes: addresses.prefix_for(nodes) for nodes in wanted} == wanted
+    prefixes = {1: 24, 10: 24, 11: 23, 100: 21, 512: 18, 3274: 16, 3275: None}
+    assert {nodes: addresses.prefix_for(nodes) for nodes in prefixes} == prefixes
 
 
 def test_the_lab_has_no_nat_and_no_private_route(run: Run) -> None:
@@ -48,9 +48,9 @@ def test_private_nodes_get_one_nat_in_their_own_zone_and_no_public_address(run: 
     assert nat.inputs["subnetId"] == "spotmpi-g5-gateway-id"
     assert gateway_subnet.inputs["availabilityZone"] == "us-east-1a"
     assert not any(subnet.inputs["mapPublicIpOnLaunch"] for subnet in recording.of("Subnet"))
-    way_out = recording.one("Route", "spotmpi-g5-private").inputs
-    assert way_out["natGatewayId"] == f"{nat.name}-id"
-    assert "gatewayId" not in way_out
+    routes = recording.one("Route", "spotmpi-g5-private").inputs
+    assert routes["natGatewayId"] == f"{nat.name}-id"
+    assert "gatewayId" not in routes
 
 
 def test_eks_gets_two_zones_with_the_gpus_first(run: Run) -> None:
@@ -70,25 +70,25 @@ def test_s3_is_reached_without_nat_from_every_route_table(run: Run, stack: str) 
     assert len(endpoint.inputs["routeTableIds"]) == len(recording.of("RouteTable"))
 
 
-def test_the_default_security_group_is_closed_both_ways(run: Run) -> None:
+def test_the_default_security_group_allows_no_traffic(run: Run) -> None:
     inputs = run("lab").one("DefaultSecurityGroup").inputs
     assert (inputs["ingress"], inputs["egress"]) == ([], [])
 
 
-def test_no_security_group_opens_anything_by_itself(run: Run) -> None:
+def test_no_security_group_has_inline_rules(run: Run) -> None:
     for group in run("g5").of("SecurityGroup"):
         assert not group.inputs.get("ingress")
         assert not group.inputs.get("egress")
 
 
-def test_nodes_wait_for_their_way_out_and_go_before_it(run: Run) -> None:
+def test_nodes_are_created_after_their_routes_and_deleted_before_them(run: Run) -> None:
     recording = run("g5")
-    way_out = {made.urn for made in recording.of("Route") + recording.of("RouteTableAssociation")}
+    routes = {resource.urn for resource in recording.of("Route") + recording.of("RouteTableAssociation")}
     for group in recording.of("aws:eks/nodeGroup:NodeGroup"):
-        assert way_out <= group.depends_on
+        assert routes <= group.depends_on
 
 
-def test_a_bigger_environment_moves_no_subnet(run: Run) -> None:
+def test_a_bigger_environment_keeps_its_subnets(run: Run) -> None:
     group = {"name": "g4dn", "type": "g4dn.xlarge", "placement_group": False}
     small, big = (run("lab", groups=[{**group, "max": size}]).of("Subnet") for size in (2, 512))
     assert [subnet.inputs for subnet in small] == [subnet.inputs for subnet in big]

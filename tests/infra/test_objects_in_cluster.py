@@ -1,4 +1,4 @@
-"""Every Kubernetes object that the program makes, given to a real API server and its controllers (no nodes needed)."""
+"""Every Kubernetes object of the program on a real API server with its controllers (no nodes needed)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ STACKS = ["lab", "p3", "g5", "cpu"]
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane that knows JobSet's kinds."""
-    made = ControlPlane(tmp_path_factory.mktemp("plane"))
+    control_plane = ControlPlane(tmp_path_factory.mktemp("plane"))
     try:
-        made.start()
-        kubernetes = Kubernetes(made.kubeconfig)
+        control_plane.start()
+        kubernetes = Kubernetes(control_plane.kubeconfig)
         kubernetes.define(module_file("jobset", "bases"))
-        yield made
+        yield control_plane
     finally:
-        made.stop()
+        control_plane.stop()
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def kubernetes(plane: ControlPlane) -> Kubernetes:
 
 def objects(recording: Recording) -> list[dict[str, Any]]:
     """The objects of a run as they reach the API server, namespaces first; charts bring their own."""
-    made = [dict(one.inputs) for one in recording.made if one.kind.startswith("kubernetes:")]
-    plain = [_unwrapped(one) for one in made if one.get("kind")]
+    declared = [dict(one.inputs) for one in recording.resources if one.kind.startswith("kubernetes:")]
+    plain = [_unwrapped(one) for one in declared if one.get("kind")]
     assert len(plain) > 10
     return sorted(plain, key=lambda one: one["kind"] != "Namespace")
 
@@ -67,17 +67,17 @@ def environment(kubernetes: Kubernetes, recording: Recording) -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_strict_dry_run_takes_every_object(kubernetes: Kubernetes, run: Run, stack: str) -> None:
-    strictly_taken(kubernetes, objects(run(stack)))
+def test_a_strict_dry_run_accepts_every_object(kubernetes: Kubernetes, run: Run, stack: str) -> None:
+    validate_strictly(kubernetes, objects(run(stack)))
 
 
-def strictly_taken(kubernetes: Kubernetes, found: list[dict[str, Any]]) -> None:
+def validate_strictly(kubernetes: Kubernetes, items: list[dict[str, Any]]) -> None:
     """Hold the API server's strict check against every object."""
-    kubernetes.apply(found[0])
+    kubernetes.apply(items[0])
     strict = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
-    done = kubernetes.try_kubectl(*strict, given=as_yaml(found))
+    done = kubernetes.try_kubectl(*strict, given=as_yaml(items))
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.split()) == len(found)
+    assert len(done.stdout.split()) == len(items)
 
 
 def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes, run: Run) -> None:
@@ -108,8 +108,8 @@ def test_applying_everything_again_changes_nothing(kubernetes: Kubernetes, run: 
     kinds = ("pv", "pvc", "networkpolicy", "role", "rolebinding", "serviceaccount")
 
     def versions() -> dict[str, str]:
-        found = [kubernetes.get(kind, "-A")["items"] for kind in kinds]
-        ours = [one for items in found for one in items if "kube-system" not in one["metadata"].get("namespace", "")]
+        lists = [kubernetes.get(kind, "-A")["items"] for kind in kinds]
+        ours = [one for items in lists for one in items if "kube-system" not in one["metadata"].get("namespace", "")]
         return {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in ours}
 
     before = versions()
@@ -152,10 +152,10 @@ def allowed(user: Kubernetes, verb: str, what: str, *place: str) -> bool:
     return user.try_kubectl("auth", "can-i", verb, resource, *subresource, *place).stdout.strip() == "yes"
 
 
-def test_users_may_do_all_that_runs_need_in_the_namespace_and_nothing_elsewhere(user: Kubernetes) -> None:
-    inside = ("-n", "training")
-    assert [what for what in MAY if not allowed(user, *what, *inside)] == []
-    assert [what for what in MAY_NOT if allowed(user, *what, *inside)] == []
+def test_users_have_all_rights_for_runs_in_the_namespace_and_none_in_others(user: Kubernetes) -> None:
+    in_namespace = ("-n", "training")
+    assert [what for what in MAY if not allowed(user, *what, *in_namespace)] == []
+    assert [what for what in MAY_NOT if allowed(user, *what, *in_namespace)] == []
     assert [what for what in MAY + MAY_NOT if allowed(user, *what, "-n", "default")] == []
 
 
@@ -167,14 +167,14 @@ def test_users_see_nodes_and_why_the_autoscaler_waits_but_change_neither(user: K
     assert user.try_kubectl("auth", "can-i", "update", *status).stdout.strip() == "no"
 
 
-def test_users_list_the_events_of_nodes_and_touch_no_events_there(user: Kubernetes, kubernetes: Kubernetes) -> None:
+def test_users_list_the_events_of_nodes_and_change_none(user: Kubernetes, kubernetes: Kubernetes) -> None:
     node = {"involvedObject": {"kind": "Node", "name": "one"}, "reason": "SpotInterruption", "message": "soon"}
     about = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "one.soon", "namespace": "default"}, **node}
     kubernetes.apply(about, namespace="default")
 
     of_nodes = ("-n", "default", "--field-selector", "involvedObject.kind=Node")
-    (told,) = user.get("events", *of_nodes)["items"]
-    assert told["reason"] == "SpotInterruption"
+    (event,) = user.get("events", *of_nodes)["items"]
+    assert event["reason"] == "SpotInterruption"
     verbs = ("get", "list", "watch", "create", "update", "patch", "delete")
     assert [verb for verb in verbs if allowed(user, verb, "events", "-n", "default")] == ["list"]
     assert not allowed(user, "list", "events", "-n", "kube-system")
@@ -192,7 +192,7 @@ def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes, run: Run
 @pytest.mark.nightly("builds Kueue, 2 minutes where it is missing")
 def test_teams_get_queues_with_their_quota(kubernetes: Kubernetes, run: Run) -> None:
     kubernetes.define(module_file("kueue", "bases"))
-    strictly_taken(kubernetes, objects(run("lab", queueing=QUEUES)))
+    validate_strictly(kubernetes, objects(run("lab", queueing=QUEUES)))
     environment(kubernetes, run("lab", queueing=QUEUES))
     queue = kubernetes.get("clusterqueues.kueue.x-k8s.io", "vision")
     resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]

@@ -1,4 +1,4 @@
-"""The policy that `spotmpi doctor --iam up` prints allows what environments are made of."""
+"""The policy that `spotmpi doctor --iam up` prints allows all resources of environments, and no more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FULL = {
 @pytest.mark.parametrize("stack", ["lab", "p3", "g5", "cpu", "p3-data", "full"])
 def test_every_kind_of_resource_has_its_rights(run: Run, stack: str) -> None:
     recording = run("lab", **FULL) if stack == "full" else run(stack)
-    kinds = {made.kind for made in recording.made if made.kind.startswith(("aws:", "eks:"))}
+    kinds = {resource.kind for resource in recording.resources if resource.kind.startswith(("aws:", "eks:"))}
 
     assert kinds and kinds <= set(BUILD)
 
@@ -39,22 +39,25 @@ def test_nothing_is_allowed_that_no_resource_needs(run: Run) -> None:
     recordings = [run("lab", **FULL), *(run(stack) for stack in ("lab", "p3", "g5", "cpu", "p3-data"))]
 
     assert set(BUILD) == {
-        made.kind for each in recordings for made in each.made if made.kind.startswith(("aws:", "eks:"))
+        resource.kind
+        for each in recordings
+        for resource in each.resources
+        if resource.kind.startswith(("aws:", "eks:"))
     }
 
 
-@pytest.mark.parametrize("wanted", WANTED)
-def test_a_policy_fits_into_one_managed_policy_and_hands_out_no_administrator(wanted: str) -> None:
-    made = policy(wanted)
+@pytest.mark.parametrize("purpose", WANTED)
+def test_a_policy_fits_into_one_managed_policy_without_administrator_rights(purpose: str) -> None:
+    document = policy(purpose)
 
-    assert len(json.dumps(made, separators=(",", ":"))) <= 6144
-    actions = [action for statement in made["Statement"] for action in statement["Action"]]
+    assert len(json.dumps(document, separators=(",", ":"))) <= 6144
+    actions = [action for statement in document["Statement"] for action in statement["Action"]]
     assert "*" not in actions and not any(action.endswith(":*") for action in actions)
     wild = [action.partition(":")[2] for action in actions if "*" in action]
     assert all(action in ("Describe*", "Get*", "List*") for action in wild)
 
 
-def test_roles_may_be_made_and_handed_over_within_the_projects_names_only() -> None:
+def test_roles_may_be_created_and_passed_only_with_the_projects_names() -> None:
     statements = {each["Sid"]: each for each in policy("up")["Statement"]}
 
     assert {"iam:CreateRole", "iam:AttachRolePolicy"} <= set(statements["Roles"]["Action"])
@@ -68,14 +71,14 @@ CI_RIGHTS = REPOSITORY / "infra" / "ci_rights.json"
 
 
 def test_the_roles_of_ci_have_the_rights_that_doctor_prints_for_them(request: pytest.FixtureRequest) -> None:
-    text = json.dumps({wanted: policy(wanted) for wanted in ("preview", "build", "destroy")}, indent=1) + "\n"
+    text = json.dumps({purpose: policy(purpose) for purpose in ("preview", "build", "destroy")}, indent=1) + "\n"
     if request.config.getoption("--update-golden"):
         CI_RIGHTS.write_text(text, encoding="utf-8")
     assert CI_RIGHTS.read_text(encoding="utf-8") == text, "run pytest with --update-golden, and look at the difference"
 
 
-def allowed(wanted: str) -> set[str]:
-    return {action for each in policy(wanted)["Statement"] if each["Effect"] == "Allow" for action in each["Action"]}
+def allowed(purpose: str) -> set[str]:
+    return {action for each in policy(purpose)["Statement"] if each["Effect"] == "Allow" for action in each["Action"]}
 
 
 def test_a_preview_changes_nothing() -> None:
@@ -83,7 +86,7 @@ def test_a_preview_changes_nothing() -> None:
     assert not {action for action in allowed("preview") if action.startswith(("s3:", "ssm:", "secretsmanager:"))}
 
 
-def test_the_build_gives_rights_only_to_roles_that_the_boundary_holds() -> None:
+def test_the_build_gives_rights_only_to_roles_with_the_boundary() -> None:
     giving = {"iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy"}
     statements = [each for each in policy("build")["Statement"] if giving & set(each["Action"])]
     assert [(set(each["Action"]), each["Resource"], each["Condition"]) for each in statements] == [
@@ -96,17 +99,17 @@ def test_the_build_gives_rights_only_to_roles_that_the_boundary_holds() -> None:
     assert allowed("build") - {"iam:PutRolePermissionsBoundary"} == allowed("up") - {*PUSH, "ssm:GetParameter"}
 
 
-def test_the_destroy_role_makes_nothing_and_leaves_kept_storage_alone() -> None:
+def test_the_destroy_role_creates_nothing_and_can_not_delete_persistent_storage() -> None:
     verbs = {action.partition(":")[2] for action in allowed("destroy")}
     assert not {verb for verb in verbs if verb.startswith(("Create", "Run", "Attach", "Authorize", "Pass", "Update"))}
-    made = {"eks:DeleteCluster", "ec2:DeleteVpc", "elasticfilesystem:DeleteFileSystem", "iam:DeleteRole"}
-    assert made <= allowed("destroy")
+    deletions = {"eks:DeleteCluster", "ec2:DeleteVpc", "elasticfilesystem:DeleteFileSystem", "iam:DeleteRole"}
+    assert deletions <= allowed("destroy")
     (deny,) = [each for each in policy("destroy")["Statement"] if each["Effect"] == "Deny"]
     assert set(deny["Action"]) == {"elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:DeleteFileSystem"}
     assert deny["Condition"] == {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-*-data"}}
 
 
-def test_the_boundary_holds_what_the_roles_of_an_environment_are_given_and_no_way_to_more() -> None:
+def test_the_boundary_allows_the_policies_of_an_environments_roles_and_no_escalation() -> None:
     """AWS's managed policies as moto ships them, from AWS's own documentation of them."""
     managed = json.loads(aws_managed_policies_data)
     arns = [
@@ -116,9 +119,9 @@ def test_the_boundary_holds_what_the_roles_of_an_environment_are_given_and_no_wa
     ]
     documents = [managed[arn.rpartition("/")[2]]["Document"] for arn in arns]
     documents.append(policies.cluster_autoscaler("spotmpi-lab"))
-    given = {action for each in documents for one in each["Statement"] for action in _listed(one["Action"])}
+    attached = {action for each in documents for one in each["Statement"] for action in _listed(one["Action"])}
     bounds = policies.boundary()["Statement"][0]["Action"]
-    outside = {action for action in given if not any(fnmatch(action, bound) for bound in bounds)}
+    outside = {action for action in attached if not any(fnmatch(action, bound) for bound in bounds)}
     assert outside == {"iam:CreateServiceLinkedRole"}
     assert not [bound for bound in bounds if bound.startswith(("iam:", "sts:", "s3:", "*", "kms:Decrypt"))]
     assert len(json.dumps(policies.boundary(), separators=(",", ":"))) <= 6144

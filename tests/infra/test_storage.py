@@ -26,13 +26,13 @@ def test_regional_storage_names_no_zone(run: Run) -> None:
     assert "availabilityZoneName" not in recording.one("aws:efs/fileSystem:FileSystem").inputs
 
 
-@pytest.mark.parametrize(("asked", "status"), [(False, "DISABLED"), (True, "ENABLED")])
-def test_backups_are_said_either_way(run: Run, asked: bool, status: str) -> None:
-    recording = run("lab", storage={"backup": asked})
+@pytest.mark.parametrize(("backup", "status"), [(False, "DISABLED"), (True, "ENABLED")])
+def test_backups_are_enabled_or_disabled_explicitly(run: Run, backup: bool, status: str) -> None:
+    recording = run("lab", storage={"backup": backup})
     assert recording.one("BackupPolicy").inputs["backupPolicy"] == {"status": status}
 
 
-def test_runs_see_a_folder_of_their_own_as_user_1000(run: Run) -> None:
+def test_the_access_point_has_a_folder_of_user_1000(run: Run) -> None:
     inputs = run("lab").one("AccessPoint").inputs
     assert inputs["posixUser"] == {"uid": 1000, "gid": 1000}
     owner = {"ownerUid": 1000, "ownerGid": 1000, "permissions": "0770"}
@@ -54,7 +54,7 @@ def test_only_the_clusters_nodes_reach_the_mount_target_and_only_by_nfs(run: Run
     assert target["subnetId"] == "spotmpi-lab-nodes-id"
 
 
-def test_nodes_that_mount_it_go_before_the_mount_target(run: Run) -> None:
+def test_nodes_are_deleted_before_the_mount_target(run: Run) -> None:
     recording = run("p3")
     way = {recording.one("MountTarget").urn, recording.one("SecurityGroupIngressRule", "spotmpi-p3-nfs").urn}
     groups = [each for each in recording.of("aws:eks/nodeGroup:NodeGroup") if "system" not in each.name]
@@ -62,7 +62,7 @@ def test_nodes_that_mount_it_go_before_the_mount_target(run: Run) -> None:
     assert all(way <= group.depends_on for group in groups)
 
 
-def test_the_volume_is_static_shared_and_kept_by_kubernetes(run: Run) -> None:
+def test_the_volume_is_static_shared_and_retained(run: Run) -> None:
     spec = run("lab").one("PersistentVolume").inputs["spec"]
     assert spec == {
         "capacity": {"storage": "1024Gi"},
@@ -86,16 +86,16 @@ def test_the_claim_names_its_volume_so_that_both_bind(run: Run) -> None:
     assert volume.urn in claim.depends_on
 
 
-def test_a_data_stack_is_storage_alone_and_protected(run: Run) -> None:
+def test_a_data_stack_has_only_protected_storage(run: Run) -> None:
     recording = run("p3-data")
-    assert {made.kind for made in recording.made} == {
+    assert {resource.kind for resource in recording.resources} == {
         "pulumi:providers:aws",
         "spotmpi:storage:FileSystem",
         "aws:efs/fileSystem:FileSystem",
         "aws:efs/backupPolicy:BackupPolicy",
         "aws:efs/accessPoint:AccessPoint",
     }
-    assert all(made.protect for made in recording.made if made.kind.startswith("aws:efs/"))
+    assert all(resource.protect for resource in recording.resources if resource.kind.startswith("aws:efs/"))
     assert recording.exports == {
         "zone": "us-east-1a",
         "file_system_id": "spotmpi-p3-data-id",
@@ -103,27 +103,27 @@ def test_a_data_stack_is_storage_alone_and_protected(run: Run) -> None:
     }
 
 
-def test_a_stack_that_keeps_its_storage_makes_none_and_can_be_destroyed_whole(run: Run) -> None:
+def test_a_stack_with_a_data_stack_has_no_storage_of_its_own(run: Run) -> None:
     recording = run("p3")
     assert recording.of("aws:efs/fileSystem:FileSystem") == recording.of("AccessPoint") == []
     assert recording.one("MountTarget").inputs["fileSystemId"] == "fs-0123abcd"
     assert recording.one("PersistentVolume").inputs["spec"]["csi"]["volumeHandle"] == "fs-0123abcd::fsap-0123abcd"
-    assert not any(made.protect for made in recording.made)
+    assert not any(resource.protect for resource in recording.resources)
 
 
 def test_the_data_stack_is_found_by_name_in_the_same_project(run: Run) -> None:
     assert run("p3").read == {"organization/spotmpi/p3-data": "pulumi:pulumi:StackReference"}
 
 
-def test_a_data_stack_that_was_never_built_is_named_with_the_command(build_beside: Run) -> None:
+def test_a_data_stack_that_was_never_built_is_reported_with_the_command(build_with_data_stack: Run) -> None:
     with pytest.raises(pulumi.RunError, match=r"'p3-data' has no output '.*': run `pulumi up --stack p3-data` first"):
-        build_beside("p3", {})
+        build_with_data_stack("p3", {})
 
 
-def test_kept_storage_in_another_zone_is_refused_before_anything_mounts_it(build_beside: Run) -> None:
+def test_persistent_storage_in_another_zone_is_refused(build_with_data_stack: Run) -> None:
     outputs = {"zone": "us-east-1f", "file_system_id": "fs-1", "access_point_id": "fsap-1"}
     with pytest.raises(pulumi.RunError, match="is in us-east-1f: set `zone` of 'p3' to us-east-1f"):
-        build_beside("p3", outputs)
+        build_with_data_stack("p3", outputs)
 
 
 def test_an_existing_file_system_is_used_as_it_is(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""What users of an environment may do in its namespace is what the CLI asks of the API, and no more.
+"""Users of an environment have exactly the rights in its namespace that the CLI's requests need.
 
 The requests are read from the source: the methods of `ClusterApi` and `ClusterView` with the kind that they are called
 with, and the kinds of all objects that plans are made of. Which verb a request takes is from Kubernetes' documentation
@@ -52,8 +52,8 @@ _INTO_PODS = {
 }
 # The doctor looks into the shared keys for whoever may read them: administrators of the cluster.
 _OF_ADMINISTRATORS = {("secrets", "get")}
-# What messages and docs tell users to do with kubectl.
-_BY_HAND = {("configmaps", "list")}
+# Rights for kubectl commands in messages and docs.
+_KUBECTL = {("configmaps", "list")}
 
 
 def requests() -> Iterator[Right]:
@@ -80,8 +80,8 @@ def _of_call(method: ast.Attribute, arguments: list[ast.expr]) -> Iterator[Right
 
 
 @pytest.fixture(scope="module")
-def asked() -> set[Right]:
-    """Without what only administrators' commands ask."""
+def requested() -> set[Right]:
+    """The requests of all commands but administrators'."""
     return set(requests()) - _OF_ADMINISTRATORS
 
 
@@ -95,20 +95,26 @@ def _plain(value: object) -> list[object]:
     return value
 
 
-def test_the_source_is_read_as_it_is_written(asked: set[Right]) -> None:
-    known = {("jobsets", "watch"), ("jobs", "patch"), ("pods/exec", "get"), ("secrets", "create"), ("pods", "delete")}
-    assert known <= asked
+def test_the_requests_of_the_source_are_recognized(requested: set[Right]) -> None:
+    examples = {
+        ("jobsets", "watch"),
+        ("jobs", "patch"),
+        ("pods/exec", "get"),
+        ("secrets", "create"),
+        ("pods", "delete"),
+    }
+    assert examples <= requested
     assert set(requests()) >= _OF_ADMINISTRATORS
 
 
-def test_users_may_do_all_that_the_cli_asks_in_their_name(asked: set[Right]) -> None:
-    assert asked - granted() == set()
+def test_users_have_every_right_that_the_cli_needs(requested: set[Right]) -> None:
+    assert requested - granted() == set()
 
 
-def test_users_may_do_nothing_in_the_namespace_that_the_cli_does_not_ask(asked: set[Right]) -> None:
-    assert granted() - asked - _BY_HAND == set()
+def test_users_have_no_right_that_the_cli_does_not_need(requested: set[Right]) -> None:
+    assert granted() - requested - _KUBECTL == set()
 
 
-def test_users_may_make_secrets_and_neither_read_nor_change_them() -> None:
+def test_users_may_create_secrets_and_neither_read_nor_change_them() -> None:
     # `patch`, `update` and `delete` may answer with the whole object, so each of them reads as well.
     assert {verb for what, verb in granted() if what == "secrets"} == {"create"}

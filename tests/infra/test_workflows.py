@@ -37,30 +37,30 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
         yield from job["steps"]
 
 
-def test_the_workflows_are_those() -> None:
+def test_the_workflows_are_these() -> None:
     assert {path.stem for path in FILES} == CHANGING | {"tests", "tests-nightly", "environment-preview"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_workflow_may_only_read_unless_a_job_says_more(path: Path) -> None:
+def test_every_workflow_may_only_read_unless_a_job_sets_permissions(path: Path) -> None:
     assert workflow(path)["permissions"] == {"contents": "read"}
     assert "pull_request_target" not in triggers(path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_job_ends_by_itself_and_never_runs_beside_another_of_its_stack(path: Path) -> None:
+def test_every_job_has_a_time_limit_and_excludes_others_of_its_stack(path: Path) -> None:
     for job in jobs(path):
         assert job["timeout-minutes"] <= 120
         assert "concurrency" in job or "concurrency" in workflow(path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_nothing_from_outside_is_pasted_into_a_shell(path: Path) -> None:
+def test_no_untrusted_input_is_interpolated_into_a_shell(path: Path) -> None:
     assert [step["run"] for step in steps(path) if "${{" in step.get("run", "")] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_script_that_a_workflow_runs_is_there_and_may_be_run(path: Path) -> None:
+def test_every_script_of_a_workflow_exists_and_is_executable(path: Path) -> None:
     for step in steps(path):
         for script in re.findall(r"(?:scripts|\.ci)/[\w-]+", step.get("run", "")):
             assert os.access(REPOSITORY / script, os.X_OK), script
@@ -79,7 +79,7 @@ def test_the_tests_workflow_runs_for_forks() -> None:
     assert all("if" not in job for job in jobs(path))
 
 
-def test_a_preview_is_for_branches_of_the_repository_and_takes_the_reading_role() -> None:
+def test_a_preview_is_for_branches_of_the_repository_and_assumes_the_reading_role() -> None:
     path = REPOSITORY / ".github" / "workflows" / "environment-preview.yml"
     (job,) = jobs(path)
     assert "github.event.pull_request.head.repo.full_name == github.repository" in job["if"]
@@ -88,13 +88,13 @@ def test_a_preview_is_for_branches_of_the_repository_and_takes_the_reading_role(
     assert roles(path) == ["${{ vars.SPOTMPI_PREVIEW_ROLE }}"]
 
 
-def test_a_preview_which_runs_the_code_of_a_pull_request_is_given_no_secret() -> None:
+def test_a_preview_which_runs_the_code_of_a_pull_request_has_no_secret() -> None:
     text = (REPOSITORY / ".github" / "workflows" / "environment-preview.yml").read_text(encoding="utf-8")
     assert "secrets." not in text and "PASSPHRASE" not in text
 
 
 @pytest.mark.parametrize("name", sorted(CHANGING))
-def test_what_changes_anything_waits_for_an_environment_that_its_role_trusts(name: str) -> None:
+def test_workflows_with_changes_wait_for_an_environment_that_their_role_trusts(name: str) -> None:
     path = REPOSITORY / ".github" / "workflows" / f"{name}.yml"
     (job,) = jobs(path)
     what = "build" if name == "environment-up" else "destroy"
@@ -103,7 +103,7 @@ def test_what_changes_anything_waits_for_an_environment_that_its_role_trusts(nam
     assert roles(path) == [f"${{{{ vars.SPOTMPI_{what.upper()}_ROLE }}}}"]
 
 
-def test_whatever_changes_anything_is_for_the_main_branch_only() -> None:
+def test_workflows_with_changes_are_for_the_main_branch_only() -> None:
     assert {what: workflow.main_only for what, workflow in WORKFLOWS.items()} == {
         "preview": False,
         "build": True,
@@ -112,18 +112,18 @@ def test_whatever_changes_anything_is_for_the_main_branch_only() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_actions_are_pinned_by_commit_with_their_version_beside(path: Path) -> None:
+def test_actions_are_pinned_by_commit_with_their_version_in_a_comment(path: Path) -> None:
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
     assert lines
     for line in lines:
         assert re.fullmatch(r"(- )?uses: [\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), line
 
 
-def test_only_the_nightly_destroy_and_the_nightly_tests_start_by_themselves() -> None:
+def test_only_the_nightly_workflows_are_scheduled() -> None:
     assert [path.stem for path in FILES if "schedule" in triggers(path)] == ["environment-nightly", "tests-nightly"]
 
 
-def test_the_stacks_on_offer_are_ready_ones_and_kept_storage_is_none_of_those_to_destroy() -> None:
+def test_the_selectable_stacks_are_ready_ones_and_persistent_storage_can_not_be_destroyed() -> None:
     ready = {path.name.split(".")[1] for path in (REPOSITORY / "stacks").glob("Pulumi.*.yaml")}
     offered = {
         name: triggers(REPOSITORY / ".github" / "workflows" / f"{name}.yml")["workflow_dispatch"]["inputs"]["stack"]
@@ -143,7 +143,7 @@ def test_pulumi_is_the_version_that_is_locked() -> None:
 
 
 @pytest.mark.parametrize("name", ["environment-preview", "environment-up"])
-def test_whoever_may_reach_the_api_is_known_to_the_preview_as_to_the_build(name: str) -> None:
+def test_preview_and_build_have_the_same_access_list(name: str) -> None:
     (job,) = jobs(REPOSITORY / ".github" / "workflows" / f"{name}.yml")
     assert job["env"]["SPOTMPI_ACCESS"] == "${{ vars.SPOTMPI_ACCESS }}"
 

@@ -27,7 +27,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         programs={image: programs_of(image) for image in environment.known_images()},
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
         code_is_folder=spec.code is None or _is_folder(spec.code),
-        tools=frozenset({"none", *_tools(spec.image)}),
+        tools=frozenset({"none", *_tools(spec)}),
         gpus=_gpus() if spec.resources.gpu else 0,
         processes=_MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),
@@ -74,10 +74,12 @@ def programs_of(image: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("*.py") if "def main(" in path.read_text()))
 
 
-def _tools(image: str | None) -> list[str]:
-    if image is None:
-        return [tool for tool, exists in (("mpirun", shutil.which("mpirun")), ("torchrun", _has_torch())) if exists]
-    lock = names.IMAGES / image / environment.LOCK
+def _tools(spec: JobSpec) -> list[str]:
+    """The launchers that the spec can use; torch is only looked for where torchrun is to start it."""
+    if spec.image is None:
+        exists = {"mpirun": shutil.which("mpirun"), "torchrun": spec.launcher == "torchrun" and _has_torch()}
+        return [tool for tool, found in exists.items() if found]
+    lock = names.IMAGES / spec.image / environment.LOCK
     text = lock.read_text() if lock.is_file() else ""
     return [tool for tool, requirement in _REQUIREMENTS.items() if re.search(f"^{requirement}", text, re.MULTILINE)]
 

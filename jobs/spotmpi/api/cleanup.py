@@ -1,4 +1,4 @@
-"""Which records of runs are old enough to go, and their deletion."""
+"""Deletes the records of runs that ended long ago."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotmpi.runs.reader import ClusterNamespace, RunState
 
 @dataclass(frozen=True)
 class OldRun:
-    """A run that is over, and how often it had been submitted when that was found."""
+    """A run that has ended, and how often it had been submitted at that time."""
 
     state: RunState
     submissions: int
@@ -26,16 +26,16 @@ class OldRun:
 def old_runs(runs_folder: Path, limit: float, say: Say) -> list[OldRun]:
     """The runs that ended before *limit*, Unix seconds, oldest first.
 
-    Clusters are asked for copies without an end; where one cannot be asked, its runs count as going on.
+    For a copy without a recorded end its cluster is asked; if it does not answer, the run counts as not ended.
     """
     submissions = {paths.id: _submissions(paths) for paths in reader.every(runs_folder)}
     states = [state for run in submissions if _last_change(state := reader.state(RunPaths(runs_folder / run))) < limit]
-    judged = _with_clusters(states, runs_folder, say)
-    return [OldRun(each, submissions[each.id]) for each in judged if each.over and _last_change(each) < limit]
+    current = _with_clusters(states, runs_folder, say)
+    return [OldRun(each, submissions[each.id]) for each in current if each.over and _last_change(each) < limit]
 
 
 def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
-    """Delete the folders of *old* runs, but for those that somebody has taken up since; gives what was deleted."""
+    """Delete the folders of *old* runs, except of those resumed since; the states of the deleted runs."""
     deleted = []
     for each in old:
         paths = RunPaths(Path(each.state.folder))
@@ -49,29 +49,29 @@ def delete_records(old: Sequence[OldRun], say: Say) -> list[RunState]:
         except RunInUse as error:
             say(f"{paths.id} is kept: {error}")
         except FileNotFoundError:
-            deleted.append(each.state)  # somebody else was quicker
+            deleted.append(each.state)  # another process was faster
     return deleted
 
 
 def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> Iterator[RunState]:
-    """*states*, where a run is elsewhere as its cluster tells it, if that can be asked."""
-    silent: set[ClusterNamespace] = set()
+    """*states*, with that of a run on a cluster as the cluster reports it, if it answers."""
+    unreachable: set[ClusterNamespace] = set()
     for state in states:
         target = reader.cluster_of(RunPaths(Path(state.folder))) if state.state == reader.ELSEWHERE else None
-        if target is None or target in silent:
+        if target is None or target in unreachable:
             yield state
             continue
         try:
-            told = targets.backend_of(state.id, targets.Target(runs_folder=runs_folder)).state(state.id)
+            current = targets.backend_of(state.id, targets.Target(runs_folder=runs_folder)).state(state.id)
         except SpotmpiError as error:
-            silent.add(target)
-            say(f"runs without a recorded end in {target} are kept, since it cannot be asked: {error}")
+            unreachable.add(target)
+            say(f"runs without a recorded end in {target} are kept, since it does not answer: {error}")
             yield state
             continue
-        if told.state == record.LOST and target.context is None:
-            say(f"{state.id} is kept: its record does not say in which cluster it is; delete {state.folder} yourself")
-            told = state
-        yield told
+        if current.state == record.LOST and target.context is None:
+            say(f"{state.id} is kept: its record does not name its cluster; delete {state.folder} yourself")
+            current = state
+        yield current
 
 
 def _submissions(paths: RunPaths) -> int:

@@ -1,4 +1,4 @@
-"""`spotmpi image` as functions, for notebooks and scripts."""
+"""Images: `spotmpi image` as functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spotmpi.images.build import Build, build_for, require_known
 def build_image(
     image: str, arguments: Iterable[str] = (), tool: str | None = None, say: Say = lambda text: None, cpu: bool = False
 ) -> str:
-    """Build *image* with ``NAME=VALUE`` build *arguments*, unless this very build is there; its local reference.
+    """Build *image* with ``NAME=VALUE`` build *arguments*, unless this very build exists; its local reference.
 
     With *cpu* it is for machines without GPUs.
     """
@@ -32,36 +32,36 @@ def push_image(
     say: Say = lambda text: None,
     cpu: bool = False,
 ) -> str:
-    """Build *image* where needed and push it to *repository*, by default the environment's; the reference to run.
+    """Build *image* if needed and push it to *repository*, by default the environment's; the reference to run.
 
     With *cpu*, and for an environment without GPUs, it is for machines without GPUs.
 
     Raises:
-        InputError: no such image, or no repository is named and the place has none for it.
+        InputError: no such image, or no repository is named and the target has none for it.
         SpotmpiError: the builder, the login or the push failed.
     """
     environment = targets.environment_of(on)
-    wanted = _build(image, arguments, not cpu and (environment is None or environment.has_gpus))
+    requested = _build(image, arguments, not cpu and (environment is None or environment.has_gpus))
     target = repository or _repository(image, environment)
     builder = image_builder.find_tool(tool)
-    image_builder.build(builder, wanted, say)
-    return image_builder.push(builder, wanted, target, say)
+    image_builder.build(builder, requested, say)
+    return image_builder.push(builder, requested, target, say)
 
 
 def _build(image: str, arguments: Iterable[str], gpus: bool) -> Build:
     require_known(image)
-    chosen = dict(build_for(image, gpus).arguments)
+    values = dict(build_for(image, gpus).arguments)
     for text in arguments:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise input_error("--build-arg", text, "write it as NAME=VALUE")
-        chosen[name] = value
-    return Build(image, tuple(chosen.items()))
+        values[name] = value
+    return Build(image, tuple(values.items()))
 
 
 def _repository(image: str, environment: Environment | None) -> str:
     if environment is None:
-        raise input_error("--to", None, "name a repository, or an environment by --on that has one")
+        raise input_error("--to", None, "name a repository, or with --on an environment that has one")
     if image not in environment.repositories:
         known = ", ".join(sorted(environment.repositories)) or "none"
         raise input_error("image", image, f"environment {environment.name} has repositories for: {known}")

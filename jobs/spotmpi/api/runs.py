@@ -1,4 +1,4 @@
-"""The commands as functions: what `spotmpi` does, for notebooks and scripts."""
+"""Runs: each command of `spotmpi` for them as a function."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from spotmpi.agent import record
 from spotmpi.backends import targets
 from spotmpi.backends.base import Backend, Plan
-from spotmpi.backends.follow import follow, interrupts
+from spotmpi.backends.follow import follow, submit
 from spotmpi.backends.targets import TargetLike
 from spotmpi.core import names
-from spotmpi.core.errors import SpotmpiError, UnknownRun, input_error
+from spotmpi.core.errors import InputError, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import job, template
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec, WrongKeys
 from spotmpi.spec.source import Source, read_spec
-from spotmpi.spec.validate import require_valid
+from spotmpi.spec.validate import require_valid, validate
 
 if TYPE_CHECKING:
     from spotmpi.api.drill import Recovery
@@ -41,7 +41,7 @@ def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
 
 def plan_run(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
     """What `run` would start, as plain JSON values; nothing is started or written."""
-    return _planned(read_spec(source, overrides), on)[1]
+    return _prepare(source, overrides, on)[2]
 
 
 def run(
@@ -52,18 +52,16 @@ def run(
     watch: Callable[[Event], None] = lambda event: None,
     say: Say = lambda text: None,
 ) -> RunState:
-    """Run a job to its end, or with *detach* until it is under way, and give what it came to.
+    """Run a job to its end, or with *detach* only submit it; the state of the run.
 
-    *watch* sees every event; *say* hears what is worth knowing besides. Ctrl-C stops the run after a checkpoint, a
-    second one at once; the state then is ``stopped``.
+    *watch* gets every event and *say* every message. Ctrl-C stops the run after a checkpoint, a second one at once;
+    the state then is ``stopped``.
 
     Raises:
-        InputError: everything that is wrong with the spec.
+        InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    spec = read_spec(source, overrides)
-    backend, made = _planned(spec, on)
-    return _started(backend, spec, made, detach, watch, say)
+    return _submit(*_prepare(source, overrides, on), detach, watch, say)
 
 
 def resume(
@@ -78,12 +76,12 @@ def resume(
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
     state = backend.state(paths.id)
     if state.state == record.SUCCEEDED:
-        raise input_error("--resume", paths.id, "has succeeded; there is nothing left to continue")
+        raise input_error("--resume", paths.id, "has succeeded; there is nothing to continue")
     if not state.over:
-        raise input_error("--resume", paths.id, f"is still going on; `spotmpi logs -f {paths.id}` follows it")
+        raise input_error("--resume", paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
     spec = job.load(paths.spec, overrides)
     require_valid(spec, backend.inspect(spec))
-    return _started(backend, spec, backend.plan(spec, paths.id), detach, _from_next_submission(paths, watch), say)
+    return _submit(backend, spec, backend.plan(spec, paths.id), detach, _from_next_submission(paths, watch), say)
 
 
 def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
@@ -95,13 +93,13 @@ def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) 
 
 
 def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:
-    """All recorded runs, oldest first; with *mine* only those that this user submitted, as far as is known."""
-    found = targets.backend(on).list()
-    return [state for state in found if state.owner in (None, names.user())] if mine else found
+    """All recorded runs, oldest first; with *mine* without those that others submitted."""
+    states = targets.backend(on).list()
+    return [state for state in states if state.owner in (None, names.user())] if mine else states
 
 
 def status(run: str, on: TargetLike = None) -> RunState:
-    """What a run has come to so far; its id may be shortened."""
+    """The current state of a run; its id may be shortened."""
     return targets.backend_of(run, on).state(run)
 
 
@@ -140,15 +138,15 @@ def drill(
 
 
 def shell_command(run: str, node: int = 0, on: TargetLike = None) -> Sequence[str]:
-    """The command that opens a shell where a node of the run is."""
+    """The command that opens a shell in a node of the run."""
     backend = targets.backend_of(run, on)
     return backend.shell(backend.state(run).id, node)
 
 
 def pull(run: str, on: TargetLike = None, say: Say = lambda text: None, part: str | None = None) -> Path:
-    """Bring all that is kept of a run (checkpoints, logs, TensorBoard events), or one *part*, here; its folder.
+    """Copy a run's folder (checkpoints, logs, TensorBoard events), or one *part* of it, to this machine; its path here.
 
-    A run whose JobSet is gone, and which this machine has never seen, needs its whole id.
+    A run whose JobSet is gone, and which this machine has no record of, needs its whole id.
     """
     backend = targets.backend_of(run, on)
     with contextlib.suppress(UnknownRun):
@@ -157,30 +155,47 @@ def pull(run: str, on: TargetLike = None, say: Say = lambda text: None, part: st
 
 
 def clean(older: float, delete: bool = False, on: TargetLike = None, say: Say = lambda text: None) -> list[RunState]:
-    """The runs that ended more than *older* seconds ago; with *delete* their folders are gone afterwards.
+    """The runs that ended more than *older* seconds ago; with *delete* their folders are deleted.
 
-    A copy of a run on a cluster that has no end is kept, unless its cluster says that the run is over. *say* hears
-    which runs are kept for want of an answer, or because another process has taken them up.
+    The copy of a cluster's run without a recorded end is kept unless its cluster reports that the run has ended. *say*
+    gets a message for each run that is kept since its cluster does not answer, or since it has been resumed.
     """
     from spotmpi.api.cleanup import delete_records, old_runs
 
-    found = old_runs(targets.target_of(on).folder, time.time() - older, say)
-    return delete_records(found, say) if delete else [each.state for each in found]
+    runs = old_runs(targets.target_of(on).folder, time.time() - older, say)
+    return delete_records(runs, say) if delete else [each.state for each in runs]
 
 
 def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
     return targets.backend(on, spec.kubernetes.context, spec.kubernetes.namespace)
 
 
-def _planned(spec: JobSpec, on: TargetLike) -> tuple[Backend, Plan]:
+def _prepare(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[Backend, JobSpec, Plan]:
+    """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
+    try:
+        spec = read_spec(source, overrides)
+    except WrongKeys as error:
+        raise InputError([*error.problems, *_further_problems(error, on)]) from None
     backend = _backend_for(spec, on)
     require_valid(spec, backend.inspect(spec))
     run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
-    return backend, backend.plan(spec, run)
+    return backend, spec, backend.plan(spec, run)
+
+
+def _further_problems(error: WrongKeys, on: TargetLike) -> Sequence[Problem]:
+    """The problems of the rest of a spec with wrong keys, as far as its target can be inspected without them."""
+    if "kubernetes" in error.wrong:
+        return []
+    try:
+        return validate(error.rest, _backend_for(error.rest, on).inspect(error.rest), error.wrong)
+    except InputError as further:
+        return further.problems
+    except SpotmpiError:
+        return []
 
 
 def _from_next_submission(paths: names.RunPaths, watch: Callable[[Event], None]) -> Callable[[Event], None]:
-    """*watch* without what earlier submissions of the run have shown already."""
+    """*watch* for the events after the next submission of the run only."""
     left = sum(event.get("event") == record.SUBMITTED for event in reader.lines(paths.events))
 
     def show(event: Event) -> None:
@@ -195,27 +210,11 @@ def _from_next_submission(paths: names.RunPaths, watch: Callable[[Event], None])
     return show
 
 
-def _started(
-    backend: Backend, spec: JobSpec, made: Plan, detach: bool, watch: Callable[[Event], None], say: Say
+def _submit(
+    backend: Backend, spec: JobSpec, plan: Plan, detach: bool, watch: Callable[[Event], None], say: Say
 ) -> RunState:
-    for note in made["notes"]:
+    for note in plan["notes"]:
         say(note)
-    run: str = made["run"]
-    try:
-        backend.submit(spec, made, say)
-    except KeyboardInterrupt:
-        with contextlib.suppress(UnknownRun):
-            backend.stop(run, "Ctrl-C", True)
-        raise
-    if detach:
-        return backend.state(run)
-
-    def on_interrupt(now: bool) -> None:
-        say("killing the run" if now else "stopping after a checkpoint; Ctrl-C again kills")
-        backend.stop(run, "Ctrl-C", now)
-
-    with interrupts(on_interrupt):
-        end = follow(backend.events(run, True), watch)
-    if end is None:
-        raise SpotmpiError(f"lost sight of run {run}; `spotmpi logs -f {run}` follows it again")
-    return backend.state(run)
+    submit(backend, spec, plan, say)
+    run: str = plan["run"]
+    return backend.state(run) if detach else follow(backend, run, watch, say)

@@ -1,33 +1,77 @@
-"""Follows a run until it ends; Ctrl-C stops it, a second Ctrl-C stops it without a checkpoint."""
+"""Submits a run and follows it until it ends; Ctrl-C stops it, a second Ctrl-C stops it without a checkpoint."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NamedTuple
 
+from spotmpi.backends.base import Backend, Plan
+from spotmpi.core.errors import SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
+from spotmpi.core.progress import Say
+from spotmpi.runs.reader import RunState
+from spotmpi.spec.job import JobSpec
 
 Watch = Callable[[Event], None]
 
 
-def follow(events: Iterable[Event], watch: Watch) -> Event | None:
-    """Pass every event to *watch*; returns the terminal event, None where the stream ends without one."""
+class Messages(NamedTuple):
+    """The messages on Ctrl-C, on a further one, and what to do if the events of the run end before it does."""
+
+    stopping: str
+    killing: str
+    remedy: str
+
+
+RUN = Messages(
+    "stopping after a checkpoint; Ctrl-C again kills", "killing the run", "follow it again: spotmpi logs -f {run}"
+)
+
+
+def submit(backend: Backend, spec: JobSpec, plan: Plan, say: Say) -> None:
+    """Start the run that *plan* describes; Ctrl-C meanwhile kills what was started."""
+    try:
+        backend.submit(spec, plan, say)
+    except KeyboardInterrupt:
+        with contextlib.suppress(UnknownRun):
+            backend.stop(plan["run"], "Ctrl-C", True)
+        raise
+
+
+def follow(backend: Backend, run: str, watch: Watch, say: Say, messages: Messages = RUN) -> RunState:
+    """Pass every event of *run* to *watch* until it ends; its final state.
+
+    Raises:
+        UnknownRun: there is no such run.
+        SpotmpiError: the events ended before the run did.
+    """
+
+    def on_interrupt(again: bool) -> None:
+        say(messages.killing if again else messages.stopping)
+        backend.stop(run, "Ctrl-C", again)
+
     last = None
-    for event in events:
-        watch(event)
-        last = event
-    return last if last is not None and last.terminal else None
+    events = backend.events(run, True)
+    with _interrupts(on_interrupt):
+        for event in events:
+            watch(event)
+            last = event
+    if last is None or not last.terminal:
+        raise SpotmpiError(f"the events of run {run} ended before the run did; {messages.remedy.format(run=run)}")
+    return backend.state(run)
 
 
 @contextmanager
-def interrupts(stop: Callable[[bool], None]) -> Iterator[Callable[[], bool]]:
+def _interrupts(stop: Callable[[bool], None]) -> Iterator[None]:
     """In the context, the first Ctrl-C calls stop(False), every further one stop(True).
 
-    The context's value is a function that says whether Ctrl-C was pressed. *stop* runs in its own thread, since a
-    signal may arrive in the middle of output. Outside the main thread, which alone gets signals, nothing changes.
+    *stop* runs in its own thread, since a signal may arrive in the middle of output. Outside the main thread, which
+    alone gets signals, nothing changes.
     """
     pressed = 0
     calls: list[threading.Thread] = []
@@ -39,11 +83,11 @@ def interrupts(stop: Callable[[bool], None]) -> Iterator[Callable[[], bool]]:
         calls[-1].start()
 
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield
         return
     before = signal.signal(signal.SIGINT, handle)
     try:
-        yield lambda: pressed > 0
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
         for call in calls:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.kubernetes import CONFIG_MAP, Kubernetes, Part
+from spotmpi.spec.overrides import data_table, override
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -55,11 +56,6 @@ class Data(Part):
     stage: Literal["node", "memory"] | None = Field(
         None, description="on a cluster: copied to each node's own disk, or to memory, before its ranks start"
     )
-
-
-def _data(value: object) -> object:
-    """A path alone stands for data that is read where it is."""
-    return {"path": value} if isinstance(value, str) else value
 
 
 def _short_data(data: Data | None) -> object:
@@ -125,7 +121,7 @@ class JobSpec(Part):
         "mpirun", description="what starts the ranks: mpirun, torchrun or none"
     )
     where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
-    data: Annotated[Data | None, BeforeValidator(_data), PlainSerializer(_short_data)] = Field(
+    data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(
         None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
     )
     price: Money | None = Field(None, description="US dollars per node and hour; by default the environment's, now")
@@ -184,48 +180,31 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> JobSpec:
-    """The spec that *values* and ``key.path=value`` *overrides* describe; InputError with every problem."""
+    """The spec that *values* and ``key.path=value`` *overrides* describe.
+
+    Raises:
+        WrongKeys: with every unknown key and every value of a wrong type.
+        InputError: an override that cannot be applied.
+    """
     merged: dict[str, Any] = dict(values)
     for text in overrides:
-        merged = _overridden(merged, text)
+        merged = override(merged, text)
+    merged = resolved(merged, Path.cwd())
     try:
-        return JobSpec.model_validate(resolved(merged, Path.cwd()))
+        return JobSpec.model_validate(merged)
     except ValidationError as error:
-        raise InputError([problem(dict(detail), JobSpec) for detail in error.errors()]) from None
+        problems = [problem(dict(detail), JobSpec) for detail in error.errors()]
+        wrong = {str(detail["loc"][0]) for detail in error.errors()}
+    rest = {key: value for key, value in merged.items() if key not in wrong}
+    raise WrongKeys(problems, JobSpec.model_validate(rest), frozenset(_meant(key) for key in wrong))
 
 
-def _overridden(values: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """*values* with one ``a.b=value`` applied, or ``a.b+=value`` added to a list; TOML, or else a plain string."""
-    path, equals, raw = text.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise input_error("--set", text, 'write it as key=value, such as limits.failures=3 or image="pytorch"')
-    try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = raw
-    if keys[0] == "env" and not isinstance(value, str):
-        value = raw.strip()  # a variable is text, be it written like a number
-    return _with(values, keys, value, text)
+class WrongKeys(InputError):
+    """A spec has unknown keys or values of wrong types; ``rest`` is the spec without the top-level keys ``wrong``."""
 
-
-def _with(values: Mapping[str, Any], keys: list[str], value: object, text: str) -> dict[str, Any]:
-    first, rest = keys[0], keys[1:]
-    if not rest:
-        return _added(values, first[:-1], value, text) if first.endswith("+") else {**values, first: value}
-    inner = values.get(first, {})
-    if first == "data":
-        inner = _data(inner)
-    if not isinstance(inner, Mapping):
-        raise input_error("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
-    return {**values, first: _with(inner, rest, value, text)}
-
-
-def _added(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
-    there = values.get(key, [])
-    if not isinstance(there, list):
-        raise input_error("--set", text, f"{key} is no list that could be added to")
-    return {**values, key: [*there, *(value if isinstance(value, list) else [value])]}
+    def __init__(self, problems: Sequence[Problem], rest: JobSpec, wrong: frozenset[str]) -> None:
+        super().__init__(problems)
+        self.rest, self.wrong = rest, wrong
 
 
 def resolved(values: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -234,7 +213,7 @@ def resolved(values: dict[str, Any], base: Path) -> dict[str, Any]:
     A relative data path that leads nowhere here stays as it is: on a cluster it is meant from the run volume. So does
     a relative checkpoint path, which is meant from the run folder everywhere.
     """
-    data = _data(values.get("data"))
+    data = data_table(values.get("data"))
     if isinstance(data, dict) and isinstance(data.get("path"), str):
         path = (base / Path(data["path"]).expanduser()).resolve()
         values = {**values, "data": {**data, "path": str(path) if path.exists() else data["path"]}}
@@ -266,12 +245,22 @@ def problem(detail: dict[str, Any], model: type[Part]) -> Problem:
 
 
 def _near(loc: tuple[Any, ...], model: Any) -> str:
-    """The known keys beside an unknown one, the likeliest first."""
-    import difflib
-
+    """The known keys of the table that holds an unknown one, or the likeliest of them."""
     for part in loc[:-1]:
         model = model if isinstance(part, int) else model.model_fields[part].annotation
         model = next(iter(get_args(model)), model)  # of a list or an Optional
     known = list(model.model_fields)
-    close = difflib.get_close_matches(str(loc[-1]), known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+    close = _close(str(loc[-1]), known)
+    return f"did you mean {close}?" if close else f"known here: {', '.join(known)}"
+
+
+def _meant(key: str) -> str:
+    """The key of a spec that *key* stands for: itself, or the one that an unknown key is likely to mean."""
+    known = list(JobSpec.model_fields)
+    return key if key in known else _close(key, known) or key
+
+
+def _close(key: str, known: list[str]) -> str | None:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(key, known, n=1)), None)

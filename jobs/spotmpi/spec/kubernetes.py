@@ -1,4 +1,4 @@
-"""What a job spec says of a cluster: where and how its pods run."""
+"""The part of a job spec for a cluster: where and how its pods run."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-CONFIG_MAP = "configmap:"  # what a template begins with that is not in a file
+CONFIG_MAP = "configmap:"  # prefix of a template that is not in a file
 _SIZE = r"^\d+(Mi|Gi)$"
 
 
 class Part(BaseModel):
-    """A part of a spec: frozen, strict about types, and without room for unknown keys."""
+    """A table of a spec: frozen, strict about types, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Toleration(Part):
-    """A taint of nodes that the pods of a run bear."""
+    """A taint of nodes that the pods of a run tolerate."""
 
     key: str
     value: str | None = None
@@ -25,13 +25,13 @@ class Toleration(Part):
 
 
 class Mount(Part):
-    """One more volume in every pod: exactly one of `claim`, `secret`, `config_map` and `empty` says which."""
+    """One more volume in every pod: exactly one of `claim`, `secret`, `config_map` and `empty` names it."""
 
     path: str
     claim: str | None = None
     secret: str | None = None
     config_map: str | None = None
-    empty: str | None = Field(None, pattern=_SIZE)  # an empty folder of the node's own disk, at most this big
+    empty: str | None = Field(None, pattern=_SIZE)  # size limit of an empty folder on the node's own disk
     read_only: bool = False
 
     @model_validator(mode="after")
@@ -42,7 +42,7 @@ class Mount(Part):
 
 
 class Kubernetes(Part):
-    """Where and how pods run; read by the kubernetes backend only."""
+    """Where and how pods run; for the kubernetes backend only."""
 
     context: str | None = Field(None, description="of the kubeconfig; by default its current one")
     namespace: str | None = Field(None, description="by default the environment's, else the context's")
@@ -54,7 +54,7 @@ class Kubernetes(Part):
     instance_type: str | None = Field(None, description="only nodes of this type, such as g5.xlarge")
     placement_group: bool | None = Field(None, description="only node groups that have one (true) or have none (false)")
     node_selector: dict[str, str] = Field({}, description="labels that nodes must have")
-    tolerations: list[Toleration] = Field([], description="taints of nodes that do not keep the pods away")
+    tolerations: list[Toleration] = Field([], description="taints of nodes that the pods tolerate")
     labels: dict[str, str] = Field({}, description="labels for JobSet and pods")
     secrets: list[str] = Field([], description="Secrets whose keys become variables of every rank")
     secret_env: dict[str, str] = Field({}, description="variables of every rank, each from one SECRET/KEY")

@@ -1,4 +1,4 @@
-"""Which node groups of an environment a spec fits, and why not the others. Pure."""
+"""Which node groups of an environment a spec fits, and why it does not fit the others. Pure."""
 
 from __future__ import annotations
 
@@ -19,51 +19,55 @@ _MIB = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
 
 @dataclass(frozen=True)
 class Choice:
-    """The groups whose nodes a run may use, and the spec with what a node's share makes of it."""
+    """The groups whose nodes a run may use, and the spec with its share of a node's GPUs."""
 
     groups: tuple[NodeGroup, ...]
     spec: JobSpec
-    others: tuple[str, ...]  # groups that fit as well
+    others: tuple[str, ...]  # further groups that fit
 
     @property
     def capability(self) -> str | None:
-        """The compute capability of the groups' GPUs, where all have the same known one."""
+        """The compute capability of the groups' GPUs if all have the same known one."""
         found = {capability(group) for group in self.groups}
         return found.pop() if len(found) == 1 else None
 
 
 def capability(group: NodeGroup) -> str | None:
-    """The compute capability of a group's GPUs, such as "7.0", where its labels name a model that is known."""
+    """The compute capability of a group's GPUs, such as "7.0", if its labels name a known model."""
     return _CAPABILITIES.get(group.labels.get(_ACCELERATOR, ""))
 
 
 def fills_nodes(spec: JobSpec) -> bool:
-    """Whether in an environment each pod of the run has a node for itself."""
+    """Whether each pod of the run has a node of its own in an environment."""
     return spec.kubernetes.spread != "any"
 
 
 def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
-    """The groups that the spec names or else the first that it fits; what is wrong where there is none.
+    """The groups that the spec names, or else the first that it fits; the problems if there is none.
 
-    Without a word on GPUs, groups without any come first; where pods fill nodes with GPUs, each slot gets its share.
+    A spec without GPUs takes groups without GPUs first; if pods fill nodes with GPUs, each slot gets its share.
     """
     named = spec.kubernetes.node_groups
     unknown = [name for name in named if name not in {group.name for group in groups}]
     if unknown:
         known = ", ".join(group.name for group in groups)
         return [Problem("kubernetes.node_groups", name, f"the environment has: {known}") for name in unknown]
-    wanted = [group for group in groups if not named or group.name in named]
-    together = sum(group.max for group in wanted)
-    misfits = {group.name: why for group in wanted if (why := _misfit(spec, group, together if named else group.max))}
-    fitting = [group for group in wanted if group.name not in misfits]
+    candidates = [group for group in groups if not named or group.name in named]
+    together = sum(group.max for group in candidates)
+    misfits = {
+        group.name: why for group in candidates if (why := _misfit(spec, group, together if named else group.max))
+    }
+    fitting = [group for group in candidates if group.name not in misfits]
     if misfits and (named or not fitting):
-        return [_refusal(spec, wanted, misfits)]
+        return [_refusal(spec, candidates, misfits)]
     if not spec.resources.gpu:
         fitting.sort(key=lambda group: group.gpus > 0)
     chosen = tuple(fitting if named else fitting[:1])
     others = tuple(group.name for group in fitting if group not in chosen)
     if named and len({group.gpus for group in chosen}) > 1:
-        return [Problem("kubernetes.node_groups", named, "have different numbers of GPUs: name groups of one kind")]
+        return [
+            Problem("kubernetes.node_groups", named, "have different numbers of GPUs: name groups with the same number")
+        ]
     return Choice(chosen, _shared(spec, chosen[0]), others)
 
 
@@ -76,42 +80,42 @@ def _shared(spec: JobSpec, group: NodeGroup) -> JobSpec:
 
 
 def _misfit(spec: JobSpec, group: NodeGroup, most: int) -> str | None:
-    """Why the spec does not fit a group, with what would, or None; there are at *most* so many nodes."""
-    wanted, other = spec.resources.gpu * spec.slots, _other_kind(spec, group)
+    """Why the spec does not fit a group of at *most* so many nodes, or None."""
+    gpus, other = spec.resources.gpu * spec.slots, _other_kind(spec, group)
     if other:
         return other
     if fills_nodes(spec) and spec.nodes > most:
         return f"there are at most {most} nodes"
-    if wanted > group.gpus:
-        return f"GPUs per node: {group.gpus}, asked for: {wanted}"
-    if fills_nodes(spec) and group.gpus and group.gpus != (wanted or spec.slots):
-        return f'GPUs per node: {group.gpus}, none of which may stay idle: use slots = {group.gpus}, or spread = "any"'
+    if gpus > group.gpus:
+        return f"GPUs per node: {group.gpus}, requested: {gpus}"
+    if fills_nodes(spec) and group.gpus and group.gpus != (gpus or spec.slots):
+        return f'GPUs per node: {group.gpus}, and all must be used: set slots = {group.gpus}, or spread = "any"'
     if spec.resources.cpu * spec.slots > group.vcpus:
-        return f"CPUs per node: {group.vcpus}, asked for: {spec.resources.cpu * spec.slots}"
+        return f"CPUs per node: {group.vcpus}, requested: {spec.resources.cpu * spec.slots}"
     if _memory_mib(spec) > (room := group.allocatable_mib or group.memory_mib):
-        kept = f" of {group.memory_mib}, the rest is the node's own" if room < group.memory_mib else ""
-        return f"MiB for pods per node: {room}{kept}; asked for: {_memory_mib(spec):g}"
+        total = f" of {group.memory_mib}, the rest is reserved" if room < group.memory_mib else ""
+        return f"MiB for pods per node: {room}{total}; requested: {_memory_mib(spec):g}"
     return None
 
 
 def _other_kind(spec: JobSpec, group: NodeGroup) -> str | None:
-    """Why the nodes of a group are none of those that the spec asks for, or None."""
-    asked = spec.kubernetes
-    if asked.instance_type not in (None, group.type):
-        return f"asked for: {asked.instance_type}"
-    if asked.placement_group not in (None, group.placement_group):
+    """Why the nodes of a group are not of the kind that the spec requests, or None."""
+    requested = spec.kubernetes
+    if requested.instance_type not in (None, group.type):
+        return f"requested: {requested.instance_type}"
+    if requested.placement_group not in (None, group.placement_group):
         return f"it has {'a' if group.placement_group else 'no'} placement group"
     labels = {**group.labels, names.LABEL_TYPE: group.type}
-    unlike = [f"{key}={value}" for key, value in asked.node_selector.items() if labels.get(key, value) != value]
-    return f"asked for: {', '.join(unlike)}" if unlike else None
+    unlike = [f"{key}={value}" for key, value in requested.node_selector.items() if labels.get(key, value) != value]
+    return f"requested: {', '.join(unlike)}" if unlike else None
 
 
 def _refusal(spec: JobSpec, groups: Sequence[NodeGroup], misfits: dict[str, str]) -> Problem:
-    said = [f"{group.name} ({group.type}): {misfits[group.name]}" for group in groups if group.name in misfits]
-    asked = f"{spec.nodes} nodes x {spec.slots} slots"
+    reasons = [f"{group.name} ({group.type}): {misfits[group.name]}" for group in groups if group.name in misfits]
+    size = f"{spec.nodes} nodes x {spec.slots} slots"
     field = "kubernetes.node_groups" if spec.kubernetes.node_groups else "nodes"
     value = spec.kubernetes.node_groups or spec.nodes
-    return Problem(field, value, f"{asked} fit no node group; {'; '.join(said)}")
+    return Problem(field, value, f"{size} fit no node group; {'; '.join(reasons)}")
 
 
 def _memory_mib(spec: JobSpec) -> float:

@@ -1,4 +1,4 @@
-"""What functions take for a spec: one that is read already, a TOML file, or its values."""
+"""The forms in which functions take a spec: a JobSpec, the path of a TOML file, or its values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Source = JobSpec | Path | str | dict[str, Any]  # a spec, a TOML file's path, or
 
 
 def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
-    """The spec in *source* with ``key.path=value`` *overrides* applied; InputError with every problem."""
+    """The spec in *source* with ``key.path=value`` *overrides* applied; WrongKeys with every problem."""
     if isinstance(source, JobSpec):
         source = source.canonical()
     if isinstance(source, dict):

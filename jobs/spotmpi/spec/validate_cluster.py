@@ -1,4 +1,4 @@
-"""What can be wrong with those parts of a spec that only a cluster reads, told everywhere. Pure."""
+"""Problems of those parts of a spec that only a cluster reads, reported on every target. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+NAMES = "names of variables have letters, digits and _ only, and do not begin with SPOTMPI_"
 _OURS = ("/spotmpi", "/dev/shm", "/etc/passwd", "/etc/group")
-# What says how many ranks there are and where: mpirun's spellings of both families, with one dash or two.
+# Arguments that set the number and place of ranks: mpirun's spellings of both families, with one dash or two.
 _WORLD = {"n": "nodes and slots", "np": "nodes and slots", "c": "nodes and slots", "N": "slots", "npernode": "slots"}
 _WORLD |= dict.fromkeys(("H", "host", "hostfile", "machinefile", "default-hostfile", "rankfile"), "nodes")
 
 
 def problems(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:
-    """All of them; *lasting* are the folders on volumes that outlive a pod, None where everything lasts."""
+    """All problems; *lasting* are the folders on volumes that outlive a pod, None if all folders do."""
     yield from _labels(spec)
     yield from _mounts(spec)
     yield from _secret_variables(spec)
@@ -32,13 +33,13 @@ def problems(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:
 
 
 def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
-    """What keeps the run off the node groups of its environment, if that has any."""
+    """Why the run fits no node group of its environment."""
     if not groups:
         if spec.kubernetes.node_groups:
-            remedy = "no environment is named that has groups: use --on STACK, or node_selector"
+            remedy = "needs an environment with node groups: use --on STACK, or node_selector"
             yield Problem("kubernetes.node_groups", spec.kubernetes.node_groups, remedy)
         if spec.kubernetes.placement_group is not None:
-            remedy = "only node groups of an environment tell whether they have one: use --on STACK, or node_selector"
+            remedy = "needs an environment with node groups: use --on STACK, or node_selector"
             yield Problem("kubernetes.placement_group", spec.kubernetes.placement_group, remedy)
         return
     choice = node_groups.choose(spec, groups)
@@ -71,9 +72,9 @@ def _mounts(spec: JobSpec) -> Iterable[Problem]:
     for index, mount in enumerate(spec.kubernetes.mounts):
         field, path = f"kubernetes.mounts.{index}.path", mount.path
         if not path.startswith("/") or os.path.normpath(path) != path or path == "/":
-            yield Problem(field, path, "write an absolute path below /, without .. and a slash at its end")
+            yield Problem(field, path, "write an absolute path below /, without .. and without a slash at its end")
         elif within(path, _OURS) or path == "/dev":
-            yield Problem(field, path, f"is spotmpi's own; use another than {', '.join(_OURS)}")
+            yield Problem(field, path, f"is used by spotmpi itself, as are {', '.join(_OURS)}; choose another path")
         elif path in seen:
             yield Problem(field, path, "is mounted twice; give one of them another path")
         seen.add(path)
@@ -83,9 +84,9 @@ def _secret_variables(spec: JobSpec) -> Iterable[Problem]:
     for name, source in spec.kubernetes.secret_env.items():
         field = f"kubernetes.secret_env.{name}"
         if not re.fullmatch(VARIABLE, name) or name.startswith("SPOTMPI_"):
-            yield Problem(field, source, "a variable's name has letters, digits and _ only, and no SPOTMPI_ in front")
+            yield Problem(field, source, NAMES)
         elif name in spec.env:
-            yield Problem(field, source, f"env.{name} gives it already; take one of them away")
+            yield Problem(field, source, f"env.{name} sets it too; remove one of them")
         if not re.fullmatch(r"[^/\s]+/[^/\s]+", source):
             yield Problem(field, source, 'write it as SECRET/KEY, such as "wandb/api-key"')
 
@@ -94,9 +95,7 @@ def _mpi(spec: JobSpec) -> Iterable[Problem]:
     for argument in spec.mpi.args:
         instead = _WORLD.get(argument.partition("=")[0].lstrip("-")) if argument.startswith("-") else None
         if instead:
-            yield Problem(
-                "mpi.args", argument, f"the run itself says how many ranks there are and where: use {instead}"
-            )
+            yield Problem("mpi.args", argument, f"the spec determines number and place of ranks: use {instead}")
 
 
 def _checkpoint(spec: JobSpec, lasting: Sequence[str] | None) -> Iterable[Problem]:

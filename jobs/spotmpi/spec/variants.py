@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +20,9 @@ _NOT_MEASURED = ("name", "limits")  # what may differ without changing what is m
 
 @dataclass(frozen=True)
 class Variant:
-    """A spec under a name; ``settings`` are the texts that made it from the base, ``keys`` what they change.
+    """A spec under a name; ``settings`` are the overrides that make it from the base, ``keys`` what they change.
 
-    ``levels`` are the (factor, level in words) of a study that it stands for.
+    ``levels`` are the factors of a study that it combines, each with its level as text.
     """
 
     name: str
@@ -33,19 +32,19 @@ class Variant:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What the variant changes on purpose: the spec's top-level keys, and ``machine`` where it selects nodes."""
+        """What the variant changes: the spec's top-level keys, and ``machine`` if it selects nodes."""
         changed = {re.split(r"[.+=]", setting.strip())[0] for setting in self.settings}
         selects = any(setting.strip().startswith(_SELECTS) for setting in self.settings)
         return tuple(sorted({*changed, "machine"} if selects else changed))
 
     @property
     def text(self) -> str:
-        """What ``--variant`` was given."""
+        """The variant as ``--variant`` takes it."""
         return f"{self.name}:{','.join(self.settings)}"
 
 
 def read(texts: Iterable[str], base: JobSpec) -> tuple[Variant, ...]:
-    """The base itself and then the variants that *texts* describe.
+    """The base, then the variants that *texts* describe.
 
     Raises:
         InputError: with every problem: an unreadable text, an unknown key, a name used twice, nothing changed.
@@ -77,25 +76,19 @@ def _read(text: str, base: JobSpec) -> Variant:
         )
     spec = base
     for setting in settings:
-        spec = changed(spec, setting, text)
+        spec = vary(spec, setting, text)
     return Variant(name, settings, spec)
 
 
-def changed(spec: JobSpec, setting: str, text: str) -> JobSpec:
-    """*spec* with ``key=value`` or ``args+=text`` applied; InputError names *text* where that is not possible."""
-    key, equals, value = (part.strip() for part in setting.partition("="))
+def vary(spec: JobSpec, setting: str, text: str) -> JobSpec:
+    """*spec* with one override applied; InputError names *text* where that is not possible."""
+    key, equals, _ = (part.strip() for part in setting.partition("="))
     if key == "nodes":
         raise input_error(_FIELD, text, "node counts are varied with --nodes")
     if not equals or not key.strip("+"):
         raise input_error(_FIELD, text, f"{setting!r} sets nothing: {_SHAPE}")
     try:
-        if not key.endswith("+"):
-            return job.from_values(spec.canonical(), [setting])
-        if key != "args+":
-            raise input_error(_FIELD, text, f"only args can be added to, not {key[:-1]}")
-        return job.from_values({**spec.canonical(), "args": [*spec.args, *shlex.split(value)]})
-    except ValueError as error:
-        raise input_error(_FIELD, text, f"{setting!r}: {error}") from None
+        return job.from_values(spec.canonical(), [setting])
     except InputError as error:
         raise InputError([Problem(f"{_FIELD} {text}", None, str(problem)) for problem in error.problems]) from None
 
@@ -103,8 +96,8 @@ def changed(spec: JobSpec, setting: str, text: str) -> JobSpec:
 def _clash(variant: Variant, text: str, others: Sequence[Variant]) -> Problem | None:
     for other in others:
         if variant.name == other.name:
-            why = "the spec itself goes by that name" if other.name == BASE else "two variants have this name"
-            return Problem(_FIELD, text, f"{why}; give it another")
+            why = "the spec itself has this name" if other.name == BASE else "two variants have this name"
+            return Problem(_FIELD, text, f"{why}; choose another")
         if _measured(variant.spec) == _measured(other.spec):
             same = "changes nothing that is measured" if other.name == BASE else f"is the same as {other.name}"
             return Problem(_FIELD, text, f"{same}; leave it out or change another key")

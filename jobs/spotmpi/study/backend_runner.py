@@ -7,16 +7,19 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from spotmpi.backends import follow
 from spotmpi.backends.base import Backend
-from spotmpi.backends.follow import follow, interrupts
 from spotmpi.core import names
-from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
 from spotmpi.runs.reader import RunState
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import require_valid
 from spotmpi.study.placement import PlacementRecorder
+
+_TRIAL = follow.Messages(
+    "stopping the trial and the sweep; Ctrl-C again kills", "killing the trial", "the same command continues the study"
+)
 
 
 class BackendRunner:
@@ -49,21 +52,11 @@ class BackendRunner:
             if note not in self._shown_notes:
                 self._shown_notes.add(note)
                 self._say(note)
-        self._backend.submit(spec, plan, self._say)
+        follow.submit(self._backend, spec, plan, self._say)
         return self.follow(run)
 
     def follow(self, run: str) -> RunState:
         """Wait for the end of a run; UnknownRun if there is none."""
-
-        def on_interrupt(now: bool) -> None:
-            self._say("killing the trial" if now else "stopping the trial and the sweep; Ctrl-C again kills")
-            self._backend.stop(run, "Ctrl-C", now)
-
-        events = self._backend.events(run, True)
-        with interrupts(on_interrupt):
-            end = follow(events, self._watch)
-        if end is None:
-            raise SpotmpiError(f"lost contact with run {run}; the same bench command resumes it")
-        state = self._backend.state(run)
+        state = follow.follow(self._backend, run, self._watch, self._say, _TRIAL)
         self._placement.record(names.RunPaths(self._runs_folder / run))
         return state

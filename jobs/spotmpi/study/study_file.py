@@ -237,7 +237,7 @@ def _variant(file: StudyFile, base: JobSpec, levels: Levels, varied: list[str]) 
 
 def _set(spec: JobSpec, setting: str, field: str) -> JobSpec:
     try:
-        return variants.changed(spec, setting, setting)
+        return variants.vary(spec, setting, setting)
     except InputError as error:
         raise InputError([Problem(field, setting, problem.remedy) for problem in error.problems]) from None
 

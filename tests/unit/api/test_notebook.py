@@ -44,10 +44,9 @@ again = spotmpi.resume(going.id, ["command=['true']"])
 print(again.state, again.attempt)
 """,
     "wrong input": """
-from spotmpi.core.errors import InputError
 try:
     spotmpi.run({"nodes": 0, "x": 1})
-except InputError as error:
+except spotmpi.InputError as error:
     print([problem.field for problem in error.problems])
 """,
     "bench": """
@@ -71,7 +70,7 @@ SAID = {
     "list": "['succeeded']",
     "detach and stop": "False stopped",
     "resume": "True\nsucceeded 2",
-    "wrong input": "['nodes', 'x']",
+    "wrong input": "['nodes', 'x', 'program']",
     "bench": "Sweep 2 True",
     "report": "Report",
     "clean": "0 True\n0",

@@ -55,7 +55,7 @@ def test_resume_with_changed_limits_shows_only_what_is_new() -> None:
     assert done.stdout.splitlines() == ["attempt 2", "attempt 3", f"{run} succeeded"]
     assert done.returncode == 0
     again = spotmpi("run", "--resume", run)
-    assert again.returncode == 2 and "has succeeded; there is nothing left to continue" in again.stderr
+    assert again.returncode == 2 and "has succeeded; there is nothing to continue" in again.stderr
 
 
 def test_dry_run_prints_the_plan_and_leaves_nothing_behind() -> None:

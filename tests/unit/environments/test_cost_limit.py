@@ -60,10 +60,10 @@ def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
         return TargetCapabilities(tools=frozenset({"none"}), rate=rate)
 
     assert [str(problem) for problem in validate(spec, capabilities(None))] == [
-        "price: limits.cost needs it: set what a node costs, in US dollars per hour"
+        "price: needed for limits.cost: set the price of a node, in US dollars per hour"
     ]
     assert [str(problem) for problem in validate(spec, capabilities(120.0))] == [
-        "limits.cost = 1.0: pays for 30s at $120 an hour, and checkpoint.grace alone is 60s: raise it"
+        "limits.cost = 1.0: pays for 30s at $120 an hour, but checkpoint.grace alone is 60s: raise it"
     ]
     assert validate(spec, capabilities(10.0)) == []
 

@@ -97,7 +97,7 @@ def test_groups_that_fit_as_well_are_told() -> None:
 def test_an_environment_that_does_not_say_what_pods_can_have_is_held_against_all_of_a_node() -> None:
     older = group("g4dn", allocatable_mib=None)
     assert [each.name for each in chosen([older], resources={"memory": "16Gi"}).groups] == ["g4dn"]
-    assert "MiB for pods per node: 16384; asked for: 17408" in refused([older], resources={"memory": "17Gi"})
+    assert "MiB for pods per node: 16384; requested: 17408" in refused([older], resources={"memory": "17Gi"})
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_an_environment_that_does_not_say_what_pods_can_have_is_held_against_all
         ),
         (
             {"resources": {"gpu": 8}},
-            "g4dn (g4dn.xlarge): GPUs per node: 1, asked for: 8; g5 (g5.xlarge): GPUs per node: 4",
+            "g4dn (g4dn.xlarge): GPUs per node: 1, requested: 8; g5 (g5.xlarge): GPUs per node: 4",
         ),
-        ({"slots": 2}, "g5 (g5.xlarge): GPUs per node: 4, none of which may stay idle: use slots = 4, or spread"),
-        ({"resources": {"cpu": 5}}, "g4dn (g4dn.xlarge): CPUs per node: 4, asked for: 5"),
+        ({"slots": 2}, "g5 (g5.xlarge): GPUs per node: 4, and all must be used: set slots = 4, or spread"),
+        ({"resources": {"cpu": 5}}, "g4dn (g4dn.xlarge): CPUs per node: 4, requested: 5"),
         (
             {"resources": {"memory": "16Gi"}, "nodes": 2},
-            "g4dn (g4dn.xlarge): MiB for pods per node: 15454 of 16384, the rest is the node's own; asked for: 16384",
+            "g4dn (g4dn.xlarge): MiB for pods per node: 15454 of 16384, the rest is reserved; requested: 16384",
         ),
         (
             {"kubernetes": {"node_groups": ["p3", "g4dn"]}},
@@ -123,12 +123,12 @@ def test_an_environment_that_does_not_say_what_pods_can_have_is_held_against_all
         ),
         (
             {"kubernetes": {"instance_type": "p3.2xlarge"}},
-            "g4dn (g4dn.xlarge): asked for: p3.2xlarge; g5 (g5.xlarge): asked for: p3.2xlarge",
+            "g4dn (g4dn.xlarge): requested: p3.2xlarge; g5 (g5.xlarge): requested: p3.2xlarge",
         ),
         ({"kubernetes": {"placement_group": True}}, "g4dn (g4dn.xlarge): it has no placement group; g5"),
         (
             {"kubernetes": {"node_selector": {LABEL: "g5"}}},
-            "g4dn (g4dn.xlarge): asked for: spotmpi.dev/group=g5; g5 (g5.xlarge): GPUs per node",
+            "g4dn (g4dn.xlarge): requested: spotmpi.dev/group=g5; g5 (g5.xlarge): GPUs per node",
         ),
         (
             {"kubernetes": {"node_groups": ["g5"]}},
@@ -252,9 +252,7 @@ def test_a_named_image_is_pulled_and_recorded_as_its_registry_tells_it(
 
 def test_node_groups_without_an_environment_are_refused(lab: Path) -> None:
     spec = {"command": ["true"], "kubernetes": {"node_groups": ["g4dn"], "image": "mine:1"}, "launcher": "none"}
-    with pytest.raises(
-        InputError, match=r"kubernetes.node_groups = \['g4dn'\]: no environment is named that has groups"
-    ):
+    with pytest.raises(InputError, match=r"kubernetes.node_groups = \['g4dn'\]: needs an environment with node groups"):
         spotmpi.plan_run(spec, (), Target("kubernetes"))
     assert spotmpi.plan_run(spec)["backend"] == "local"
 

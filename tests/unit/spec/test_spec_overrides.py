@@ -1,4 +1,4 @@
-"""`--set` over a spec file: what it replaces, adds, and refuses."""
+"""`--set` over a spec file: what it replaces, appends, and refuses."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_the_last_override_of_a_key_wins_and_the_others_stay() -> None:
 
 
 @pytest.mark.parametrize("override", ["nodes", "", "=3", ".a=3", "limits.=3", "a..b=1"])
-def test_an_override_that_is_none_is_told_with_its_form(override: str) -> None:
+def test_text_that_is_no_override_is_refused_with_its_form(override: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"--set = {override!r}: write it as key=value")):
         from_values({}, [override])
 
 
-def test_an_override_below_a_single_value_is_told() -> None:
+def test_an_override_below_a_single_value_is_refused() -> None:
     with pytest.raises(InputError, match=r"nodes is a single value and has no a\.b"):
         from_values({"nodes": 1}, ["nodes.a.b=3"])
 
@@ -64,11 +64,11 @@ def test_an_override_may_add_to_a_list() -> None:
 
     assert (spec.args, spec.kubernetes.secrets) == (["--a", "--b", "c d", "e"], ["one", "two"])
     assert spec.forward == ["TOKEN"]
-    with pytest.raises(InputError, match="--set = 'nodes\\+=1': nodes is no list that could be added to"):
+    with pytest.raises(InputError, match=r"--set = 'nodes\+=1': nodes is not a list: \+= appends to lists only"):
         from_values({"nodes": 1}, ["nodes+=1"])
 
 
-def test_an_unknown_key_in_an_override_is_told_like_any_other() -> None:
+def test_an_unknown_key_in_an_override_is_refused_like_any_other() -> None:
     assert problems({}, "limit.failures=3") == {"limit": "limit = {'failures': 3}: unknown key; did you mean limits?"}
 
 

@@ -1,15 +1,15 @@
-"""Everything wrong with a spec at a place, told at once."""
+"""All problems of a spec at a target, reported at once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from spotmpi.core.errors import InputError
-from spotmpi.spec.job import from_values
-from spotmpi.spec.validate import TargetCapabilities, require_valid, validate
+from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.validate import CHECKS, Check, TargetCapabilities, require_valid, validate
 
 HERE = TargetCapabilities(
     programs={"chainermn": ("allreduce", "digits"), "pytorch": ("digits", "ssd")},
@@ -29,8 +29,8 @@ def secret_env(**sources: str) -> dict[str, Any]:
     return {"command": ["x"], "kubernetes": {"secret_env": sources}}
 
 
-def told(values: dict[str, Any], there: TargetCapabilities = HERE) -> list[str]:
-    return [str(problem) for problem in validate(from_values(values), there)]
+def problems(values: dict[str, Any], capabilities: TargetCapabilities = HERE) -> list[str]:
+    return [str(problem) for problem in validate(from_values(values), capabilities)]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def told(values: dict[str, Any], there: TargetCapabilities = HERE) -> list[str]:
     ],
 )
 def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
-    assert told(values) == []
+    assert problems(values) == []
 
 
 @pytest.mark.parametrize(
@@ -58,41 +58,44 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         ({**GOOD, "command": ["x"]}, "program = 'digits': give exactly one of program and command, not both"),
         ({"command": []}, "command = []: write the command as a list"),
         ({"command": [""]}, "command = ['']: write the command as a list"),
-        ({"command": ["x"], "args": ["a\0b"]}, "args = ['a\\x00b']: remove the zero byte"),
+        ({"command": ["x"], "args": ["a\0b"]}, "args = ['a\\x00b']: contains a zero byte, which no argument can hold"),
         ({"image": "caffe", "program": "digits"}, "image = 'caffe': use one of: chainermn, pytorch"),
         ({"program": "digits"}, "image: a program needs one of the images: chainermn, pytorch"),
         ({"image": "chainermn", "program": "ssd"}, "program = 'ssd': the chainermn image has: allreduce, digits"),
         ({"command": ["x"], "launcher": "none", "slots": 2}, 'slots = 2: launcher "none" starts one process per node'),
-        ({**GOOD, "where": "first"}, "where = 'first': only launcher \"none\" runs on the first node alone"),
+        ({**GOOD, "where": "first"}, "where = 'first': needs launcher = \"none\""),
         ({**GOOD, "launcher": "torchrun"}, "launcher = 'torchrun': the chainermn image has no torchrun"),
-        ({"command": ["x"], "env": {"A B": "1"}}, "env.A B = '1': a variable's name has letters, digits and _ only"),
-        ({"command": ["x"], "env": {"": "1"}}, "env. = '1': a variable's name has letters"),
-        ({"command": ["x"], "env": {"A=B": "1"}}, "env.A=B = '1': a variable's name has letters"),
-        ({"command": ["x"], "env": {"SPOTMPI_RUN": "1"}}, "env.SPOTMPI_RUN = '1': names with SPOTMPI_ are set by"),
-        ({"command": ["x"], "env": {"A": "\0"}}, "env.A = '\\x00': remove the zero byte"),
-        ({**GOOD, "resources": {"gpu": 3}}, "resources.gpu = 3: 3 GPUs are asked for, 2 are here"),
-        ({**GOOD, "nodes": 65}, "nodes = 65: 65 nodes x 1 slots are more than the 64 processes possible here"),
-        ({**GOOD, "slots": 10**9}, "nodes = 1: 1 nodes x 1000000000 slots are more than"),
+        ({"command": ["x"], "env": {"A B": "1"}}, "env.A B = '1': names of variables have letters, digits and _ only"),
+        ({"command": ["x"], "env": {"": "1"}}, "env. = '1': names of variables have letters"),
+        ({"command": ["x"], "env": {"A=B": "1"}}, "env.A=B = '1': names of variables have letters"),
+        ({"command": ["x"], "env": {"SPOTMPI_RUN": "1"}}, "env.SPOTMPI_RUN = '1': names that begin with SPOTMPI_ are"),
+        ({"command": ["x"], "env": {"A": "\0"}}, "env.A = '\\x00': contains a zero byte, which no variable"),
+        ({**GOOD, "resources": {"gpu": 3}}, "resources.gpu = 3: requested 3 GPUs, 2 available"),
+        ({**GOOD, "nodes": 65}, "nodes = 65: 65 nodes x 1 slots exceed the 64 processes possible here"),
+        ({**GOOD, "slots": 10**9}, "nodes = 1: 1 nodes x 1000000000 slots exceed"),
         ({"command": ["x"], "metrics": {"pattern": "("}}, "metrics.pattern = '(': is not a regular expression"),
         ({"command": ["x"], "metrics": {"pattern": "a"}}, "metrics.pattern = 'a': needs the named group"),
         (
             {"command": ["x"], "metrics": {"pattern": "(?P<iteration>a)(?P<seconds>b)"}},
-            "metrics.pattern = '(?P<iteration>a)(?P<seconds>b)': the name seconds has a meaning of its own",
+            "metrics.pattern = '(?P<iteration>a)(?P<seconds>b)': the name seconds is reserved in run records: rename",
         ),
         (
             {"command": ["x"], "forward": ["HOMEE"]},
-            "forward = 'HOMEE': is not set here: export it first, or give it a val",
+            "forward = 'HOMEE': is not set in this terminal: export it, or give it a val",
         ),
-        ({"command": ["x"], "forward": ["A=b"]}, "forward = 'A=b': a variable's name has letters, digits and _ only"),
+        ({"command": ["x"], "forward": ["A=b"]}, "forward = 'A=b': names of variables have letters, digits and _ only"),
         (
             {"command": ["x"], "forward": ["TOKEN"], "env": {"TOKEN": ""}},
-            "forward = 'TOKEN': is given a value by env or",
+            "forward = 'TOKEN': also has a value in env or",
         ),
         (
             {**GOOD, "mpi": {"args": ["-np", "4"]}},
-            "mpi.args = '-np': the run itself says how many ranks there are and wh",
+            "mpi.args = '-np': the spec determines number and place of ranks: use",
         ),
-        ({**GOOD, "mpi": {"args": ["--hostfile=h"]}}, "mpi.args = '--hostfile=h': the run itself says how many ranks"),
+        (
+            {**GOOD, "mpi": {"args": ["--hostfile=h"]}},
+            "mpi.args = '--hostfile=h': the spec determines number",
+        ),
         (
             mounted({"path": "cache", "claim": "c"}),
             "kubernetes.mounts.0.path = 'cache': write an absolute path below /",
@@ -104,7 +107,7 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
         (mounted({"path": "/", "claim": "c"}), "kubernetes.mounts.0.path = '/': write an absolute path below /"),
         (
             mounted({"path": "/spotmpi/work", "empty": "1Gi"}),
-            "kubernetes.mounts.0.path = '/spotmpi/work': is spotmpi's",
+            "kubernetes.mounts.0.path = '/spotmpi/work': is used by spotmpi itself",
         ),
         (
             mounted({"path": "/a", "secret": "s"}, {"path": "/a", "config_map": "c"}),
@@ -119,26 +122,29 @@ def test_a_spec_that_fits_has_no_problem(values: dict[str, Any]) -> None:
             "kubernetes.labels.app.kubernetes.io/managed-by = 'helm': spotmpi finds",
         ),
         (secret_env(A="key"), "kubernetes.secret_env.A = 'key': write it as SECRET/KEY"),
-        (secret_env(SPOTMPI_RUN="a/b"), "kubernetes.secret_env.SPOTMPI_RUN = 'a/b': a variable's name has letters"),
-        ({**secret_env(A="a/b"), "env": {"A": "1"}}, "kubernetes.secret_env.A = 'a/b': env.A gives it already"),
-        ({**GOOD, "metrics": {"samples_per_iteration": 3}}, "metrics.samples_per_iteration = 3: our programs report"),
+        (secret_env(SPOTMPI_RUN="a/b"), "kubernetes.secret_env.SPOTMPI_RUN = 'a/b': names of variables have letters"),
+        ({**secret_env(A="a/b"), "env": {"A": "1"}}, "kubernetes.secret_env.A = 'a/b': env.A sets it too"),
+        (
+            {**GOOD, "metrics": {"samples_per_iteration": 3}},
+            "metrics.samples_per_iteration = 3: the programs of an",
+        ),
     ],
 )
 def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expected: str) -> None:
-    (found,) = told(values)
-    assert found.startswith(expected)
+    (problem,) = problems(values)
+    assert problem.startswith(expected)
 
 
-def test_what_the_place_lacks_is_told() -> None:
+def test_what_the_target_lacks_is_a_problem_each() -> None:
     bare = TargetCapabilities(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
 
-    found = told({"command": ["x"], "data": "/nowhere", "launcher": "torchrun"}, bare)
+    found = problems({"command": ["x"], "data": "/nowhere", "launcher": "torchrun"}, bare)
 
     assert found == [
-        "command = 'x': is no command that can be started here; check its name and PATH",
-        "launcher = 'torchrun': no torchrun on PATH: install it, or name an image that brings it, "
+        "command = 'x': command not found; check the name, PATH and `code`",
+        "launcher = 'torchrun': no torchrun on PATH: install it, or name an image that has it, "
         'such as image = "pytorch"',
-        "data = '/nowhere': is not a folder that can be read; check the path",
+        "data = '/nowhere': not a readable folder; check the path",
     ]
 
 
@@ -172,7 +178,35 @@ RUN_VOLUME = ("/spotmpi/volume", "/kept")
 def test_checkpoints_are_kept_where_they_outlive_a_pod_or_the_spec_is_refused(
     path: str, lasting: tuple[str, ...] | None, remedy: str | None
 ) -> None:
-    found = told({**GOOD, "checkpoint": {"path": path}}, replace(HERE, lasting=lasting))
+    found = problems({**GOOD, "checkpoint": {"path": path}}, replace(HERE, lasting=lasting))
 
     words = f"checkpoint.path = {path!r}: is on no volume that outlives the pods: {remedy}"
     assert found == ([] if remedy is None else [words])
+
+
+@pytest.mark.parametrize("check", [check for check, _ in CHECKS], ids=lambda check: check.__name__.strip("_"))
+def test_a_check_reads_no_key_of_a_spec_but_those_beside_it(check: Check) -> None:
+    read: set[str] = set()
+
+    class Reads:
+        """A spec that notes which of its keys are read."""
+
+        def __init__(self, spec: JobSpec) -> None:
+            self._spec = spec
+
+        def __getattr__(self, name: str) -> Any:
+            read.update({"nodes", "slots"} if name == "world_size" else {name})
+            return getattr(self._spec, name)
+
+    for values in (GOOD, {"command": ["x"]}, {**GOOD, "limits": {"cost": 1.0}, "metrics": {"pattern": "x"}}):
+        list(check(cast(JobSpec, Reads(from_values(values))), replace(HERE, rate=1.0, lasting=())))
+
+    assert read <= set(dict(CHECKS)[check].split())
+
+
+def test_checks_that_depend_on_a_wrong_key_are_left_out() -> None:
+    spec = from_values({"nodes": 65})
+
+    found = [problem.field for problem in validate(spec, HERE)]
+    assert found == ["program", "nodes"]
+    assert [problem.field for problem in validate(spec, HERE, ["slots", "no_such_key"])] == ["program"]

@@ -58,7 +58,7 @@ def test_what_is_no_name_of_a_variable_is_told_without_its_value(text: str) -> N
 
 
 def test_a_name_that_is_not_set_here_is_told_with_both_ways_out() -> None:
-    with pytest.raises(InputError, match=r"forward = 'ABSENT': is not set here: export it first, or .*ABSENT=VALUE"):
+    with pytest.raises(InputError, match=r"forward = 'ABSENT': is not set in this terminal: export .*ABSENT=VALUE"):
         planned("ABSENT")
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from spotmpi.backends.base import Backend
 from spotmpi.core.errors import SpotmpiError
+from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report
@@ -235,8 +236,7 @@ def test_aws_is_asked_after_each_trial_and_what_keeps_it_from_answering_is_said_
     for paths in every:
         ran_on(paths, "a")
     said: list[str] = []
-    backend = SimpleNamespace(events=lambda run, follow: iter(()), state=lambda run: run)
-    monkeypatch.setattr("spotmpi.study.backend_runner.follow", lambda events, watch: "an end")
+    backend = SimpleNamespace(events=lambda run, follow: iter([Event(1.0, "succeeded")]), state=lambda run: run)
     runner = BackendRunner(cast(Backend, backend), runs, lambda event: None, said.append)
     assert [str(runner.follow(paths.id)) for paths in every] == ["run-0", "run-1"]
     assert [json.loads(paths.nodes.read_text())["failure"] for paths in every] == ["no credentials"] * 2

@@ -64,11 +64,11 @@ def test_a_value_with_commas_stays_whole_inside_brackets_and_quotes() -> None:
         ("x:slots=0", "slots"),
         ("x:slot=2", "did you mean slots?"),
         ("x:nodes=2", "--nodes"),
-        ("x:env+=A", "only args can be added to"),
+        ("x:env+=A", "env is not a list: += appends to lists only"),
         ("x:args+='open", "No closing quotation"),
         ("x:slots=1", "changes nothing that is measured"),
         ("x:limits.failures=9", "changes nothing that is measured"),
-        ("base:slots=2", "the spec itself goes by that name"),
+        ("base:slots=2", "the spec itself has this name"),
     ],
 )
 def test_a_wrong_variant_is_refused_with_its_text_and_a_remedy(text: str, message: str) -> None:
@@ -82,7 +82,7 @@ def test_two_variants_of_one_name_or_of_one_meaning_are_refused_at_once() -> Non
     with pytest.raises(InputError) as refused:
         variants.read(["a:slots=2", "a:slots=3", "b:slots=2"], SPEC)
     assert [problem.remedy for problem in refused.value.problems] == [
-        "two variants have this name; give it another",
+        "two variants have this name; choose another",
         "is the same as a; leave it out or change another key",
     ]
 

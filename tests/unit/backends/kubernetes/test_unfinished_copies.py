@@ -71,7 +71,7 @@ def test_clean_does_not_delete_runs_of_an_unreachable_cluster_and_says_so_once(
     messages: list[str] = []
     assert clean(runs, messages) == []
     (line,) = messages
-    assert line.startswith("runs without a recorded end in namespace here of context this are kept, since it cannot be")
+    assert line.startswith("runs without a recorded end in namespace here of context this are kept, since it does not")
 
 
 def test_clean_deletes_a_copy_whose_jobset_is_gone(runs: Path, cluster: FakeCluster) -> None:
@@ -86,7 +86,7 @@ def test_a_copy_without_a_context_is_not_deleted_when_its_jobset_is_missing(runs
     paths, messages = copy(runs, context=None), list[str]()
     cluster.jobsets.clear()
     assert clean(runs, messages) == []
-    assert paths.events.is_file() and "does not say in which cluster" in messages[0]
+    assert paths.events.is_file() and "does not name its cluster" in messages[0]
 
 
 def test_a_run_of_another_cluster_is_not_lost(runs: Path, cluster: FakeCluster) -> None:

@@ -1,0 +1,62 @@
+"""Overrides of a spec's values, ``key.path=value`` and ``key+=value``, as --set and --variant take them. Pure."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from spotmpi.core.errors import input_error
+
+
+def override(values: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """*values* with one override applied: TOML, or else a plain string; what is appended to args is split by words.
+
+    Raises:
+        InputError: *text* is no override, or does not fit the values.
+    """
+    path, equals, raw = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise input_error("--set", text, 'write it as key=value, such as limits.failures=3 or image="pytorch"')
+    return _replaced(values, keys, _value(keys, raw, text), text)
+
+
+def data_table(value: object) -> object:
+    """The table that the value of ``data`` stands for: a path alone is data that is read where it is."""
+    return {"path": value} if isinstance(value, str) else value
+
+
+def _value(keys: list[str], raw: str, text: str) -> object:
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    if keys == ["args+"] and not isinstance(value, list):
+        try:
+            return shlex.split(raw)
+        except ValueError as error:
+            raise input_error("--set", text, f"cannot be split into arguments: {error}") from None
+    if keys[0] == "env" and not isinstance(value, str):
+        return raw.strip()  # a variable is text, even if it is written like a number
+    return value
+
+
+def _replaced(values: Mapping[str, Any], keys: list[str], value: object, text: str) -> dict[str, Any]:
+    first, rest = keys[0], keys[1:]
+    if not rest:
+        return _appended(values, first[:-1], value, text) if first.endswith("+") else {**values, first: value}
+    table = values.get(first, {})
+    if first == "data":
+        table = data_table(table)
+    if not isinstance(table, Mapping):
+        raise input_error("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
+    return {**values, first: _replaced(table, rest, value, text)}
+
+
+def _appended(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
+    before = values.get(key, [])
+    if not isinstance(before, list):
+        raise input_error("--set", text, f"{key} is not a list: += appends to lists only")
+    return {**values, key: [*before, *(value if isinstance(value, list) else [value])]}

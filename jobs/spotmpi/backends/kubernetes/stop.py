@@ -28,7 +28,7 @@ async def request_stop(api: ClusterApi, run: str, reason: str) -> None:
     with translate_errors(f"stop run {run}"):
         for pod in await api.list(cluster_api.POD, {names.LABEL_RUN: run, manifests.LABEL_INDEX: "0"}):
             if pod["status"]["phase"] == "Running":
-                await _request_of_agent(api, pod, reason)
+                await _stop_agent(api, pod, reason)
 
 
 async def delete_run(api: ClusterApi, run: str, reason: str, now: bool) -> float:
@@ -80,7 +80,7 @@ async def _is_abandoned(api: ClusterApi, jobset: Object) -> bool:
         return False
 
 
-async def _request_of_agent(api: ClusterApi, pod: Object, reason: str) -> None:
+async def _stop_agent(api: ClusterApi, pod: Object, reason: str) -> None:
     name = pod["metadata"]["name"]
     await api.patch(cluster_api.POD, name, {"metadata": {"annotations": {pod_context.STOP_ANNOTATION: reason}}})
     limit = time.monotonic() + pod["spec"].get("terminationGracePeriodSeconds", 30) + 10

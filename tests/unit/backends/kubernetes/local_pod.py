@@ -1,4 +1,4 @@
-"""A pod beside the run volume whose programs run here, on a folder in place of the volume."""
+"""A pod with the run volume whose programs run on this machine, on a folder in place of the volume."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from spotmpi.core.errors import SpotmpiError
 
 
 class Pod(VolumeAccess):
-    """Runs what a pod would run, with a folder here in place of the volume; fails where it is told to."""
+    """Runs what a pod would run, on a local folder in place of the volume; fails where a test scripts it."""
 
     def __init__(self, volume: Path) -> None:
         self.volume = volume
         self.failures: list[str] = []  # verbs that fail once each
-        self.torn: list[str] = []  # verbs whose answer comes by half, once each
+        self.torn: list[str] = []  # verbs whose output is cut off in the middle, once each
         self.meanwhile: dict[str, Callable[[], None]] = {}  # what others do to the volume before a verb, once each
         self.lost = 0  # bytes at the end of every answer that were in pipes when the command ended
 

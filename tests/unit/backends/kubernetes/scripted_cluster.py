@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 class ScriptedCluster:
-    """Holds objects; a kind in `refused` can't be asked, one in `forbidden` only not by this user.
+    """Holds objects; a kind in `refused` can't be listed at all, one in `forbidden` not by this user.
 
     `ClusterView` raises NotPermitted where the API answers 403 (see test_client.py), else SpotmpiError.
     """
@@ -20,7 +20,7 @@ class ScriptedCluster:
         self.objects = list(objects)
         self.refused: dict[str, str] = {}
         self.forbidden: set[str] = set()
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
         """One object."""
@@ -28,7 +28,7 @@ class ScriptedCluster:
 
     def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
         """The objects of a kind, a namespace and labels."""
-        self.asked.append(kind)
+        self.requests.append(kind)
         if kind in self.forbidden:
             raise NotPermitted(f"could not list {kind}s: not permitted (User ann)")
         if kind in self.refused:

@@ -31,7 +31,7 @@ def listing(*items: Object) -> str:
 
 
 class Server:
-    """Answers each kind of request by its next scripted answer: (code, body); where none is left, not at all.
+    """Answers each kind of request by its next scripted answer: (code, body); where none is left, it does not answer.
 
     Each answer has a ``Date``, as an origin server with a clock must send it (RFC 9110, section 6.6.1), and Go's
     net/http, which carries the API server, does: by a clock that is *ahead* of this machine's by some seconds.
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body.encode())
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """The moment that the ``Date`` header tells."""
+        """The ``Date`` header."""
         return super().date_time_string(time.time() + self.server_of.ahead)
 
     def log_message(self, format: str, *args: object) -> None:

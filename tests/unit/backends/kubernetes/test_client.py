@@ -192,7 +192,7 @@ def test_a_followed_log_yields_its_lines(api: ClusterApi, server: Server) -> Non
     server.answers["log"] = [(200, "one\ntwo\n")]
     assert take(lambda: api.log("a", 3, True), 1) == ["one\ntwo"]
     assert "sinceSeconds=3" in server.requests[0] and "follow=true" in server.requests[0].lower()
-    assert "container=node" in server.requests[0]  # beside which templates may put others
+    assert "container=node" in server.requests[0]  # a pod template may add others
 
 
 def test_following_the_log_of_a_deleted_pod_raises_missing(api: ClusterApi, server: Server) -> None:

@@ -99,23 +99,29 @@ def test_files_that_cannot_be_packed_are_named_with_a_remedy(
 
 
 def test_small_code_goes_into_the_config_map(code: Path) -> None:
-    found = pack(spec(code), target(None))
-    assert found is not None and not found.by_volume
-    assert found.config_map_files == {"user.tgz": found.packed.archive} and found.archive == "/spotmpi/config/user.tgz"
-    assert found.agent_plan == {
-        "archive": found.archive,
-        "bytes": len(found.packed.archive),
-        "sha256": hashlib.sha256(found.packed.archive).hexdigest(),
+    shipment = pack(spec(code), target(None))
+    assert shipment is not None and not shipment.by_volume
+    assert (
+        shipment.config_map_files == {"user.tgz": shipment.packed.archive}
+        and shipment.archive == "/spotmpi/config/user.tgz"
+    )
+    assert shipment.agent_plan == {
+        "archive": shipment.archive,
+        "bytes": len(shipment.packed.archive),
+        "sha256": hashlib.sha256(shipment.packed.archive).hexdigest(),
     }
-    assert found.note == f"code: 4 files, 0 kB ({found.packed.digest}), through a ConfigMap"
+    assert shipment.note == f"code: 4 files, 0 kB ({shipment.packed.digest}), through a ConfigMap"
     assert pack(from_values({"command": ["true"]}), target(None)) is None
 
 
 def test_large_code_goes_through_the_run_volume_or_not_at_all(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spotmpi.core.archives.LARGEST", 100)
-    found = pack(spec(code), target("claim"))
-    assert found is not None and found.config_map_files == {}
-    assert found.archive == f"/spotmpi/volume/code/{found.packed.digest}.tgz" and "through the run volume" in found.note
+    shipment = pack(spec(code), target("claim"))
+    assert shipment is not None and shipment.config_map_files == {}
+    assert (
+        shipment.archive == f"/spotmpi/volume/code/{shipment.packed.digest}.tgz"
+        and "through the run volume" in shipment.note
+    )
     with pytest.raises(InputError, match=r"0 kB without a run volume; set kubernetes\.volume"):
         pack(spec(code), target(None))
 

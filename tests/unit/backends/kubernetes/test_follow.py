@@ -262,7 +262,7 @@ def test_the_last_attempts_failure_is_in_the_reason_when_retries_are_exhausted()
 
 
 def test_the_failure_of_an_earlier_attempt_is_not_the_reason_of_the_last_one() -> None:
-    """It works: what the last pod said. It fails: an earlier attempt's reason."""
+    """It works: what the last pod printed. It fails: an earlier attempt's reason."""
     leader = pod(0, "Failed", -60)  # made since
     cluster = FakeCluster([leader])
     cluster.logs[leader["metadata"]["name"]] = [

@@ -1,4 +1,4 @@
-"""Whoever may not read pods/log follows a run by what else there is, and is told which right is missing."""
+"""A user who may not read pods/log follows a run by its run folder and JobSet, and sees which right is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 
 def fill_folder(monkeypatch: pytest.MonkeyPatch, *entries: Entry | SpotmpiError) -> list[float]:
-    """Let the run folder hold *held*, one more at each look; gives since when it was asked."""
+    """Let the run folder hold *entries*, one more at each reading; the `since` of each reading."""
     since_times: list[float] = []
 
     async def read_folder(self: ClusterFollower, pod: str, node: int, since: float, until: float) -> list[Entry]:

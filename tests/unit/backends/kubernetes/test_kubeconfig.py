@@ -39,7 +39,7 @@ def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_relative_path_is_resolved_from_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: the certificate beside the second file. It fails: one beside the first, or in this folder."""
+    """It works: the certificate next to the second file. It fails: one next to the first, or in this folder."""
     second = write_config(tmp_path / "two" / "b", "second", authority="ca.crt")
     monkeypatch.setenv("KUBECONFIG", f"{write_config(tmp_path / 'a', 'first')}:{second}")
     config = kubeconfig.configuration("second")
@@ -48,7 +48,7 @@ def test_a_relative_path_is_resolved_from_its_own_file(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("text", ["a: [", "clusters: [{}]", "just words", "- 1", "\x00", "users: [{name: a, user: 3}]"])
 def test_a_file_that_is_no_kubeconfig_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: one line with the file and what is wrong. It fails: a parser's own exception, told as our fault."""
+    """It works: one line with the file and what is wrong. It fails: a parser's exception, reported as our bug."""
     (tmp_path / "broken").write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "broken"))
     with pytest.raises(InputError, match=r"broken.*not a kubeconfig") as refused:
@@ -64,7 +64,7 @@ def test_an_empty_file_has_no_context(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def login_with(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """A kubeconfig whose user is what *command* says, in the version of Kubernetes that is no beta."""
+    """Write a kubeconfig whose user logs in by *command*, in version v1 of the credential API."""
     path = write_config(folder / "config", "first")
     content = yaml.safe_load(path.read_text())
     program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", command]}
@@ -77,16 +77,16 @@ def login_with(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> N
 def test_a_login_program_gets_the_same_environment_as_from_kubectl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It works: asked for version v1, and the cluster is tried. It fails: "version v1 not implemented"."""
-    said = f'echo "$KUBERNETES_EXEC_INFO" > {tmp_path}/asked; echo \'{{"status": {{"token": "t"}}}}\''
-    login_with(tmp_path, monkeypatch, said)
+    """It works: the program gets version v1, and the cluster is contacted. It fails: "version v1 not implemented"."""
+    command = f'echo "$KUBERNETES_EXEC_INFO" > {tmp_path}/info; echo \'{{"status": {{"token": "t"}}}}\''
+    login_with(tmp_path, monkeypatch, command)
     with pytest.raises(SpotmpiError, match="could not list: cannot reach the cluster"), translate_errors("list"):
         asyncio.run(ClusterApi(None, "n").find(POD, "a"))
-    assert json.loads((tmp_path / "asked").read_text())["apiVersion"] == "client.authentication.k8s.io/v1"
+    assert json.loads((tmp_path / "info").read_text())["apiVersion"] == "client.authentication.k8s.io/v1"
 
 
 def test_a_failed_login_is_reported_with_the_programs_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: what the program said, and what to do. It fails: a ConfigError, told as our fault."""
+    """It works: the program's message and the remedy. It fails: a ConfigError, reported as our bug."""
     login_with(tmp_path, monkeypatch, "echo the SSO session has expired >&2; exit 255")
     words = "could not list: Exec sh returned 255: the SSO session has expired; log in again"
     with pytest.raises(SpotmpiError, match=words), translate_errors("list"):
@@ -96,7 +96,7 @@ def test_a_failed_login_is_reported_with_the_programs_message(tmp_path: Path, mo
 def test_a_context_that_refers_to_an_unknown_cluster_is_an_input_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It works: the missing name. It fails: a bare KeyError, told as our fault."""
+    """It works: the missing name. It fails: a bare KeyError, reported as our bug."""
     path = write_config(tmp_path / "config", "first")
     path.write_text(path.read_text().replace("cluster: first", "cluster: other"))
     monkeypatch.setenv("KUBECONFIG", str(path))

@@ -152,7 +152,7 @@ def test_entries_rotated_while_the_connection_was_broken_are_read_at_once(more: 
 
 @pytest.mark.parametrize("before", [[], [[*lines(1, 3), CUT]]], ids=["at first", "after a break"])
 def test_a_gap_is_reported_where_the_run_folder_had_nothing_new_after_a_silence(before: list[list[Any]]) -> None:
-    """It works: 3 entries are missing. It fails: the silence has been asked about, and so the gap counts as closed."""
+    """It works: 3 entries are missing. It fails: the reading during the silence closes the gap."""
     first = 3 * len(before) + 4
     pod = FakePod(*before, [SILENT, *lines(first, first + 1)], lines(first, first + 1))
     pod.folder = [entry for text in lines(1, 3 * len(before)) if (entry := parse(text))]
@@ -162,7 +162,7 @@ def test_a_gap_is_reported_where_the_run_folder_had_nothing_new_after_a_silence(
 
 
 def test_lines_that_the_run_folder_repeats_at_both_ends_of_a_gap_do_not_hide_it() -> None:
-    """It works: line 4 is missing. It fails: lines 3 and 5, told by the folder once more, count in its place."""
+    """It works: line 4 is missing. It fails: lines 3 and 5, repeated by the folder, count in its place."""
     pod = FakePod([*lines(1, 3), CUT], [line(5)], [line(5)])
     pod.folder = [entry for text in (line(3), line(5)) if (entry := parse(text))]
     entries, _ = pod.read()
@@ -258,7 +258,7 @@ FORBIDDEN = refused(403)
 
 
 def test_a_forbidden_log_raises_at_once() -> None:
-    """It works: an error that says why. It fails: asked for again every second, for ever and without a word."""
+    """It works: an error that says why. It fails: a request every second, for ever and in silence."""
     pod = FakePod([FORBIDDEN], [])
     with pytest.raises(NotPermitted, match="could not read the log of pod pod: not permitted"):
         pod.read()

@@ -1,4 +1,4 @@
-"""What a follower reads back from the run folder by way of pods, which may end while they are asked."""
+"""What a follower reads from the run folder through pods, which may end while they read it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def jobset(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def texts(pods: Pods, jobset: dict[str, Any], *running: list[str]) -> list[str]:
-    """The lines that a follower reads back, while the pods that live change as told."""
+    """The lines that a follower reads, while *running* lists the pods at each try."""
     remaining = list(running)
     replayer = RunFolder(cast("ClusterApi", pods), jobset, lambda text: None)
     entries = asyncio.run(replayer.entries(lambda: remaining.pop(0), 0, 0.0, 2000.0))
@@ -60,7 +60,7 @@ def test_without_a_running_pod_and_a_volume_the_error_says_so(jobset: dict[str, 
 
 
 def test_a_pod_that_cannot_be_read_is_named_with_the_reason(jobset: dict[str, Any]) -> None:
-    # It lives at every look; what is wrong with it is told, and not that it is gone.
+    # It runs at every try, so the error says what is wrong with it, not that it is gone.
     pods = Pods(SpotmpiError("gone"), LINE, SpotmpiError("could not read the run folder: the cluster answered 500"))
 
     with pytest.raises(SpotmpiError) as raised:

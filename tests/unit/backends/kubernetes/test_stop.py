@@ -28,7 +28,7 @@ def jobset(name: str, age: float, suspend: bool = True) -> Object:
 
 
 class Namespace:
-    """Has the parts of some runs; may refuse to be asked for them, or to delete."""
+    """Has the parts of some runs; may forbid reading or deleting them."""
 
     def __init__(self, *whole: str, errors: str = "", ahead: float = 0.0) -> None:
         self.ahead = ahead  # of this machine's clock, seconds

@@ -105,7 +105,7 @@ def test_a_run_without_a_jobset_in_its_cluster_is_lost_and_can_be_resumed(runs: 
 
 
 def test_a_copy_records_the_context_even_if_it_was_the_current_one(runs: Path, cluster: FakeCluster) -> None:
-    """It works: the context's name. It fails: none, and another cluster is asked once the user has changed to that."""
+    """It works: the context's name. It fails: none, and another cluster is contacted once that is current."""
     KubernetesBackend(runs).list()
     assert runs_of(runs) == [("this", "here")]
 

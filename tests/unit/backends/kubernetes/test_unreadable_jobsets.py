@@ -77,7 +77,7 @@ def test_an_unreadable_run_has_a_state_and_can_be_stopped_but_not_followed(runs:
 
 
 def test_a_suspended_jobset_of_another_version_is_not_an_abandoned_submission(runs: Path, cluster: FakeCluster) -> None:
-    """It works: left to its queue. It fails: deleted by whoever lists runs, for it has no parts of a name we know."""
+    """It works: it stays queued. It fails: listing runs deletes it, as it has no parts of a known name."""
     cluster.jobsets.append(other_jobset(newer_jobset()["metadata"]["annotations"], suspend=True))
     spotmpi.list_runs(Target("kubernetes", runs))
     assert cluster.deleted == []

@@ -14,6 +14,7 @@ from spotmpi.backends.kubernetes.client.view import ClusterView
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from tests.unit.backends.kubernetes.served_api import Server, listing, pod, status
 from tests.unit.backends.kubernetes.test_client import api_at
+from tests.unit.backends.kubernetes.test_kubeconfig import login_with
 
 SECRET = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "ssh"}, "data": {"id": "eA=="}}
 
@@ -63,3 +64,15 @@ def test_several_threads_and_a_running_event_loop_may_use_one_view(view: Cluster
         return view.get("Secret", "ssh")
 
     assert asyncio.run(notebook()) == SECRET
+
+
+def test_a_login_program_runs_once_for_all_requests(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login_with(tmp_path, monkeypatch, f'echo login >> {tmp_path}/logins; echo \'{{"status": {{"token": "t"}}}}\'')
+    config = (tmp_path / "config").read_text()
+    (tmp_path / "config").write_text(config.replace("127.0.0.1:1", f"127.0.0.1:{server.port}"))
+    server.answers["other"] = [(200, json.dumps(SECRET))] * 2
+    view = ClusterView(None)
+    assert [view.get("Secret", "ssh") for _ in range(2)] == [SECRET] * 2
+    assert (tmp_path / "logins").read_text() == "login\n"

@@ -71,7 +71,7 @@ def test_an_unreachable_node_is_no_reason_while_others_run_or_when_it_is_back(ot
 
 
 def test_a_scheduled_pod_no_longer_waits_for_a_node() -> None:
-    """It works: containers are being created. It fails: the scheduler's old word stays until the containers run."""
+    """It works: containers are being created. It fails: the scheduler's outdated message."""
     placed = pod("a", conditions=[{"type": "PodScheduled", "status": "True"}])
     refused = event("a", "FailedScheduling", "0/4 nodes: insufficient cpu")
     assert reason_of(placed, events=(refused,)) == "1/4 nodes: containers are being created"

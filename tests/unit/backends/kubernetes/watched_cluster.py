@@ -56,7 +56,7 @@ def refused(code: int) -> ApiError:
 
 
 class FakeCluster:
-    """Answers watches by what tests put into them, logs by fixed lines; keeps what was changed.
+    """Answers watches by what tests put into them, logs by fixed lines; records changes.
 
     Its clock is its own, *ahead* of this machine's by some seconds: the API server stamps objects by its own, in whole
     seconds, and clients cannot (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/).

@@ -39,7 +39,7 @@ def jobset_end(jobset: Object, is_gone: bool, max_failures: int, now: float) -> 
     if give_up or stop:
         return Event(now, outcome, values={"reason": give_up or stop})
     assert condition is not None
-    moment = condition.get("lastTransitionTime")  # whoever looks days later did not end it
+    moment = condition.get("lastTransitionTime")  # not now: the run may have ended days ago
     time = unix_time(moment) if moment else now
     if outcome == record.SUCCEEDED:
         return Event(time, outcome)

@@ -19,7 +19,7 @@ from spotmpi.backends.kubernetes.follow.waiting import Observations
 from spotmpi.core.errors import SpotmpiError
 
 Object = Mapping[str, Any]
-CloudDiagnosis = Callable[[], str | None]  # why there is no machine; blocks; SpotmpiError where it cannot be asked
+CloudDiagnosis = Callable[[], str | None]  # why there is no machine; blocks; may raise SpotmpiError
 INTERVAL = 30.0  # seconds between requests
 AUTOSCALER_NAMESPACE, AUTOSCALER_STATUS = "kube-system", "cluster-autoscaler-status"
 AUTOSCALER_TIMEOUT = 600.0  # seconds; a running autoscaler writes every ten
@@ -29,12 +29,12 @@ _EKS_GROUP = re.compile(r"^eks-(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$
 
 
 class PendingDiagnostics:
-    """Asks now and then, only while a pod waits; does without what is not permitted or does not exist."""
+    """Asks at intervals, only while a pod waits; ignores what is not permitted or does not exist."""
 
     def __init__(self, client: ClusterApi, cloud: CloudDiagnosis | None) -> None:
         self._client = client
         self._cloud = cloud
-        self._latest: dict[str, float] = {}  # when each question was asked, by the monotonic clock
+        self._latest: dict[str, float] = {}  # when each request was made, by the monotonic clock
 
     async def update(self, seen: Observations, since: float) -> None:
         """Add what is known to *seen*; of nodes only what happened after *since*, Unix seconds."""

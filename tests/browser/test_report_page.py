@@ -97,7 +97,7 @@ def test_the_page_opens_whole_silent_and_alone(tab: Tab, report: Report, file: P
 
 def test_all_kinds_of_sections_are_in_the_page_that_is_looked_at(report: Report) -> None:
     charts = {chart.title for section in report.sections for chart in section.charts}
-    assert charts >= {"Money", "Where the time goes", "Which switch brought what", "Model and measurement"}
+    assert charts >= {"Cost", "Time breakdown", "Effect of each factor", "Scaling model"}
     assert charts >= {"Rates, ours and theirs", "Efficiency, ours and theirs", "Attempts over time"}
 
 

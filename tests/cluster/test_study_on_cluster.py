@@ -95,7 +95,7 @@ def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: 
 
     report = json.loads(done.stdout)
     rows = {row["nodes"]: row for row in report["rows"]}
-    restarts = section(report, "Attempts and reclaims")["rows"]
+    restarts = section(report, "Attempts and interruptions")["rows"]
     assert (rows[1]["interruptions"], rows[2]["interruptions"], rows[2]["failures"]) == (0, 1, 0), restarts
 
     # What was going on when the node went is left out, and each iteration is accounted for.
@@ -121,7 +121,7 @@ def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: 
 
 def tells_what_the_nodes_can_do(report: dict[str, Any]) -> None:
     """Every figure of the micro-benchmarks is there, of two nodes and above zero."""
-    told = {(row["What"], row["Unit"]): row for row in section(report, "The nodes beforehand")["rows"]}
+    told = {(row["What"], row["Unit"]): row for row in section(report, "Micro-benchmarks")["rows"]}
     assert set(told) == {
         ("allreduce, bus bandwidth", "GB/s"),
         *((f"reading, {how}", unit) for how in ("cold", "warm") for unit in ("MB/s", "files/s")),

@@ -25,7 +25,7 @@ NOT_VALID = "not valid here"
 UNCHECKED = "not checked"
 FITTED = "fitted"
 CHECKED = "checked"
-BEYOND = "beyond what was measured"
+EXTRAPOLATED = "extrapolated"
 
 _LEVEL = 0.975  # upper end of a two-sided interval of 95 %
 _STARTING_SHARES = (0.05, 0.7)  # of every unknown, as shares of the time on the fewest nodes
@@ -111,7 +111,7 @@ class Model:
             return NOT_VALID
         if not checked:
             return UNCHECKED
-        return CHECKED if nodes <= self.series.nodes[-1] else BEYOND
+        return CHECKED if nodes <= self.series.nodes[-1] else EXTRAPOLATED
 
     def _spread(self, nodes: int) -> float | None:
         """Half the 95 % interval of the rate, as a factor."""

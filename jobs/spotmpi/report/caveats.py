@@ -1,4 +1,4 @@
-"""What a careful reader would ask of a report, and the answer where it is bad. Pure."""
+"""Caveats: reasons not to trust a figure of a report without a second look. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SLOW_RANK_LIMIT = 0.05
 
 
 def row_caveats(rows: Sequence[Row], without_allreduce: Mapping[tuple[str, int], Sequence[TrialResult]]) -> list[str]:
-    """Warnings about how *rows* were measured."""
+    """Caveats about how *rows* were measured."""
     runs = [run for row in rows for run in row.runs]
     return [*_repeats(rows), *_context(runs), *_code(runs), *_loss(runs), *_slow_ranks(rows, without_allreduce)]
 
 
-def drift(before: Sequence[TrialResult], after: Sequence[TrialResult]) -> list[str]:
-    """Whether the same trial went otherwise at the end than at the start."""
+def drift_caveats(before: Sequence[TrialResult], after: Sequence[TrialResult]) -> list[str]:
+    """A caveat if the drift checks *before* and *after* all other trials differ."""
     first, last = ([intervals.rate(seconds) for seconds in iteration_seconds(runs)] for runs in (before, after))
     if not first or not last:
         return []
@@ -30,13 +30,13 @@ def drift(before: Sequence[TrialResult], after: Sequence[TrialResult]) -> list[s
     if abs(change) <= DRIFT_LIMIT:
         return []
     how = "faster" if change > 0 else "slower"
-    return [f"Drift: after all trials the smallest cell was {share(abs(change))} {how} than before them."]
+    return [f"Drift: the smallest cell was {share(abs(change))} {how} after all other trials than before them."]
 
 
 def node_caveats(runs: Sequence[TrialResult], probes: Sequence[TrialResult]) -> list[str]:
-    """Machines that are not what the environment says, runs whose machines are apart, and untypical benchmarks."""
+    """Caveats about nodes: not as expected, in several zones, or used only by micro-benchmarks."""
     machines = list({machine.name: machine for run in runs for machine in run.machines}.values())
-    return [*_differences(machines), *_apart(runs), *_unused_probe_nodes(runs, probes)]
+    return [*_differences(machines), *_spread_runs(runs), *_unused_probe_nodes(runs, probes)]
 
 
 def _repeats(rows: Sequence[Row]) -> list[str]:
@@ -48,66 +48,74 @@ def _repeats(rows: Sequence[Row]) -> list[str]:
 
 
 def _context(runs: Iterable[TrialResult]) -> list[str]:
-    lacking = [run.run for run in runs if not run.training.context.get("versions")]
-    return [f"No versions were told by {_some(lacking)}: what ran is known from the spec only."] if lacking else []
+    runs_without = [run.run for run in runs if not run.training.context.get("versions")]
+    return (
+        [f"No versions reported by {_first_and_count(runs_without)}: the software is known only from the spec."]
+        if runs_without
+        else []
+    )
 
 
 def _code(runs: Iterable[TrialResult]) -> list[str]:
     changed = [run.run for run in runs if run.work["code"].get("diff")]
-    return [f"The code of {_some(changed)} is in no commit: keep it to repeat this."] if changed else []
+    return [f"Uncommitted code in {_first_and_count(changed)}: keep it to reproduce this."] if changed else []
 
 
 def _loss(runs: Iterable[TrialResult]) -> list[str]:
-    lacking = [run.run for run in runs if run.training.rates and run.loss is None]
-    return [f"No loss was told by {_some(lacking)}: nothing says that it learned at this speed."] if lacking else []
+    runs_without = [run.run for run in runs if run.training.rates and run.loss is None]
+    return (
+        [f"No loss reported by {_first_and_count(runs_without)}: it is unknown whether the model learned."]
+        if runs_without
+        else []
+    )
 
 
 def _slow_ranks(rows: Sequence[Row], without_allreduce: Mapping[tuple[str, int], Sequence[TrialResult]]) -> list[str]:
-    found = []
+    warnings = []
     for row in rows:
-        worst = slowest(without_allreduce.get((row.line.variant, row.nodes), ()) or row.runs)
-        if worst and worst[1] > SLOW_RANK_LIMIT:
-            late = f"rank {worst[0]} takes {share(worst[1])} longer than the median rank"
-            found.append(f"{row.line.variant}, {row.ranks} ranks: {late}, and all others wait for it.")
-    return found
+        slow = slowest(without_allreduce.get((row.line.variant, row.nodes), ()) or row.runs)
+        if slow and slow[1] > SLOW_RANK_LIMIT:
+            delay = f"rank {slow[0]} takes {share(slow[1])} longer than the median rank"
+            warnings.append(f"{row.line.variant}, {row.ranks} ranks: {delay}, and all others wait for it.")
+    return warnings
 
 
 def _differences(machines: Iterable[Machine]) -> list[str]:
-    found: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = {}
     for machine in machines:
-        for difference in _unlike(machine.expected, machine.actual) if machine.actual else ():
-            found.setdefault(difference, []).append(machine.name)
-    return [f"By {AWS}, {_some(names)} {difference}." for difference, names in found.items()]
+        for difference in _contradictions(machine.expected, machine.actual) if machine.actual else ():
+            warnings.setdefault(difference, []).append(machine.name)
+    return [f"According to {AWS}, {_first_and_count(names)} {difference}." for difference, names in warnings.items()]
 
 
-def _unlike(claimed: NodePlacement, actual: NodePlacement) -> list[str]:
-    found = []
-    for what, said, is_so in (
-        ("of type", claimed.type, actual.type),
-        ("in zone", claimed.zone, actual.zone),
-        ("of market", claimed.market, actual.market),
+def _contradictions(expected: NodePlacement, actual: NodePlacement) -> list[str]:
+    warnings = []
+    for what, expected_value, actual_value in (
+        ("of type", expected.type, actual.type),
+        ("in zone", expected.zone, actual.zone),
+        ("of market", expected.market, actual.market),
     ):
-        # Several node groups are told as "spot or on-demand".
-        if said and is_so and is_so not in said.split(" or "):
-            found.append(f"is {what} {is_so}, where the environment says {said}")
+        # With several node groups a value is, for example, "spot or on-demand".
+        if expected_value and actual_value and actual_value not in expected_value.split(" or "):
+            warnings.append(f"is {what} {actual_value}, but the environment specifies {expected_value}")
     grouped = actual.placement_group not in (None, NO_GROUP)
-    if claimed.placement_group == NO_GROUP and grouped:
-        found.append(f"is in placement group {actual.placement_group}, where the environment says that it is in none")
-    if claimed.placement_group == "in one" and not grouped:
-        found.append("is in no placement group, where the environment says that it is in one")
-    return found
+    if expected.placement_group == NO_GROUP and grouped:
+        warnings.append(f"is in placement group {actual.placement_group}, but the environment specifies none")
+    if expected.placement_group == "in one" and not grouped:
+        warnings.append("is in no placement group, but the environment specifies one")
+    return warnings
 
 
-def _apart(runs: Iterable[TrialResult]) -> list[str]:
+def _spread_runs(runs: Iterable[TrialResult]) -> list[str]:
     """Nodes of one run in several zones or placement groups; the network between those is slower."""
-    found = []
+    warnings = []
     for what, key in (("zones", "zone"), ("placement groups", "placement_group")):
-        runs_report = [{getattr(machine.placement, key) for machine in run.machines} - {None} for run in runs]
-        spread = sorted(set().union(*(places for places in runs_report if len(places) > 1)))
+        places = [{getattr(machine.placement, key) for machine in run.machines} - {None} for run in runs]
+        spread = sorted(set().union(*(values for values in places if len(values) > 1)))
         if spread:
             listed = ", ".join(spread)
-            found.append(f"Some runs had nodes in several {what} ({listed}): the network between them is slower.")
-    return found
+            warnings.append(f"Some runs had nodes in several {what} ({listed}): the network between those is slower.")
+    return warnings
 
 
 def _unused_probe_nodes(runs: Iterable[TrialResult], probes: Iterable[TrialResult]) -> list[str]:
@@ -115,8 +123,8 @@ def _unused_probe_nodes(runs: Iterable[TrialResult], probes: Iterable[TrialResul
     foreign = sorted({machine.name for probe in probes for machine in probe.machines} - used)
     if not foreign or not used:
         return []
-    return [f"The micro-benchmarks also measured {_some(foreign)}, which no trial ran on."]
+    return [f"The micro-benchmarks also ran on {_first_and_count(foreign)}, which no trial used."]
 
 
-def _some(runs: Sequence[str]) -> str:
+def _first_and_count(runs: Sequence[str]) -> str:
     return runs[0] if len(runs) == 1 else f"{runs[0]} (and {len(runs) - 1} more)"

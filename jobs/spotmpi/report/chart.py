@@ -1,4 +1,4 @@
-"""Charts as data, whatever draws them, and where values fall on their axes. Pure."""
+"""Charts as data, and their axes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEASURED = "measured"
 IDEAL = "ideal"
 TRACE = "trace"
 
-LABEL_THRESHOLD = 0.12  # a part of a strip that is at least so large holds its share as text
+LABEL_THRESHOLD = 0.12  # smallest part of a strip that is labelled with its share
 
 _LINE = 52  # letters of a strip's name in one line
 
@@ -19,10 +19,10 @@ XY = tuple[float, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: ``points`` in order of x, ``bars`` (x, low, high), and single ``trials`` where there are several.
+    """One line: ``points`` in order of x, ``bars`` (x, low, high), and single ``trials`` if there are several.
 
-    ``tone`` numbers the colour; an ideal line has the tone of what it belongs to. ``aside`` is by how much of x it is
-    drawn beside its place, so that the bars of several lines stay apart.
+    ``tone`` is the number of the colour; an ideal line has that of its variant. ``offset`` shifts the curve along x, so
+    that the bars of several lines do not overlap.
     """
 
     label: str
@@ -31,24 +31,24 @@ class Curve:
     points: tuple[XY, ...]
     bars: tuple[tuple[float, float, float], ...] = ()
     trials: tuple[XY, ...] = ()
-    aside: float = 0.0
+    offset: float = 0.0
 
     @property
-    def placed(self) -> Curve:
-        """The curve where it is drawn."""
-        by = self.aside
+    def shifted(self) -> Curve:
+        """The curve shifted by its offset."""
+        by = self.offset
         return replace(
             self,
             points=tuple((x + by, y) for x, y in self.points),
             bars=tuple((x + by, low, high) for x, low, high in self.bars),
             trials=tuple((x + by, y) for x, y in self.trials),
-            aside=0.0,
+            offset=0.0,
         )
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart; ``ticks`` are those of x where not every number makes sense, ``percent`` says that y is a share."""
+    """One chart; ``ticks`` are those of x in a chart over nodes, and with ``percent`` y is a share."""
 
     title: str
     subtitle: str
@@ -61,15 +61,15 @@ class Chart:
 
     @property
     def is_trace(self) -> bool:
-        """Whether it shows something over time rather than over nodes."""
+        """Whether x is time rather than nodes."""
         return not self.ticks
 
 
 @dataclass(frozen=True)
 class Strip:
-    """One line of text with what belongs to it below: ``parts`` (tone, size) end to end, or ``bounds`` around a value.
+    """A name, and below it either ``parts`` (tone, size) end to end, or a value with ``bounds``.
 
-    One that is ``faint`` says less than it seems to.
+    A ``faint`` strip is not significant.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Strip:
 class Strips:
     """Strips below each other over one axis.
 
-    ``legend`` is (tone, what it stands for), ``mark`` a value to hold the others against.
+    ``legend`` is (tone, label), ``mark`` a reference value.
     """
 
     title: str
@@ -97,12 +97,12 @@ class Strips:
 
     @property
     def names(self) -> list[list[str]]:
-        """The name of each strip in lines."""
+        """The name of each strip, wrapped into lines."""
         return [textwrap.wrap(strip.name, _LINE) for strip in self.strips]
 
     @property
     def longest_name(self) -> int:
-        """How many lines the longest name has."""
+        """The number of lines of the longest name."""
         return max(map(len, self.names))
 
 
@@ -119,25 +119,25 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Where *value* falls: 0 at the low end, 1 at the high one."""
+        """The position of *value*: 0 at the low end, 1 at the high one."""
         if self.log:
             return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
 
 def x_axis(chart: Chart) -> Axis:
-    """Around the counts of a chart over nodes; from 0 in one over time."""
+    """The x axis: around the counts in a chart over nodes, from 0 in one over time."""
     if chart.ticks:
         low, high = chart.ticks[0], chart.ticks[-1]
-        room = (high - low) * 0.08
-        return Axis(low - room, high + room, _apart(chart.ticks, high - low))
+        margin = (high - low) * 0.08
+        return Axis(low - margin, high + margin, _without_overlap(chart.ticks, high - low))
     high = max(x for curve in chart.curves for x, _ in curve.points)
     ticks = round_ticks(0.0, high)
     return Axis(0.0, high, tuple(tick for tick in ticks if tick <= high * 1.001))
 
 
 def y_axis(chart: Chart) -> Axis:
-    """From 0 where that is honest (rates, shares), between decades where the chart is logarithmic."""
+    """The y axis: from 0, or between decades in a logarithmic chart."""
     values = [y for curve in chart.curves for _, y in curve.points]
     values += [high for curve in chart.curves for _, _, high in curve.bars]
     values += [y for curve in chart.curves for _, y in curve.trials]
@@ -152,7 +152,7 @@ def y_axis(chart: Chart) -> Axis:
 
 
 def strips_axis(strips: Strips) -> Axis:
-    """From 0 to 1 for shares, else around all values and what they are held against."""
+    """The axis of strips: from 0 to 1 for parts, else around all values, bounds and the mark."""
     if any(strip.parts for strip in strips.strips):
         return Axis(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0))
     values = [value for strip in strips.strips for value in (strip.value, *(strip.bounds or ())) if value is not None]
@@ -162,7 +162,7 @@ def strips_axis(strips: Strips) -> Axis:
 
 
 def round_ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
-    """About *count* round numbers that take in *low* and *high*."""
+    """About *count* round numbers that enclose *low* and *high*."""
     if high <= low:
         high = low + 1.0
     raw = (high - low) / count
@@ -174,16 +174,16 @@ def round_ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
 
 def _log_axis(low: float, high: float) -> Axis:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    every = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
-    inside = [tick for tick in every if low * 0.8 <= tick <= high * 1.25]
-    named = [tick for tick in inside if math.log10(tick) % 1 in (0.0,)] if len(inside) > 7 else inside
-    return Axis(min(low, *named) * 0.9, max(high, *named) * 1.1, tuple(named), log=True)
+    candidates = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
+    in_range = [tick for tick in candidates if low * 0.8 <= tick <= high * 1.25]
+    labelled = [tick for tick in in_range if math.log10(tick) % 1 in (0.0,)] if len(in_range) > 7 else in_range
+    return Axis(min(low, *labelled) * 0.9, max(high, *labelled) * 1.1, tuple(labelled), log=True)
 
 
-def _apart(ticks: tuple[float, ...], width: float) -> tuple[float, ...]:
-    """The ticks that can be named without running into each other; the last one always is."""
-    kept = [ticks[-1]]
+def _without_overlap(ticks: tuple[float, ...], width: float) -> tuple[float, ...]:
+    """The ticks whose labels do not overlap; always with the last one."""
+    labelled = [ticks[-1]]
     for tick in reversed(ticks[:-1]):
-        if kept[-1] - tick >= width * 0.05:
-            kept.append(tick)
-    return tuple(reversed(kept))
+        if labelled[-1] - tick >= width * 0.05:
+            labelled.append(tick)
+    return tuple(reversed(labelled))

@@ -1,4 +1,4 @@
-"""What the charts of a report hold, whatever draws them. Pure."""
+"""The charts of a report, as data. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from spotmpi.report.report import Report, batch, label
 from spotmpi.report.rows import Line, Row
 from spotmpi.report.trial_results import STRONG, WEAK
 
-_POINTS = 160  # as many as a trace shows; each is the mean of a stretch
-_TRACES = 4  # rows up to which each has its trace
+_POINTS = 160  # of a trace; each is the mean of several reports
+_TRACES = 4  # rows up to which each has a trace
 _LINES = 6  # lines up to which each has a trace
-_ASIDE = 0.022  # of the width, from one line's intervals to the next one's
-_LOG_FROM = 20  # highest over lowest value from which a linear axis would hide the end
+_OFFSET = 0.022  # of the width, between the intervals of two lines
+_LOG_FROM = 20  # ratio of highest to lowest value from which the axis is logarithmic
 
 
 def charts(report: Report) -> list[Chart]:
-    """The charts that *report* has data for; strong and weak scaling never share one."""
-    found = []
+    """The charts of *report*; strong and weak scaling never share one."""
+    all_charts = []
     for kind in (STRONG, WEAK, None):
         rows = [row for row in report.rows if row.line.scaling == kind and row.iterations_per_second is not None]
         if len({_x(row, rows) for row in rows}) > 1:
-            found.append(_rates(report, rows))
+            all_charts.append(_rates(report, rows))
             if any(row.efficiency is not None for row in rows):
-                found.append(_efficiencies(report, rows))
+                all_charts.append(_efficiencies(report, rows))
     loss = _losses(report)
-    return [*found, loss] if loss else found
+    return [*all_charts, loss] if loss else all_charts
 
 
 def _by_nodes(rows: Sequence[Row]) -> bool:
@@ -50,9 +50,9 @@ def _x_label(rows: Sequence[Row]) -> str:
 def _rates(report: Report, rows: Sequence[Row]) -> Chart:
     curves: list[Curve] = []
     for line in _lines(rows):
-        own = [row for row in rows if row.line == line]
+        own_rows = [row for row in rows if row.line == line]
         name, tone = label(line, report.lines), report.lines.index(line)
-        ideal = _ideal(own, rows)
+        ideal = _ideal(own_rows, rows)
         if ideal:
             curves.append(Curve("ideal", IDEAL, tone, ideal))
         curves.append(
@@ -60,30 +60,30 @@ def _rates(report: Report, rows: Sequence[Row]) -> Chart:
                 label=name or "measured",
                 kind=MEASURED,
                 tone=tone,
-                points=tuple((_x(row, rows), row.iterations_per_second or 0.0) for row in own),
-                bars=tuple((_x(row, rows), row.low, row.high) for row in own if row.low and row.high),
-                trials=tuple((_x(row, rows), rate) for row in own for rate in _trials(row)),
-                aside=_aside(rows, line),
+                points=tuple((_x(row, rows), row.iterations_per_second or 0.0) for row in own_rows),
+                bars=tuple((_x(row, rows), row.low, row.high) for row in own_rows if row.low and row.high),
+                trials=tuple((_x(row, rows), rate) for row in own_rows for rate in _trials(row)),
+                offset=_offset(rows, line),
             )
         )
     subtitle = ", ".join([_kind(rows), *sorted({row.bounds for row in rows if row.low and row.high})])
     return Chart("Iterations per second", subtitle, _x_label(rows), "iterations/s", tuple(curves), _ticks(rows))
 
 
-def _aside(rows: Sequence[Row], line: Line) -> float:
-    """By how much the intervals of *line* are drawn beside their place, so that those of others stay apart."""
+def _offset(rows: Sequence[Row], line: Line) -> float:
+    """The offset of *line* along x, so that the intervals of several lines do not overlap."""
     lines, ticks = _lines(rows), _ticks(rows)
-    return (lines.index(line) - (len(lines) - 1) / 2) * _ASIDE * (ticks[-1] - ticks[0])
+    return (lines.index(line) - (len(lines) - 1) / 2) * _OFFSET * (ticks[-1] - ticks[0])
 
 
-def _ideal(own: Sequence[Row], rows: Sequence[Row]) -> tuple[XY, ...]:
-    """The base's rate times the ranks under strong scaling, the base's rate itself under weak scaling."""
-    base = own[0]
-    if base.line.scaling is None or len(own) < 2 or base.iterations_per_second is None:
+def _ideal(own_rows: Sequence[Row], rows: Sequence[Row]) -> tuple[XY, ...]:
+    """The rate of the base: times the ranks under strong scaling, constant under weak scaling."""
+    base = own_rows[0]
+    if base.line.scaling is None or len(own_rows) < 2 or base.iterations_per_second is None:
         return ()
     grows = base.line.scaling == STRONG
     return tuple(
-        (_x(row, rows), base.iterations_per_second * (row.ranks / base.ranks if grows else 1.0)) for row in own
+        (_x(row, rows), base.iterations_per_second * (row.ranks / base.ranks if grows else 1.0)) for row in own_rows
     )
 
 
@@ -91,18 +91,18 @@ def _efficiencies(report: Report, rows: Sequence[Row]) -> Chart:
     ticks, tones = _ticks(rows), report.lines
     curves = [Curve("ideal", IDEAL, tones.index(rows[0].line), ((ticks[0], 1.0), (ticks[-1], 1.0)))]
     for line in _lines(rows):
-        own = [row for row in rows if row.line == line and row.efficiency is not None]
-        points = tuple((float(_x(row, rows)), row.efficiency or 0.0) for row in own)
-        bars = tuple((float(_x(row, rows)), b.low, b.high) for row in own if (b := row.efficiency_bounds))
+        own_rows = [row for row in rows if row.line == line and row.efficiency is not None]
+        points = tuple((float(_x(row, rows)), row.efficiency or 0.0) for row in own_rows)
+        bars = tuple((float(_x(row, rows)), b.low, b.high) for row in own_rows if (b := row.efficiency_bounds))
         name, tone = label(line, tones) or "measured", tones.index(line)
-        curves += [Curve(name, MEASURED, tone, points, bars, aside=_aside(rows, line))] if points else []
+        curves += [Curve(name, MEASURED, tone, points, bars, offset=_offset(rows, line))] if points else []
     bases = {row.base for row in rows if row.base}
     subtitle = f"samples/s per rank against {bases.pop()}" if len(bases) == 1 else "samples/s per rank"
     return Chart("Scaling efficiency", subtitle, _x_label(rows), "efficiency", tuple(curves), ticks, percent=True)
 
 
 def _losses(report: Report) -> Chart | None:
-    rows, subtitle = _traced(report)
+    rows, subtitle = _traced_rows(report)
     traces = [(row, (row.typical or row.runs[0]).training.series.get("loss", [])) for row in rows]
     traces = [(row, points) for row, points in traces if len(points) > 1]
     if not traces:
@@ -112,33 +112,32 @@ def _losses(report: Report) -> Chart | None:
     curves = []
     for tone, (row, points) in enumerate(traces):
         name = counted(label(row.line, report.lines), row.ranks, "rank")
-        curves.append(Curve(name, TRACE, tone, tuple((x / size, y) for x, y in thinned(points))))
+        curves.append(Curve(name, TRACE, tone, tuple((x / size, y) for x, y in averaged(points))))
     values = [y for curve in curves for _, y in curve.points]
     log = min(values) > 0 and max(values) / min(values) > _LOG_FROM
     return Chart("Loss over time", subtitle, f"{unit} since the first report", "loss", tuple(curves), log=log)
 
 
-def _traced(report: Report) -> tuple[list[Row], str]:
-    """The rows whose loss is drawn, as many as an eye can follow, and which those are."""
+def _traced_rows(report: Report) -> tuple[list[Row], str]:
+    """The rows whose loss is drawn, at most a few, and which those are, as text."""
     several = any(len(row.runs) > 1 for row in report.rows)
     of_each = ", the run nearest to the median rate" if several else ""
     if len(report.rows) <= _TRACES:
         return report.rows, f"training loss{of_each}"
-    widest = [max((row for row in report.rows if row.line == line), key=lambda row: row.ranks) for line in report.lines]
-    if len(widest) == 1:
-        middle = report.rows[:: math.ceil(len(report.rows) / _TRACES)]
-        return list(dict.fromkeys([*middle, widest[0]])), f"training loss of some rows{of_each}"
-    return widest[:_LINES], f"training loss at the most ranks{of_each}"
-
-
-def thinned(points: Sequence[Point], most: int = _POINTS) -> list[XY]:
-    """*points* as (seconds, value), at most *most* of them: means of stretches of equal length."""
-    size = math.ceil(len(points) / most)
-    stretches = [points[at : at + size] for at in range(0, len(points), size)]
-    return [
-        (sum(p.time for p in stretch) / len(stretch), sum(p.value for p in stretch) / len(stretch))
-        for stretch in stretches
+    most_ranks = [
+        max((row for row in report.rows if row.line == line), key=lambda row: row.ranks) for line in report.lines
     ]
+    if len(most_ranks) == 1:
+        middle = report.rows[:: math.ceil(len(report.rows) / _TRACES)]
+        return list(dict.fromkeys([*middle, most_ranks[0]])), f"training loss of some rows{of_each}"
+    return most_ranks[:_LINES], f"training loss at the most ranks{of_each}"
+
+
+def averaged(points: Sequence[Point], most: int = _POINTS) -> list[XY]:
+    """*points* as (seconds, value), averaged to at most *most* points."""
+    size = math.ceil(len(points) / most)
+    groups = [points[at : at + size] for at in range(0, len(points), size)]
+    return [(sum(p.time for p in group) / len(group), sum(p.value for p in group) / len(group)) for group in groups]
 
 
 def _lines(rows: Sequence[Row]) -> list[Line]:
@@ -156,6 +155,6 @@ def _trials(row: Row) -> list[float]:
 
 def _kind(rows: Sequence[Row]) -> str:
     lines = _lines(rows)
-    kind = {STRONG: "strong scaling", WEAK: "weak scaling", None: "samples per iteration not told"}[lines[0].scaling]
+    kind = {STRONG: "strong scaling", WEAK: "weak scaling", None: "unknown samples per iteration"}[lines[0].scaling]
     batches = {batch(line) for line in lines}
     return f"{kind}, {batches.pop()}" if len(batches) == 1 and lines[0].scaling else kind

@@ -18,12 +18,12 @@ from spotmpi.spec.variants import Variant
 
 _TONE = 2
 NOISE = "within noise"
-UNSURE = "a single trial: not known"
+UNSURE = "unknown (single trial)"
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What ``level`` of a factor does to the rate: ``ratio`` against ``base``, over ``pairs`` of cells else equal."""
+    """The effect of a level: its rate relative to that of level ``base``, over ``pairs`` of otherwise equal cells."""
 
     factor: str
     level: str
@@ -35,12 +35,12 @@ class Effect:
 
     @property
     def verdict(self) -> str:
-        """Whether it is more than noise."""
+        """Whether the change exceeds noise."""
         return significance(self.ratio, self.bounds)
 
 
 def significance(ratio: float, bounds: Bounds | None) -> str:
-    """What a ratio of rates says, in words."""
+    """Whether a ratio of rates differs from 1 by more than noise, in words."""
     if bounds is None:
         return UNSURE
     if bounds.contains(1.0):
@@ -49,8 +49,8 @@ def significance(ratio: float, bounds: Bounds | None) -> str:
 
 
 def effects(rows: Sequence[Row], variants: Sequence[Variant]) -> list[Effect]:
-    """The effects of all factors, at each node count: what a switch brings there says little of another."""
-    found = []
+    """The effects of all factors, separately for each node count."""
+    measured = []
     for name in dict.fromkeys(each for variant in variants for each, _ in _levels(variant)):
         levels = list(dict.fromkeys(dict(_levels(variant)).get(name, "") for variant in variants))
         for level in levels[1:]:
@@ -59,27 +59,27 @@ def effects(rows: Sequence[Row], variants: Sequence[Variant]) -> list[Effect]:
                 if pairs:
                     ratio, bounds = intervals.mean_ratio(pairs)
                     words = name.replace("_", " ")
-                    found.append(Effect(words, level, levels[0], nodes, ratio, bounds, len(pairs)))
-    return found
+                    measured.append(Effect(words, level, levels[0], nodes, ratio, bounds, len(pairs)))
+    return measured
 
 
 def effect_section(rows: Sequence[Row], variants: Sequence[Variant]) -> Section | None:
-    """The effects as a table."""
-    found = effects(rows, variants)
-    if not found:
+    """The effects as table and chart."""
+    measured = effects(rows, variants)
+    if not measured:
         return None
-    said = (
-        "Iterations/s against those of the first level of the same factor, all else being equal; where "
-        "several pairs are, their geometric mean.",
+    text = (
+        "Iterations/s relative to the first level of the same factor, all else being equal; the geometric mean of "
+        "several pairs.",
     )
-    chart = _effect_chart(found)
-    header = ("Factor", "Level", "Against", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
+    chart = _effect_chart(measured)
+    header = ("Factor", "Level", "Base level", "Nodes", "Effect", "Bounds", "Pairs", "Verdict")
     return Section(
-        "Which switch brought what", said, header, tuple(map(_effect_cells, found)), 3, (chart,), in_picture=True
+        "Effect of each factor", text, header, tuple(map(_effect_cells, measured)), 3, (chart,), in_picture=True
     )
 
 
-def _effect_chart(found: Sequence[Effect]) -> Strips:
+def _effect_chart(measured: Sequence[Effect]) -> Strips:
     strips = tuple(
         Strip(
             f"{counted(each.level, each.nodes, 'node')}: {factor(each.ratio)}, {each.verdict}",
@@ -88,21 +88,21 @@ def _effect_chart(found: Sequence[Effect]) -> Strips:
             tone=_TONE,
             faint=each.verdict in (NOISE, UNSURE),
         )
-        for each in found
+        for each in measured
     )
-    kinds = sorted({each.bounds.kind for each in found if each.bounds})
-    bases = {each.base for each in found}
-    against = f"against {bases.pop()}" if len(bases) == 1 else "against the first level of each factor"
-    return Strips("Which switch brought what", ", ".join([against, *kinds]), "ratio of iterations/s", strips, mark=1.0)
+    kinds = sorted({each.bounds.kind for each in measured if each.bounds})
+    bases = {each.base for each in measured}
+    base = f"relative to {bases.pop()}" if len(bases) == 1 else "relative to the first level of each factor"
+    return Strips("Effect of each factor", ", ".join([base, *kinds]), "ratio of iterations/s", strips, mark=1.0)
 
 
 def _effect_cells(each: Effect) -> tuple[str, ...]:
-    told = (each.factor, each.level, each.base, str(each.nodes), factor(each.ratio))
-    return (*told, interval(each.bounds), str(each.pairs), each.verdict)
+    differences = (each.factor, each.level, each.base, str(each.nodes), factor(each.ratio))
+    return (*differences, interval(each.bounds), str(each.pairs), each.verdict)
 
 
 def _levels(variant: Variant) -> tuple[tuple[str, str], ...]:
-    """The levels of a study's variant; one that was given by name is a level of the only factor there is."""
+    """The levels of a variant; without a study file its name is the level of the only factor."""
     return variant.levels or (("variant", variant.name),)
 
 
@@ -110,7 +110,7 @@ _Pair = tuple[Sequence[intervals.Seconds], Sequence[intervals.Seconds]]
 
 
 def _pairs(rows: Sequence[Row], variants: Sequence[Variant], name: str, level: str, base: str) -> list[_Pair]:
-    """Trials at *level* and at *base* that are equal else."""
+    """Trials at *level* and at *base* of otherwise equal cells."""
     trials = {row.line.variant: iteration_seconds(row.runs) for row in rows if iteration_seconds(row.runs)}
     return [
         (trials[variant.name], trials[other.name])
@@ -122,13 +122,13 @@ def _pairs(rows: Sequence[Row], variants: Sequence[Variant], name: str, level: s
     ]
 
 
-# What a comparison is there to show; anything else that differs makes it another work.
+# Differences that a comparison is meant to show; any other makes it different work.
 _CHANGES = ("code", "versions", "image")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One row of both: rates before and after, and their ratio."""
+    """A row of both sweeps: before, after, and the ratio of the rates."""
 
     before: Row
     after: Row
@@ -137,11 +137,11 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """Whether it is more than noise."""
+        """Whether the change exceeds noise."""
         return significance(self.ratio, self.bounds)
 
     def below(self, limit: float) -> bool:
-        """Whether the rate fell below *limit* times what it was, by more than noise; a single trial counts as it is."""
+        """Whether the rate fell below *limit* times the earlier one by more than noise; a single trial has no noise."""
         return self.ratio < limit and self.verdict != NOISE
 
 
@@ -173,31 +173,34 @@ class Comparison:
 
 
 def compare(before: Report, after: Report, force: bool = False) -> Comparison:
-    """Both reports row by row.
+    """Compare two reports row by row.
 
     Raises:
-        InputError: no row is in both, or they measured different work (with *force* they are compared, and marked).
+        InputError: they have no row in common, or measured different work (*force* compares and marks them).
     """
     earlier, later = _cells(before), _cells(after)
     both = [key for key in earlier if key in later]
     if not both:
-        remedy = "the two have no variant and node count in common that has a rate; measure the same cells"
+        remedy = "the sweeps have no measured variant and node count in common"
         raise InputError([Problem("--compare", None, remedy)])
     first, second = earlier[both[0]].runs[0], later[both[0]].runs[0]
-    told = dict.fromkeys(trial_results.differences(first, second))
-    different_work = [each for each in told if not each.startswith(_CHANGES)]
+    differences = dict.fromkeys(trial_results.differences(first, second))
+    different_work = [each for each in differences if not each.startswith(_CHANGES)]
     if different_work and not force:
-        remedy = f"different work ({'; '.join(different_work)}): compare them with --force, and they are marked"
+        remedy = f"different work ({'; '.join(different_work)}): use --force to compare anyway, marked"
         raise InputError([Problem("--compare", None, remedy)])
     changes = tuple(_change(earlier[key], later[key]) for key in both)
     unmatched = [_key_name(key) for key in (*earlier, *later) if key not in both]
     return Comparison(
-        changes, tuple(each for each in told if each not in different_work), tuple(different_work), tuple(unmatched)
+        changes,
+        tuple(each for each in differences if each not in different_work),
+        tuple(different_work),
+        tuple(unmatched),
     )
 
 
 def row_name(row: Row) -> str:
-    """A row in words."""
+    """A row as text, such as "base, 2 nodes"."""
     return _key_name((row.line.variant, row.nodes, row.slots))
 
 

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them, the same in every form of a report. Pure."""
+"""Numbers as text, common to all output formats of a report. Pure."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def share(value: float | None, decimals: int = 1) -> str:
 
 
 def tick(value: float, percent: bool = False) -> str:
-    """The name of a place on an axis, as short as it can be."""
+    """The shortest label of a tick."""
     if percent:
         return share(value, 0)
     return f"{value:,.10g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.3g}"
 
 
 def counted(name: str, count: int, what: str) -> str:
-    """A name, where there is one, with how many of what: "fp16, 2 nodes"."""
+    """A count with an optional name: "fp16, 2 nodes"."""
     return f"{name}, {count} {what}{'s' * (count != 1)}" if name else f"{count} {what}{'s' * (count != 1)}"
 
 
 def factor(value: float) -> str:
-    """A ratio of rates as a factor."""
+    """A ratio as a factor with a multiplication sign."""
     return f"\N{MULTIPLICATION SIGN}{value:.3f}"
 
 
 def interval(bounds: Bounds | None, as_share: bool = False) -> str:
-    """Low to high, as numbers or shares."""
+    """Bounds as numbers or shares, such as "1.02 to 1.08"."""
     if bounds is None:
         return MISSING
     return " to ".join((share if as_share else number)(value) for value in (bounds.low, bounds.high))

@@ -22,7 +22,7 @@ from spotmpi.report.table import table
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Where a report was written; ``picture`` is None where there was nothing to draw."""
+    """The files of a report; ``picture`` is None if there was nothing to draw."""
 
     page: Path
     markdown: Path
@@ -32,31 +32,31 @@ class ReportFiles:
 
 
 def write(report: Report, folder: Path) -> ReportFiles:
-    """Write *report* into *folder*, which is made; each file is whole or, where something fails, as it was before.
+    """Write *report* into *folder*, which is created; a file is replaced whole or not at all.
 
     Raises:
         SpotmpiError: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = folder / "report.png" if picture_charts(report) else None
-        if drawn:
+        picture = folder / "report.png" if picture_charts(report) else None
+        if picture:
             aside = folder / ".report.png.part"
             draw(report, aside)
-            aside.replace(drawn)
+            aside.replace(picture)
         return ReportFiles(
-            page=_put(folder / "report.html", page(report)),
-            markdown=_put(folder / "report.md", markdown(report)),
-            data=_put(folder / "report.json", json.dumps(report.to_json(), indent=1) + "\n"),
-            csv=_put(folder / "report.csv", _csv(report)),
-            picture=drawn,
+            page=_write_text(folder / "report.html", page(report)),
+            markdown=_write_text(folder / "report.md", markdown(report)),
+            data=_write_text(folder / "report.json", json.dumps(report.to_json(), indent=1) + "\n"),
+            csv=_write_text(folder / "report.csv", _csv(report)),
+            picture=picture,
         )
     except OSError as error:
         raise SpotmpiError(f"cannot write the report into {folder}: {error.strerror}; use --out FOLDER") from error
 
 
 def _csv(report: Report) -> str:
-    """A line per row of the main table, with the plain values of its JSON form."""
+    """A line per row of the main table, with the values of its JSON form."""
     rows = [{key: value for key, value in row.items() if key != "runs"} for row in report.to_json()["rows"]]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [])
@@ -67,35 +67,35 @@ def _csv(report: Report) -> str:
     return text.getvalue()
 
 
-def _put(path: Path, text: str) -> Path:
+def _write_text(path: Path, text: str) -> Path:
     write_atomically(path, text, errors="replace")
     return path
 
 
 _MARKUP = re.compile(r"[\\`*_<>\[\]~$]|&(?=#?\w+;)")
-_START = re.compile(r"^(\s*\d{0,9})([#+.)=-])(?=[\s#=-]|$)")  # what makes a heading or a list of a text
+_START = re.compile(r"^(\s*\d{0,9})([#+.)=-])(?=[\s#=-]|$)")  # the start of a heading or a list
 
 
 def markdown(report: Report) -> str:
     """*report* as GitHub-flavoured Markdown."""
-    made = table(report)
+    main = table(report)
     moment = datetime.fromtimestamp(report.created, UTC)
     parts = [f"# {_text(report.title)}", f"Measured with spotmpi, reported {moment:%Y-%m-%d %H:%M} UTC."]
     parts += [f"> **Note:** {_text(warning)}" for warning in report.warnings]
-    parts.append(_table(made.header, made.cells, made.numeric))
-    parts += [_text(made.caption)] if made.caption else []
-    if made.notes:
-        parts.append("\n".join(f"- {letter}: {_text(note)}" for letter, note in made.notes))
+    parts.append(_table(main.header, main.cells, main.numeric))
+    parts += [_text(main.caption)] if main.caption else []
+    if main.notes:
+        parts.append("\n".join(f"- {letter}: {_text(note)}" for letter, note in main.notes))
     for section in report.sections:
-        parts += [f"## {_text(section.title)}", *(_text(said) for said in section.text)]
+        parts += [f"## {_text(section.title)}", *(_text(sentence) for sentence in section.text)]
         parts += [_table(section.header, section.cells, section.right)] if section.cells else []
         parts += ["\n".join(f"- {_text(fact)}" for fact in section.bullets)] if section.bullets else []
     if len(report.variants) > 1:
         parts += ["## Variants", _table(["Variant", "Changes"], [list(pair) for pair in report.variants])]
-    parts += ["## Measured on", _table(["What", "Value"], [list(pair) for pair in report.conditions])]
-    parts += ["## How it was measured", "\n\n".join(_text(said) for said in report.method)]
-    parts += ["## Once more", _fenced("\n".join(report.commands), "sh")]
-    parts += ["with the spec", _fenced(report.spec.strip(), "toml")] if report.spec.strip() else []
+    parts += ["## Conditions", _table(["What", "Value"], [list(pair) for pair in report.conditions])]
+    parts += ["## Method", "\n\n".join(_text(sentence) for sentence in report.method)]
+    parts += ["## Reproduce", _fenced("\n".join(report.commands), "sh")]
+    parts += ["Spec:", _fenced(report.spec.strip(), "toml")] if report.spec.strip() else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -110,7 +110,7 @@ def _cell(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """*text* as a paragraph or an item of a list, such that nothing in it is taken for markup."""
+    """*text* as a paragraph or list item, with all markup escaped."""
     return _START.sub(r"\1\\\2", _escaped(text))
 
 

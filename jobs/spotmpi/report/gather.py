@@ -134,7 +134,7 @@ def _drift(sweep: Sweep, runs_folder: Path) -> list[str]:
         [trial_results.read(paths, trial.variant) for trial, paths in finished if (trial.repeat == 0) == first]
         for first in (True, False)
     )
-    return caveats.drift(before, after)
+    return caveats.drift_caveats(before, after)
 
 
 def _newest(runs_folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""A report as one HTML page that holds all it needs: no network, no scripts, light and dark."""
+"""A report as one self-contained HTML page: no network, no scripts, light and dark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotmpi.report.chart import Drawing, Strips
 from spotmpi.report.charts import charts
 from spotmpi.report.figures import number, share
 from spotmpi.report.report import Report, label
-from spotmpi.report.rows import Row, place
+from spotmpi.report.rows import Row, layout
 from spotmpi.report.table import quality_name, table
 from spotmpi.report.trial_results import TrialResult
 
@@ -21,7 +21,7 @@ _TEMPLATE = "page.html.j2"
 
 @dataclass(frozen=True)
 class Tile:
-    """One number that a reader sees first."""
+    """A key figure at the top of the page."""
 
     name: str
     value: str
@@ -30,27 +30,27 @@ class Tile:
 
 
 def page(report: Report) -> str:
-    """The page of *report*; everything in it is escaped."""
+    """The HTML page of *report*, with everything escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
-        finalize=_shown,
+        finalize=_printable,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
     facts = dict(report.conditions)
     return environment.get_template(_TEMPLATE).render(
         report=report,
-        kind="Bench report" if "Sweep" in facts else "Run report",
+        kind="Sweep report" if "Sweep" in facts else "Run report",
         moment=f"{datetime.fromtimestamp(report.created, UTC):%d %B %Y, %H:%M} UTC",
         machine=facts.get("Machine", ""),
         tiles=tiles(report),
         table=table(report),
-        charts=[_drawn(chart) for chart in charts(report)],
+        charts=[_rendered(chart) for chart in charts(report)],
         sections=[
-            {**vars(each), "right": each.right, "charts": [_drawn(chart) for chart in each.charts]}
+            {**vars(each), "right": each.right, "charts": [_rendered(chart) for chart in each.charts]}
             for each in report.sections
         ],
         runs=[_run(run) for run in report.runs],
@@ -58,14 +58,14 @@ def page(report: Report) -> str:
     )
 
 
-def _shown(value: object) -> object:
-    """*value* as the page has it: text without control characters; markup of our own, and what is no text, as it is."""
+def _printable(value: object) -> object:
+    """Text without control characters; our own markup and other values unchanged."""
     from markupsafe import Markup
 
     return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _drawn(chart: Drawing) -> dict[str, object]:
+def _rendered(chart: Drawing) -> dict[str, object]:
     from markupsafe import Markup
 
     if isinstance(chart, Strips):
@@ -75,38 +75,43 @@ def _drawn(chart: Drawing) -> dict[str, object]:
     return {
         "title": chart.title,
         "subtitle": chart.subtitle,
-        # The markup is our own; the labels in it were escaped where they were put in.
+        # Our own markup, with escaped labels.
         "svg": Markup(drawn),
         "legend": [(Markup(swatch), name) for swatch, name in legend],
     }
 
 
 def tiles(report: Report) -> list[Tile]:
-    """What matters most: the fastest row, how well it scales, and how good its model is."""
+    """The key figures: the fastest row, its scaling efficiency, and the quality of its model."""
     rated = [row for row in report.rows if row.iterations_per_second is not None]
     if not rated:
         return []
     best = max(rated, key=lambda row: (row.samples_per_second or 0.0, row.iterations_per_second or 0.0))
     where = _where(best, report)
-    found = [Tile("Fastest", number(best.iterations_per_second), "iterations/s", where)]
+    all_tiles = [Tile("Fastest", number(best.iterations_per_second), "iterations/s", where)]
     if best.samples_per_second is not None:
-        found.append(Tile("Throughput", number(best.samples_per_second), "samples/s", where))
-    alike = [row for row in rated if row.line == best.line and row.efficiency is not None]
-    widest = max(alike, key=lambda row: row.ranks, default=None)
+        all_tiles.append(Tile("Throughput", number(best.samples_per_second), "samples/s", where))
+    same_line = [row for row in rated if row.line == best.line and row.efficiency is not None]
+    widest = max(same_line, key=lambda row: row.ranks, default=None)
     if widest and not widest.is_base:
-        found.append(
-            Tile("Scaling efficiency", share(widest.efficiency), "", f"{_where(widest, report)}, against {widest.base}")
+        all_tiles.append(
+            Tile(
+                "Scaling efficiency",
+                share(widest.efficiency),
+                "",
+                f"{_where(widest, report)}, relative to {widest.base}",
+            )
         )
     if best.quality:
-        found.append(Tile(quality_name(report), number(best.quality[1]), "", where))
+        all_tiles.append(Tile(quality_name(report), number(best.quality[1]), "", where))
     elif best.loss is not None:
-        found.append(Tile("Final loss", number(best.loss), "", where))
-    return found
+        all_tiles.append(Tile("Final loss", number(best.loss), "", where))
+    return all_tiles
 
 
 def _where(row: Row, report: Report) -> str:
     name = label(row.line, report.lines)
-    return f"{name}, {place(row.nodes, row.slots)}" if name else place(row.nodes, row.slots)
+    return f"{name}, {layout(row.nodes, row.slots)}" if name else layout(row.nodes, row.slots)
 
 
 def _run(run: TrialResult) -> dict[str, object]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Chosen to differ in lightness as well, so that they stay apart for any eye and in print.
+# They differ in lightness too, for colour-blind readers and monochrome printers.
 _TONES = ("#0067a6", "#c44e00", "#00805c", "#a8437e", "#6b5b00", "#4c4fa8")
 _MARKS = ("o", "s", "D", "^")
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 2)), (0, (5, 2, 1, 2)))
@@ -38,63 +38,68 @@ _TEXT, _SOFT, _RULE = "#16202c", "#556273", "#dfe4ea"
 _LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "labelcolor": _TEXT}
 _TIGHT: dict[str, Any] = {"handlelength": 1.0, "columnspacing": 1.0, "handletextpad": 0.5}
 _BACKING: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-_INCH, _HIGH = 4.9, 3.5  # width and height of one chart: two in a row are readable at the width of a README
+_CHART_WIDTH, _CHART_HEIGHT = (
+    4.9,
+    3.5,
+)  # width and height of one chart: two in a row are readable at the width of a README
 _STRIP, _LINE = 0.42, 0.17  # heights of a strip and of a line of its name
-_ACROSS = 2
-_NAME = 80  # letters of a name in a legend
-_LOSS_UNTIL = 3  # charts; with more the loss is left to the page
+_COLUMNS = 2
+_MAX_NAME = 80  # longest name in a legend
+_MAX_WITHOUT_LOSS = 3  # charts; with more, only the page has the loss
 
 
 def picture_charts(report: Report) -> list[Drawing]:
-    """What the picture shows: rates, efficiencies, what a study's sections tell, and where there is room, the loss."""
+    """The charts of the picture: rates, efficiencies, those of sections and, if there is space, the loss."""
     main = charts(report)
-    told: list[Drawing] = [chart for section in report.sections if section.in_picture for chart in section.charts]
+    of_sections: list[Drawing] = [
+        chart for section in report.sections if section.in_picture for chart in section.charts
+    ]
     traces = [chart for chart in main if chart.is_trace]
     rates: list[Drawing] = [chart for chart in main if not chart.is_trace]
-    return [*rates, *told, *(traces if len(rates) + len(told) < _LOSS_UNTIL else [])]
+    return [*rates, *of_sections, *(traces if len(rates) + len(of_sections) < _MAX_WITHOUT_LOSS else [])]
 
 
 def draw(report: Report, path: Path) -> None:
-    """Write the charts, two in a row, as a PNG; SpotmpiError where there is nothing to draw."""
-    drawn = picture_charts(report)
-    if not drawn:
+    """Write the charts as a PNG, two in a row; SpotmpiError if there are none."""
+    drawings = picture_charts(report)
+    if not drawings:
         raise SpotmpiError("no picture: too few iterations were measured for a chart, and no loss was reported")
     from matplotlib import rc_context
 
-    across = min(len(drawn), _ACROSS)
-    rows = [drawn[at : at + across] for at in range(0, len(drawn), across)]
-    with rc_context({"text.parse_math": False}):  # two dollars in a name are no formula
-        _figure(rows, across).savefig(path, format="png")
+    columns = min(len(drawings), _COLUMNS)
+    rows = [drawings[at : at + columns] for at in range(0, len(drawings), columns)]
+    with rc_context({"text.parse_math": False}):  # dollars in a name are no formula
+        _figure(rows, columns).savefig(path, format="png")
 
 
-def _figure(rows: Sequence[Sequence[Drawing]], across: int) -> Figure:
+def _figure(rows: Sequence[Sequence[Drawing]], columns: int) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     spacing = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, wspace=0.04, hspace=0.05)
     heights = [max(map(_height, row)) for row in rows]
-    figure = Figure(figsize=(_INCH * across, sum(heights)), dpi=160, layout=spacing, facecolor="white")
-    grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
+    figure = Figure(figsize=(_CHART_WIDTH * columns, sum(heights)), dpi=160, layout=spacing, facecolor="white")
+    grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
     for down, row in enumerate(rows):
         for at, chart in enumerate(row):
-            # The last one of an odd number has the row for itself.
-            axes = figure.add_subplot(grid[down, at] if len(row) == across else grid[down, :])
+            # The last one of an odd number takes the whole row.
+            axes = figure.add_subplot(grid[down, at] if len(row) == columns else grid[down, :])
             _strips(axes, chart) if isinstance(chart, Strips) else _draw(axes, chart)
     return figure
 
 
 def _height(chart: Drawing) -> float:
     return (
-        max(_HIGH, 1.2 + (_STRIP + _LINE * chart.longest_name) * len(chart.strips))
+        max(_CHART_HEIGHT, 1.2 + (_STRIP + _LINE * chart.longest_name) * len(chart.strips))
         if isinstance(chart, Strips)
-        else _HIGH
+        else _CHART_HEIGHT
     )
 
 
 def _draw(axes: Axes, chart: Chart) -> None:
     x, y = x_axis(chart), y_axis(chart)
     for curve in chart.curves:
-        _curve(axes, curve.placed)
+        _curve(axes, curve.shifted)
     if chart.log:
         axes.set_yscale("log")
     axes.set_xlim(x.low, x.high)
@@ -111,7 +116,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
 
 
 def _frame(axes: Axes, chart: Drawing) -> None:
-    """Title and subtitle, and no more lines than an eye needs."""
+    """Title, subtitle and a minimal frame."""
     axes.set_title(chart.title, loc="left", fontsize=12, fontweight="bold", color=_TEXT, pad=22)
     axes.annotate(chart.subtitle, (0, 1), (0, 7), "axes fraction", "offset points", fontsize=8.5, color=_SOFT)
     axes.set_axisbelow(True)
@@ -152,11 +157,11 @@ def _parts(axes: Axes, strip: Strip, at: float) -> None:
 
 def _interval(axes: Axes, strip: Strip, at: float) -> None:
     assert strip.value is not None
-    colour, seen = _tone(strip.tone), 0.5 if strip.faint else 1.0
-    axes.plot([strip.value], [at], color=colour, marker="o", markersize=7, alpha=seen, zorder=3)
+    colour, alpha = _tone(strip.tone), 0.5 if strip.faint else 1.0
+    axes.plot([strip.value], [at], color=colour, marker="o", markersize=7, alpha=alpha, zorder=3)
     if strip.bounds:
-        axes.hlines(at, *strip.bounds, color=colour, linewidth=1.7, alpha=seen)
-        axes.vlines(strip.bounds, at - 0.09, at + 0.09, color=colour, linewidth=1.7, alpha=seen)
+        axes.hlines(at, *strip.bounds, color=colour, linewidth=1.7, alpha=alpha)
+        axes.vlines(strip.bounds, at - 0.09, at + 0.09, color=colour, linewidth=1.7, alpha=alpha)
 
 
 def _tone(tone: int) -> str:
@@ -164,7 +169,7 @@ def _tone(tone: int) -> str:
 
 
 def _curve(axes: Axes, curve: Curve) -> None:
-    colour, name = _tone(curve.tone), printable(curve.label, _NAME)
+    colour, name = _tone(curve.tone), printable(curve.label, _MAX_NAME)
     xs, ys = [x for x, _ in curve.points], [y for _, y in curve.points]
     if curve.kind == IDEAL:
         axes.plot(xs, ys, color=colour, linestyle=(0, (4, 3)), linewidth=1.1, alpha=0.7, label=name)
@@ -177,13 +182,15 @@ def _curve(axes: Axes, curve: Curve) -> None:
     mark = _MARKS[curve.tone % len(_MARKS)]
     axes.plot(xs, ys, color=colour, marker=mark, markersize=6, linewidth=1.7, label=name, zorder=3)
     if curve.bars:
-        low = [y - bar[1] for y, bar in zip(_at(curve), curve.bars, strict=True)]
-        high = [bar[2] - y for y, bar in zip(_at(curve), curve.bars, strict=True)]
-        axes.errorbar([bar[0] for bar in curve.bars], _at(curve), (low, high), fmt="none", ecolor=colour, capsize=3)
+        low = [y - bar[1] for y, bar in zip(_values_at_bars(curve), curve.bars, strict=True)]
+        high = [bar[2] - y for y, bar in zip(_values_at_bars(curve), curve.bars, strict=True)]
+        axes.errorbar(
+            [bar[0] for bar in curve.bars], _values_at_bars(curve), (low, high), fmt="none", ecolor=colour, capsize=3
+        )
     axes.scatter([x for x, _ in curve.trials], [y for _, y in curve.trials], color=colour, s=9, alpha=0.5, zorder=2)
 
 
-def _at(curve: Curve) -> list[float]:
-    """The curve's value at each of its bars."""
+def _values_at_bars(curve: Curve) -> list[float]:
+    """The value of the curve at each of its bars."""
     values = dict(curve.points)
     return [values[x] for x, _, _ in curve.bars]

@@ -22,7 +22,7 @@ from spotmpi.report.chart import (
 )
 from spotmpi.report.figures import number, share, tick
 
-TONES = 6  # colours that the style sheet has
+TONES = 6  # colours in the style sheet
 
 _WIDTH, _HEIGHT = 400, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 22, 12, 44
@@ -30,18 +30,20 @@ _DASHES = ("", "6 3", "2 3", "8 3 2 3")
 
 
 def escape(text: str) -> str:
-    """*text* as what an element holds, without control characters."""
+    """*text* escaped for XML, without control characters."""
     return saxutils.escape(printable(text))
 
 
 def svg(chart: Chart) -> str:
-    """The chart as one ``svg`` element, 400 x 280 units, readable from about 320 pixels on."""
+    """The chart as one ``svg`` element of 400 x 280 units, readable from a width of about 320 pixels."""
     x, y = x_axis(chart), y_axis(chart)
     parts = [_grid(chart, x, y)]
     for curve in sorted(chart.curves, key=lambda curve: curve.kind != IDEAL):
         parts.append(_curve(chart, curve, x, y))
-    told = escape(f"{chart.title}: {chart.y_label} over {chart.x_label}")
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" class="chart"><title>{told}</title>{"".join(parts)}</svg>'
+    title = escape(f"{chart.title}: {chart.y_label} over {chart.x_label}")
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" class="chart"><title>{title}</title>{"".join(parts)}</svg>'
+    )
 
 
 def swatch(curve: Curve) -> str:
@@ -57,8 +59,8 @@ def _grid(chart: Chart, x: Axis, y: Axis) -> str:
     for at_y in y.ticks:
         at = _down(y, at_y)
         parts.append(f'<line x1="{_LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" class="grid"/>')
-        named = escape(tick(at_y, chart.percent))
-        parts.append(f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" class="tick" text-anchor="end">{named}</text>')
+        label_text = escape(tick(at_y, chart.percent))
+        parts.append(f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" class="tick" text-anchor="end">{label_text}</text>')
     for at_x in x.ticks:
         at = _across(x, at_x)
         parts.append(f'<line x1="{at:.1f}" y1="{bottom}" x2="{at:.1f}" y2="{bottom + 4}" class="axis"/>')
@@ -75,8 +77,8 @@ def _grid(chart: Chart, x: Axis, y: Axis) -> str:
     return "".join(parts)
 
 
-def _curve(chart: Chart, told: Curve, x: Axis, y: Axis) -> str:
-    curve = told.placed
+def _curve(chart: Chart, title: Curve, x: Axis, y: Axis) -> str:
+    curve = title.shifted
     points = [(_across(x, px), _down(y, py)) for px, py in curve.points]
     parts = [f'<polyline points="{_path(points)}" class="line {_classes(curve)}"{_dash(curve)}/>']
     parts += [_bar(_across(x, at), _down(y, low), _down(y, high), curve) for at, low, high in curve.bars]
@@ -85,7 +87,7 @@ def _curve(chart: Chart, told: Curve, x: Axis, y: Axis) -> str:
         for px, py in curve.trials
     ]
     if curve.kind not in (IDEAL, TRACE):
-        for (px, py), (across, down) in zip(told.points, points, strict=True):
+        for (px, py), (across, down) in zip(title.points, points, strict=True):
             words = f"{curve.label}, {tick(px)} {chart.x_label}: {share(py) if chart.percent else number(py)}"
             parts.append(f"<g>{_mark(across, down, curve.tone)}<title>{escape(words)}</title></g>")
     return f"<g data-curve={saxutils.quoteattr(printable(curve.label))}>{''.join(parts)}</g>"
@@ -97,7 +99,7 @@ def _bar(x: float, low: float, high: float, curve: Curve) -> str:
 
 
 def _mark(x: float, y: float, tone: int) -> str:
-    """A marker whose shape tells the tone too, for eyes and printers that take colours for one."""
+    """A marker whose shape depends on the tone too, for colour-blind readers and monochrome printers."""
     shapes = (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5"',
         f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8"',
@@ -129,9 +131,9 @@ def _path(points: Sequence[XY]) -> str:
 
 
 def legend(curves: Iterable[Curve]) -> list[tuple[str, str]]:
-    """(swatch, label) of each curve, measured ones first, a label that several have once."""
-    named = {curve.label: curve for curve in reversed(list(curves))}
-    return [(swatch(curve), name) for name, curve in sorted(named.items(), key=_last_if_ideal)]
+    """(swatch, label) of each distinct label, measured curves first."""
+    label_text = {curve.label: curve for curve in reversed(list(curves))}
+    return [(swatch(curve), name) for name, curve in sorted(label_text.items(), key=_last_if_ideal)]
 
 
 def _last_if_ideal(pair: tuple[str, Curve]) -> tuple[bool, int]:
@@ -154,8 +156,8 @@ def strips_svg(strips: Strips) -> str:
         _strip(strip, name, _STRIPS_TOP + row * at, axis)
         for at, (strip, name) in enumerate(zip(strips.strips, strips.names, strict=True))
     ]
-    told = f"<title>{escape(strips.title)}: {escape(strips.x_label)}</title>"
-    return f'<svg viewBox="0 0 {_STRIPS_WIDTH} {height}" role="img" class="chart">{told}{"".join(parts)}</svg>'
+    title = f"<title>{escape(strips.title)}: {escape(strips.x_label)}</title>"
+    return f'<svg viewBox="0 0 {_STRIPS_WIDTH} {height}" role="img" class="chart">{title}{"".join(parts)}</svg>'
 
 
 def strips_legend(strips: Strips) -> list[tuple[str, str]]:
@@ -170,8 +172,8 @@ def _strips_grid(strips: Strips, axis: Axis, height: int) -> str:
     for at in axis.ticks:
         x = _strips_across(axis, at)
         parts.append(f'<line x1="{x:.1f}" y1="{_STRIPS_TOP}" x2="{x:.1f}" y2="{bottom}" class="grid"/>')
-        named = tick(at, strips.percent)
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" class="tick" text-anchor="middle">{named}</text>')
+        label_text = tick(at, strips.percent)
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" class="tick" text-anchor="middle">{label_text}</text>')
     if strips.mark is not None:
         x = _strips_across(axis, strips.mark)
         ends = f'x1="{x:.1f}" y1="{_STRIPS_TOP}" x2="{x:.1f}" y2="{bottom}"'
@@ -182,14 +184,14 @@ def _strips_grid(strips: Strips, axis: Axis, height: int) -> str:
 
 
 def _strip(strip: Strip, lines: list[str], top: int, axis: Axis) -> str:
-    said = "".join(
+    name = "".join(
         f'<text x="{_STRIPS_LEFT}" y="{top + _NAME_HEIGHT * at}" class="name">{escape(line)}</text>'
         for at, line in enumerate(lines, 1)
     )
     top += _NAME_HEIGHT * len(lines) + 6
     drawn = _parts(strip, top, axis) if strip.value is None else _interval(strip, top + _BAR_HEIGHT // 2, axis)
     kind = ' class="faint"' if strip.faint else ""
-    return f"<g{kind}>{said}{drawn}</g>"
+    return f"<g{kind}>{name}{drawn}</g>"
 
 
 def _parts(strip: Strip, top: int, axis: Axis) -> str:

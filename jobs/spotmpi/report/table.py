@@ -1,4 +1,4 @@
-"""The rows of a report as the text of table cells, the same wherever the table is shown."""
+"""The main table of a report as text, common to all output formats. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TO = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Table:
-    """``cells`` has one list per row, as long as ``header``; ``numeric`` tells columns to align right.
+    """``cells`` has one list per row, as long as ``header``; columns that are ``numeric`` align right.
 
-    ``short`` is the header for where room is scarce. ``notes`` explain the letters in the last column; ``caption``
-    what the columns cannot say.
+    ``short`` is a shorter header for narrow terminals. ``notes`` explain the letters in the last column, ``caption``
+    the columns.
     """
 
     header: list[str]
@@ -31,7 +31,7 @@ class Table:
 
 
 def table(report: Report) -> Table:
-    """The table of *report*; columns that would say nothing are left out."""
+    """The table of *report*, without columns that would be empty."""
     flags = list(dict.fromkeys(flag for row in report.rows for flag in row.flags))
     letters = {flag: _letter(index) for index, flag in enumerate(flags)}
     columns = _columns(report, letters)
@@ -46,7 +46,7 @@ def table(report: Report) -> Table:
 
 
 def quality_name(report: Report) -> str:
-    """What the programs call the number that tells how good the model is, as a heading."""
+    """The name of the quality metric of the model, as a heading."""
     names = [row.quality[0] for row in report.rows if row.quality]
     if not names:
         return ""
@@ -95,28 +95,28 @@ def _efficiency(row: Row) -> str:
 
 
 def _caption(report: Report) -> str:
-    said = []
+    text = []
     bounds = list(dict.fromkeys(row.bounds for row in report.rows if row.spread is not None))
     if bounds:
-        said.append(f"Spread: {'; '.join(bounds)}.")
-    said += _efficiency_bases(report)
+        text.append(f"Spread: {'; '.join(bounds)}.")
+    text += _efficiency_bases(report)
     kinds = {(line.scaling, batch(line)) for line in report.lines}
     if len(kinds) == 1 and report.lines[0].scaling:
-        scaling, told = kinds.pop()
-        said.append(f"{str(scaling).capitalize()} scaling: {told}.")
+        scaling, batch_text = kinds.pop()
+        text.append(f"{str(scaling).capitalize()} scaling: {batch_text}.")
     restarts = [f"{count} {what}" for what, count in _restarts(report.rows) if count]
     if restarts:
-        said.append(f"Restarts: {' and '.join(restarts)}.")
-    return " ".join(said)
+        text.append(f"Restarts: {' and '.join(restarts)}.")
+    return " ".join(text)
 
 
 def _efficiency_bases(report: Report) -> list[str]:
-    """What efficiencies are against, in one sentence where that is the same for all."""
+    """The bases of efficiencies, in one sentence if they are the same for all."""
     bases = {base for _, base in report.bases}
     if len(bases) == 1:
         of = " of the same variant" if len(report.lines) > 1 else ""
-        return [f"Efficiency: samples/s per rank against {bases.pop()}{of}."]
-    return [f"Efficiency of {name}: samples/s per rank against {base}." for name, base in report.bases]
+        return [f"Efficiency: samples/s per rank relative to {bases.pop()}{of}."]
+    return [f"Efficiency of {name}: samples/s per rank relative to {base}." for name, base in report.bases]
 
 
 def _restarts(rows: Sequence[Row]) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes: computation, communication that nothing hides, waiting for input."""
+"""The time of an iteration by activity: computation, exposed communication, waiting for input. Pure."""
 
 from __future__ import annotations
 
@@ -14,82 +14,86 @@ from spotmpi.report.report import Section
 from spotmpi.report.rows import Row, iteration_seconds
 from spotmpi.report.trial_results import TrialResult
 
-Silent = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs without exchange
+RunsWithoutAllreduce = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs without exchange
 
-_TONES = {5: "compute", 3: "communication", 4: "input"}  # none of the first ones, which tell variants apart
+_TONES = {5: "compute", 3: "communication", 4: "input"}  # not the first ones, which stand for variants
 _HEADER = ("Variant", "Nodes", "Compute", "Communication", "Bounds", "Input", "Slowest rank")
 
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Shares of an iteration, 0 to 1, None where nothing tells them.
+    """Shares of an iteration, 0 to 1, None where unknown.
 
-    ``slowest`` is (rank, how much longer its iterations take than the median rank's, as a share).
+    ``slowest`` is the slowest rank, and by which share its iterations take longer than those of the median rank.
     """
 
     row: Row
     exposed: float | None
     bounds: Bounds | None
-    waited: float | None
+    input_wait: float | None
     slowest: tuple[int, float] | None
 
     @property
     def compute(self) -> float | None:
-        """What is left."""
-        return None if self.exposed is None else 1 - self.exposed - (self.waited or 0.0)
+        """The rest of the iteration."""
+        return None if self.exposed is None else 1 - self.exposed - (self.input_wait or 0.0)
 
 
-def split(row: Row, without_allreduce: Sequence[TrialResult]) -> TimeBreakdown:
-    """The split of *row*, with the trials of the same cell that left the exchange out."""
-    trained, apart = iteration_seconds(row.runs), iteration_seconds(without_allreduce)
-    exposed, bounds = intervals.exposed(trained, apart) if trained and apart else (None, None)
+def time_breakdown(row: Row, without_allreduce: Sequence[TrialResult]) -> TimeBreakdown:
+    """The time breakdown of *row*, with the trials of the same cell without allreduce."""
+    trained, without = iteration_seconds(row.runs), iteration_seconds(without_allreduce)
+    exposed, bounds = intervals.exposed(trained, without) if trained and without else (None, None)
     if row.ranks == 1:
         exposed, bounds = 0.0, None
-    waited = [run.training.input_wait for run in row.runs if run.training.input_wait is not None]
+    input_wait = [run.training.input_wait for run in row.runs if run.training.input_wait is not None]
     return TimeBreakdown(
-        row, exposed, bounds, statistics.median(waited) if waited else None, slowest(without_allreduce or row.runs)
+        row,
+        exposed,
+        bounds,
+        statistics.median(input_wait) if input_wait else None,
+        slowest(without_allreduce or row.runs),
     )
 
 
 def slowest(runs: Sequence[TrialResult]) -> tuple[int, float] | None:
-    """The rank whose iterations take longest, and by how much longer than the median rank's.
+    """The slowest rank, and by which share its iterations take longer than those of the median rank.
 
-    Ranks that exchange wait for each other, so that only runs without exchange show all of the difference.
+    An allreduce makes ranks wait for each other: only runs without it show the full difference.
     """
-    told = [run.training.rank_seconds for run in runs if len(run.training.rank_seconds) > 1]
-    if not told:
+    by_run = [run.training.rank_seconds for run in runs if len(run.training.rank_seconds) > 1]
+    if not by_run:
         return None
-    means = [statistics.median(times) for times in zip(*told, strict=False)]
-    worst = max(range(len(means)), key=means.__getitem__)
+    means = [statistics.median(times) for times in zip(*by_run, strict=False)]
+    slow = max(range(len(means)), key=means.__getitem__)
     middle = statistics.median(means)
-    return (worst, means[worst] / middle - 1) if middle > 0 else None
+    return (slow, means[slow] / middle - 1) if middle > 0 else None
 
 
-def section(rows: Sequence[Row], without_allreduce: Silent) -> Section | None:
-    """The splits of all rows that tell something of theirs."""
-    breakdowns = [split(row, without_allreduce.get((row.line.variant, row.nodes), ())) for row in rows]
-    telling = [
-        each for each in breakdowns if (each.exposed is not None and without_allreduce) or each.waited is not None
+def section(rows: Sequence[Row], without_allreduce: RunsWithoutAllreduce) -> Section | None:
+    """The time breakdowns of all rows that have one."""
+    breakdowns = [time_breakdown(row, without_allreduce.get((row.line.variant, row.nodes), ())) for row in rows]
+    known = [
+        each for each in breakdowns if (each.exposed is not None and without_allreduce) or each.input_wait is not None
     ]
-    if not telling:
+    if not known:
         return None
-    said = ["Input is the host's waiting for batches."]
+    text = ["Input is the time that the host waits for batches."]
     if without_allreduce:
-        said.append(
-            "Communication is what trials without the exchange of gradients save: the part of it that nothing hides. "
-            "Those trials measure; they train nothing."
+        text.append(
+            "Communication is the time that trials without the allreduce of gradients save, that is, its exposed part. "
+            "Those trials train no model."
         )
     else:
-        said.append("Trials without exchange (silent = true in a study) would tell computation from communication.")
-    charts = (_chart(telling),) if without_allreduce else ()
-    return Section("Where the time goes", tuple(said), _HEADER, tuple(map(_cells, telling)), 1, charts, in_picture=True)
+        text.append("To measure communication, set without_allreduce = true in the study.")
+    charts = (_chart(known),) if without_allreduce else ()
+    return Section("Time breakdown", tuple(text), _HEADER, tuple(map(_cells, known)), 1, charts, in_picture=True)
 
 
 def _cells(each: TimeBreakdown) -> tuple[str, ...]:
-    worst = "-" if each.slowest is None else f"{each.slowest[0]} (+{share(each.slowest[1])})"
-    exposed, waited = share(each.exposed), share(each.waited)
+    slow = "-" if each.slowest is None else f"{each.slowest[0]} (+{share(each.slowest[1])})"
+    exposed, input_wait = share(each.exposed), share(each.input_wait)
     bounds = interval(each.bounds, as_share=True)
-    return (each.row.line.variant, str(each.row.nodes), share(each.compute), exposed, bounds, waited, worst)
+    return (each.row.line.variant, str(each.row.nodes), share(each.compute), exposed, bounds, input_wait, slow)
 
 
 def _chart(breakdowns: Sequence[TimeBreakdown]) -> Strips:
@@ -100,11 +104,11 @@ def _chart(breakdowns: Sequence[TimeBreakdown]) -> Strips:
         if each.exposed is not None
     )
     legend = tuple(_TONES.items())
-    return Strips("Where the time goes", "shares of an iteration", "share", strips, legend, percent=True)
+    return Strips("Time breakdown", "shares of an iteration", "share", strips, legend, percent=True)
 
 
 def _parts(each: TimeBreakdown) -> tuple[tuple[int, float], ...]:
-    """Sizes that fill the strip; noise can make a share of communication negative, which cannot be drawn."""
-    communication, waited = max(each.exposed or 0.0, 0.0), max(each.waited or 0.0, 0.0)
-    sizes = (max(1 - communication - waited, 0.0), communication, waited)
+    """Sizes that fill the strip; shares of communication that are negative due to noise count as 0."""
+    communication, input_wait = max(each.exposed or 0.0, 0.0), max(each.input_wait or 0.0, 0.0)
+    sizes = (max(1 - communication - input_wait, 0.0), communication, input_wait)
     return tuple((tone, size / sum(sizes)) for (tone, _), size in zip(_TONES.items(), sizes, strict=True))

@@ -1,4 +1,4 @@
-"""A recorded run as a report needs it, and the machines that it was on."""
+"""The results of a recorded run, and the machines that it was on."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Machine:
 
 def read_machines(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tuple[Machine, ...]:
     """The machines of all attempts of a run; *hardware* describes its nodes in the last attempt, grouped by kind."""
-    asked, names = read_placement(paths), _machine_names(paths)
+    recorded, names = read_placement(paths), _machine_names(paths)
     return tuple(
-        _machine(name, group, asked)
+        _machine(name, group, recorded)
         for group in hardware
         for node in group.get("nodes", [])
         for name in names.get(node, [f"node {node}"])
@@ -75,36 +75,36 @@ def _machine_names(paths: RunPaths) -> dict[int, list[str]]:
     return {node: list(names) for node, names in by_node.items()}
 
 
-def _machine(name: str, facts: Mapping[str, Any], asked: Mapping[str, Any]) -> Machine:
-    claimed = NodePlacement(
+def _machine(name: str, facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> Machine:
+    expected = NodePlacement(
         facts.get("type"),
         facts.get("market"),
         facts.get("zone"),
         _GROUPS.get(facts.get("placement_group", ""), facts.get("placement_group")),
     )
-    said = asked["nodes"].get(name)
-    if said:
-        actual = NodePlacement(said["type"], said["market"], said["zone"], said["placement_group"])
-        return Machine(f"{name} ({said['id']})", claimed, actual, AWS)
-    if claimed.market is None:
-        return Machine(name, claimed, None, _BY_PODS)
-    return Machine(name, claimed, None, f"{_CLAIMED}, not asked of AWS", asked["failure"])
+    described = recorded["nodes"].get(name)
+    if described:
+        actual = NodePlacement(described["type"], described["market"], described["zone"], described["placement_group"])
+        return Machine(f"{name} ({described['id']})", expected, actual, AWS)
+    if expected.market is None:
+        return Machine(name, expected, None, _BY_PODS)
+    return Machine(name, expected, None, f"{_CLAIMED} (not verified)", recorded["failure"])
 
 
 STRONG = "strong"
 WEAK = "weak"
-SYNTHETIC = "synthetic"  # how the fingerprint of drawn data begins
+SYNTHETIC = "synthetic"  # prefix of the fingerprint of synthetic data
 
-# What programs call the number that tells how good the model is, the likeliest first.
+# Names of quality metrics, the most likely first.
 _QUALITIES = ("accuracy", "test_accuracy", "val_accuracy", "map", "mean_average_precision")
 
-# DistributedDataParallel exchanges during the backward pass, which is about two thirds of the computation.
+# DistributedDataParallel reduces gradients during the backward pass, about two thirds of the computation.
 _FORWARD = 1 / 3
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A run with what was measured in it; ``variant`` is the name that it goes by beside others."""
+    """A run and its measurements; ``variant`` is its name in a report."""
 
     run: str
     variant: str
@@ -116,8 +116,8 @@ class TrialResult:
     failures: int
     oversubscribed: bool
     started: float | None
-    machines: Sequence[Machine] = ()  # of all attempts, where agents told
-    container: str | None = None  # the image that its pods ran, by digest where known
+    machines: Sequence[Machine] = ()  # of all attempts, if reported
+    container: str | None = None  # the image of its pods, by digest if known
 
     @property
     def nodes(self) -> int:
@@ -136,29 +136,29 @@ class TrialResult:
 
     @property
     def iterations_per_second(self) -> float | None:
-        """The rate of the iterations that count, or None where too few do."""
+        """The rate of the counted iterations, None if there are too few."""
         return self.training.rates.per_second if self.training.rates else None
 
     @property
     def samples_per_iteration(self) -> int | None:
-        """The global batch, as the program told it or else as the spec does."""
-        told: int | None = self.training.context.get("samples_per_iteration")
-        return told or self.spec["metrics"]["samples_per_iteration"]
+        """The global batch, from the program or else from the spec."""
+        reported: int | None = self.training.context.get("samples_per_iteration")
+        return reported or self.spec["metrics"]["samples_per_iteration"]
 
     @property
     def scaling(self) -> str | None:
-        """``strong`` (fixed global batch) or ``weak`` (fixed batch per worker) where the program says which."""
-        told = self.training.context.get("scaling")
-        return told if isinstance(told, str) and told in (STRONG, WEAK) else None
+        """``strong`` (fixed global batch) or ``weak`` (fixed batch per worker), None if not reported."""
+        reported = self.training.context.get("scaling")
+        return reported if isinstance(reported, str) and reported in (STRONG, WEAK) else None
 
     @property
     def synthetic(self) -> bool:
-        """Whether its data was drawn rather than read."""
+        """Whether its data was synthetic."""
         return str(self.training.context.get("data_fingerprint", "")).startswith(SYNTHETIC)
 
     @property
     def serial(self) -> float:
-        """The share of the computation that the exchange of gradients cannot overlap; see `spotmpi.forecast.model`."""
+        """The share of the computation that cannot overlap with the allreduce; see `spotmpi.forecast.model`."""
         if "--double-buffering" in self.spec["args"]:
             return 0.0
         return _FORWARD if self.spec["program"] and self.spec["image"] == "pytorch" else 1.0
@@ -170,7 +170,7 @@ class TrialResult:
 
     @property
     def quality(self) -> tuple[str, float] | None:
-        """The name and value of what tells how good the model is at the end, where something does."""
+        """The name and final value of the quality metric, None if there is none."""
         for name in _QUALITIES:
             value = self._last(name)
             if value is not None:
@@ -186,16 +186,18 @@ class TrialResult:
 
 
 def read(paths: RunPaths, variant: str) -> TrialResult:
-    """The run recorded there.
+    """The results of the run recorded in *paths*.
 
     Raises:
-        InputError: the record lacks what a report needs.
+        InputError: the record is incomplete.
     """
     plan, summary = reader.plan(paths), reader.summary(paths) or {}
-    # A run on a cluster tells what identifies its work when it ends.
+    # A run on a cluster records its fingerprint when it ends.
     identity = summary.get("work") or plan.work
     if not identity:
-        raise input_error("run", paths.id, f"its {paths.summary.name} is not there yet: report it once it has ended")
+        raise input_error(
+            "run", paths.id, f"{paths.summary.name} does not exist yet; report the run after it has ended"
+        )
     state = reader.state(paths)
     return TrialResult(
         run=paths.id,
@@ -214,13 +216,13 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
 
 
 def differences(one: TrialResult, other: TrialResult, declared: Iterable[str] = ()) -> list[str]:
-    """What makes the two runs different work, in what was recorded before the start and in what the programs told."""
+    """The differences in the work of two runs, from their fingerprints and from what the programs reported."""
     declared = tuple(declared)
-    found = work.differences(one.work, other.work, declared)
-    told = (("data_fingerprint", "data"), ("seed", "args"), ("versions", "image"))
-    for key, part in told:
+    found_differences = work.differences(one.work, other.work, declared)
+    reported = (("data_fingerprint", "data"), ("seed", "args"), ("versions", "image"))
+    for key, part in reported:
         values = [run.training.context.get(key) for run in (one, other)]
-        # A run that ended before its context line says nothing about itself.
+        # A run that ended before its context line has reported nothing.
         if None not in values and values[0] != values[1] and part not in declared:
-            found.append(f"{key}: {values[0]}, {values[1]}")
-    return found
+            found_differences.append(f"{key}: {values[0]}, {values[1]}")
+    return found_differences

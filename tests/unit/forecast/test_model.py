@@ -44,7 +44,7 @@ def test_known_parameters_come_back_and_predict_the_counts_that_were_not_fitted(
     for nodes in (8, 32, 64):
         assert made.predict(nodes).rate == pytest.approx(1 / truth(nodes, serial, strong), rel=0.02)
     assert made.predict(32).verdict == model.CHECKED
-    assert made.predict(64).verdict == model.BEYOND
+    assert made.predict(64).verdict == model.EXTRAPOLATED
 
 
 def test_an_exchange_that_overlap_hides_at_every_fitted_count_is_said_to_be_unknown() -> None:

@@ -34,7 +34,7 @@ def test_a_sweep_is_predicted_with_error_time_and_money(
     assert lines[0] == "digits"
     assert lines[1].split()[:3] == ["NODES", "IT/S", "95"]
     assert [line.split()[0] for line in lines[2:6]] == ["1", "2", "4", "8"]
-    assert lines[4].endswith("checked") and lines[5].endswith("beyond what was measured")
+    assert lines[4].endswith("checked") and lines[5].endswith("extrapolated")
     assert lines[6] == "cheapest within the deadline: 4 nodes, 0.03 h for $0.13"
     assert lines[-1].startswith("fitted on 1 and 2 nodes with as many parameters: the interval covers the noise")
 

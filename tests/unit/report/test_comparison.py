@@ -93,7 +93,7 @@ def test_different_work_is_compared_only_by_force_and_marked(runs: Path, spotmpi
 def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, spotmpi: Command) -> None:
     measured(runs, "old", {1: around(10.0)})
     measured(runs, "new", {2: around(10.0)})
-    assert "no variant and node count in common" in spotmpi("--compare", "old", "new")[2]
+    assert "no measured variant and node count in common" in spotmpi("--compare", "old", "new")[2]
     assert spotmpi("old", "--fail-below", "0.9")[0] == 2
     for share in ("nan", "0", "1.5"):
         assert "above 0 and at most 1" in spotmpi("--compare", "old", "new", "--fail-below", share)[2]

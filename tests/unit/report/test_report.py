@@ -126,16 +126,16 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(10.0)), (1, Recorded(10.6))], "spread above 5 %"),
         ([(1, Recorded(wobble=0.1))], "spread above 5 %"),
         ([(1, Recorded(10.0)), (2, Recorded(21.3))], "efficiency above 105 %"),
-        ([(1, Recorded(slows=0.2))], "first and last window more than 5 % apart"),
+        ([(1, Recorded(slows=0.2))], "first and last window differ by more than 5 %"),
         ([(1, Recorded(oversubscribed=True))], "oversubscribed"),
         (
             [(1, Recorded(context={"data_fingerprint": "synthetic-detection-0"}))],
-            "synthetic data: only the times mean anything",
+            "synthetic data: only times are meaningful",
         ),
         ([(1, Recorded(by_arrival=True))], "timed by arrival of lines"),
-        ([(2, Recorded(context={"exchange": False}))], "without exchange of gradients: this is no training"),
+        ([(2, Recorded(context={"exchange": False}))], "without allreduce: this is no training"),
         ([(1, Recorded(state="failed"))], "run-0: failed"),
-        ([(1, Recorded(iterations=10))], "run-0: only 10 iterations timed, no rate after the warm-up"),
+        ([(1, Recorded(iterations=10))], "run-0: only 10 iterations reported, no rate after the warm-up"),
     ],
 )
 def test_what_a_reader_must_know_is_flagged(runs: Path, made: list[tuple[int, Recorded]], flag: str) -> None:

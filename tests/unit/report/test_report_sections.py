@@ -38,7 +38,7 @@ def curves(told: Section, at: int = 0) -> Sequence[Curve]:
 
 def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) -> None:
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE)
-    costs = section(report, "What it costs")
+    costs = section(report, "Cost")
     dollars = [float(cells[3]) for cells in costs.cells]
     assert dollars == pytest.approx([1 * 3.6 * 1000 / 10 / 3600, 2 * 3.6 * 1000 / 16 / 3600], rel=0.01)
     assert "$3.6 an hour (spot, 21 November 2026)" in costs.text[0]
@@ -47,13 +47,13 @@ def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) ->
 
 def test_without_a_price_nothing_is_said_of_money(runs: Path) -> None:
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0})
-    assert "What it costs" not in [each.title for each in report.sections]
+    assert "Cost" not in [each.title for each in report.sections]
 
 
-def test_the_split_of_an_iteration_shows_what_the_silent_partners_saved(runs: Path) -> None:
+def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
     factors, rates = {"nodes": [2, 4]}, {("base", 2): 10.0, ("base", 4): 16.0}
     report = reported(runs, factors, rates, without_allreduce=True, repeats=5)
-    split = section(report, "Where the time goes")
+    split = section(report, "Time breakdown")
     assert [cells[1] for cells in split.cells] == ["2", "4"]
     assert {cells[3] for cells in split.cells} == {"20.0 %"}  # 1 - 1 / 1.25
     assert {cells[2] for cells in split.cells} == {"80.0 %"}
@@ -61,7 +61,7 @@ def test_the_split_of_an_iteration_shows_what_the_silent_partners_saved(runs: Pa
     assert isinstance(strips, Strips)
     assert [name for _, name in strips.legend] == ["compute", "communication", "input"]
     assert [[size for _, size in strip.parts] for strip in strips.strips] == [pytest.approx([0.8, 0.2, 0.0])] * 2
-    assert [len(row.runs) for row in report.rows] == [5, 5]  # silent trials are in no rate
+    assert [len(row.runs) for row in report.rows] == [5, 5]  # trials without allreduce are in no rate
 
 
 def test_a_switch_that_brings_something_is_told_from_one_that_does_not(runs: Path) -> None:
@@ -71,9 +71,9 @@ def test_a_switch_that_brings_something_is_told_from_one_that_does_not(runs: Pat
     names = [variant.name for variant in study.variants]
     rates = {(name, 2): 10.0 if name.startswith("no double") else 14.0 for name in names}
     report = reported(runs, factors, rates, repeats=5, spec=spec)
-    found = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Which switch brought what").cells}
+    found = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Effect of each factor").cells}
     assert found["double buffering"] == ("\N{MULTIPLICATION SIGN}1.400", "2", "faster")
-    assert [title for title, _ in _drawn(report)] == ["Which switch brought what", "Loss over time"]
+    assert [title for title, _ in _drawn(report)] == ["Effect of each factor", "Loss over time"]
     assert found["loader processes"] == ("\N{MULTIPLICATION SIGN}1.000", "2", "within noise")
 
 
@@ -95,7 +95,7 @@ def test_the_picture_of_a_study_shows_split_and_switches_in_the_place_of_the_los
     factors = {"nodes": [1, 2], "loader_processes": [0, 2]}
     cells = {(f"loader processes {level}", nodes): 10.0 * nodes for level in (0, 2) for nodes in (1, 2)}
     report = reported(runs, factors, cells, without_allreduce=True, repeats=5)
-    titles = ["Iterations per second", "Scaling efficiency", "Where the time goes", "Which switch brought what"]
+    titles = ["Iterations per second", "Scaling efficiency", "Time breakdown", "Effect of each factor"]
     assert [title for title, _ in _drawn(report)] == titles
 
 
@@ -103,62 +103,62 @@ def _drawn(report: Report) -> list[tuple[str, Drawing]]:
     return [(chart.title, chart) for chart in picture_charts(report)]
 
 
-def test_the_model_stands_beside_the_measurement_with_its_error(runs: Path) -> None:
+def test_the_model_is_compared_with_the_measurement(runs: Path) -> None:
     falling = {("base", 2): 15.474, ("base", 4): 18.987, ("base", 8): 18.405}
-    model = section(reported(runs, {"nodes": [2, 4, 8]}, falling), "Model and measurement")
+    model = section(reported(runs, {"nodes": [2, 4, 8]}, falling), "Scaling model")
     assert [cells[-1] for cells in model.cells] == ["fitted", "fitted", "not valid here"]
     assert model.cells[-1][-2] == "16.4 %"
     assert len(curves(model)) == 2
 
 
-def test_a_published_table_stands_beside_ours_with_all_that_differs(runs: Path) -> None:
+def test_a_published_table_is_compared_with_ours_and_all_differences_are_listed(runs: Path) -> None:
     rates = {("base", 2): 15.0, ("base", 4): 22.0}
     report = reported(runs, {"nodes": [2, 4]}, rates, compare="chainercv-ssd300-p2")
-    beside = section(report, "Beside published results")
-    assert ("ours", "15.0") in {(cells[4], cells[2][:4]) for cells in beside.cells}
-    assert any("efficiency 108.5 %" in fact for fact in beside.bullets)
-    assert any("Not the same work" in fact and "global batch 64" in fact for fact in beside.bullets)
-    assert any("single run" in fact for fact in beside.bullets)
-    assert [len(curves(beside, at)) for at in range(2)] == [4, 4]
-    assert "Horovod" in beside.text[1]
+    comparison = section(report, "Comparison with published results")
+    assert ("ours", "15.0") in {(cells[4], cells[2][:4]) for cells in comparison.cells}
+    assert any("efficiency 108.5 %" in fact for fact in comparison.bullets)
+    assert any("Different work" in fact and "global batch 64" in fact for fact in comparison.bullets)
+    assert any("single run" in fact for fact in comparison.bullets)
+    assert [len(curves(comparison, at)) for at in range(2)] == [4, 4]
+    assert "Horovod" in comparison.text[1]
 
 
-def test_the_timeline_holds_every_attempt_and_tells_what_cut_one_off(runs: Path) -> None:
+def test_the_timeline_has_every_attempt_and_the_reason_of_an_interruption(runs: Path) -> None:
     made = {("measured", 2): Recorded(interrupted_at=(30,))}
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, made)
-    timeline = section(report, "Attempts and reclaims")
+    timeline = section(report, "Attempts and interruptions")
     assert timeline.text[0] == "8 attempts of 6 trials."
     assert {(cells[3], cells[4]) for cells in timeline.cells} == {("interrupted", "reclaimed")}
-    assert {curve.label for curve in curves(timeline)} == {"done", "interrupted"}
+    assert {curve.label for curve in curves(timeline)} == {"succeeded", "interrupted"}
 
 
-def test_drift_between_start_and_end_is_warned_of(runs: Path) -> None:
+def test_drift_between_start_and_end_is_a_caveat(runs: Path) -> None:
     factors, rates = {"nodes": [1]}, {("base", 1): 10.0}
     steady = reported(runs / "a", factors, rates, drift=True)
     assert not any("Drift" in warning for warning in steady.warnings)
     slower = {(DRIFT, 4): Recorded(rate=9.0)}
     drifted = reported(runs / "b", factors, rates, slower, drift=True)
-    assert any("after all trials the smallest cell was" in warning for warning in drifted.warnings)
+    assert any("after all other trials than before them" in warning for warning in drifted.warnings)
     assert [len(row.runs) for row in drifted.rows] == [3]
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "caveat"),
     [
-        (Recorded(context={"versions": {}}), "No versions were told by run-1 (and 4 more)"),
-        (Recorded(loss=None), "No loss was told by run-1 (and 4 more)"),
+        (Recorded(context={"versions": {}}), "No versions reported by run-1 (and 4 more)"),
+        (Recorded(loss=None), "No loss reported by run-1 (and 4 more)"),
         (
             Recorded(work={"code": {"files": {"programs": "b" * 64}, "commit": "c" * 40, "diff": "d"}}),
-            "is in no commit",
+            "Uncommitted code in",
         ),
         (Recorded(ranks=(0.1, 0.1, 0.13)), "rank 2 takes 30.0 % longer than the median rank"),
     ],
 )
-def test_what_a_reader_would_ask_is_answered_before(runs: Path, made: Recorded, told: str) -> None:
+def test_doubtful_figures_have_caveats(runs: Path, made: Recorded, caveat: str) -> None:
     report = reported(
         runs, {"nodes": [1]}, {("base", 1): 10.0}, {("measured", at): made for at in range(1, 6)}, repeats=5
     )
-    assert any(told in warning for warning in report.warnings), report.warnings
+    assert any(caveat in warning for warning in report.warnings), report.warnings
 
 
 def test_a_study_stopped_by_a_limit_names_the_limit(runs: Path) -> None:
@@ -183,13 +183,13 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
         runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE, without_allreduce=True
     )
     written = files.write(report, tmp_path / "out")
-    for title in ("What it costs", "Where the time goes", "Attempts and reclaims"):
+    for title in ("Cost", "Time breakdown", "Attempts and interruptions"):
         assert f"<h2>{title}</h2>" in page(report)
         assert f"## {title}" in markdown(report)
     shown = io.StringIO()
     print_report(report, shown, width=120)
-    assert "What it costs" in shown.getvalue() and "$ per 1,000 iterations" in shown.getvalue()
-    for title in ("What it costs", "Where the time goes", "Attempts and reclaims"):
+    assert "Cost" in shown.getvalue() and "$ per 1,000 iterations" in shown.getvalue()
+    for title in ("Cost", "Time breakdown", "Attempts and interruptions"):
         assert title in [each["title"] for each in json.loads(written.data.read_text())["sections"]]
     rows = list(csv.DictReader(written.csv.open()))
     assert [row["nodes"] for row in rows] == ["1", "2"]
@@ -199,6 +199,6 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
 def test_what_the_nodes_could_do_beforehand_is_told(runs: Path) -> None:
     busy = {("allreduce", 0): Recorded(result={"best_busbw": 1.25})}
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, busy, probe=True)
-    beforehand = section(report, "The nodes beforehand")
+    beforehand = section(report, "Micro-benchmarks")
     assert beforehand.cells == (("base", "2", "allreduce, bus bandwidth", "1.250", "GB/s"),)
     assert [len(row.runs) for row in report.rows] == [3, 3]  # the benchmark is in no rate

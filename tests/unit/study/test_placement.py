@@ -89,14 +89,14 @@ def paths(runs: Path) -> RunPaths:
 
 def told(found: Report) -> list[dict[str, str]]:
     for section in found.sections:
-        if section.title == "The nodes":
+        if section.title == "Nodes":
             return [dict(zip(section.header, row, strict=True)) for row in section.cells]
     return []
 
 
 def on_nodes(found: Report) -> list[str]:
     """The warnings about nodes."""
-    return [each for each in found.warnings if each.startswith(("By AWS", "Some runs had nodes"))]
+    return [each for each in found.warnings if each.startswith(("According to AWS", "Some runs had nodes"))]
 
 
 def test_a_node_that_is_what_the_environment_says_is_told_by_aws_without_a_warning(
@@ -115,7 +115,7 @@ def test_a_node_that_is_what_the_environment_says_is_told_by_aws_without_a_warni
         "Market": "spot",
         "Zone": "us-east-1a",
         "Placement group": "spotmpi-lab-g5",
-        "Told by": "AWS",
+        "Source": "AWS",
         "Variants": "all",
     }
     assert on_nodes(found) == []
@@ -133,11 +133,11 @@ def test_a_node_that_is_what_the_environment_says_is_told_by_aws_without_a_warni
 @pytest.mark.parametrize(
     ("really", "claim", "warning"),
     [
-        ({"GroupName": ""}, {}, "is in no placement group, where the environment says that it is in one"),
-        ({}, {"placement_group": "no"}, "is in placement group spotmpi-lab-g5, where the environment says that it is"),
-        ({"AvailabilityZone": "us-east-1b"}, {}, "is in zone us-east-1b, where the environment says us-east-1a"),
-        ({"kind": "g5.2xlarge"}, {}, "is of type g5.2xlarge, where the environment says g5.xlarge"),
-        ({"market": None}, {}, "is of market on-demand, where the environment says spot"),
+        ({"GroupName": ""}, {}, "is in no placement group, but the environment specifies one"),
+        ({}, {"placement_group": "no"}, "is in placement group spotmpi-lab-g5, but the environment specifies none"),
+        ({"AvailabilityZone": "us-east-1b"}, {}, "is in zone us-east-1b, but the environment specifies us-east-1a"),
+        ({"kind": "g5.2xlarge"}, {}, "is of type g5.2xlarge, but the environment specifies g5.xlarge"),
+        ({"market": None}, {}, "is of market on-demand, but the environment specifies spot"),
     ],
 )
 def test_where_aws_and_the_environment_differ_the_node_is_named(
@@ -147,7 +147,7 @@ def test_where_aws_and_the_environment_differ_the_node_is_named(
     ec2.has("a", **really)
     ec2.note(paths)
     (said,) = on_nodes(gather(["run-0"], runs, NOW))
-    assert f"By AWS, a ({instance('a')}) {warning}" in said
+    assert f"According to AWS, a ({instance('a')}) {warning}" in said
 
 
 def test_of_several_groups_any_one_is_what_was_claimed(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
@@ -165,9 +165,9 @@ def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
     ran_on(paths, "a", "gone", told=False)
     ec2.has("a")
     ec2.note(paths, ScriptedCluster([node("a"), node("other")]))
-    assert [(row["Nodes"], row["Told by"]) for row in told(gather(["run-0"], runs, NOW))] == [
+    assert [(row["Nodes"], row["Source"]) for row in told(gather(["run-0"], runs, NOW))] == [
         ("1", "AWS"),
-        ("1", "the environment, not asked of AWS"),
+        ("1", "the environment (not verified)"),
     ]
 
 
@@ -179,7 +179,7 @@ def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(ec2: Ec2, 
     found = gather(["run-0"], runs, NOW)
     (row,) = told(found)
     assert (row["Zone"], row["Placement group"]) == ("us-east-1a", "in one")
-    assert row["Told by"] == "the environment, not asked of AWS"
+    assert row["Source"] == "the environment (not verified)"
     (section,) = found.sections
     assert section.text[-1].startswith("AWS could not be asked: ") and "DescribeInstances" in section.text[-1]
 
@@ -193,7 +193,7 @@ def test_without_an_environment_nobody_is_asked_and_pods_tell_what_they_know(
     ec2.note(paths)
     assert not paths.nodes.exists() and ec2.account.calls("DescribeInstances") == []
     (row,) = told(gather(["run-0"], runs, NOW))
-    assert (row["Zone"], row["Type"], row["Told by"]) == ("zone-a", "-", "its pods")
+    assert (row["Zone"], row["Type"], row["Source"]) == ("zone-a", "-", "its pods")
 
 
 def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
@@ -202,9 +202,9 @@ def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(ec2: Ec2, pat
     ec2.has("b", AvailabilityZone="us-east-1b", GroupName="spotmpi-lab-other")
     ec2.note(paths)
     assert on_nodes(gather(["run-0"], runs, NOW)) == [
-        "Some runs had nodes in several zones (us-east-1a, us-east-1b): the network between them is slower.",
+        "Some runs had nodes in several zones (us-east-1a, us-east-1b): the network between those is slower.",
         "Some runs had nodes in several placement groups (spotmpi-lab-g5, spotmpi-lab-other): "
-        "the network between them is slower.",
+        "the network between those is slower.",
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_study_tells_the_nodes_of_all_variants_and_of_benchmarks_that_ran_else
     found = gather([], runs, NOW)
     assert [(row["Nodes"], row["Variants"]) for row in told(found)] == [("3", "all")]
     elsewhere = [each for each in found.warnings if ALLREDUCE in each or "micro" in each]
-    assert elsewhere == [f"The micro-benchmarks also measured x ({instance('x')}), which no trial ran on."]
+    assert elsewhere == [f"The micro-benchmarks also ran on x ({instance('x')}), which no trial used."]
 
 
 def test_aws_is_asked_after_each_trial_and_what_keeps_it_from_answering_is_said_once(

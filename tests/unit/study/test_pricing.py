@@ -96,7 +96,7 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     assert priced.budget.spent(sweep.trials) == pytest.approx((8 * 600.0, 0.65))
     for trial in sweep.trials:
         record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded(wobble=0.0))
-    costs = next(each for each in gather([], tmp_path / "runs", NOW).sections if each.title == "What it costs")
+    costs = next(each for each in gather([], tmp_path / "runs", NOW).sections if each.title == "Cost")
     # 1,000 iterations at 10 a second are 100 seconds, here on any number of nodes.
     assert [cells[:4] for cells in costs.cells] == [
         ("group g4dn", "1", "0.2000", "0.005556"),
@@ -163,8 +163,8 @@ def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: 
         record(tmp_path / "runs", trial.runs[-1], priced.spec_of(trial), Recorded())
     assert prices_of(load_sweep(sweep.folder).study) == prices_of(priced)
     report = gather([], tmp_path / "runs", NOW)
-    costs = next(each for each in report.sections if each.title == "What it costs")
-    assert costs.text[0].startswith("A node costs $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, ")
+    costs = next(each for each in report.sections if each.title == "Cost")
+    assert costs.text[0].startswith("Node price: $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, ")
     assert report.price == prices_of(priced)["base"]
 
 

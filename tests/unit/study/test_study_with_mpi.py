@@ -37,7 +37,7 @@ def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None
     report = json.loads(done.stdout)
     assert {(row["nodes"], row["trials"]) for row in report["rows"]} == {(1, 1), (2, 1)}
     titles = [section["title"] for section in report["sections"]]
-    assert titles == ["Where the time goes", "Which switch brought what", "Attempts and reclaims"]
+    assert titles == ["Time breakdown", "Effect of each factor", "Attempts and interruptions"]
     shares = report["sections"][0]["rows"]
     assert all(row["Input"].endswith("%") and row["Communication"].endswith("%") for row in shares)
     assert [row["Slowest rank"] == "-" for row in shares] == [row["Nodes"] == "1" for row in shares]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import spotmpi
+from spotmpi.images.build import Build
 from spotmpi.runs import reader
 from tests.package.conftest import Installed
 
@@ -64,6 +66,15 @@ def test_an_unknown_stack_names_the_way_to_a_project(installed: Installed, tmp_p
     done = installed.spotmpi("doctor", "lab", folder=tmp_path)
 
     assert done.returncode == 2 and "`spotmpi init --environment NAME` writes one" in done.stderr
+
+
+def test_images_are_those_of_the_checkout(installed: Installed) -> None:
+    code = "from spotmpi.images.build import Build; print(Build('chainermn').tag, Build('pytorch').tag)"
+    python = str(installed.environment / "bin" / "python")
+    done = subprocess.run(
+        [python, "-c", code], cwd=installed.folder, env=installed.variables(), capture_output=True, text=True
+    )
+    assert done.stdout.split() == [Build("chainermn").tag, Build("pytorch").tag], done.stderr
 
 
 def test_the_environment_is_not_this_one(installed: Installed) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cloud.served_account import ask
+from tests.cloud.http_account import fetch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -47,13 +47,13 @@ def main(address: str, words: Sequence[str]) -> None:
     """Answer as `aws` does."""
     following = dict(itertools.pairwise(words))
     if "get-token" in words:
-        token = ask(address, "token", cluster=following["--cluster-name"])
+        token = fetch(address, "token", cluster=following["--cluster-name"])
         given = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}
         print(json.dumps({**given, "spec": {}, "status": {"token": token}}))
         return
     assert "update-kubeconfig" in words, words
     region = following["--region"]
-    described = ask(address, "DescribeCluster", region=region, asked={"name": following["--name"]})
+    described = fetch(address, "DescribeCluster", region=region, asked={"name": following["--name"]})
     Path(os.environ["KUBECONFIG"]).write_text(json.dumps(kubeconfig(described["cluster"], region)))
 
 

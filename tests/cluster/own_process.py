@@ -26,7 +26,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.progress import Say
 from spotmpi.data import datasets
 from spotmpi.environments.dependencies import Dependencies
-from tests.cloud.served_account import account_at, ask
+from tests.cloud.http_account import account_at, fetch
 
 
 def handed(made: Dependencies, address: str, place: Target, step: str) -> Dependencies:
@@ -38,7 +38,7 @@ def handed(made: Dependencies, address: str, place: Target, step: str) -> Depend
             os.kill(os.getpid(), signal.SIGKILL)
 
     def push(image: str, there: Environment, _: Any) -> str:
-        return str(ask(address, "push", image=image))
+        return str(fetch(address, "push", image=image))
 
     def stage(source: str, folder: str, where: Target, say: Say) -> None:
         datasets.push([source], folder, datasets.Storage(place), say)
@@ -46,10 +46,10 @@ def handed(made: Dependencies, address: str, place: Target, step: str) -> Depend
     return replace(
         made,
         say=say,
-        examine=lambda stack, aws: [],
-        push=push,
-        stage=stage,
-        run=lambda values, on, say: spotmpi.run(without_cuda(values), on=place, say=say),
+        run_doctor=lambda stack, aws: [],
+        push_image=push,
+        push_data=stage,
+        run_job=lambda values, on, say: spotmpi.run(without_cuda(values), on=place, say=say),
         list_runs=lambda on: spotmpi.list_runs(place),
         stop_run=lambda run, on: spotmpi.stop(run, on=place),
     )
@@ -62,9 +62,11 @@ def without_cuda(values: Mapping[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     address, outputs, step, *words = sys.argv[1:]
-    usual, place = environment_commands._hands, Target(outputs, Path(outputs).parent / "runs")
+    usual, place = environment_commands.open_dependencies, Target(outputs, Path(outputs).parent / "runs")
     patch = pytest.MonkeyPatch()
     patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region: account_at(address).aws)
-    patch.setattr(environment_commands, "_hands", lambda stack, yes: handed(usual(stack, yes), address, place, step))
+    patch.setattr(
+        environment_commands, "open_dependencies", lambda stack, yes: handed(usual(stack, yes), address, place, step)
+    )
     sys.argv[1:] = words
     main()

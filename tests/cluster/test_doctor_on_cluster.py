@@ -18,9 +18,8 @@ from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.core import environment
 from spotmpi.environments import probe
 from spotmpi.environments.checks import cluster
-from spotmpi.environments.checks.finding import Finding, Subject
-from spotmpi.environments.checks.live import Live
-from spotmpi.environments.doctor import examined
+from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
+from spotmpi.environments.doctor import run_check
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.cluster.applied import dress, undress
 from tests.testbed.cluster import Cluster
@@ -41,12 +40,12 @@ class Here:
         self.environment = environment.parse({**OUTPUTS, "namespace": namespace, "volume_claim": "shared"})
         account = ScriptedAccount()
         account.refuse("DescribeInstances", "UnauthorizedOperation")
-        live = Live(self.environment, ClusterView(None))
+        live = LiveEnvironment(self.environment, ClusterView(None))
         self.subject = Subject(account.aws, self.environment.region, None, lambda command: None, live)
 
     def findings(self) -> dict[str, Finding]:
         """What every check of a live cluster says, by name."""
-        return {finding.check: finding for check in cluster.CHECKS for finding in examined(check, self.subject)}
+        return {finding.check: finding for check in cluster.CHECKS for finding in run_check(check, self.subject)}
 
     def well(self) -> set[str]:
         """The names of the checks that find nothing wrong."""
@@ -127,7 +126,7 @@ def test_doctor_finds_a_real_cluster_well_and_then_each_fault(here: Here) -> Non
     wait_for("all to be well", lambda: here.well() == well, LIMIT)
 
     testbed.node(NODE).set_gpus(0)
-    here.told(f"node {NODE}", "error", "offers 0 of 1 GPUs")
+    here.told(f"node {NODE}", "error", "has 0 of 1 GPUs")
     testbed.node(NODE).set_gpus(1)
     here.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
     here.told(f"node {NODE}", "error", "is in us-east-1f, the environment in us-east-1a")
@@ -155,7 +154,7 @@ def test_the_probe_finds_storage_and_names_and_tells_each_that_fails(
     testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
-    monkeypatch.setattr(probe, "SECONDS", LIMIT)
+    monkeypatch.setattr(probe, "TIMEOUT", LIMIT)
     monkeypatch.setattr(probe, "SLOW", LIMIT)
     folder = testbed.shared_volume(runs_namespace)
 

@@ -21,15 +21,15 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import names
 from spotmpi.core.environment import Environment
 from spotmpi.images.build import build_for
+from tests.cloud.http_account import answers_of, serve
 from tests.cloud.scripted_account import Refusal
-from tests.cloud.served_account import answering, calls
 from tests.cluster.applied import Applied, dress, undress
 from tests.cluster.aws_command import REPOSITORY, install
 from tests.cluster.own_process import without_cuda
 from tests.cluster.runs import PARTS
 from tests.engine.engine import Engine, repository_project
+from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.journey import ACCESS
-from tests.engine.life import Life
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serving
@@ -53,7 +53,7 @@ OPERATOR = "operator"  # the service account that stands for whoever holds the A
 LIMIT = 1200.0  # seconds for one command
 
 
-class Account(Life):
+class Account(EngineEnvironment):
     """What stands for AWS: the stand-in cloud, the registry, and tokens of the test cluster."""
 
     def __init__(self, engine: Engine, cloud: Cloud, testbed: Cluster, outputs: Path) -> None:
@@ -76,7 +76,7 @@ class Account(Life):
             return {"cluster": {**versions(region, asked)["cluster"], **self.cluster(asked["name"])["cluster"]}}
 
         return {
-            **calls(account.answers | {"DescribeCluster": described}),
+            **answers_of(account.answers | {"DescribeCluster": described}),
             "push": self.push_from_elsewhere,
             "token": self.token,
         }
@@ -111,7 +111,7 @@ class Account(Life):
             for node in self.testbed.nodes:
                 node.containerd.ctr("images", "tag", "--force", self.testbed.images[image], reference)
         self.pushed.append(image)
-        return self.push(image, self.there, None)
+        return self.push_image(image, self.there, None)
 
     def spotmpi(self, *words: str, dies_at: int = 0) -> subprocess.CompletedProcess[str]:
         """`spotmpi ...` as a process of its own; with *dies_at* it has to be killed as it says that step."""
@@ -154,7 +154,7 @@ def account(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with serving(cloud, applied) as served:
         made = Account(Engine(engine_folder, served), cloud, testbed, tmp_path / "outputs.json")
         repository_project(made.engine)
-        with answering(made.answers()) as made.address:
+        with serve(made.answers()) as made.address:
             install(tmp_path / "bin", made.address)
             monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
             monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
@@ -194,11 +194,11 @@ def test_an_environment_is_built_used_and_taken_down_though_the_command_is_kille
     for step in range(1, 9):
         account.spotmpi(*coming, dies_at=step)
         # The command is dead, and AWS has the end of the nodes from the fifth step on.
-        assert bool(account.stock.ends) == (step > 5)
+        assert bool(account.resources.scheduled_actions) == (step > 5)
     done = account.spotmpi(*coming)
     assert done.returncode == 0 and done.stdout.startswith("spotmpi-lab is up in "), done.stderr
-    made = account.changed("create")
-    assert len(made) == len(set(made)) and not account.changed("delete")
+    made = account.changes("create")
+    assert len(made) == len(set(made)) and not account.changes("delete")
     assert account.pushed == ["chainermn", "pytorch"]
     assert (tmp_path / "volume" / "voc" / "image").read_bytes() == b"picture"
     (smoke,) = spotmpi.list_runs(account.place)

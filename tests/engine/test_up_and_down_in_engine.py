@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments import ledger
 from spotmpi.environments.down import down
+from spotmpi.environments.resource_inventory import read_inventory
 from spotmpi.environments.up import up
 from spotmpi.runs.reader import RunState
 from tests.engine.engine import Engine
+from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.journey import ACCESS
-from tests.engine.life import Life
 from tests.engine.providers.aws_cluster import LOG_GROUP
 from tests.engine.providers.aws_network import NODE_GROUP, SUBNET, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM
@@ -27,99 +27,103 @@ CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
 
 
 @pytest.fixture
-def life(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
+def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
     monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
     monkeypatch.chdir(engine.project)
-    return Life(engine, cloud)
+    return EngineEnvironment(engine, cloud)
 
 
-def broken_off(step: str, life: Life, work: Any) -> None:
+def broken_off(step: str, lab: EngineEnvironment, work: Any) -> None:
     """Do *work* with one failure planted; it has to be told."""
-    life.trouble.add(step)
+    lab.failures.add(step)
     with pytest.raises(SpotmpiError, match=f"{step} was told to fail"):
         work()
 
 
-def up_broken_off_at_every_step(life: Life, cloud: Cloud) -> None:
+def up_broken_off_at_every_step(lab: EngineEnvironment, cloud: Cloud) -> None:
     """Up: broken off in the engine, at the kubeconfig, at an image and at the small run; then done, each thing once."""
     cloud.script.fail("create", NODE_GROUP)
-    with pytest.raises(SpotmpiError, match=r"`pulumi up --stack lab` failed.*the same command goes on"):
-        up("lab", life.hands)
+    with pytest.raises(SpotmpiError, match=r"`pulumi up --stack lab` failed.*the same command continues"):
+        up("lab", lab.dependencies)
     for step in ("aws", "push chainermn", "run"):
-        broken_off(step, life, lambda: up("lab", life.hands))
-    there = up("lab", life.hands)
+        broken_off(step, lab, lambda: up("lab", lab.dependencies))
+    there = up("lab", lab.dependencies)
     assert there.cluster == "spotmpi-lab"
-    made = life.changed("create")
-    assert len(made) == len(set(made)) and not life.changed("delete")
-    counts = {"agree": 2, "aws": 2, "push chainermn": 2, "push pytorch": 1, "run": 2}
-    assert {step: life.did.count(step) for step in counts} == counts
+    made = lab.changes("create")
+    assert len(made) == len(set(made)) and not lab.changes("delete")
+    counts = {"confirm": 2, "aws": 2, "push chainermn": 2, "push pytorch": 1, "run": 2}
+    assert {step: lab.actions.count(step) for step in counts} == counts
 
 
-def down_with_much_in_its_way(life: Life, cloud: Cloud, network: str) -> None:
+def down_with_much_in_its_way(lab: EngineEnvironment, cloud: Cloud, network: str) -> None:
     """Down: a run that can't be stopped keeps nothing alive; a leaked interface is swept; a failure is told."""
-    life.stock.interfaces["eni-leaked"] = (network, "available", CNI)
-    life.runs = [RunState("a-1", "", "a", "running")]
-    life.trouble.add("stop a-1")
+    lab.resources.interfaces["eni-leaked"] = (network, "available", CNI)
+    lab.runs = [RunState("a-1", "", "a", "running")]
+    lab.failures.add("stop a-1")
     cloud.script.fail("delete", SUBNET)
     cloud.script.fail("delete", VPC)
-    with pytest.raises(SpotmpiError, match=r"`pulumi destroy --stack lab` failed.*the same command goes on"):
-        down("lab", life.hands)
-    assert "a-1 can't be stopped: stop a-1 was told to fail" in life.said
-    assert life.stock.interfaces == {} and len(cloud.records) > 0
+    with pytest.raises(SpotmpiError, match=r"`pulumi destroy --stack lab` failed.*the same command continues"):
+        down("lab", lab.dependencies)
+    assert "a-1 can't be stopped: stop a-1 was told to fail" in lab.output
+    assert lab.resources.interfaces == {} and len(cloud.records) > 0
 
 
-def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(life: Life, cloud: Cloud) -> None:
-    life.engine.configure("lab", {"spotmpi:access": ACCESS, "spotmpi:cluster": {"encrypt_secrets": True}})
-    up_broken_off_at_every_step(life, cloud)
+def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(lab: EngineEnvironment, cloud: Cloud) -> None:
+    lab.engine.configure("lab", {"spotmpi:access": ACCESS, "spotmpi:cluster": {"encrypt_secrets": True}})
+    up_broken_off_at_every_step(lab, cloud)
 
     # Up again: nothing is asked, nothing is done.
-    made = life.changed("create")
-    life.did.clear()
-    up("lab", life.hands)
-    assert life.did == [] and life.changed("create") == made
+    made = lab.changes("create")
+    lab.actions.clear()
+    up("lab", lab.dependencies)
+    assert lab.actions == [] and lab.changes("create") == made
 
-    (network,) = life.stock.networks
-    down_with_much_in_its_way(life, cloud, network)
-    life.stock.logs.add("/aws/eks/spotmpi-lab/late")
+    (network,) = lab.resources.networks
+    down_with_much_in_its_way(lab, cloud, network)
+    lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
 
     # Taken up again: everything is gone but what nobody's state knows, and that is listed.
     # What AWS still tells of the rest is no leftover, and the log group that EKS makes again is deleted again.
-    (left,) = down("lab", life.hands)
+    (left,) = down("lab", lab.dependencies)
     again = "/aws/eks/spotmpi-lab/cluster"
-    assert f"deleted log group {again}, which EKS had made again" in life.said
+    assert f"deleted log group {again}, which EKS had recreated" in lab.output
     assert {arn.split(":")[5].partition("/")[0] for arn in cloud.memories.tagged} == {"instance", "volume", "key"}
     assert (left.what, left.id) == ("log groups", "/aws/eks/spotmpi-lab/late")
     assert len(cloud.records) == 0 and list(cloud.leftovers) == []
-    assert ledger.read("spotmpi-lab", "us-east-1").of("networks") == {network}
+    assert read_inventory("spotmpi-lab", "us-east-1").of("networks") == {network}
 
     # Once that is deleted nothing is left, also not the stack's state.
-    life.stock.logs.clear()
-    assert down("lab", life.hands) == ()
-    assert ledger.read("spotmpi-lab", "us-east-1").ids == {}
-    assert life.hands.pulumi.state("lab") is None
+    lab.resources.logs.clear()
+    assert down("lab", lab.dependencies) == ()
+    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
+    assert lab.dependencies.pulumi.state("lab") is None
 
 
 @pytest.mark.nightly("two more ups; by day the stand-in's refusal and the step of up are held one by one")
-def test_up_finds_the_log_group_that_eks_made_again_after_a_destroy_by_hand(life: Life, cloud: Cloud) -> None:
-    life.engine.configure("lab", {"spotmpi:access": ACCESS})
-    up("lab", life.hands)
-    assert life.engine.destroy("lab").status == 0
+def test_up_finds_the_log_group_that_eks_made_again_after_a_destroy_by_hand(
+    lab: EngineEnvironment, cloud: Cloud
+) -> None:
+    lab.engine.configure("lab", {"spotmpi:access": ACCESS})
+    up("lab", lab.dependencies)
+    assert lab.engine.destroy("lab").status == 0
     assert cloud.memories.log_groups == {"/aws/eks/spotmpi-lab/cluster"}
 
-    up("lab", life.hands)
+    up("lab", lab.dependencies)
 
     assert [record.id for record in cloud.records.of(LOG_GROUP)] == ["/aws/eks/spotmpi-lab/cluster"]
 
 
-def test_kept_storage_outlives_down_until_its_deletion_is_asked_for_by_name(life: Life, cloud: Cloud) -> None:
-    life.engine.configure("p3", {"spotmpi:access": ACCESS})
-    up("p3", life.hands)
+def test_kept_storage_outlives_down_until_its_deletion_is_asked_for_by_name(
+    lab: EngineEnvironment, cloud: Cloud
+) -> None:
+    lab.engine.configure("p3", {"spotmpi:access": ACCESS})
+    up("p3", lab.dependencies)
     (storage,) = cloud.records.of(FILE_SYSTEM)
 
-    assert down("p3", life.hands) == ()
+    assert down("p3", lab.dependencies) == ()
     assert cloud.records.of(FILE_SYSTEM) == [storage]
-    assert "kept, and billed by the GB: the storage of spotmpi-p3-data" in life.said
+    assert "kept, and billed by the GB: the storage of spotmpi-p3-data" in lab.output
 
-    assert down("p3", life.hands, "spotmpi-p3") == ()
+    assert down("p3", lab.dependencies, "spotmpi-p3") == ()
     assert len(cloud.records) == 0
-    assert json.dumps(life.said).count("PRIVATE KEY") == 0
+    assert json.dumps(lab.output).count("PRIVATE KEY") == 0

@@ -9,10 +9,10 @@ import pytest
 
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.up import UpOptions, up
-from spotmpi.environments.upgrade import Request, upgrade
+from spotmpi.environments.upgrade import UpgradeOptions, upgrade
 from tests.engine.engine import Engine
+from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.journey import ACCESS
-from tests.engine.life import Life
 from tests.engine.providers.aws_cluster import ADDON
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
@@ -24,30 +24,30 @@ NEWEST = {"1.34": "1.34.9-20261101", "1.35": "1.35.4-20261110", "1.36": "1.36.1-
 
 
 @pytest.fixture
-def life(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
+def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
     monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
     monkeypatch.chdir(engine.project)
-    made = Life(engine, cloud)
+    made = EngineEnvironment(engine, cloud)
     groups = engine.config("lab")["spotmpi:groups"]
     cluster = {"version": "1.34", "system": {"ami_release": OLD}}
     old = {"spotmpi:groups": [{**groups[0], "ami_release": OLD}], "spotmpi:cluster": cluster}
     engine.configure("lab", {"spotmpi:access": ACCESS, **old})
-    up("lab", made.hands, UpOptions(images=False))
-    made.did.clear()
+    up("lab", made.dependencies, UpOptions(images=False))
+    made.actions.clear()
     cloud.script.calls.clear()
     return made
 
 
-def changed(life: Life) -> list[str]:
+def changed(lab: EngineEnvironment) -> list[str]:
     """The types that were updated since the last look, in order, each once."""
-    found = [call.token for call in life.cloud.script.changes()]
-    assert {call.method for call in life.cloud.script.changes()} <= {"update"}
-    life.cloud.script.calls.clear()
+    found = [call.token for call in lab.cloud.script.changes()]
+    assert {call.method for call in lab.cloud.script.changes()} <= {"update"}
+    lab.cloud.script.calls.clear()
     return list(dict.fromkeys(found))
 
 
-def running(life: Life) -> dict[str, set[str]]:
-    records = life.cloud.records
+def running(lab: EngineEnvironment) -> dict[str, set[str]]:
+    records = lab.cloud.records
     return {
         "control plane": {str(each.outputs["version"]) for each in records.of(CLUSTER)},
         "add-ons": {str(each.outputs["addonVersion"]) for each in records.of(ADDON)},
@@ -55,80 +55,86 @@ def running(life: Life) -> dict[str, set[str]]:
     }
 
 
-def go(life: Life, **wishes: Any) -> None:
-    upgrade("lab", life.hands, Request(**wishes), lambda plan: None)
+def go(lab: EngineEnvironment, **options: Any) -> None:
+    upgrade("lab", lab.dependencies, UpgradeOptions(**options), lambda plan: None)
 
 
-def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_nothing_else(life: Life) -> None:
-    path = life.engine.project / "stacks" / "Pulumi.lab.yaml"
+def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_nothing_else(
+    lab: EngineEnvironment,
+) -> None:
+    path = lab.engine.project / "stacks" / "Pulumi.lab.yaml"
     before = path.read_bytes()
-    go(life, dry_run=True)
-    assert changed(life) == [] and path.read_bytes() == before and life.did == []
+    go(lab, dry_run=True)
+    assert changed(lab) == [] and path.read_bytes() == before and lab.actions == []
 
-    go(life)
-    assert changed(life) == [CLUSTER, ADDON, NODE_GROUP]
-    assert running(life) == {
+    go(lab)
+    assert changed(lab) == [CLUSTER, ADDON, NODE_GROUP]
+    assert running(lab) == {
         "control plane": {"1.35"},
         "add-ons": {"v1.35.1-eksbuild.2"},
         "nodes": {NEWEST["1.35"]},
     }
-    assert life.did == ["agree", "agree"]
+    assert lab.actions == ["agree", "agree"]
 
     # What an upgrade has written is what runs: the next `up` finds nothing to do.
-    up("lab", life.hands, UpOptions(images=False))
-    assert changed(life) == [] and "agree" not in life.did[2:]
+    up("lab", lab.dependencies, UpOptions(images=False))
+    assert changed(lab) == [] and "agree" not in lab.actions[2:]
 
     # The next one, with the nodes left where they are.
-    go(life, nodes=False)
-    assert changed(life) == [CLUSTER, ADDON]
-    assert running(life)["control plane"] == {"1.36"} and running(life)["nodes"] == {NEWEST["1.35"]}
-    up("lab", life.hands, UpOptions(images=False))
-    assert changed(life) == []
+    go(lab, nodes=False)
+    assert changed(lab) == [CLUSTER, ADDON]
+    assert running(lab)["control plane"] == {"1.36"} and running(lab)["nodes"] == {NEWEST["1.35"]}
+    up("lab", lab.dependencies, UpOptions(images=False))
+    assert changed(lab) == []
 
 
 @pytest.mark.nightly("an environment of its own; test_standin_versions refuses the same without an engine")
-def test_a_skipped_minor_version_that_is_written_by_hand_is_refused_by_eks_and_changes_nothing(life: Life) -> None:
-    life.engine.configure("lab", {"spotmpi:cluster": {"version": "1.36", "system": {"ami_release": OLD}}})
+def test_a_skipped_minor_version_that_is_written_by_hand_is_refused_by_eks_and_changes_nothing(
+    lab: EngineEnvironment,
+) -> None:
+    lab.engine.configure("lab", {"spotmpi:cluster": {"version": "1.36", "system": {"ami_release": OLD}}})
     with pytest.raises(SpotmpiError, match="`pulumi up --stack lab` failed"):
-        up("lab", life.hands, UpOptions(images=False))
-    assert any("Unsupported Kubernetes minor version update from 1.34 to 1.36" in line for line in life.said)
-    assert changed(life) == [] and running(life)["control plane"] == {"1.34"}
+        up("lab", lab.dependencies, UpOptions(images=False))
+    assert any("Unsupported Kubernetes minor version update from 1.34 to 1.36" in line for line in lab.output)
+    assert changed(lab) == [] and running(lab)["control plane"] == {"1.34"}
 
 
 @pytest.mark.nightly("an environment of its own; tests/infra and test_upgrade hold both halves")
-def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leaves_the_file(life: Life) -> None:
-    (cluster,) = life.cloud.records.of(CLUSTER)
-    life.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.36"})
-    go(life)
-    changed(life)
-    path = life.engine.project / "stacks" / "Pulumi.lab.yaml"
+def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leaves_the_file(
+    lab: EngineEnvironment,
+) -> None:
+    (cluster,) = lab.cloud.records.of(CLUSTER)
+    lab.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.36"})
+    go(lab)
+    changed(lab)
+    path = lab.engine.project / "stacks" / "Pulumi.lab.yaml"
     before = path.read_bytes()
     with pytest.raises(SpotmpiError, match="`pulumi preview --stack lab` failed"):
-        go(life, to="1.37")
-    assert any("spotmpi:cluster.version = '1.37': use one of" in line for line in life.said)
-    assert changed(life) == [] and path.read_bytes() == before
+        go(lab, to="1.37")
+    assert any("spotmpi:cluster.version = '1.37': use one of" in line for line in lab.output)
+    assert changed(lab) == [] and path.read_bytes() == before
 
 
 @pytest.mark.nightly("an environment of its own; test_pins holds what is written without an engine")
-def test_nodes_that_a_new_launch_template_moved_are_not_rolled_back_by_the_next_up(life: Life) -> None:
-    groups = life.engine.config("lab")["spotmpi:groups"]
-    life.engine.configure("lab", {"spotmpi:groups": [{**groups[0], "disk_gib": 200}]})
-    up("lab", life.hands, UpOptions(images=False))
-    assert running(life)["nodes"] == {OLD, NEWEST["1.34"]}
-    changed(life)
+def test_nodes_that_a_new_launch_template_moved_are_not_rolled_back_by_the_next_up(lab: EngineEnvironment) -> None:
+    groups = lab.engine.config("lab")["spotmpi:groups"]
+    lab.engine.configure("lab", {"spotmpi:groups": [{**groups[0], "disk_gib": 200}]})
+    up("lab", lab.dependencies, UpOptions(images=False))
+    assert running(lab)["nodes"] == {OLD, NEWEST["1.34"]}
+    changed(lab)
 
-    up("lab", life.hands, UpOptions(images=False))
-    assert changed(life) == []
-    assert f"stacks/Pulumi.lab.yaml now says what runs: AMI release {NEWEST['1.34']} on g4dn" in life.said
+    up("lab", lab.dependencies, UpOptions(images=False))
+    assert changed(lab) == []
+    assert f"stacks/Pulumi.lab.yaml now says what runs: AMI release {NEWEST['1.34']} on g4dn" in lab.output
 
 
 @pytest.mark.nightly("an environment of its own; test_pins holds what is written without an engine")
-def test_a_control_plane_that_eks_upgraded_by_itself_is_followed(life: Life) -> None:
-    (cluster,) = life.cloud.records.of(CLUSTER)
-    life.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.35"})
-    go(life)
-    assert CLUSTER not in changed(life)
-    assert running(life) == {
+def test_a_control_plane_that_eks_upgraded_by_itself_is_followed(lab: EngineEnvironment) -> None:
+    (cluster,) = lab.cloud.records.of(CLUSTER)
+    lab.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.35"})
+    go(lab)
+    assert CLUSTER not in changed(lab)
+    assert running(lab) == {
         "control plane": {"1.35"},
         "add-ons": {"v1.35.1-eksbuild.2"},
         "nodes": {NEWEST["1.35"]},

@@ -11,7 +11,7 @@ import pytest
 from moto.iam.aws_managed_policies import aws_managed_policies_data
 
 from infra import policies
-from spotmpi.environments.iam import BOUNDARY, BUILD, PUSH, WANTED, policy
+from spotmpi.environments.iam import BOUNDARY, BUILD, POLICIES, PUSH, policy
 from tests.tools import REPOSITORY
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_nothing_is_allowed_that_no_resource_needs(run: Run) -> None:
     }
 
 
-@pytest.mark.parametrize("purpose", WANTED)
+@pytest.mark.parametrize("purpose", POLICIES)
 def test_a_policy_fits_into_one_managed_policy_without_administrator_rights(purpose: str) -> None:
     document = policy(purpose)
 

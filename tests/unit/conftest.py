@@ -15,7 +15,7 @@ from tests.unit.agent.gang import Gang
 from tests.unit.backends.real_ranks import local_harness
 
 if TYPE_CHECKING:
-    from tests.cloud.environment_life import Life
+    from tests.cloud.fake_environment import FakeEnvironment
     from tests.cloud.scripted_account import ScriptedAccount
 
 InProcess = Callable[..., tuple[int, str, str]]
@@ -51,11 +51,11 @@ def one_account() -> ScriptedAccount:
 
 
 @pytest.fixture
-def life(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
-    """The life of one environment, whose stack is `lab`, in a folder of its own."""
-    from tests.cloud.environment_life import life_in
+def lab(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
+    """A fake environment whose stack is `lab`, in a folder of its own."""
+    from tests.cloud.fake_environment import create_fake_environment
 
-    return life_in(tmp_path, one_account, monkeypatch)
+    return create_fake_environment(tmp_path, one_account, monkeypatch)
 
 
 @pytest.fixture

@@ -1,16 +1,16 @@
-"""The one place that calls boto3: an account, its clients, and calls whose errors are one clear line."""
+"""The one place that imports boto3: an account, its clients, and calls whose errors are one line with a remedy."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
-from spotmpi.aws.concurrent_calls import AT_ONCE
-from spotmpi.aws.errors import translated
+from spotmpi.aws.concurrent_calls import MAX_CALLS
+from spotmpi.aws.errors import translate_error
 from spotmpi.core.redaction import guard_logs, remember
 
-_IAM_NAMES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
-_ATTEMPTS = 6
+_IAM_PREFIXES = {"service-quotas": "servicequotas", "efs": "elasticfilesystem"}
+_MAX_ATTEMPTS = 6
 
 
 class Aws:
@@ -20,48 +20,48 @@ class Aws:
         self._session = session
         self.region = region
         self._clients: dict[tuple[str, str], Any] = {}
-        self._making = threading.Lock()
+        self._lock = threading.Lock()
 
     def client(self, service: str, region: str) -> Any:
-        """The boto3 client of *service* in *region*, made once; CloudError without region or credentials."""
+        """The boto3 client of *service* in *region*, created once; CloudError without region or credentials."""
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
-        with self._making:  # making clients is the one thing that boto3 sessions don't do safely in threads
+        with self._lock:  # creating clients is the one operation of a boto3 session that is not thread-safe
             if (service, region) not in self._clients:
                 config = Config(
-                    retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                    retries={"mode": "standard", "total_max_attempts": _MAX_ATTEMPTS},
                     connect_timeout=5,
                     read_timeout=20,
-                    max_pool_connections=AT_ONCE,
+                    max_pool_connections=MAX_CALLS,
                     user_agent_extra="spotmpi",
                 )
                 try:
                     self._clients[service, region] = self._session.client(service, region, config=config)
                 except (BotoCoreError, ValueError) as error:
-                    raise translated(error, service, region) from error
+                    raise translate_error(error, service, region) from error
             return self._clients[service, region]
 
     def call(self, service: str, region: str, method: str, **arguments: Any) -> dict[str, Any]:
-        """AWS's answer to one call, retried with back-off; CallFailed or CloudError."""
+        """The response to one call, retried with backoff; CallError or CloudError."""
         client = self.client(service, region)
         try:
-            answer: dict[str, Any] = getattr(client, method)(**arguments)
+            response: dict[str, Any] = getattr(client, method)(**arguments)
         except Exception as error:
-            raise _translated(error, client, service, method, region) from error
-        return answer
+            raise _call_error(error, client, service, method, region) from error
+        return response
 
     def pages(self, service: str, region: str, method: str, key: str, **arguments: Any) -> list[Any]:
-        """All of *key* over every page of a call; CallFailed or CloudError."""
+        """The items under *key* of all pages of a call; CallError or CloudError."""
         client = self.client(service, region)
         try:
             return [item for page in client.get_paginator(method).paginate(**arguments) for item in page.get(key, [])]
         except Exception as error:
-            raise _translated(error, client, service, method, region) from error
+            raise _call_error(error, client, service, method, region) from error
 
 
 def open_account(region: str | None = None) -> Aws:
-    """The account of the environment's AWS credentials and profile, asked in *region* unless told otherwise."""
+    """The account of the environment's AWS credentials and profile; *region* replaces the profile's region."""
     import boto3
     from botocore.exceptions import BotoCoreError
 
@@ -70,16 +70,16 @@ def open_account(region: str | None = None) -> Aws:
         session = boto3.Session(region_name=region)
         credentials = session.get_credentials()
     except BotoCoreError as error:
-        raise translated(error, "credentials", region or "any region") from error
+        raise translate_error(error, "credentials", region or "any region") from error
     if credentials is not None:
         remember(credentials.secret_key, credentials.token)
     return Aws(session, session.region_name)
 
 
-def _translated(error: Exception, client: Any, service: str, method: str, region: str) -> Exception:
+def _call_error(error: Exception, client: Any, service: str, method: str, region: str) -> Exception:
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
     if not isinstance(error, BotoCoreError | ClientError | HTTPClientError):
         return error
     operation = client.meta.method_to_api_mapping.get(method, method)
-    return translated(error, f"{_IAM_NAMES.get(service, service)}:{operation}", region)
+    return translate_error(error, f"{_IAM_PREFIXES.get(service, service)}:{operation}", region)

@@ -1,4 +1,4 @@
-"""What machines cost and who used them: lives and uses in, dollars out. Pure; times are Unix seconds."""
+"""What machines cost, and which runs used them. Pure functions; times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Kind = tuple[str, str, str]  # type, zone, market
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A price in US dollars per hour: `changes` are (from when, price) in order; the first also holds before."""
+class PriceCurve:
+    """A price in US dollars per hour over time: `changes` are (time, price) in order; the first also holds before."""
 
     changes: tuple[tuple[float, float], ...]
 
@@ -29,8 +29,8 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Life:
-    """A machine from launch to end (None: it lives), ready for work from `ready` on; `name` is the node's."""
+class Lifetime:
+    """A machine from launch to end (None while it runs), in service from `ready` on; `name` is the node's name."""
 
     machine: str
     name: str | None
@@ -43,8 +43,8 @@ class Life:
 
 
 @dataclass(frozen=True)
-class Use:
-    """A run's hold of a machine: at hand from `began`, training from `started`; `ended` is None while it goes on."""
+class Usage:
+    """A run's time on a machine: allocated from `began`, training from `started`; `ended` is None until it ends."""
 
     run: str
     owner: str
@@ -56,8 +56,8 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one run cost: node-hours, and dollars before and while its program ran."""
+class RunShare:
+    """The cost of one run: node-hours, and dollars before and while its program ran."""
 
     run: str
     owner: str
@@ -68,15 +68,15 @@ class Share:
 
     @property
     def dollars(self) -> float:
-        """All of it."""
+        """The sum."""
         return self.waiting + self.training
 
 
 @dataclass(frozen=True)
 class MachineBill:
-    """What one machine cost, dollars by what it did."""
+    """The cost of one machine, in dollars by what it did."""
 
-    life: Life
+    lifetime: Lifetime
     hours: float
     boot: float
     used: float
@@ -84,20 +84,20 @@ class MachineBill:
 
     @property
     def dollars(self) -> float:
-        """All of it."""
+        """The sum."""
         return self.boot + self.used + self.idle
 
 
 @dataclass(frozen=True)
 class Bill:
-    """All machines and all runs of a time."""
+    """The cost of all machines and runs in a period."""
 
     machines: tuple[MachineBill, ...]
-    runs: tuple[Share, ...]
+    runs: tuple[RunShare, ...]
 
     @property
     def dollars(self) -> float:
-        """What all machines cost."""
+        """The cost of all machines."""
         return sum(each.dollars for each in self.machines)
 
     def total(self, what: str) -> float:
@@ -105,45 +105,47 @@ class Bill:
         return float(sum(getattr(each, what) for each in self.machines))
 
     def by(self, what: str) -> dict[str, float]:
-        """The runs' dollars by `owner` or `team`, the dearest first."""
-        found: dict[str, float] = defaultdict(float)
+        """The runs' dollars by `owner` or `team`, the most expensive first."""
+        totals: dict[str, float] = defaultdict(float)
         for each in self.runs:
-            found[getattr(each, what)] += each.dollars
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            totals[getattr(each, what)] += each.dollars
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 
 def make_bill(
-    lives: Sequence[Life], uses: Sequence[Use], curves: Mapping[Kind, Curve], since: float, now: float
+    lifetimes: Sequence[Lifetime], uses: Sequence[Usage], curves: Mapping[Kind, PriceCurve], since: float, now: float
 ) -> Bill:
-    """The bill from *since* to *now*; runs that share a machine share its price, for as long as they do."""
+    """The bill from *since* to *now*; runs on the same machine share its price while they do."""
     shares: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     machines = []
-    for life in lives:
-        began, ended = max(life.began, since), min(life.ended or now, now)
+    for lifetime in lifetimes:
+        began, ended = max(lifetime.began, since), min(lifetime.ended or now, now)
         if began >= ended:
             continue
-        on_it = [use for use in uses if use.machine in (life.machine, life.name)]
+        own = [use for use in uses if use.machine in (lifetime.machine, lifetime.name)]
         spent = {"boot": 0.0, "used": 0.0, "idle": 0.0}
-        for start, end, there in _slices(life, on_it, began, ended, now):
-            price = curves[life.kind].cost(start, end)
-            spent["used" if there else "boot" if end <= life.ready else "idle"] += price
-            for use in there:
+        for start, end, active in _slices(lifetime, own, began, ended, now):
+            price = curves[lifetime.kind].cost(start, end)
+            spent["used" if active else "boot" if end <= lifetime.ready else "idle"] += price
+            for use in active:
                 share = shares[use.run]
-                share[0] += (end - start) / 3600 / len(there)
-                share[1 if end <= use.started else 2] += price / len(there)
-        machines.append(MachineBill(life, (ended - began) / 3600, **spent))
-    who = {use.run: use for use in uses}
-    runs = tuple(Share(run, who[run].owner, who[run].team, *amounts) for run, amounts in sorted(shares.items()))
+                share[0] += (end - start) / 3600 / len(active)
+                share[1 if end <= use.started else 2] += price / len(active)
+        machines.append(MachineBill(lifetime, (ended - began) / 3600, **spent))
+    runs_by_id = {use.run: use for use in uses}
+    runs = tuple(
+        RunShare(run, runs_by_id[run].owner, runs_by_id[run].team, *amounts) for run, amounts in sorted(shares.items())
+    )
     return Bill(tuple(machines), runs)
 
 
 def _slices(
-    life: Life, uses: Sequence[Use], began: float, ended: float, now: float
-) -> Iterator[tuple[float, float, list[Use]]]:
-    """A machine's time in pieces in which nothing changes, each with the uses of it."""
-    marks = [life.ready, *(mark for use in uses for mark in (use.began, use.started, use.ended or now))]
+    lifetime: Lifetime, uses: Sequence[Usage], began: float, ended: float, now: float
+) -> Iterator[tuple[float, float, list[Usage]]]:
+    """A machine's time in intervals in which nothing changes, each with the machine's uses."""
+    marks = [lifetime.ready, *(mark for use in uses for mark in (use.began, use.started, use.ended or now))]
     cuts = sorted({began, ended, *(mark for mark in marks if began < mark < ended)})
     for start, end in pairwise(cuts):
-        there = [use for use in uses if use.began <= start and end <= (use.ended or now)]
-        one_each = {use.run: use for use in there}
-        yield start, end, list(one_each.values())
+        active = [use for use in uses if use.began <= start and end <= (use.ended or now)]
+        by_run = {use.run: use for use in active}
+        yield start, end, list(by_run.values())

@@ -1,4 +1,4 @@
-"""Many questions at once; one that fails leaves a gap in the answers instead of ending the rest."""
+"""Many AWS calls at the same time; one that fails returns a CallFailure instead of ending the others."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from spotmpi.aws.errors import CallFailed
+from spotmpi.aws.errors import CallError
 
-Given = TypeVar("Given")
-AT_ONCE = 32
+Result = TypeVar("Result")
+MAX_CALLS = 32
 
 
 @dataclass(frozen=True)
 class CallFailure:
-    """What could not be learnt: `reason` fits a table's cell, `detail` is a line with the remedy."""
+    """Why a value is unknown: `reason` fits into a table cell, `detail` is a line with the remedy."""
 
     reason: str
     detail: str
 
 
-class Answer(Generic[Given]):
-    """The answer to one question, once it is there."""
+class PendingCall(Generic[Result]):
+    """A call that has been submitted."""
 
-    def __init__(self, future: Future[Given]) -> None:
+    def __init__(self, future: Future[Result]) -> None:
         self._future = future
 
-    def get(self) -> Given | CallFailure:
-        """Waits for the answer; a CallFailure where that call failed, CloudError where nothing can be asked at all."""
+    def result(self) -> Result | CallFailure:
+        """Wait for the result; a CallFailure where this call failed, CloudError where no call can succeed."""
         try:
             return self._future.result()
-        except CallFailed as error:
+        except CallError as error:
             return CallFailure(error.short, str(error))
 
 
 class ConcurrentCalls:
-    """Asks up to 32 questions at a time; leaving its block by an error drops those that wait."""
+    """Runs up to 32 calls at a time; an error that leaves the `with` block cancels those that wait."""
 
     def __enter__(self) -> ConcurrentCalls:
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="aws")
+        self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="aws")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._pool.shutdown(wait=kind is None, cancel_futures=kind is not None)
 
-    def ask(self, question: Callable[[], Given]) -> Answer[Given]:
-        """Starts *question* as soon as a thread is free."""
-        return Answer(self._pool.submit(question))
+    def submit(self, call: Callable[[], Result]) -> PendingCall[Result]:
+        """Start *call* as soon as a thread is free."""
+        return PendingCall(self._pool.submit(call))

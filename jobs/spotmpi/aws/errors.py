@@ -1,4 +1,4 @@
-"""What AWS and its library complain of, in one line that says what to do."""
+"""Errors of AWS and of boto3, as one line that says what to do."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _THROTTLED = {
 }
 _UNKNOWN_KEY = {"AuthFailure", "UnrecognizedClientException", "InvalidClientTokenId", "OptInRequired"}
 _SIGNATURE = {"SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed", "RequestExpired"}
-_SKEW = timedelta(minutes=4)  # AWS takes 5 minutes; what lies just below would not have been refused
+_MAX_SKEW = timedelta(minutes=4)  # AWS accepts 5 minutes; a smaller difference is not the cause
 _LOG_IN = "log in again (`aws sso login`, or new keys), then repeat the command"
 
 
 class CloudError(SpotmpiError):
-    """AWS can't be asked at all: credentials, region, clock or network."""
+    """No call to AWS can succeed: credentials, region, clock or network."""
 
 
-class CallFailed(CloudError):
-    """One call failed and others may not; `short` fits into a table's cell, `code` is AWS's own word."""
+class CallError(CloudError):
+    """One call failed and others may succeed; `short` fits into a table cell, `code` is AWS's error code."""
 
     def __init__(self, message: str, short: str, code: str = "") -> None:
         super().__init__(message)
@@ -45,47 +45,51 @@ class CallFailed(CloudError):
         self.code = code
 
 
-def translated(error: Exception, action: str, region: str, now: datetime | None = None) -> CloudError:
-    """The one line for *error*, which `action` (as IAM names it) in *region* raised; *now* is this machine's clock."""
+def translate_error(error: Exception, action: str, region: str, now: datetime | None = None) -> CloudError:
+    """*error*, raised by `action` (its IAM name) in *region*, as a CloudError; *now* is this machine's clock."""
     response = getattr(error, "response", None)
     if isinstance(response, dict) and "Error" in response:
-        return _of_answer(response, action, region, now or datetime.now(UTC))
-    return _of_library(error, action, region)
+        return _from_response(response, action, region, now or datetime.now(UTC))
+    return _from_library(error, action, region)
 
 
-def _of_answer(response: Mapping[str, Any], action: str, region: str, now: datetime) -> CloudError:
+def _from_response(response: Mapping[str, Any], action: str, region: str, now: datetime) -> CloudError:
     code = str(response["Error"].get("Code", "Unknown"))
-    said = redacted(str(response["Error"].get("Message", ""))).splitlines()
+    message = redacted(str(response["Error"].get("Message", ""))).splitlines()
     if code in _UNKNOWN_KEY | _SIGNATURE | _EXPIRED:
-        return _of_identity(code, response, region, now)
+        return _from_authentication(code, response, region, now)
     if code in _DENIED:
-        return CallFailed(f"{action} in {region} is not permitted: let your IAM policy allow it", "not permitted", code)
+        return CallError(f"{action} in {region} is not permitted: allow it in your IAM policy", "not permitted", code)
     if code in _THROTTLED:
-        return CallFailed(f"{action} in {region}: AWS throttles it; repeat the command in a minute", "throttled", code)
+        return CallError(f"{action} in {region}: throttled by AWS; repeat the command in a minute", "throttled", code)
     if code == "MaxConfigLimitExceeded":
-        message = f"{action}: too many different questions in 24 hours; ask for the same types and nodes as before"
-        return CallFailed(message, "daily limit", code)
-    return CallFailed(f"{action} in {region} failed with {code}: {' '.join(said)}", code, code)
+        reason = f"{action}: too many different requests in 24 hours; repeat with the same types and nodes as before"
+        return CallError(reason, "daily limit", code)
+    return CallError(f"{action} in {region} failed with {code}: {' '.join(message)}", code, code)
 
 
-def _of_identity(code: str, response: Mapping[str, Any], region: str, now: datetime) -> CloudError:
-    off = _clock_difference(response, now)
-    # EC2 answers AuthFailure to a wrong clock as well, so the clock is looked at before the code.
-    if off is not None and abs(off) > _SKEW:
-        way = "ahead of" if off > timedelta(0) else "behind"
-        minutes = round(abs(off).total_seconds() / 60)
-        return CloudError(f"this machine's clock is {minutes} minutes {way} AWS's: set it (`timedatectl`), then repeat")
+def _from_authentication(code: str, response: Mapping[str, Any], region: str, now: datetime) -> CloudError:
+    skew = _clock_skew(response, now)
+    # EC2 returns AuthFailure for a wrong clock too, so the clock is checked before the code.
+    if skew is not None and abs(skew) > _MAX_SKEW:
+        direction = "ahead of" if skew > timedelta(0) else "behind"
+        minutes = round(abs(skew).total_seconds() / 60)
+        return CloudError(
+            f"this machine's clock is {minutes} minutes {direction} AWS's: set it (`timedatectl`), then repeat"
+        )
     if code in _EXPIRED or code == "RequestExpired":
         return CloudError(f"the AWS credentials have expired: {_LOG_IN}")
     if code in _SIGNATURE:
-        return CloudError("AWS refuses the signature: the secret access key does not belong to its key id; " + _LOG_IN)
+        return CloudError(
+            "the signature is invalid: the secret access key does not match the access key id; " + _LOG_IN
+        )
     return CloudError(
-        f"AWS does not accept these credentials in {region} ({code}): they are wrong, or the region is not enabled "
+        f"AWS rejects these credentials in {region} ({code}): they are invalid, or the region is not enabled "
         f"(`aws account enable-region --region-name {region}`)"
     )
 
 
-def _clock_difference(response: Mapping[str, Any], now: datetime) -> timedelta | None:
+def _clock_skew(response: Mapping[str, Any], now: datetime) -> timedelta | None:
     date = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     try:
         return now - parsedate_to_datetime(date) if date else None
@@ -93,19 +97,17 @@ def _clock_difference(response: Mapping[str, Any], now: datetime) -> timedelta |
         return None
 
 
-def _of_library(error: Exception, action: str, region: str) -> CloudError:
+def _from_library(error: Exception, action: str, region: str) -> CloudError:
     name = type(error).__name__
-    said = " ".join(redacted(str(error)).split())
+    message = " ".join(redacted(str(error)).split())
     if name in ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"):
         return CloudError("no usable AWS credentials: run `aws configure sso`, or set AWS_PROFILE or AWS_ACCESS_KEY_ID")
     if name in ("ProfileNotFound", "ConfigParseError"):
-        return CloudError(f"{said}: set AWS_PROFILE to one of `aws configure list-profiles`")
+        return CloudError(f"{message}: set AWS_PROFILE to one of `aws configure list-profiles`")
     if "Token" in name or "SSO" in name:
-        return CloudError(f"the AWS login has expired ({said}): {_LOG_IN}")
+        return CloudError(f"the AWS login has expired ({message}): {_LOG_IN}")
     if name in ("NoRegionError", "InvalidRegionError"):
-        return CloudError("no usable AWS region: name it with --region, or set AWS_REGION")
+        return CloudError("no usable AWS region: pass --region or set AWS_REGION")
     if name in ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError"):
-        return CallFailed(
-            f"{action}: no answer from {region}; is the region's name right, and the network up?", "no answer"
-        )
-    return CallFailed(f"{action} in {region} failed: {name}: {said}", name)
+        return CallError(f"{action}: no answer from {region}; check the region's name and the network", "no answer")
+    return CallError(f"{action} in {region} failed: {name}: {message}", name)

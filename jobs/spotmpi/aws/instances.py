@@ -1,4 +1,4 @@
-"""Machines as EC2 itself describes them; it knows one for an hour after its end."""
+"""EC2 instance types, where they are offered, and instances; EC2 describes an instance for an hour after its end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,24 @@ from spotmpi.aws.account import Aws
 
 SPOT, ON_DEMAND = "spot", "on-demand"
 NO_GROUP = "none"
-_FILTER = 200  # values that a filter takes
+_FILTER_VALUES = 200  # the most values that EC2 accepts in one filter
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """What an instance of a type has, and what it supports."""
+
+    name: str
+    vcpus: int
+    gpus: int
+    spot: bool
+    placement_group: bool
+    efa: bool
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One machine; None is not told, and `placement_group` is none where it is in none. `host` is its DNS name."""
+    """One instance; None where EC2 returns no value, `placement_group` "none" without one; `host` is its DNS name."""
 
     id: str
     type: str | None
@@ -25,28 +37,59 @@ class Instance:
     host: str | None
 
 
+def instance_types(aws: Aws, region: str, names: Sequence[str]) -> dict[str, InstanceType]:
+    """The types of *names* that exist in *region*, by name."""
+    # A filter ignores unknown names; as InstanceTypes, one of them would fail the whole call.
+    filters = [{"Name": "instance-type", "Values": list(names)}]
+    descriptions = aws.pages("ec2", region, "describe_instance_types", "InstanceTypes", Filters=filters)
+    return {
+        each["InstanceType"]: InstanceType(
+            name=each["InstanceType"],
+            vcpus=each["VCpuInfo"]["DefaultVCpus"],
+            gpus=sum(gpu["Count"] for gpu in each.get("GpuInfo", {}).get("Gpus", [])),
+            spot="spot" in each.get("SupportedUsageClasses", ["spot"]),
+            placement_group="cluster" in each.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
+            efa=each["NetworkInfo"].get("EfaSupported", False),
+        )
+        for each in descriptions
+    }
+
+
+def offerings(aws: Aws, region: str, names: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """The pairs (type, zone name) of *region* in which EC2 offers a type."""
+    pairs = aws.pages(
+        "ec2",
+        region,
+        "describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": list(names)}],
+    )
+    return frozenset((each["InstanceType"], each["Location"]) for each in pairs)
+
+
 def instances(aws: Aws, region: str, ids: Sequence[str]) -> dict[str, Instance]:
-    """Of the machines with these *ids* those that EC2 knows, by id; CallFailed where it may not be asked."""
-    found: dict[str, Instance] = {}
-    for first in range(0, len(ids), _FILTER):
-        only = [{"Name": "instance-id", "Values": list(ids[first : first + _FILTER])}]
-        for some in aws.pages("ec2", region, "describe_instances", "Reservations", Filters=only):
-            found |= {each["InstanceId"]: _instance(each) for each in some["Instances"]}
-    return found
+    """The instances of *ids* that EC2 still describes, by id; CallError where the call is not permitted."""
+    result: dict[str, Instance] = {}
+    for first in range(0, len(ids), _FILTER_VALUES):
+        filters = [{"Name": "instance-id", "Values": list(ids[first : first + _FILTER_VALUES])}]
+        for reservation in aws.pages("ec2", region, "describe_instances", "Reservations", Filters=filters):
+            result |= {each["InstanceId"]: _instance(each) for each in reservation["Instances"]}
+    return result
 
 
-def of_provider(provider: str) -> str | None:
-    """The instance in a Kubernetes node's provider id, such as ``aws:///us-east-1a/i-0123``; None of other clouds."""
-    return provider.rpartition("/")[2] if provider.startswith("aws:") else None
+def instance_id(provider_id: str) -> str | None:
+    """The instance in a node's provider id, such as ``aws:///us-east-1a/i-0123``; None for other cloud providers."""
+    return provider_id.rpartition("/")[2] if provider_id.startswith("aws:") else None
 
 
-def _instance(values: Mapping[str, Any]) -> Instance:
-    place = values.get("Placement", {})
+def _instance(description: Mapping[str, Any]) -> Instance:
+    placement = description.get("Placement", {})
     return Instance(
-        id=values["InstanceId"],
-        type=values.get("InstanceType"),
-        zone=place.get("AvailabilityZone"),
-        market=SPOT if values.get("InstanceLifecycle") == "spot" else ON_DEMAND,
-        placement_group=place.get("GroupName") or NO_GROUP,
-        host=values.get("PrivateDnsName"),
+        id=description["InstanceId"],
+        type=description.get("InstanceType"),
+        zone=placement.get("AvailabilityZone"),
+        market=SPOT if description.get("InstanceLifecycle") == "spot" else ON_DEMAND,
+        placement_group=placement.get("GroupName") or NO_GROUP,
+        host=description.get("PrivateDnsName"),
     )

@@ -1,31 +1,98 @@
-"""Why AWS starts no machine for a run that waits for one: what its scaling groups did last."""
+"""Why AWS launches no instance: its error codes, what to do about each, and the last failure of a node group."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from typing import NamedTuple
 
 from spotmpi.aws.account import Aws
 from spotmpi.aws.scaling import scaling_groups
-from spotmpi.aws.scaling_errors import reason_of
 from spotmpi.core.environment import Environment
 
-_NEWEST = 10  # activities that are looked at; launches and ends of machines alternate
+
+class LaunchFailure(NamedTuple):
+    """What an error code means, and the remedy."""
+
+    message: str
+    remedy: str
 
 
-def why_no_machine(aws: Aws, environment: Environment, groups: Collection[str], since: float) -> str | None:
-    """What is wrong with the newest launch in one of these node groups since then (Unix seconds), or None.
+_ACTIVITIES = 10  # the newest activities that are read; launches and terminations alternate
+_OTHER_ZONE = "`spotmpi zones` compares zones and types; a second node group can serve as a fallback"
+LAUNCH_FAILURES: dict[str, LaunchFailure] = {
+    "InsufficientInstanceCapacity": LaunchFailure("AWS has no capacity for this type in the zone", _OTHER_ZONE),
+    "UnfulfillableCapacity": LaunchFailure("AWS has no spot capacity for this type in the zone", _OTHER_ZONE),
+    "SpotMaxPriceTooLow": LaunchFailure("the spot price is above the on-demand price", _OTHER_ZONE),
+    "MaxSpotInstanceCountExceeded": LaunchFailure(
+        "the account's spot quota is exhausted", "`spotmpi zones --request-quota` requests an increase"
+    ),
+    "VcpuLimitExceeded": LaunchFailure(
+        "the account's on-demand quota is exhausted", "request an increase in Service Quotas, service ec2"
+    ),
+    "InstanceLimitExceeded": LaunchFailure(
+        "the account's instance limit is reached", "request an increase in Service Quotas"
+    ),
+    "InsufficientFreeAddresses": LaunchFailure("the subnet has no free addresses", "set a larger `network.cidr`"),
+    "InsufficientFreeAddressesInSubnet": LaunchFailure(
+        "the subnet has no free addresses", "set a larger `network.cidr`"
+    ),
+    "AccessDenied": LaunchFailure("EKS lacks permissions", "run `pulumi up`: it restores the roles"),
+    "AsgInstanceLaunchFailures": LaunchFailure("instances can't be launched", "see the group's scaling activities"),
+    "NodeCreationFailure": LaunchFailure(
+        "instances start but don't join the cluster", "check their route to the API: route tables, NAT, endpoint"
+    ),
+    "IamNodeRoleNotFound": LaunchFailure("the nodes' IAM role does not exist", "run `pulumi up`"),
+    "IamInstanceProfileNotFound": LaunchFailure("the nodes' instance profile does not exist", "run `pulumi up`"),
+    "AutoScalingGroupNotFound": LaunchFailure(
+        "the Auto Scaling group was deleted manually", "`pulumi refresh`, then `pulumi up`"
+    ),
+    "Ec2LaunchTemplateNotFound": LaunchFailure(
+        "the launch template was deleted manually", "`pulumi refresh`, then `pulumi up`"
+    ),
+    "Ec2LaunchTemplateVersionMismatch": LaunchFailure(
+        "the launch template was changed manually", "run `pulumi up`; don't edit it"
+    ),
+    "Ec2SecurityGroupNotFound": LaunchFailure("the cluster's security group does not exist", "rebuild the environment"),
+    "Ec2SubnetNotFound": LaunchFailure("the nodes' subnet does not exist", "rebuild the environment"),
+    "Unsupported": LaunchFailure("EC2 doesn't offer this type in the zone", _OTHER_ZONE),
+    "InternalFailure": LaunchFailure("AWS had an internal error", "wait a few minutes"),
+}
+# Messages of scaling activities, which have no code; the wording of the quota's message varies.
+_PHRASES = (
+    (re.compile(r"max spot instance count exceeded", re.IGNORECASE), "MaxSpotInstanceCountExceeded"),
+    (re.compile(r"(do not|don't) have sufficient .*capacity|no spot capacity", re.IGNORECASE), "UnfulfillableCapacity"),
+    (re.compile(r"more vcpu capacity than your current vcpu limit", re.IGNORECASE), "VcpuLimitExceeded"),
+    (re.compile(r"not supported in your requested availability zone", re.IGNORECASE), "Unsupported"),
+)
+
+
+def explain_failure(code: str, message: str) -> LaunchFailure:
+    """The meaning of an AWS error *code* (may be empty) and *message*; AWS's own message where it is not known."""
+    match = next((known for known in LAUNCH_FAILURES if known == code or re.search(rf"\b{known}\b", message)), None)
+    match = match or next((known for pattern, known in _PHRASES if pattern.search(message)), None)
+    if match is not None:
+        return LAUNCH_FAILURES[match]
+    text = " ".join(f"{code}: {message}".split()).strip(": ")
+    return LaunchFailure(text[:200], "see the group's activity in the EC2 console, Auto Scaling")
+
+
+def last_launch_failure(aws: Aws, environment: Environment, groups: Collection[str], since: float) -> str | None:
+    """Why the newest launch in one of these node groups failed after *since* (Unix seconds); None where none did.
 
     Raises:
-        CloudError: AWS can't be asked.
+        CloudError: AWS can't be reached.
     """
     for scaling in scaling_groups(aws, environment):
         if scaling.group not in groups:
             continue
-        name = {"AutoScalingGroupName": scaling.name, "MaxRecords": _NEWEST}
-        done = aws.call("autoscaling", environment.region, "describe_scaling_activities", **name)["Activities"]
-        launches = (each for each in done if str(each.get("Description", "")).startswith("Launching"))
+        arguments = {"AutoScalingGroupName": scaling.name, "MaxRecords": _ACTIVITIES}
+        activities = aws.call("autoscaling", environment.region, "describe_scaling_activities", **arguments)
+        launches = (
+            each for each in activities["Activities"] if str(each.get("Description", "")).startswith("Launching")
+        )
         newest = next(launches, None)
         if newest and newest["StatusCode"] == "Failed" and newest["StartTime"].timestamp() > since:
-            reason = reason_of("", newest.get("StatusMessage") or newest.get("Cause") or "")
-            return f"scaling group {scaling.group}: {reason.words} ({reason.remedy})"
+            failure = explain_failure("", newest.get("StatusMessage") or newest.get("Cause") or "")
+            return f"node group {scaling.group}: {failure.message} ({failure.remedy})"
     return None

@@ -1,7 +1,7 @@
-"""The control plane's log group: EKS makes it again, without tags, when log lines arrive after its deletion.
+"""The control plane's log group: EKS recreates it, without tags, when log lines arrive after its deletion.
 
-Its service-linked role does so whatever the cluster's role may do (terraform-aws-eks#2446, #2763); a new environment of
-the same name then can't make its own.
+EKS's service-linked role does so whatever the permissions of the cluster's role (terraform-aws-eks#2446, #2763); a new
+environment of the same name then can't create its own.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallFailed
+from spotmpi.aws.errors import CallError
 
-_LOOKS = 6
-_PAUSE = 10.0  # seconds between looks
-WATCH = _PAUSE * (_LOOKS - 1)  # seconds
+_CHECKS = 6
+_INTERVAL = 10.0  # seconds between checks
+WATCH_TIME = _INTERVAL * (_CHECKS - 1)  # seconds
 
 
 def name_of(environment: str) -> str:
-    """The log group that EKS writes to for the cluster of that name."""
+    """The log group of the EKS cluster with that name."""
     return f"/aws/eks/{environment}/cluster"
 
 
@@ -29,20 +29,20 @@ def exists(aws: Aws, region: str, environment: str) -> bool:
 
 
 def delete(aws: Aws, region: str, environment: str) -> None:
-    """Delete the environment's log group; one that is gone already is no error."""
+    """Delete the environment's log group; no error if it does not exist."""
     try:
         aws.call("logs", region, "delete_log_group", logGroupName=name_of(environment))
-    except CallFailed as error:
+    except CallError as error:
         if error.code != "ResourceNotFoundException":
             raise
 
 
 def keep_deleted(aws: Aws, region: str, environment: str, sleep: Callable[[float], None]) -> int:
-    """Delete it each time that it exists, looking again for WATCH seconds; gives how often it did."""
+    """Delete it whenever it exists, checking for WATCH_TIME seconds; returns the number of deletions."""
     deleted = 0
-    for look in range(_LOOKS):
-        if look:
-            sleep(_PAUSE)
+    for check in range(_CHECKS):
+        if check:
+            sleep(_INTERVAL)
         if exists(aws, region, environment):
             delete(aws, region, environment)
             deleted += 1

@@ -1,18 +1,32 @@
-"""What a machine costs by the hour, in US dollars: on spot and on demand."""
+"""Hourly prices in US dollars: of an instance on spot and on demand, of a node, and of a whole environment."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from spotmpi.aws.account import Aws
-from spotmpi.aws.billing import Curve
+from spotmpi.aws.account import Aws, open_account
+from spotmpi.aws.billing import PriceCurve
+from spotmpi.core.environment import Environment, NodeGroup
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.price import Price
 
 HISTORY = timedelta(days=7)
-_PRICE_LIST_REGION = "us-east-1"  # the Price List API lives in few regions and answers for all
+_PRICE_LIST_REGION = "us-east-1"  # the Price List API exists in a few regions and covers all
+ENVIRONMENT_SOURCE = (
+    "control plane, disks and addresses: AWS list prices for us-east-1 as published in 2025, not confirmed since; "
+    "system nodes and GPU nodes: the Price List API and the spot price now. Storage and traffic come on top"
+)
+SYSTEM_TYPE = "t3.medium"  # as in infra/settings.py: two of these with 30 GiB each
+_SYSTEM_NODES = 2
+_SYSTEM_PRICE = 0.0416  # of us-east-1, used where the Price List API is not permitted
+_CONTROL_PLANE = 0.10
+_ADDRESS = 0.005
+_GIB_HOUR = 0.08 / 730
+_SYSTEM_DISK, _NODE_DISK = 30, 100
 
 
 @dataclass(frozen=True)
@@ -24,8 +38,16 @@ class SpotPrice:
     high: float
 
 
+@dataclass(frozen=True)
+class EnvironmentPrice:
+    """$/h of an environment with the default settings: no job, and all nodes at work on spot (None: price unknown)."""
+
+    idle: float
+    busy: float | None
+
+
 def spot_prices(aws: Aws, region: str, types: Sequence[str], now: datetime) -> dict[tuple[str, str], SpotPrice]:
-    """Linux spot prices by (type, zone name); a pair without any offer in 7 days is left out."""
+    """Linux spot prices by (type, zone name); pairs without a price in 7 days are omitted."""
     history = aws.pages(
         "ec2",
         region,
@@ -37,12 +59,12 @@ def spot_prices(aws: Aws, region: str, types: Sequence[str], now: datetime) -> d
     )
     changes: dict[tuple[str, str], list[tuple[datetime, float]]] = {}
     for each in history:
-        place = (each["InstanceType"], each["AvailabilityZone"])
-        changes.setdefault(place, []).append((each["Timestamp"], float(each["SpotPrice"])))
-    return {place: _summed_up(prices) for place, prices in changes.items()}
+        key = (each["InstanceType"], each["AvailabilityZone"])
+        changes.setdefault(key, []).append((each["Timestamp"], float(each["SpotPrice"])))
+    return {key: _summarize(prices) for key, prices in changes.items()}
 
 
-def spot_curve(aws: Aws, region: str, machine: str, zone: str, since: datetime) -> Curve | None:
+def spot_curve(aws: Aws, region: str, machine: str, zone: str, since: datetime) -> PriceCurve | None:
     """The Linux spot price of a type in a zone from *since* on; None where AWS has none (it keeps 90 days)."""
     history = aws.pages(
         "ec2",
@@ -52,15 +74,15 @@ def spot_curve(aws: Aws, region: str, machine: str, zone: str, since: datetime) 
         InstanceTypes=[machine],
         AvailabilityZone=zone,
         ProductDescriptions=["Linux/UNIX"],
-        StartTime=since,  # the price that held then comes with it
+        StartTime=since,  # the response includes the price in effect then
     )
     changes = {each["Timestamp"].timestamp(): float(each["SpotPrice"]) for each in history}
-    return Curve(tuple(sorted(changes.items()))) if changes else None
+    return PriceCurve(tuple(sorted(changes.items()))) if changes else None
 
 
 def on_demand_price(aws: Aws, region: str, machine: str) -> float | None:
     """The list price of a Linux machine in *region*, $/h; None where the price list has none."""
-    wanted = {
+    filters = {
         "instanceType": machine,
         "regionCode": region,
         "operatingSystem": "Linux",
@@ -74,13 +96,58 @@ def on_demand_price(aws: Aws, region: str, machine: str) -> float | None:
         "get_products",
         "PriceList",
         ServiceCode="AmazonEC2",
-        Filters=[{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()],
+        Filters=[{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in filters.items()],
     )
-    found = [price for product in products for price in _list_prices(json.loads(product))]
-    return min(found, default=None)
+    prices = [price for product in products for price in _list_prices(json.loads(product))]
+    return min(prices, default=None)
 
 
-def _summed_up(prices: list[tuple[datetime, float]]) -> SpotPrice:
+def node_price(
+    environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None, now: datetime | None = None
+) -> float:
+    """US dollars per hour of a node of the most expensive of *groups*.
+
+    InputError for the field `price` where the price is unknown.
+    """
+    try:
+        return highest_node_price(environment, groups, aws, now).node_hour
+    except SpotmpiError as error:
+        raise input_error("price", None, f"set it: the price of a node is unknown: {error}") from error
+
+
+def highest_node_price(
+    environment: Environment, groups: Sequence[NodeGroup], aws: Aws | None = None, now: datetime | None = None
+) -> Price:
+    """The price of a node of the most expensive of *groups*, with source and time; SpotmpiError where unknown."""
+    aws, now = aws or open_account(environment.region), now or datetime.now(UTC)
+    prices = {group.name: group_price(environment, group, aws, now) for group in groups}
+    group = max(groups, key=lambda group: prices[group.name])
+    kind = "spot price" if group.market == "spot" else "list price on demand"
+    return Price(prices[group.name], f"{kind} of {group.type} in {environment.zone}, {now:%Y-%m-%d %H:%M} UTC")
+
+
+def group_price(environment: Environment, group: NodeGroup, aws: Aws, now: datetime) -> float:
+    """US dollars per hour of one node of *group* now: the zone's spot price, or the list price on demand."""
+    price: float | None
+    if group.market == "on-demand":
+        price = on_demand_price(aws, environment.region, group.type)
+    else:
+        spot = spot_prices(aws, environment.region, [group.type], now).get((group.type, environment.zone))
+        price = spot.now if spot else None
+    if price is None:
+        raise SpotmpiError(f"AWS has no {group.market} price of {group.type} in {environment.zone}")
+    return price
+
+
+def environment_price(nodes: int, spot: float | None, system: float | None) -> EnvironmentPrice:
+    """The price with *nodes* nodes at *spot* $/h each and system nodes at *system* $/h each (None: us-east-1's)."""
+    each = _SYSTEM_PRICE if system is None else system
+    idle = _CONTROL_PLANE + _SYSTEM_NODES * (each + _SYSTEM_DISK * _GIB_HOUR + _ADDRESS)
+    busy = None if spot is None else idle + nodes * (spot + _NODE_DISK * _GIB_HOUR + _ADDRESS)
+    return EnvironmentPrice(idle, busy)
+
+
+def _summarize(prices: list[tuple[datetime, float]]) -> SpotPrice:
     amounts = [amount for _, amount in prices]
     return SpotPrice(max(prices)[1], min(amounts), max(amounts))
 
@@ -89,4 +156,4 @@ def _list_prices(product: dict[str, Any]) -> list[float]:
     terms = product.get("terms", {}).get("OnDemand", {}).values()
     units = [unit for term in terms for unit in term["priceDimensions"].values() if unit["unit"] == "Hrs"]
     amounts = [float(unit["pricePerUnit"].get("USD", 0)) for unit in units]
-    return [amount for amount in amounts if amount > 0]  # a price of 0 belongs to reservations
+    return [amount for amount in amounts if amount > 0]  # prices of 0 belong to reservations

@@ -1,4 +1,4 @@
-"""EC2's quotas for spot machines, in vCPUs per region: how many there may be, run, and are asked for."""
+"""EC2's spot quotas, in vCPUs per region: the limit, the usage, and pending increases."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallFailed
+from spotmpi.aws.errors import CallError
 
 SERVICE = "ec2"
-# Quota code: the families it counts, as an expression over the type's name.
+# The instance families that each quota counts, as a regular expression for the type's name.
 _FAMILIES: Mapping[str, str] = {
     "L-3819A6DF": r"(g|vt)\d",
     "L-7212CCBC": r"p[2-4]",
@@ -31,7 +31,7 @@ _PENDING = {"PENDING", "CASE_OPENED"}
 
 @dataclass(frozen=True)
 class Increase:
-    """A request for a higher quota: vCPUs wanted, AWS's state of it and when it was made."""
+    """A request for a higher quota: the requested vCPUs, its status and time."""
 
     id: str
     region: str
@@ -42,42 +42,42 @@ class Increase:
 
 
 def quota_code(machine: str) -> str | None:
-    """The code of the spot quota that counts machines of this type; None for families that we don't know."""
+    """The code of the spot quota that counts machines of this type; None for unknown families."""
     return next((code for code, families in _FAMILIES.items() if re.match(families, machine)), None)
 
 
-def limit(aws: Aws, region: str, code: str) -> int:
-    """How many vCPUs the account may have under a quota in *region*."""
-    which = {"ServiceCode": SERVICE, "QuotaCode": code}
+def vcpu_limit(aws: Aws, region: str, code: str) -> int:
+    """The vCPUs that a quota allows the account in *region*."""
+    arguments = {"ServiceCode": SERVICE, "QuotaCode": code}
     try:
-        answer = aws.call("service-quotas", region, "get_service_quota", **which)
-    except CallFailed as error:
+        response = aws.call("service-quotas", region, "get_service_quota", **arguments)
+    except CallError as error:
         if error.code != "NoSuchResourceException":
             raise
-        # An account that never touched a quota may have only the default.
-        answer = aws.call("service-quotas", region, "get_aws_default_service_quota", **which)
-    return int(answer["Quota"]["Value"])
+        # A quota that was never changed may have a default value only.
+        response = aws.call("service-quotas", region, "get_aws_default_service_quota", **arguments)
+    return int(response["Quota"]["Value"])
 
 
-def running(aws: Aws, region: str) -> Counter[str]:
-    """How many vCPUs of spot machines start or run in *region*, by quota code."""
-    only = [
+def vcpus_in_use(aws: Aws, region: str) -> Counter[str]:
+    """The vCPUs of pending and running spot instances in *region*, by quota code."""
+    filters = [
         {"Name": "instance-lifecycle", "Values": ["spot"]},
         {"Name": "instance-state-name", "Values": ["pending", "running"]},
     ]
     used: Counter[str] = Counter()
-    for reservation in aws.pages("ec2", region, "describe_instances", "Reservations", Filters=only):
-        for machine in reservation["Instances"]:
-            code = quota_code(machine["InstanceType"])
+    for reservation in aws.pages("ec2", region, "describe_instances", "Reservations", Filters=filters):
+        for instance in reservation["Instances"]:
+            code = quota_code(instance["InstanceType"])
             if code:
-                cpu = machine.get("CpuOptions", {})
+                cpu = instance.get("CpuOptions", {})
                 used[code] += cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 1)
     return used
 
 
 def pending_increases(aws: Aws, region: str, code: str) -> tuple[Increase, ...]:
-    """Requests for more of a quota that AWS has not decided on, oldest first."""
-    found = aws.pages(
+    """Requests for an increase of a quota that AWS has not decided on, oldest first."""
+    requests = aws.pages(
         "service-quotas",
         region,
         "list_requested_service_quota_change_history_by_quota",
@@ -85,13 +85,13 @@ def pending_increases(aws: Aws, region: str, code: str) -> tuple[Increase, ...]:
         ServiceCode=SERVICE,
         QuotaCode=code,
     )
-    made = [_increase(region, each) for each in found if each["Status"] in _PENDING]
-    return tuple(sorted(made, key=lambda increase: increase.created))
+    increases = [_increase(region, each) for each in requests if each["Status"] in _PENDING]
+    return tuple(sorted(increases, key=lambda increase: increase.created))
 
 
-def ask_for(aws: Aws, region: str, code: str, vcpus: int) -> Increase:
-    """Asks AWS to raise a quota to *vcpus*; CallFailed where a request is open already."""
-    answer = aws.call(
+def request_increase(aws: Aws, region: str, code: str, vcpus: int) -> Increase:
+    """Request an increase of a quota to *vcpus*; CallError where a request is already open."""
+    response = aws.call(
         "service-quotas",
         region,
         "request_service_quota_increase",
@@ -99,7 +99,7 @@ def ask_for(aws: Aws, region: str, code: str, vcpus: int) -> Increase:
         QuotaCode=code,
         DesiredValue=float(vcpus),
     )
-    return _increase(region, answer["RequestedQuota"])
+    return _increase(region, response["RequestedQuota"])
 
 
 def _increase(region: str, request: Mapping[str, Any]) -> Increase:

@@ -1,4 +1,4 @@
-"""An image registry of ECR: what it holds, and the login that pushes to it."""
+"""Image registries (ECR): images, digests of tags, and logins."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import base64
 from typing import NamedTuple
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallFailed
+from spotmpi.aws.errors import CallError
 
 _TIMEOUT = 5.0  # seconds for the registry to answer while a run waits to start
 
 
 class RegistryError(Exception):
-    """The registry did not answer or refused; the message says why, in boto3's words."""
+    """The registry did not answer or refused; the message is boto3's."""
 
 
 class Login(NamedTuple):
@@ -22,12 +22,12 @@ class Login(NamedTuple):
     password: str
 
 
-def in_registry(aws: Aws, region: str, repository: str, tag: str) -> bool:
-    """Whether the ECR repository, by its address, has an image with *tag*; CallFailed where it may not be asked."""
-    asked = {"repositoryName": repository.partition("/")[2], "imageIds": [{"imageTag": tag}]}
+def has_image(aws: Aws, region: str, repository: str, tag: str) -> bool:
+    """Whether the ECR repository with that address has an image with *tag*; CallError where that is not permitted."""
+    arguments = {"repositoryName": repository.partition("/")[2], "imageIds": [{"imageTag": tag}]}
     try:
-        aws.call("ecr", region, "describe_images", **asked)
-    except CallFailed as error:
+        aws.call("ecr", region, "describe_images", **arguments)
+    except CallError as error:
         if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
             raise
         return False
@@ -35,11 +35,11 @@ def in_registry(aws: Aws, region: str, repository: str, tag: str) -> bool:
 
 
 def tag_digest(region: str, repository: str, tag: str) -> str:
-    """The digest of a tag in an ECR repository, by its address.
+    """The digest of a tag in an ECR repository, with that address.
 
     Raises:
         LookupError: the repository has no such tag.
-        RegistryError: the registry could not be asked.
+        RegistryError: the registry can't be reached.
     """
     import boto3
     from botocore.config import Config
@@ -49,14 +49,14 @@ def tag_digest(region: str, repository: str, tag: str) -> str:
     host, _, name = repository.partition("/")
     request = {"registryId": host[:12], "repositoryName": name, "imageIds": [{"imageTag": tag}]}
     try:
-        answer = boto3.client("ecr", region_name=region, config=config).describe_images(**request)
+        response = boto3.client("ecr", region_name=region, config=config).describe_images(**request)
     except ClientError as error:
         if error.response["Error"]["Code"] == "ImageNotFoundException":
             raise LookupError(tag) from error
         raise RegistryError(str(error)) from error
     except BotoCoreError as error:
         raise RegistryError(str(error)) from error
-    return str(answer["imageDetails"][0]["imageDigest"])
+    return str(response["imageDetails"][0]["imageDigest"])
 
 
 def registry_login(region: str) -> Login:
@@ -65,8 +65,8 @@ def registry_login(region: str) -> Login:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        answer = boto3.client("ecr", region_name=region).get_authorization_token()
+        response = boto3.client("ecr", region_name=region).get_authorization_token()
     except (BotoCoreError, ClientError) as error:
         raise RegistryError(str(error)) from error
-    user, _, password = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode().partition(":")
+    user, _, password = base64.b64decode(response["authorizationData"][0]["authorizationToken"]).decode().partition(":")
     return Login(user, password)

@@ -1,4 +1,4 @@
-"""The S3 bucket of Pulumi's state: private, encrypted, and versioned, so that a broken state can be put back."""
+"""The S3 bucket of Pulumi's state: private, encrypted, and versioned, so that a broken state can be restored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.errors import CallFailed
+from spotmpi.aws.errors import CallError
 from spotmpi.core.errors import SpotmpiError
 
 VARIABLE = "PULUMI_BACKEND_URL"
@@ -18,63 +18,63 @@ PRIVATE = {
     "RestrictPublicBuckets": True,
 }
 _ENCRYPTED = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
-_NOT_SET = "NoSuchPublicAccessBlockConfiguration"
+_NO_BLOCK = "NoSuchPublicAccessBlockConfiguration"
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket by name, and its region where the address says one."""
+    """A bucket by name, and its region where the address contains one."""
 
     name: str
     region: str | None
 
 
 @dataclass(frozen=True)
-class Condition:
-    """What a bucket is; one that was made here is both."""
+class BucketStatus:
+    """Whether a bucket is versioned and private; `create` makes both true."""
 
     versioned: bool
     private: bool
 
 
-def named_in(variables: Mapping[str, str]) -> Bucket | None:
-    """The bucket that PULUMI_BACKEND_URL names, as in s3://my-state/folder?region=eu-west-1; None for other states."""
+def from_variables(variables: Mapping[str, str]) -> Bucket | None:
+    """The bucket in PULUMI_BACKEND_URL, such as s3://my-state/folder?region=eu-west-1; None for other backends."""
     address = urlsplit(variables.get(VARIABLE, ""))
     if address.scheme != "s3" or not address.hostname:
         return None
     return Bucket(address.netloc, parse_qs(address.query).get("region", [None])[0])
 
 
-def condition(aws: Aws, region: str, bucket: Bucket) -> Condition | None:
-    """What the bucket is; None where there is none of that name. CallFailed where it may not be looked at."""
+def status(aws: Aws, region: str, bucket: Bucket) -> BucketStatus | None:
+    """The bucket's status; None where it does not exist. CallError where its settings can't be read."""
     region = bucket.region or region
     try:
-        status = aws.call("s3", region, "get_bucket_versioning", Bucket=bucket.name).get("Status")
-    except CallFailed as error:
+        versioning = aws.call("s3", region, "get_bucket_versioning", Bucket=bucket.name).get("Status")
+    except CallError as error:
         if error.code != "NoSuchBucket":
             raise
         return None
     try:
-        answer = aws.call("s3", region, "get_public_access_block", Bucket=bucket.name)
-        private = all(answer["PublicAccessBlockConfiguration"].values())
-    except CallFailed as error:
-        if error.code != _NOT_SET:
+        response = aws.call("s3", region, "get_public_access_block", Bucket=bucket.name)
+        private = all(response["PublicAccessBlockConfiguration"].values())
+    except CallError as error:
+        if error.code != _NO_BLOCK:
             raise
         private = False
-    return Condition(status == "Enabled", private)
+    return BucketStatus(versioning == "Enabled", private)
 
 
-def make(aws: Aws, region: str, bucket: Bucket) -> None:
-    """Make the bucket; SpotmpiError where another account has the name."""
+def create(aws: Aws, region: str, bucket: Bucket) -> None:
+    """Create the bucket; SpotmpiError where another account owns the name."""
     region = bucket.region or region
-    # S3 takes no location for its first region.
-    place = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    # S3 refuses a location constraint for us-east-1.
+    location = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     try:
-        aws.call("s3", region, "create_bucket", Bucket=bucket.name, **place)
-    except CallFailed as error:
+        aws.call("s3", region, "create_bucket", Bucket=bucket.name, **location)
+    except CallError as error:
         if error.code == "BucketAlreadyExists":
-            remedy = f"names are worldwide, so choose another and set {VARIABLE} to it"
-            raise SpotmpiError(f"another AWS account has a bucket {bucket.name}: {remedy}") from error
+            remedy = f"bucket names are global, so choose another and set {VARIABLE} to it"
+            raise SpotmpiError(f"another AWS account owns bucket {bucket.name}: {remedy}") from error
         if error.code != "BucketAlreadyOwnedByYou":
             raise
     name = bucket.name

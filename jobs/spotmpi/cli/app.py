@@ -42,22 +42,19 @@ COMMANDS = {
     "tensorboard": Entry("tensorboard", "Show a run's curves in TensorBoard, also while it runs."),
     "shell": Entry("shell", "Open a shell in the pod of a node."),
     "up": Entry(
-        "up", "Build an environment, push images and run something small; the same command goes on where one stopped."
+        "up", "Build an environment, push images and execute a small run; if interrupted, the same command continues."
     ),
     "upgrade": Entry(
         "upgrade",
-        "Upgrade control plane, add-ons and idle nodes by one minor version, after a preview; the same command goes "
-        "on.",
+        "Upgrade control plane, add-ons and idle nodes by one minor version, after a preview; repeat to continue.",
     ),
-    "down": Entry(
-        "down", "Stop runs, take an environment down, and list what still bills; exit 1 when that is anything."
-    ),
+    "down": Entry("down", "Stop runs, destroy an environment, and list what still bills; exit 1 if anything does."),
     "zones": Entry(
         "zones",
         "Compare zones and types for spot nodes: price, placement score, quota, and why each ranks below the first.",
     ),
     "doctor": Entry(
-        "doctor", "Check account, tools, quota, leftovers and a live environment; exit 1 when something is an error."
+        "doctor", "Check account, tools, quota, leftovers and a built environment; exit 1 if there is an error."
     ),
     "cost": Entry(
         "cost", "Show what a run's nodes cost while it held them, or an environment's nodes by run, user and team."

@@ -9,7 +9,7 @@ import typer
 from spotmpi.cli.options import Json, On, RunsFolder, target
 
 if TYPE_CHECKING:
-    from spotmpi.aws.billing import MachineBill, Share
+    from spotmpi.aws.billing import MachineBill, RunShare
     from spotmpi.backends.targets import Target
     from spotmpi.environments.cost import Cost
 
@@ -104,20 +104,20 @@ def _show(cost: Cost) -> None:
         say(note)
 
 
-def _run(share: Share) -> tuple[str, ...]:
+def _run(share: RunShare) -> tuple[str, ...]:
     numbers = (share.hours, share.waiting, share.training)
     return (share.run, share.owner, share.team, *(f"{number:.2f}" for number in numbers))
 
 
 def _machine(each: MachineBill) -> tuple[str, ...]:
-    kind = each.life.kind
+    kind = each.lifetime.kind
     numbers = (each.hours, each.boot, each.used, each.idle)
     return (
-        each.life.machine,
+        each.lifetime.machine,
         kind[0],
         kind[1],
         *(f"{number:.2f}" for number in numbers),
-        "reclaimed" * each.life.reclaimed,
+        "reclaimed" * each.lifetime.reclaimed,
     )
 
 

@@ -1,10 +1,16 @@
-"""`spotmpi doctor`: what stands in the way, before money is spent."""
+"""`spotmpi doctor`: check an account, this machine and an environment before money is spent."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotmpi.cli.options import Json
+
+if TYPE_CHECKING:
+    from spotmpi.environments.checks.check import Finding
 
 
 def command(
@@ -15,7 +21,7 @@ def command(
         str | None,
         typer.Option(
             "--iam",
-            help="Check nothing; print the least IAM policy: look, run, up for people, the rest for roles of CI.",
+            help="Only print the minimal IAM policy: look, run, up for people, the others for CI roles.",
             metavar="look|run|up|preview|build|destroy",
         ),
     ] = None,
@@ -24,15 +30,55 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check account, tools, quota, leftovers and a live environment; exit 1 when something is an error."""
-    from spotmpi.cli import findings
-
+    """Check account, tools, quota, leftovers and a built environment; exit 1 if there is an error."""
     if iam is not None:
-        findings.show_policy(iam)
+        _print_policy(iam)
         return
     from spotmpi.environments.doctor import doctor
 
-    found = doctor(stack) if not probe else findings.with_probe(stack)
-    findings.show(found, json)
-    if any(finding.level == "error" for finding in found):
+    findings = doctor(stack) if not probe else _with_probe(stack)
+    _print_findings(findings, json)
+    if any(finding.level == "error" for finding in findings):
         raise typer.Exit(1)
+
+
+def _print_policy(name: str) -> None:
+    """Print an IAM policy as JSON, with access to the bucket of Pulumi's state where PULUMI_BACKEND_URL names one."""
+    import json
+    import os
+
+    from spotmpi.aws import state_bucket
+    from spotmpi.cli.view import say
+    from spotmpi.environments.iam import policy
+
+    bucket = state_bucket.from_variables(os.environ)
+    print(json.dumps(policy(name, bucket.name if bucket else None), indent=1))
+    if bucket is None:
+        say(f"{state_bucket.VARIABLE} names no bucket such as s3://my-state: the policy omits Pulumi's state")
+
+
+def _with_probe(stack: str | None) -> tuple[Finding, ...]:
+    """The findings of the doctor, then those of a pod; InputError without a stack."""
+    from spotmpi.cli.view import say
+    from spotmpi.core.errors import input_error
+    from spotmpi.environments import doctor, probe
+
+    if stack is None:
+        raise input_error("--probe", None, "needs a STACK whose storage to mount")
+    return (*doctor.doctor(stack), *probe.probe_stack(stack, say))
+
+
+def _print_findings(findings: Sequence[Finding], as_json: bool) -> None:
+    """Print level, check and message of each finding, then its remedy and command; or a JSON list."""
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(finding) for finding in findings]))
+        return
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        print(f"{finding.level:<7}  {finding.check.ljust(width)}  {finding.message}")
+        for more in (finding.remedy, finding.command):
+            if more:
+                print(f"{'':<7}  {'':<{width}}  -> {more}")

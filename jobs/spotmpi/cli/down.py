@@ -1,4 +1,4 @@
-"""`spotmpi down`: from an environment to nothing that bills."""
+"""`spotmpi down`: destroy an environment until nothing bills."""
 
 from typing import Annotated
 
@@ -18,7 +18,21 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Stop runs, take an environment down, and list what still bills; exit 1 when that is anything."""
-    from spotmpi.cli import environment_commands
+    """Stop runs, destroy an environment, and list what still bills; exit 1 if anything does."""
+    from dataclasses import asdict
+    from json import dumps
 
-    environment_commands.take_down(stack, yes, delete_data, json)
+    from spotmpi.cli.environment_commands import open_dependencies
+    from spotmpi.cli.view import say
+    from spotmpi.core.errors import EXIT_FAILURE
+    from spotmpi.environments.down import down
+
+    leftovers = down(stack, open_dependencies(stack, yes), delete_data)
+    if json:
+        print(dumps([asdict(each) for each in leftovers]))
+    for each in leftovers if not json else ():
+        print(f"{each.what}: {each.id}\n  -> {each.command}")
+    if leftovers:
+        say(f"{len(leftovers)} resources of {stack} are left and may bill; repeat the command to check again")
+        raise typer.Exit(EXIT_FAILURE)
+    say(f"no resources of {stack} are left that bill")

@@ -1,30 +1,97 @@
-"""`spotmpi up`: an environment, from its stack's file to its first run."""
+"""`spotmpi up`: build an environment from its stack's file, push images and execute a first run."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotmpi.cli.options import Json, Stack, Yes
 
+if TYPE_CHECKING:
+    from spotmpi.environments.dependencies import Confirm
+    from spotmpi.environments.stack_file import StackFile
+    from spotmpi.environments.up import UpOptions
+
+_MIN_EXPIRATION = 300.0  # seconds; less is a mistake
+
 
 def command(
     stack: Stack,
     yes: Yes = False,
-    no_images: Annotated[
-        bool, typer.Option("--no-images", help="Push no images, and so run nothing small at the end.")
-    ] = False,
-    no_smoke: Annotated[bool, typer.Option("--no-smoke", help="Leave the small run at the end out.")] = False,
+    no_images: Annotated[bool, typer.Option("--no-images", help="Push no images, and skip the smoke run.")] = False,
+    no_smoke: Annotated[bool, typer.Option("--no-smoke", help="Skip the smoke run.")] = False,
     data: Annotated[
         list[str] | None,
         typer.Option("--data", help="Push this to a folder of the storage; repeatable.", metavar="SRC=FOLDER"),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="AWS takes all nodes of the groups after this time, such as 8h.")
+        str | None,
+        typer.Option("--expires", help="AWS scales the node groups to 0 after this time, such as 8h."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Build an environment, push images and run something small; the same command goes on where one stopped."""
-    from spotmpi.cli import environment_commands
+    """Build an environment, push images and execute a small run; if interrupted, the same command continues."""
+    from spotmpi.cli.environment_commands import open_dependencies
+    from spotmpi.environments.stack_file import read_stack
+    from spotmpi.environments.up import up
 
-    wished = environment_commands.wishes(not no_images, not no_smoke, expires, data or [])
-    environment_commands.bring_up(stack, yes, wished, json)
+    options = _options(not no_images, not no_smoke, expires, data or [])
+    dependencies = open_dependencies(stack, yes)
+    if read_stack(stack).zone is None:
+        _choose_zone(read_stack(stack), dependencies.confirm)
+    environment = up(stack, dependencies, options)
+    next_command = f"spotmpi run jobs/examples/digits.toml --on {stack}"
+    if json:
+        from json import dumps
+
+        print(dumps({"environment": environment.model_dump(mode="json"), "next": next_command}))
+        return
+    print(f"{environment.name} is up in {environment.zone}. Next: {next_command}")
+    print(f"It is billed until you destroy it: spotmpi down {stack}")
+
+
+def _options(images: bool, smoke_run: bool, expires: str | None, data: Sequence[str]) -> UpOptions:
+    """The options of `up`; InputError for an invalid duration, and for data without a folder."""
+    from datetime import timedelta
+
+    from spotmpi.core.errors import input_error
+    from spotmpi.data.datasets import folder_name
+    from spotmpi.environments.up import UpOptions
+    from spotmpi.spec.job import read_duration
+
+    pushes = []
+    for text in data:
+        source, equals, folder = text.rpartition("=")
+        if not (source and equals):
+            raise input_error("--data", text, "write it as SRC=FOLDER, such as my-set=voc")
+        pushes.append((source, folder_name(folder)))
+    if expires is None:
+        return UpOptions(images, smoke_run, None, tuple(pushes))
+    seconds = read_duration("--expires", expires)
+    if seconds < _MIN_EXPIRATION:
+        raise input_error("--expires", expires, "must be at least 5m")
+    return UpOptions(images, smoke_run, timedelta(seconds=seconds), tuple(pushes))
+
+
+def _choose_zone(stack: StackFile, confirm: Confirm) -> None:
+    """Show the table of zones and types, and write the first row into the stack's file after a confirmation."""
+    from spotmpi.cli import zones
+    from spotmpi.core.errors import input_error
+    from spotmpi.environments.up import NotConfirmed
+    from spotmpi.environments.zones.comparison import compare_zones
+
+    types = sorted({group.type for group in stack.groups if group.type})
+    if not types:
+        raise input_error(
+            "spotmpi:groups", None, f"{stack.path} has no group with a type: start from one of the example stacks"
+        )
+    nodes = max(group.max or 1 for group in stack.groups)
+    comparison = compare_zones(types, nodes, [stack.region] if stack.region else [])
+    zones.show(comparison)
+    row = comparison.rows[0]
+    if not confirm(f"{stack.stack} has no zone yet. Use row 1, {row.type} in {row.zone}?"):
+        command = f"spotmpi zones --types {','.join(types)} --nodes {nodes} --write {stack.stack} --row N"
+        raise NotConfirmed(f"no zone was chosen: `{command}` chooses another row")
+    zones.write_row(comparison, 1, stack.stack, None)

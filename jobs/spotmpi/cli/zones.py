@@ -129,7 +129,7 @@ def _row(comparison: ZoneComparison, number: int) -> Row:
 
 def show(comparison: ZoneComparison) -> None:
     """Print the rows, why each ranks below the first, and pending quota requests; on stderr what is unknown."""
-    from spotmpi.aws import environment_price, one_zone_storage
+    from spotmpi.aws import prices, zones
     from spotmpi.cli.view import say
 
     _print_tables(comparison)
@@ -142,8 +142,8 @@ def show(comparison: ZoneComparison) -> None:
         lack = f"{first.short} vCPUs of spot quota for {comparison.nodes} nodes"
         print(f"Row 1 lacks {lack}: --request-quota requests them.")
     busy = "unknown" if first.busy is None else f"${first.busy:.2f}/h with {comparison.nodes} busy nodes"
-    print(f"A whole environment at row 1: ${first.idle:.2f}/h idle, {busy} ({environment_price.SOURCE}).")
-    print(f"One zone storage: {one_zone_storage.SOURCE}.")
+    print(f"A whole environment at row 1: ${first.idle:.2f}/h idle, {busy} ({prices.ENVIRONMENT_SOURCE}).")
+    print(f"One zone storage: {zones.STORAGE_SOURCE}.")
     print("Nodes today: what the quota allows; capacity is never guaranteed.")
     for line in comparison.unknown:
         say(line)
@@ -179,13 +179,13 @@ def _show_json(comparison: ZoneComparison, requested: Increase | None, written: 
     import json
     from dataclasses import asdict
 
-    from spotmpi.aws import eks_zones, environment_price, one_zone_storage
+    from spotmpi.aws import prices, zones
 
     values = asdict(comparison) | {
         "sources": {
-            "environment": environment_price.SOURCE,
-            "one_zone": one_zone_storage.SOURCE,
-            "eks": eks_zones.SOURCE,
+            "environment": prices.ENVIRONMENT_SOURCE,
+            "one_zone": zones.STORAGE_SOURCE,
+            "eks": zones.EKS_SOURCE,
         },
         "requested": asdict(requested) if requested else None,
         "written": str(written) if written else None,

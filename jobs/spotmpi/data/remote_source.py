@@ -74,7 +74,7 @@ def authority_of(path: Path) -> str:
 
 def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any) -> list[Order]:
     from spotmpi.aws.account import open_account
-    from spotmpi.aws.machine_types import ANY_REGION
+    from spotmpi.aws.zones import ANY_REGION
 
     aws = account or open_account()
     region = aws.region or ANY_REGION

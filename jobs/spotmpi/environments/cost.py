@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from spotmpi.agent.files import write_atomically
 from spotmpi.aws import scaling
 from spotmpi.aws.account import Aws, open_account
-from spotmpi.aws.billing import Bill, Curve, Kind, Life, Share, Use, make_bill
-from spotmpi.aws.errors import CallFailed
+from spotmpi.aws.billing import Bill, Kind, Lifetime, PriceCurve, RunShare, Usage, make_bill
+from spotmpi.aws.errors import CallError
 from spotmpi.aws.prices import on_demand_price, spot_curve
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target, TargetLike
@@ -22,7 +22,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.environments import node_usage
-from spotmpi.environments.inventory import TAG
+from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import stack_of
 from spotmpi.runs import reader
 from spotmpi.spec import job
@@ -48,7 +48,7 @@ class Cost:
     notes: tuple[str, ...] = ()
 
     @property
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[RunShare, ...]:
         """The shares of all runs, or of this run only."""
         return tuple(share for share in self.bill.runs if self.run in (None, share.run))
 
@@ -83,11 +83,11 @@ def _run_cost(paths: RunPaths, target: Target, price: float | None, aws: Aws | N
     environment = None if price else _environment(target, paths)
     kinds = {use.machine: _kind(use.machine, paths, environment, price) for use in uses}
     machines = [
-        Life(name, None, "", kinds[name], *_span(uses, name, now))
+        Lifetime(name, None, "", kinds[name], *_span(uses, name, now))
         for name in dict.fromkeys(use.machine for use in uses)
     ]
-    first = min((life.began for life in machines), default=now)
-    curves = {kind: Curve(((0.0, price),)) for kind in set(kinds.values())} if price else {}
+    first = min((lifetime.began for lifetime in machines), default=now)
+    curves = {kind: PriceCurve(((0.0, price),)) for kind in set(kinds.values())} if price else {}
     if environment:
         curves = _curves(aws or open_account(environment.region), environment, set(kinds.values()), first)
     bill = make_bill(machines, node_usage.all_uses(target.folder), curves, first, now)
@@ -123,9 +123,9 @@ def environment_cost(
     The runs of all users are fetched from the cluster first, so that only nodes that no run held count as idle.
     """
     aws, now = aws or open_account(environment.region), now or time.time()
-    lives = scaling.lives(aws, environment, scaling.scaling_groups(aws, environment))
-    machines = [life for life in lives if (life.ended or now) > since]
-    curves = _curves(aws, environment, {life.kind for life in machines}, since)
+    lifetimes = scaling.lifetimes(aws, environment, scaling.scaling_groups(aws, environment))
+    machines = [lifetime for lifetime in lifetimes if (lifetime.ended or now) > since]
+    curves = _curves(aws, environment, {lifetime.kind for lifetime in machines}, since)
     missing = _fetch_runs(target)
     bill = make_bill(machines, node_usage.all_uses(target.folder), curves, since, now)
     notes = ["nodes only: control plane, system nodes, disks, storage and traffic are not included", *missing]
@@ -136,7 +136,7 @@ def environment_cost(
     billed: dict[str, float] | None = None
     try:
         billed = _billed(aws, environment.name, since, now)
-    except CallFailed as error:
+    except CallError as error:
         notes.append(f"no AWS bill to compare with: {error}")
     return Cost(environment.name, since, now, bill, None, billed, tuple(notes))
 
@@ -177,22 +177,22 @@ def _kind(machine: str, paths: RunPaths, environment: Environment | None, price:
     return (groups[0].type, environment.zone, groups[0].market)
 
 
-def _span(uses: Sequence[Use], machine: str, now: float) -> tuple[float, float, float]:
+def _span(uses: Sequence[Usage], machine: str, now: float) -> tuple[float, float, float]:
     """When a machine began, was ready and ended, according to the run's record."""
     held = [use for use in uses if use.machine == machine]
     began = min(use.began for use in held)
     return began, began, max(use.ended or now for use in held)
 
 
-def _curves(aws: Aws, environment: Environment, kinds: Iterable[Kind], since: float) -> dict[Kind, Curve]:
+def _curves(aws: Aws, environment: Environment, kinds: Iterable[Kind], since: float) -> dict[Kind, PriceCurve]:
     return {kind: _curve(aws, environment.region, kind, since) for kind in sorted(kinds)}
 
 
-def _curve(aws: Aws, region: str, kind: Kind, since: float) -> Curve:
+def _curve(aws: Aws, region: str, kind: Kind, since: float) -> PriceCurve:
     machine, zone, market = kind
     if market == "on-demand":
         price = on_demand_price(aws, region, machine)
-        curve = None if price is None else Curve(((0.0, price),))
+        curve = None if price is None else PriceCurve(((0.0, price),))
     else:
         curve = spot_curve(aws, region, machine, zone, datetime.fromtimestamp(since, UTC))
     if curve is None:
@@ -201,7 +201,7 @@ def _curve(aws: Aws, region: str, kind: Kind, since: float) -> Curve:
 
 
 def _billed(aws: Aws, environment: str, since: float, until: float) -> dict[str, float]:
-    """US dollars by service for whole days (UTC) by Cost Explorer, for the environment's tag; CallFailed if refused.
+    """US dollars by service for whole days (UTC) by Cost Explorer, for the environment's tag; CallError if refused.
 
     AWS is up to a day behind, estimates the last days, and charges a cent for each call.
     """

@@ -1,4 +1,4 @@
-"""What `up` and `down` reach for outside: AWS, Pulumi, the cluster, and somebody who says yes. A test hands its own."""
+"""What `up`, `upgrade` and `down` depend on: AWS, Pulumi, the cluster, runs and a prompt; tests pass their own."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
 from spotmpi.data import datasets
-from spotmpi.environments.checks.finding import Finding
+from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.doctor import doctor
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.runs.reader import RunState
 
-Agree = Callable[[str], bool]
+Confirm = Callable[[str], bool]
 
 
-def _knows(environment: Environment) -> bool:
+def _has_context(environment: Environment) -> bool:
     return context_of(environment.cluster) is not None
 
 
@@ -33,39 +33,39 @@ def _cluster(environment: Environment) -> ClusterReader:
     return view_of(environment.cluster, environment.region)
 
 
-def _push(image: str, there: Environment, say: Say) -> str:
-    return push_image(image, there.repositories[image], say=say, cpu=not there.has_gpus)
+def _push_image(image: str, environment: Environment, say: Say) -> str:
+    return push_image(image, environment.repositories[image], say=say, cpu=not environment.has_gpus)
 
 
-def _stage(source: str, folder: str, target: Target, say: Say) -> None:
+def _push_data(source: str, folder: str, target: Target, say: Say) -> None:
     datasets.push([source], folder, datasets.Storage(target), say)
 
 
-def _run(command: Sequence[str]) -> None:
+def _run_command(command: Sequence[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        result = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError as error:
-        raise SpotmpiError(f"{command[0]} is not on PATH: install it, then repeat the command") from error
-    if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise SpotmpiError(f"`{' '.join(command)}` failed: {said}")
+        raise SpotmpiError(f"{command[0]} command not found: install it, then repeat the command") from error
+    if result.returncode:
+        output = " ".join((result.stderr or result.stdout).split())
+        raise SpotmpiError(f"`{' '.join(command)}` failed: {output}")
 
 
 @dataclass(frozen=True)
 class Dependencies:
-    """AWS and Pulumi as they are; the rest by default is what the commands of those names do."""
+    """AWS, Pulumi and the prompt; by default the rest calls the functions behind the commands of those names."""
 
     aws: Aws
     pulumi: Pulumi
     say: Say
-    agree: Agree
-    examine: Callable[[str, Aws], Sequence[Finding]] = lambda stack, aws: doctor(stack, aws, look_at=None)
+    confirm: Confirm
+    run_doctor: Callable[[str, Aws], Sequence[Finding]] = lambda stack, aws: doctor(stack, aws, open_live=None)
     cluster: Callable[[Environment], ClusterReader] = _cluster
-    knows: Callable[[Environment], bool] = _knows  # whether this machine's kubeconfig has the cluster
-    command: Callable[[Sequence[str]], None] = _run
-    push: Callable[[str, Environment, Say], str] = _push
-    stage: Callable[[str, str, Target, Say], None] = _stage
-    run: Callable[..., RunState] = runs.run
+    has_context: Callable[[Environment], bool] = _has_context  # whether this machine's kubeconfig has the cluster
+    run_command: Callable[[Sequence[str]], None] = _run_command
+    push_image: Callable[[str, Environment, Say], str] = _push_image
+    push_data: Callable[[str, str, Target, Say], None] = _push_data
+    run_job: Callable[..., RunState] = runs.run
     list_runs: Callable[[Target], list[RunState]] = runs.list_runs
     stop_run: Callable[..., RunState] = runs.stop
     sleep: Callable[[float], None] = field(default=time.sleep)

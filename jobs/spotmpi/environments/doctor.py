@@ -1,4 +1,4 @@
-"""What stands in the way of an environment, before money is spent: `spotmpi doctor` as a function."""
+"""The checks before money is spent on an environment: `spotmpi doctor` as a function."""
 
 from __future__ import annotations
 
@@ -10,93 +10,111 @@ from functools import partial
 
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.concurrent_calls import ConcurrentCalls
-from spotmpi.aws.errors import CallFailed
-from spotmpi.aws.machine_types import ANY_REGION
+from spotmpi.aws.errors import CallError
+from spotmpi.aws.zones import ANY_REGION
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.redaction import redacted
-from spotmpi.environments.checks import account, capacity, cluster, leftovers, login, state_bucket, tools, versions
-from spotmpi.environments.checks.finding import Check, Finding, Subject, Tell
-from spotmpi.environments.checks.live import Live, Look, look
+from spotmpi.environments.checks import access, account, capacity, cluster, leftovers, tools
+from spotmpi.environments.checks.check import Check, Finding, LiveEnvironment, OpenLive, Subject, ToolOutput
 from spotmpi.environments.stack_file import read_stack
 
-LIVE: tuple[Check, ...] = (*versions.CHECKS, *account.CHECKS, *cluster.CHECKS)
-_LOGIN = Check("credentials", login.credentials)
+LIVE_CHECKS: tuple[Check, ...] = (*account.CHECKS, *cluster.CHECKS)
+_CREDENTIALS = Check("credentials", access.credentials)
 CHECKS: tuple[Check, ...] = (
-    *login.CHECKS,
+    *access.CHECKS,
     *tools.CHECKS,
-    *state_bucket.CHECKS,
+    *access.STATE_CHECKS,
     *capacity.CHECKS,
     *leftovers.CHECKS,
 )
-_PATIENCE = 20  # seconds for a program to tell its version
+_TIMEOUT = 20  # seconds for a tool to print its version
+
+
+def open_stack(stack: str) -> LiveEnvironment:
+    """The built environment of *stack*, from Pulumi's outputs and this machine's kubeconfig."""
+    from spotmpi.backends.kubernetes.client.view import view_of
+    from spotmpi.core import environment
+
+    opened = environment.of_stack(stack)
+    return LiveEnvironment(opened, view_of(opened.cluster, opened.region))
 
 
 def doctor(
-    stack: str | None = None, aws: Aws | None = None, tell: Tell | None = None, look_at: Look | None = look
+    stack: str | None = None,
+    aws: Aws | None = None,
+    tool_output: ToolOutput | None = None,
+    open_live: OpenLive | None = open_stack,
 ) -> tuple[Finding, ...]:
     """Findings about the account, this machine's tools and *stack*, in a fixed order; changes nothing.
 
-    Where the stack's environment is built, AWS and its cluster are asked about it too, unless *look_at* is None.
-    A check that fails is a finding itself. InputError only for a stack that has no readable file.
+    Where the stack's environment is built, it is checked in AWS and in its cluster too, unless *open_live* is None.
+    A check that fails is a finding itself. InputError only for a stack without a readable file.
     """
     settings = read_stack(stack) if stack else None
     try:
         aws = aws or open_account(settings.region if settings else None)
     except SpotmpiError as error:
         refused = Finding("credentials", "error", str(error), "see the message")
-        return (refused, *_without_account(tell or version_of))
+        return (refused, *_without_account(tool_output or run_tool))
     region = (settings.region if settings else None) or aws.region or ANY_REGION
-    subject = Subject(aws, region, settings, tell or version_of)
-    who = examined(_LOGIN, subject)
-    if any(finding.level == "error" for finding in who):
-        return (*who, *_without_account(subject.tell, subject))
-    subject, trouble = _with_life(subject, look_at) if look_at else (subject, ())
-    with ConcurrentCalls() as questions:
-        answers = [questions.ask(partial(examined, check, subject)) for check in (*CHECKS, *LIVE)]
-        found = [answer.get() for answer in answers]
-    return (*who, *(each for some in found if isinstance(some, tuple) for each in some), *trouble)
+    subject = Subject(aws, region, settings, tool_output or run_tool)
+    identity = run_check(_CREDENTIALS, subject)
+    if any(finding.level == "error" for finding in identity):
+        return (*identity, *_without_account(subject.tool_output, subject))
+    subject, problems = _with_live(subject, open_live) if open_live else (subject, ())
+    with ConcurrentCalls() as calls:
+        pending = [calls.submit(partial(run_check, check, subject)) for check in (*CHECKS, *LIVE_CHECKS)]
+        results = [each.result() for each in pending]
+    return (*identity, *(each for findings in results if isinstance(findings, tuple) for each in findings), *problems)
 
 
-def _with_life(subject: Subject, look_at: Look) -> tuple[Subject, tuple[Finding, ...]]:
-    """The subject with its live environment, where its cluster exists; or why it could not be looked at."""
-    found: list[Live] = []
+def _with_live(subject: Subject, open_live: OpenLive) -> tuple[Subject, tuple[Finding, ...]]:
+    """The subject with its built environment, where its cluster exists; or a finding why it can't be opened."""
+    environments: list[LiveEnvironment] = []
 
     def find(subject: Subject) -> tuple[Finding, ...]:
         stack = subject.stack
         if stack is not None and stack.kind != "data" and leftovers.is_built(subject, stack):
-            found.append(look_at(stack.stack))
+            environments.append(open_live(stack.stack))
         return ()
 
-    trouble = examined(Check("environment", find), subject)
-    return (replace(subject, live=found[0]) if found else subject), trouble
+    problems = run_check(Check("environment", find), subject)
+    return (replace(subject, live=environments[0]) if environments else subject), problems
 
 
-def examined(check: Check, subject: Subject) -> tuple[Finding, ...]:
-    """What *check* finds; whatever goes wrong in it is a finding too."""
+def run_check(check: Check, subject: Subject) -> tuple[Finding, ...]:
+    """The findings of *check*; an error in it is a finding too."""
     try:
         return tuple(check.find(subject))
-    except (CallFailed, NotPermitted) as error:
-        return (Finding(check.name, "warning", f"could not be checked: {error}", "repeat it when that is mended"),)
+    except (CallError, NotPermitted) as error:
+        return (Finding(check.name, "warning", f"could not be checked: {error}", "fix that, then repeat the command"),)
     except SpotmpiError as error:
         return (Finding(check.name, "error", str(error)),)
     except Exception as error:
-        fault = redacted(" ".join(f"{type(error).__name__}: {error}".split()))
-        return (Finding(check.name, "warning", f"could not be checked: {fault}", "a fault of the check: report it"),)
+        message = redacted(" ".join(f"{type(error).__name__}: {error}".split()))
+        return (
+            Finding(
+                check.name, "warning", f"could not be checked: {message}", "an error in the check itself: report it"
+            ),
+        )
 
 
-def version_of(command: Sequence[str]) -> str | None:
-    """What a program says of its version; None where it is not on PATH or does not end."""
+def run_tool(command: Sequence[str]) -> str | None:
+    """The output of a tool, empty where it fails to run; None where the command is not found."""
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, errors="replace")
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout or done.stderr
+    return result.stdout or result.stderr
 
 
-def _without_account(tell: Tell, subject: Subject | None = None) -> tuple[Finding, ...]:
-    subject = subject or Subject(Aws(None, None), ANY_REGION, None, tell)
-    done = [finding for check in CHECKS if not check.account for finding in examined(check, subject)]
+def _without_account(tool_output: ToolOutput, subject: Subject | None = None) -> tuple[Finding, ...]:
+    subject = subject or Subject(Aws(None, None), ANY_REGION, None, tool_output)
+    findings = [finding for check in CHECKS if not check.account for finding in run_check(check, subject)]
     skipped = ", ".join(check.name for check in CHECKS if check.account)
-    return (*done, Finding("account", "warning", f"not checked without credentials: {skipped}", "log in, then repeat"))
+    return (
+        *findings,
+        Finding("account", "warning", f"not checked without credentials: {skipped}", "log in, then repeat"),
+    )

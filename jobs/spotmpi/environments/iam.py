@@ -1,4 +1,4 @@
-"""The least that an IAM policy has to allow: to look, to run, to build and take down. No administrator is needed."""
+"""The minimal IAM policies for each task: to look, to run jobs, to build and destroy. None needs an administrator."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from spotmpi.core.errors import input_error
 
 Document = dict[str, Any]
 
-# What plan, doctor, nodes, cost and upgrade ask; a missing one costs its column or check and nothing else.
+# The calls of plan, doctor, nodes, cost and upgrade; a missing one only loses its column or check.
 LOOK: Sequence[str] = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
     "ce:GetCostAndUsage",
     "cloudformation:DescribeStacks",
-    "cloudformation:ListStacks",  # describing all stacks takes both
+    "cloudformation:ListStacks",  # describing all stacks needs both
     "ec2:DescribeAvailabilityZones",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
@@ -50,8 +50,8 @@ LOOK: Sequence[str] = (
     "servicequotas:ListRequestedServiceQuotaChangeHistoryByQuota",
     "ssm:GetParameter",
 )
-ASK_FOR_QUOTA = "servicequotas:RequestServiceQuotaIncrease"
-# Keeping nodes warm, for those who run jobs.
+REQUEST_QUOTA = "servicequotas:RequestServiceQuotaIncrease"
+# Keeping nodes warm, for people who run jobs.
 SCALE: Sequence[str] = (
     "autoscaling:DeleteScheduledAction",
     "autoscaling:PutScheduledUpdateGroupAction",
@@ -68,9 +68,9 @@ PUSH: Sequence[str] = (
 )
 _LOGIN = "ecr:GetAuthorizationToken"
 _REPOSITORIES = "arn:aws:ecr:*:*:repository/spotmpi-*/*"
-# Pulumi's state in a bucket: to read it, and to make the bucket and change what is in it.
+# Pulumi's state in a bucket: to read it, and to create the bucket and write to it.
 _READ_STATE = ("s3:GetObject", "s3:ListBucket")
-_MAKE_STATE = (
+_CREATE_STATE = (
     *("s3:CreateBucket", "s3:GetBucketPublicAccessBlock", "s3:GetBucketVersioning", "s3:PutBucketPublicAccessBlock"),
     *("s3:PutBucketVersioning", "s3:PutEncryptionConfiguration"),
 )
@@ -81,10 +81,10 @@ _READ = (
     *("logs:Describe*", "logs:List*", "tag:GetResources", "cloudformation:DescribeStacks"),
     "cloudformation:ListStacks",
 )
-# By which an upgrade finds the newest AMI release: a public parameter.
+# The public parameters in which an upgrade finds the newest AMI release.
 _RELEASES = ("ssm:GetParameter",)
 _EKS_PARAMETERS = "arn:aws:ssm:*::parameter/aws/service/eks/*"
-# By Pulumi's name of what is built: what making, changing and deleting it takes, besides reading.
+# By Pulumi's resource type: the actions that create, change and delete it, besides reading.
 BUILD: Mapping[str, Sequence[str]] = {
     "aws:autoscaling/tag:Tag": ("autoscaling:CreateOrUpdateTags", "autoscaling:DeleteTags"),
     "aws:budgets/budget:Budget": ("budgets:ModifyBudget", "budgets:ViewBudget", "budgets:ListTagsForResource"),
@@ -160,77 +160,78 @@ BUILD: Mapping[str, Sequence[str]] = {
 }
 _ROLES = "arn:aws:iam::*:role/spotmpi-*"
 _SERVICES = ("ec2.amazonaws.com", "eks.amazonaws.com", "pods.eks.amazonaws.com")
-WANTED = ("look", "run", "up", "preview", "build", "destroy")
-# The policy that bounds the roles of environments, made once per account by the stack that has `spotmpi:ci`.
+POLICIES = ("look", "run", "up", "preview", "build", "destroy")
+# The permissions boundary of the environments' roles, created once per account by the stack with `spotmpi:ci`.
 BOUNDARY = "arn:aws:iam::*:policy/spotmpi-boundary"
-# What gives a role rights; without a boundary whoever may do this can make a role that may do everything.
-_GIVES_RIGHTS = ("iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy")
-_ENDS = ("Delete", "Detach", "Disassociate", "Release", "Revoke", "ScheduleKeyDeletion")
-# How the AWS provider deletes a budget and the backup policy of a file system.
-_ENDS_TOO = ("budgets:ModifyBudget", "budgets:ViewBudget", "elasticfilesystem:PutBackupPolicy")
+# These grant permissions to a role; without a boundary they allow creating an administrator role.
+_GRANTS = ("iam:AttachRolePolicy", "iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy")
+_DELETION_VERBS = ("Delete", "Detach", "Disassociate", "Release", "Revoke", "ScheduleKeyDeletion")
+# The actions by which the AWS provider deletes a budget and a file system's backup policy.
+_BUDGET_AND_BACKUP_DELETION = ("budgets:ModifyBudget", "budgets:ViewBudget", "elasticfilesystem:PutBackupPolicy")
 _KEPT_STORAGE = {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-*-data"}}
 
 
-def policy(wanted: str, bucket: str | None = None) -> Document:
-    """The IAM policy for *wanted*.
+def policy(name: str, bucket: str | None = None) -> Document:
+    """The IAM policy *name*.
 
     look (plan, doctor, cost), run (run, image push, scale) and up (up, upgrade, down) are for people; preview, build
-    and destroy are for the roles of CI. build is `up` with a permissions boundary on every role that is made; destroy
-    makes nothing, and spares persistent storage. *bucket* is the S3 bucket of Pulumi's state; without one the state is
-    elsewhere, and no right to it is given.
+    and destroy are for CI roles. build is `up` with a permissions boundary on every role that it creates; destroy
+    creates nothing and can't delete persistent storage. *bucket* is the S3 bucket of Pulumi's state, if it is in one.
     """
     push = _allow("Push", PUSH, _REPOSITORIES)
-    state = _state(bucket, wanted in ("up", "build", "destroy")) if bucket else []
-    if wanted == "look":
-        return _document(_allow("Look", [*LOOK, ASK_FOR_QUOTA]), *state)
-    if wanted == "run":
+    state = _state(bucket, name in ("up", "build", "destroy")) if bucket else []
+    if name == "look":
+        return _document(_allow("Look", [*LOOK, REQUEST_QUOTA]), *state)
+    if name == "run":
         scale = _allow("Scale", SCALE, "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/eks-spotmpi-*")
         return _document(_allow("Look", [*LOOK, _LOGIN]), scale, push, *state)
-    if wanted == "up":
-        return _document(*_building(), push, _allow("Releases", _RELEASES, _EKS_PARAMETERS), *state)
-    if wanted == "preview":
+    if name == "up":
+        return _document(*_build_statements(), push, _allow("Releases", _RELEASES, _EKS_PARAMETERS), *state)
+    if name == "preview":
         return _document(_allow("Read", _READ), *state)
-    if wanted == "build":
-        return _document(*_bounded(_building()), *state)
-    if wanted == "destroy":
-        return _document(*_destroying(), *state)
-    raise input_error("--iam", wanted, f"use one of {', '.join(WANTED)}")
+    if name == "build":
+        return _document(*_with_boundary(_build_statements()), *state)
+    if name == "destroy":
+        return _document(*_destroy_statements(), *state)
+    raise input_error("--iam", name, f"use one of {', '.join(POLICIES)}")
 
 
 def _state(bucket: str, change: bool) -> list[Document]:
-    place = f"arn:aws:s3:::{bucket}"
-    given = [_allow("State", _READ_STATE, [place, f"{place}/*"])]
+    arn = f"arn:aws:s3:::{bucket}"
+    statements = [_allow("State", _READ_STATE, [arn, f"{arn}/*"])]
     if change:
-        given += [_allow("StateBucket", _MAKE_STATE, place), _allow("ChangeState", _WRITE_STATE, f"{place}/*")]
-    return given
+        statements += [_allow("StateBucket", _CREATE_STATE, arn), _allow("ChangeState", _WRITE_STATE, f"{arn}/*")]
+    return statements
 
 
-def _building() -> list[Document]:
+def _build_statements() -> list[Document]:
     actions = {action for each in BUILD.values() for action in each} | set(SCALE)
-    roles = _about_roles(actions)
-    hand_over = _allow("HandRolesOver", ["iam:PassRole"], _ROLES)
-    hand_over["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
-    return [_allow("Read", _READ), _allow("Build", actions - roles), _allow("Roles", roles, _ROLES), hand_over]
+    roles = _role_actions(actions)
+    pass_role = _allow("HandRolesOver", ["iam:PassRole"], _ROLES)
+    pass_role["Condition"] = {"StringEquals": {"iam:PassedToService": list(_SERVICES)}}
+    return [_allow("Read", _READ), _allow("Build", actions - roles), _allow("Roles", roles, _ROLES), pass_role]
 
 
-def _bounded(statements: Sequence[Document]) -> list[Document]:
-    """The statements, with rights given only to roles that the boundary holds."""
-    given = _allow("BoundedRoles", _GIVES_RIGHTS, _ROLES)
-    given["Condition"] = {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}}
-    others = [{**each, "Action": [one for one in each["Action"] if one not in _GIVES_RIGHTS]} for each in statements]
-    return [*others, given]
+def _with_boundary(statements: Sequence[Document]) -> list[Document]:
+    """The statements, limited to granting permissions to roles with the boundary."""
+    bounded = _allow("BoundedRoles", _GRANTS, _ROLES)
+    bounded["Condition"] = {"StringLike": {"iam:PermissionsBoundary": BOUNDARY}}
+    others = [{**each, "Action": [action for action in each["Action"] if action not in _GRANTS]} for each in statements]
+    return [*others, bounded]
 
 
-def _destroying() -> list[Document]:
-    every = {action for each in BUILD.values() for action in each}
-    actions = {action for action in every if action.partition(":")[2].startswith(_ENDS)} | set(_ENDS_TOO)
-    roles = _about_roles(actions)
+def _destroy_statements() -> list[Document]:
+    all_actions = {action for each in BUILD.values() for action in each}
+    actions = {action for action in all_actions if action.partition(":")[2].startswith(_DELETION_VERBS)} | set(
+        _BUDGET_AND_BACKUP_DELETION
+    )
+    roles = _role_actions(actions)
     storage = ("elasticfilesystem:DeleteAccessPoint", "elasticfilesystem:DeleteFileSystem")
     keep = {**_allow("KeepData", storage), "Effect": "Deny", "Condition": _KEPT_STORAGE}
     return [_allow("Read", _READ), _allow("Destroy", actions - roles), _allow("Roles", roles, _ROLES), keep]
 
 
-def _about_roles(actions: set[str]) -> set[str]:
+def _role_actions(actions: set[str]) -> set[str]:
     return {action for action in actions if action.startswith("iam:") and "ServiceLinked" not in action}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent import record
-from spotmpi.aws.billing import Use
+from spotmpi.aws.billing import Usage
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
@@ -17,7 +17,7 @@ HERE = "this machine"
 _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
 
 
-def machine_uses(paths: RunPaths) -> list[Use]:
+def machine_uses(paths: RunPaths) -> list[Usage]:
     """One use per machine and attempt of a run; none for an attempt that never had all its machines."""
     owner, team = _owner_and_team(paths)
     ended = {int(each["attempt"]): float(each["ended"]) for each in reader.attempts(paths)}
@@ -27,7 +27,7 @@ def machine_uses(paths: RunPaths) -> list[Use]:
         for machine in start.get("machines") or [{"name": HERE, "since": start["t"]}]:
             name = machine.get("instance") or machine.get("name") or f"node {machine['node']}"
             since = float(machine.get("since") or start["t"])
-            uses.append(Use(paths.id, owner, team, name, since, float(start["t"]), until))
+            uses.append(Usage(paths.id, owner, team, name, since, float(start["t"]), until))
     return uses
 
 
@@ -37,7 +37,7 @@ def machine_types(paths: RunPaths) -> dict[str, str]:
     return {each.get("instance") or each["name"]: each["type"] for each in machines if each.get("type")}
 
 
-def all_uses(folder: Path) -> list[Use]:
+def all_uses(folder: Path) -> list[Usage]:
     """The uses of all runs in a runs folder; a run whose record can't be read has none."""
     uses = []
     for paths in reader.every(folder):

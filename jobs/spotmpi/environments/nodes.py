@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from spotmpi.aws.account import Aws
-from spotmpi.aws.instances import ON_DEMAND, SPOT, Instance, instances, of_provider
+from spotmpi.aws.instances import ON_DEMAND, SPOT, Instance, instance_id, instances
 from spotmpi.backends.kubernetes.client.view import ClusterReader
 from spotmpi.core import names
 
@@ -67,7 +67,7 @@ def runs_by_group(nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
 
 
 def with_placement(nodes: Sequence[Node], aws: Aws, region: str) -> tuple[Node, ...]:
-    """*nodes* with type, zone, market and placement group as EC2 reports them; CallFailed where it refuses."""
+    """*nodes* with type, zone, market and placement group as EC2 reports them; CallError where it refuses."""
     found = instances(aws, region, [node.instance for node in nodes if node.instance])
     return tuple(_with_placement(node, found.get(node.instance or "")) for node in nodes)
 
@@ -98,7 +98,7 @@ def _node(item: Mapping[str, Any], runs: Mapping[str, set[str]], now: float) -> 
         type=labels.get(names.LABEL_TYPE),
         zone=labels.get("topology.kubernetes.io/zone"),
         market=_MARKETS.get(labels.get("eks.amazonaws.com/capacityType", "")),
-        instance=of_provider(str(item.get("spec", {}).get("providerID") or "")),
+        instance=instance_id(str(item.get("spec", {}).get("providerID") or "")),
         cpus=parse_quantity(str(allocatable.get("cpu", 0))),
         memory_gib=parse_quantity(str(allocatable.get("memory", 0))) / (1 << 30),
         gpus=int(parse_quantity(str(allocatable.get(GPU, 0)))),

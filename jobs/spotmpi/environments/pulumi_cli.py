@@ -1,4 +1,4 @@
-"""Pulumi's command line, as a process: one stack of the project, nothing asked, nothing guessed."""
+"""Pulumi's command line as a process, non-interactive, for one stack of the project."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.progress import Say
 
-_LAST_WORDS = 15  # lines of a failed command that its error repeats
+_ERROR_LINES = 15  # lines of a failed command's output that are searched for the error
 _NO_SUCH_STACK = "no stack named"
-_SECOND_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
-_REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # what the program itself refuses to do to running nodes
+_DUPLICATE_ENTRY = re.compile(r"EKS Access Entry \([^:()]+:(arn:[^()]+)\).*already in use on this cluster")
+_REFUSAL = re.compile(r'before hook "[^"]*" failed: (.*)')  # how the Pulumi program refuses to replace running nodes
 
 
 @dataclass(frozen=True)
 class Pulumi:
-    """The project in a folder, and the variables that Pulumi runs with; what it prints goes to *say*."""
+    """The project folder and the environment variables of Pulumi; its output goes to `say`."""
 
     say: Say
     project: Path = field(default_factory=names.pulumi_project)
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def run(self, stack: str, *arguments: str) -> None:
-        """Run a command on a stack to its end; SpotmpiError with its last words and a way out where one is known."""
+        """Run a command on a stack; SpotmpiError with its error and, where known, the remedy."""
         process = self._start(stack, *arguments)
-        last: deque[str] = deque(maxlen=_LAST_WORDS)
-        errors: list[str] = []  # a traceback of the program that Pulumi ended can come after them
+        last: deque[str] = deque(maxlen=_ERROR_LINES)
+        errors: list[str] = []  # the program's traceback can follow them
         assert process.stdout is not None
         try:
             for line in process.stdout:
@@ -44,15 +44,15 @@ class Pulumi:
                     errors.append(line)
             status = process.wait()
         except KeyboardInterrupt:
-            # It has the Ctrl-C from the terminal too, and stops in order; killing it would leave its lock.
-            self.say("waiting until Pulumi has stopped in order")
+            # Pulumi gets the terminal's Ctrl-C too and shuts down; killing it would leave its lock.
+            self.say("waiting for Pulumi to shut down")
             process.wait()
             raise
         if status:
-            raise SpotmpiError(_way_out(stack, arguments[0], "".join([*errors, *last])))
+            raise SpotmpiError(_explain(stack, arguments[0], "".join([*errors, *last])))
 
-    def shows_changes(self, stack: str, *options: str) -> bool:
-        """Show what an update would change, and whether that is anything; SpotmpiError."""
+    def preview(self, stack: str, *options: str) -> bool:
+        """Show a preview of an update, and return whether it has changes; SpotmpiError."""
         try:
             self.run(stack, "preview", "--expect-no-changes", *options)
         except SpotmpiError as error:
@@ -62,63 +62,63 @@ class Pulumi:
         return False
 
     def state(self, stack: str) -> dict[str, Any] | None:
-        """What Pulumi holds of a stack, secrets encrypted; None where it holds none of that name."""
+        """The state of a stack, secrets encrypted; None where the stack does not exist."""
         process = self._start(stack, "stack", "export", quiet=True)
-        said, complaint = process.communicate()
+        output, errors = process.communicate()
         if process.returncode:
-            if _NO_SUCH_STACK in complaint:
+            if _NO_SUCH_STACK in errors:
                 return None
-            raise SpotmpiError(_way_out(stack, "stack export", complaint))
-        values: dict[str, Any] = json.loads(said)
+            raise SpotmpiError(_explain(stack, "stack export", errors))
+        values: dict[str, Any] = json.loads(output)
         return values
 
     def outputs(self, stack: str) -> dict[str, Any]:
-        """What a stack exports, secrets left out."""
+        """The outputs of a stack, without secrets."""
         process = self._start(stack, "stack", "output", "--json", quiet=True)
-        said, complaint = process.communicate()
+        output, errors = process.communicate()
         if process.returncode:
-            raise SpotmpiError(_way_out(stack, "stack output", complaint))
-        values: dict[str, Any] = json.loads(said)
+            raise SpotmpiError(_explain(stack, "stack output", errors))
+        values: dict[str, Any] = json.loads(output)
         return values
 
-    def allowing(self, *names: str) -> Pulumi:
-        """The same with variables set that let the program do what it refuses otherwise."""
+    def with_flags(self, *names: str) -> Pulumi:
+        """The same with these environment variables set to 1, which allow the program what it refuses by default."""
         return replace(self, variables={**self.variables, **dict.fromkeys(names, "1")})
 
     def _start(self, stack: str, *arguments: str, quiet: bool = False) -> subprocess.Popen[str]:
-        said = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true"}
+        settings = {"PULUMI_SKIP_UPDATE_CHECK": "true", "PULUMI_SKIP_CONFIRMATIONS": "true"}
         try:
             return subprocess.Popen(
                 ["pulumi", *arguments, "--stack", stack, "--non-interactive"],
                 cwd=self.project,
-                env={**self.variables, **said},
+                env={**self.variables, **settings},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE if quiet else subprocess.STDOUT,
                 text=True,
             )
         except FileNotFoundError as error:
-            raise SpotmpiError("pulumi is not on PATH: see https://www.pulumi.com/docs/install/") from error
+            raise SpotmpiError("command not found: pulumi; see https://www.pulumi.com/docs/install/") from error
 
 
-def _way_out(stack: str, verb: str, said: str) -> str:
-    """What went wrong in one line, and what to do."""
-    if "currently locked" in said:
-        return (
-            f"another run holds stack {stack}, or was killed: if none is alive, `pulumi cancel --yes --stack {stack}`"
-        )
-    if "incorrect passphrase" in said or "passphrase must be set" in said:
-        return f"the state of {stack} can't be read: set PULUMI_CONFIG_PASSPHRASE to the one that it was made with"
-    if "PULUMI_ACCESS_TOKEN" in said:
+def _explain(stack: str, command: str, output: str) -> str:
+    """The error in one line, with the remedy."""
+    if "currently locked" in output:
+        return f"stack {stack} is locked by another update: if none is running, `pulumi cancel --yes --stack {stack}`"
+    if "incorrect passphrase" in output or "passphrase must be set" in output:
+        return f"the state of {stack} can't be decrypted: set PULUMI_CONFIG_PASSPHRASE to the one it was created with"
+    if "PULUMI_ACCESS_TOKEN" in output:
         return "pulumi is not logged in: set PULUMI_BACKEND_URL, for example to s3://my-state, or `pulumi login`"
-    if "pending operations" in said:
-        remedy = f"`pulumi refresh --clear-pending-creates --stack {stack}`, then the same command again"
-        return f"an earlier run of {stack} was killed in the middle of a call: {remedy}"
-    if refusals := dict.fromkeys(_REFUSAL.findall(said)):
-        return f"{stack} was left as it is: {'; '.join(refusals)}" if verb == "preview" else "; ".join(refusals)
-    if entry := _SECOND_ENTRY.search(said):
-        remedy = "remove it from `cluster.admins` and `cluster.users`, then the same command goes on"
-        return f"{entry[1]} has access to the cluster already, since whoever builds it administers it: {remedy}"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    told = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "it said nothing")
-    return f"`pulumi {verb} --stack {stack}` failed: {told.removeprefix('error:').strip()}; the same command goes on"
+    if "pending operations" in output:
+        remedy = f"`pulumi refresh --clear-pending-creates --stack {stack}`, then repeat the command"
+        return f"an earlier update of {stack} was killed during an operation: {remedy}"
+    if refusals := dict.fromkeys(_REFUSAL.findall(output)):
+        return f"{stack} was not changed: {'; '.join(refusals)}" if command == "preview" else "; ".join(refusals)
+    if entry := _DUPLICATE_ENTRY.search(output):
+        remedy = "remove it from `cluster.admins` and `cluster.users`, then repeat the command"
+        return f"{entry[1]} already has access to the cluster, as the identity that created it: {remedy}"
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    error = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "no output")
+    return (
+        f"`pulumi {command} --stack {stack}` failed: {error.removeprefix('error:').strip()}; the same command continues"
+    )

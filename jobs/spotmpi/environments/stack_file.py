@@ -1,4 +1,4 @@
-"""A stack's file: read with tolerance, changed in a few keys with its comments kept."""
+"""A stack's file: read leniently, and changed in a few keys without losing its comments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.agent.files import write_atomically
-from spotmpi.aws.eks_zones import default_second
+from spotmpi.aws.zones import default_second_zone
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, SpotmpiError, input_error
 from spotmpi.environments.zones.ranking import usable
@@ -18,13 +18,13 @@ from spotmpi.environments.zones.rows import Row
 
 _PREFIX = "spotmpi:"
 _ENVIRONMENT = "spotmpi-"
-SYSTEM = "system"  # the system nodes, beside node groups by name
+SYSTEM = "system"  # the key of the system nodes in mappings by node group
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
 class StackGroup:
-    """One node group as the stack file has it; None where it isn't said or isn't what it should be."""
+    """One node group of the stack file; None where a value is missing or invalid."""
 
     name: str | None
     type: str | None
@@ -35,7 +35,7 @@ class StackGroup:
 
 @dataclass(frozen=True)
 class StackFile:
-    """What we read of a stack's settings, without judging the rest."""
+    """The settings of a stack that are used here, without validating the rest."""
 
     stack: str
     path: Path
@@ -57,24 +57,24 @@ class StackFile:
 
 
 def stack_of(environment: str) -> str:
-    """The stack of the environment of that name; what is no such name stays as it is."""
+    """The stack of an environment's name; other names are returned unchanged."""
     return environment.removeprefix(_ENVIRONMENT)
 
 
 def stack_path(stack: str, folder: Path | None = None) -> Path:
-    """The file of *stack*; InputError where there is none."""
+    """The file of *stack*; InputError where it does not exist."""
     folder = folder or (Path("stacks") if Path("stacks").is_dir() else names.pulumi_project() / "stacks")
     path = folder / f"Pulumi.{stack}.yaml"
     if not _NAME.fullmatch(stack) or not path.is_file():
         known = sorted(each.name[7:-5] for each in folder.glob("Pulumi.*.yaml"))
         where = f"no file Pulumi.<stack>.yaml in {names.shown(folder.absolute())}/"
         remedy = "`spotmpi init --environment NAME` writes one"
-        raise input_error("stack", stack, f"{where}; there are: {', '.join(known) or 'none'}; {remedy}")
+        raise input_error("stack", stack, f"{where}; stacks: {', '.join(known) or 'none'}; {remedy}")
     return path
 
 
 def read_stack(stack: str, folder: Path | None = None) -> StackFile:
-    """The settings of *stack* that concern an account; InputError where there is no such file or it isn't YAML."""
+    """The settings of *stack*; InputError where the file does not exist or is not YAML."""
     path = stack_path(stack, folder)
     config = _config(_load(path), path)
     storage, cluster = config.get(_PREFIX + "storage"), config.get(_PREFIX + "cluster")
@@ -96,19 +96,23 @@ def read_stack(stack: str, folder: Path | None = None) -> StackFile:
 
 
 def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | None = None) -> Path:
-    """Puts region, zone and the type of *group* into a stack's file and keeps all else, comments included.
+    """Write region, zone and the type of *group* into a stack's file; the rest, comments included, stays.
 
-    A second zone that does not exist or that EKS does not take, the default one too, is replaced by one that it takes.
-    *group* may be left out where there is only one, or one that has the type already. InputError with the remedy.
+    A second zone, also the default one, that does not exist or is not supported by EKS is replaced by one that is.
+    *group* may be omitted where only one exists, or one has the type already. InputError with the remedy.
     """
     if not usable(row):
-        why = f"{row.type} is not offered there" if row.offered is False else f"EKS takes no subnets in {row.zone_id}"
-        raise input_error("zone", row.zone, f"{why}; take another row")
+        reason = (
+            f"{row.type} is not offered in {row.zone}"
+            if row.offered is False
+            else f"EKS does not support {row.zone_id}"
+        )
+        raise input_error("zone", row.zone, f"{reason}; choose another row")
     path = stack_path(stack, folder)
     document = _load(path)
     config = _config(document, path)
     second = _second_zone(config, row)
-    target = _chosen_group(_groups(config), row.type, group, path)
+    target = _group_to_change(_groups(config), row.type, group, path)
     config["aws:region"], config[_PREFIX + "zone"], target["type"] = row.region, row.zone, row.type
     if second is not None:
         config.pop(_PREFIX + "second_zone", None)
@@ -118,25 +122,25 @@ def write_choice(stack: str, row: Row, group: str | None = None, folder: Path | 
 
 
 def _second_zone(config: Any, row: Row) -> str | None:
-    """The second zone to write beside the row's; None where what the file says, or leaves to the default, will do."""
+    """The second zone to write; None where the one in the file, or the default, is supported."""
     key = _PREFIX + "second_zone"
-    said = config.get(key)
+    current = config.get(key)
     if row.second_zones is None:
-        if said is not None and (said == row.zone or not str(said).startswith(row.region)):
-            raise input_error(key, said, f"must be another zone of {row.region}: change or remove it first")
+        if current is not None and (current == row.zone or not str(current).startswith(row.region)):
+            raise input_error(key, current, f"must be another zone of {row.region}: change or remove it first")
         return None
-    if (said or default_second(row.region, row.zone)) in row.second_zones:
+    if (current or default_second_zone(row.region, row.zone)) in row.second_zones:
         return None
     if not row.second_zones:
         raise input_error(
-            "zone", row.zone, f"EKS asks for a second zone, and takes no other of {row.region}: take another row"
+            "zone", row.zone, f"EKS needs a second zone and supports no other in {row.region}: choose another row"
         )
     return row.second_zones[0]
 
 
 @dataclass(frozen=True)
 class Pins:
-    """Versions for a stack's file: of Kubernetes, of add-ons by name, and AMI releases by node group or `system`."""
+    """Versions for a stack's file: Kubernetes, add-ons by name, and AMI releases by node group or `system`."""
 
     kubernetes: str
     addons: Mapping[str, str]
@@ -144,7 +148,7 @@ class Pins:
 
 
 def with_pins(stack: str, pins: Pins, folder: Path | None = None) -> str:
-    """The text of a stack's file with these versions, all else kept, comments included; nothing is written."""
+    """The text of a stack's file with these versions and the rest unchanged, comments included; nothing is written."""
     path = stack_path(stack, folder)
     document = _load(path)
     config = _config(document, path)
@@ -161,7 +165,7 @@ def with_pins(stack: str, pins: Pins, folder: Path | None = None) -> str:
 
 
 def write_stack(path: Path, text: str) -> None:
-    """Put *text* in the place of a stack's file, all of it or nothing; SpotmpiError."""
+    """Replace a stack's file by *text* atomically; SpotmpiError."""
     try:
         write_atomically(path, text, keep_mode=True)
     except OSError as error:
@@ -169,22 +173,22 @@ def write_stack(path: Path, text: str) -> None:
 
 
 def _mapping(parent: Any, key: str) -> Any:
-    """The mapping under *key*, made where there is none."""
+    """The mapping under *key*, created if missing."""
     if not isinstance(parent.get(key), Mapping):
         parent[key] = {}
     return parent[key]
 
 
-def _chosen_group(groups: list[Any], machine: str, name: str | None, path: Path) -> Any:
+def _group_to_change(groups: list[Any], machine: str, name: str | None, path: Path) -> Any:
     named = [each for each in groups if isinstance(each, Mapping)]
     if name is not None:
-        fitting = [each for each in named if each.get("name") == name]
+        matching = [each for each in named if each.get("name") == name]
     else:
-        fitting = named if len(named) == 1 else [each for each in named if each.get("type") == machine]
-    if not fitting:  # of several that have the type already, none has to change
+        matching = named if len(named) == 1 else [each for each in named if each.get("type") == machine]
+    if not matching:  # of several groups with the type already, none has to change
         known = ", ".join(str(each.get("name")) for each in named) or "none"
-        raise InputError([Problem("--group", name, f"say which group of {path} gets {machine}; there are: {known}")])
-    return fitting[0]
+        raise InputError([Problem("--group", name, f"name the group of {path} that gets {machine}; groups: {known}")])
+    return matching[0]
 
 
 def _yaml() -> Any:
@@ -216,7 +220,7 @@ def _text_of(document: Any) -> str:
 def _config(document: Any, path: Path) -> Any:
     config = document.get("config") if isinstance(document, Mapping) else None
     if not isinstance(config, Mapping):
-        raise input_error(str(path), None, "has no `config:`; copy one of the ready stacks")
+        raise input_error(str(path), None, "has no `config:`; copy one of the example stacks")
     return config
 
 
@@ -226,21 +230,21 @@ def _groups(config: Any) -> list[Any]:
 
 
 def _group(values: Mapping[str, Any]) -> StackGroup:
-    most = values.get("max")
+    maximum = values.get("max")
     return StackGroup(
         name=_text(values.get("name")),
         type=_text(values.get("type")),
-        max=most if isinstance(most, int) and not isinstance(most, bool) else None,
+        max=maximum if isinstance(maximum, int) and not isinstance(maximum, bool) else None,
         market=_text(values.get("market")) or "spot",
         placement_group=values.get("placement_group") is not False,
     )
 
 
 def _ami_releases(cluster: Mapping[str, Any], groups: list[Any]) -> dict[str, str]:
-    """The AMI releases that the file names, by node group or `system`."""
+    """The AMI releases in the file, by node group or `system`."""
     named = [(SYSTEM, cluster.get(SYSTEM)), *((_text(each.get("name")), each) for each in groups if _is_map(each))]
-    found = {name: _text(each.get("ami_release")) for name, each in named if name and _is_map(each)}
-    return {name: release for name, release in found.items() if release}
+    releases = {name: _text(each.get("ami_release")) for name, each in named if name and _is_map(each)}
+    return {name: release for name, release in releases.items() if release}
 
 
 def _is_map(value: Any) -> bool:

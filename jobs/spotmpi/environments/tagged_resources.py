@@ -1,7 +1,7 @@
-"""What carries an environment's tag and exists: the tagging API lists it, and the service itself says what is gone.
+"""Existing resources with an environment's tag: listed by the tagging API, confirmed by the service of each.
 
-The tagging API lists things after their end: terminated instances for about an hour (boto3#1704), deleted volumes for
-longer (aws-cli#8197), KMS keys for the days until their deletion. What no service is asked about counts as existing.
+The tagging API lists resources after their deletion: terminated instances for about an hour (boto3#1704), volumes for
+longer (aws-cli#8197), KMS keys for the days until their deletion. Kinds without a check here count as existing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotmpi.aws.account import Aws
-from spotmpi.environments.inventory import TAG, Ids, Trace, cluster_exists, key_lives
+from spotmpi.environments.resource_inventory import ResourceInventory
+from spotmpi.environments.resource_kinds import TAG, Ids, cluster_exists, key_exists
 
 
 @dataclass(frozen=True)
 class Arn:
-    """The parts of an ARN that tell what it names, such as `ec2`, `volume` and `vol-1`."""
+    """The parts of an ARN that identify a resource, such as `ec2`, `volume` and `vol-1`."""
 
     text: str
     service: str
@@ -26,7 +27,7 @@ class Arn:
 
 @dataclass(frozen=True)
 class _Listing:
-    """How EC2 lists a kind of thing: its call, its answer's key, the keys of an id, and the states of what exists."""
+    """How EC2 lists a kind: the call, the key of its items, the keys of an id, and the states of existing items."""
 
     method: str
     key: str
@@ -36,27 +37,27 @@ class _Listing:
     filters: str = "Filters"
 
 
-def still_tagged(aws: Aws, trace: Trace) -> list[Arn]:
-    """Everything with the environment's tag that exists, by ARN; what is on its way out is not counted."""
+def existing_tagged_resources(aws: Aws, inventory: ResourceInventory) -> list[Arn]:
+    """Everything with the environment's tag that exists, by ARN; what is being deleted does not count."""
     listed: dict[tuple[str, str], list[Arn]] = defaultdict(list)
-    for arn in _tagged(aws, trace):
+    for arn in _tagged(aws, inventory):
         listed[arn.service, arn.kind].append(arn)
-    found: list[Arn] = []
+    result: list[Arn] = []
     for (service, kind), arns in listed.items():
         ids = [arn.id for arn in arns]
-        existing = _existing(aws, trace, service, kind, ids)
-        found += [arn for arn in arns if arn.id in existing]
-    return sorted(found, key=lambda arn: arn.text)
+        existing = _existing(aws, inventory, service, kind, ids)
+        result += [arn for arn in arns if arn.id in existing]
+    return sorted(result, key=lambda arn: arn.text)
 
 
-def _tagged(aws: Aws, trace: Trace) -> list[Arn]:
-    only = [{"Key": TAG, "Values": [trace.name]}]
+def _tagged(aws: Aws, inventory: ResourceInventory) -> list[Arn]:
+    tag_filters = [{"Key": TAG, "Values": [inventory.name]}]
     service, method = "resourcegroupstaggingapi", "get_resources"
-    found = aws.pages(service, trace.region, method, "ResourceTagMappingList", TagFilters=only)
-    return [parse(each["ResourceARN"]) for each in found]
+    found = aws.pages(service, inventory.region, method, "ResourceTagMappingList", TagFilters=tag_filters)
+    return [parse_arn(each["ResourceARN"]) for each in found]
 
 
-def parse(text: str) -> Arn:
+def parse_arn(text: str) -> Arn:
     """An ARN such as arn:aws:ec2:us-east-1:123456789012:volume/vol-1 or ...:log-group:/aws/eks/NAME/cluster."""
     service, resource = text.split(":")[2], text.split(":", 5)[5]
     slash, colon = resource.find("/"), resource.find(":")
@@ -65,25 +66,25 @@ def parse(text: str) -> Arn:
     return Arn(text, service, kind, id.removesuffix(":*"))
 
 
-def _existing(aws: Aws, trace: Trace, service: str, kind: str, ids: Ids) -> set[str]:
+def _existing(aws: Aws, inventory: ResourceInventory, service: str, kind: str, ids: Ids) -> set[str]:
     if service == "ec2" and kind in _EC2:
-        return _in_ec2(aws, trace, _EC2[kind])
+        return _in_ec2(aws, inventory, _EC2[kind])
     if service == "eks":
-        return {id for id in ids if cluster_exists(aws, trace.region, id.partition("/")[0])}
-    question = _QUESTIONS.get((service, kind))
-    return question(aws, trace.region, ids) if question else set(ids)
+        return {id for id in ids if cluster_exists(aws, inventory.region, id.partition("/")[0])}
+    check = _CHECKS.get((service, kind))
+    return check(aws, inventory.region, ids) if check else set(ids)
 
 
-def _in_ec2(aws: Aws, trace: Trace, listing: _Listing) -> set[str]:
-    filters = [{"Name": f"tag:{TAG}", "Values": [trace.name]}]
+def _in_ec2(aws: Aws, inventory: ResourceInventory, listing: _Listing) -> set[str]:
+    filters = [{"Name": f"tag:{TAG}", "Values": [inventory.name]}]
     if listing.states:
         name, states = listing.states
         filters.append({"Name": name, "Values": list(states)})
     arguments = {listing.filters: filters}
     if listing.paged:
-        found = aws.pages("ec2", trace.region, listing.method, listing.key, **arguments)
+        found = aws.pages("ec2", inventory.region, listing.method, listing.key, **arguments)
     else:
-        found = aws.call("ec2", trace.region, listing.method, **arguments)[listing.key]
+        found = aws.call("ec2", inventory.region, listing.method, **arguments)[listing.key]
     if listing.key == "Reservations":
         found = [machine for each in found for machine in each["Instances"]]
     return {each[key] for each in found for key in listing.ids}
@@ -110,10 +111,10 @@ def _log_groups(aws: Aws, region: str, ids: Ids) -> set[str]:
 
 
 def _keys(aws: Aws, region: str, ids: Ids) -> set[str]:
-    return {id for id in ids if key_lives(aws, region, id)}
+    return {id for id in ids if key_exists(aws, region, id)}
 
 
-_QUESTIONS: Mapping[tuple[str, str], Callable[[Aws, str, Ids], set[str]]] = {
+_CHECKS: Mapping[tuple[str, str], Callable[[Aws, str, Ids], set[str]]] = {
     ("ecr", "repository"): _repositories,
     ("elasticfilesystem", "access-point"): _access_points,
     ("elasticfilesystem", "file-system"): _file_systems,

@@ -1,4 +1,4 @@
-"""Versions of an environment's control plane, add-ons and nodes: those that run, and those that EKS offers."""
+"""Versions of an environment's control plane, add-ons and nodes: running, offered by EKS, and pinned in its file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from spotmpi.aws.account import Aws
+from spotmpi.aws.errors import CallError
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.stack_file import SYSTEM
+from spotmpi.core.progress import Say
+from spotmpi.environments.stack_file import SYSTEM, Pins, StackFile, with_pins, write_stack
 
 STANDARD = "STANDARD_SUPPORT"
 _ROLE, _GROUP, _OWNER = "spotmpi.dev/role", "spotmpi.dev/group", "spotmpi:environment"
@@ -21,7 +23,7 @@ _AMI_KINDS = {"AL2023_x86_64_STANDARD": "standard", "AL2023_x86_64_NVIDIA": "nvi
 
 @dataclass(frozen=True)
 class KubernetesVersion:
-    """A version that EKS offers; `standard_support_ends` is None where EKS does not tell."""
+    """A version that EKS offers; `standard_support_ends` is None where it is unknown."""
 
     version: str
     in_standard_support: bool
@@ -30,7 +32,7 @@ class KubernetesVersion:
 
 @dataclass(frozen=True)
 class NodeGroupVersion:
-    """What the nodes of one EKS node group run; `group` is its name in the stack's file, None if made elsewhere."""
+    """What the nodes of one EKS node group run; `group` is its name in the stack's file, None for other groups."""
 
     name: str
     group: str | None
@@ -75,7 +77,7 @@ def order(version: str) -> tuple[int, ...]:
 
 
 def running(aws: Aws, region: str, cluster: str) -> RunningVersions:
-    """The versions that *cluster* runs now; CallFailed where AWS does not tell."""
+    """The versions that *cluster* runs now; CallError."""
     found = aws.call("eks", region, "describe_cluster", name=cluster)["cluster"]
     addons = {}
     for name in aws.pages("eks", region, "list_addons", "addons", clusterName=cluster):
@@ -88,7 +90,7 @@ def running(aws: Aws, region: str, cluster: str) -> RunningVersions:
 
 
 def offered(aws: Aws, region: str, versions: Sequence[str] = ()) -> dict[str, KubernetesVersion]:
-    """The Kubernetes versions that EKS offers, oldest first, or of these *versions*; CallFailed."""
+    """The Kubernetes versions that EKS offers, oldest first, or of these *versions*; CallError."""
     only: dict[str, Any] = {"clusterVersions": list(versions)} if versions else {}
     found = aws.pages("eks", region, "describe_cluster_versions", "clusterVersions", **only)
     made = [
@@ -104,22 +106,56 @@ def offered(aws: Aws, region: str, versions: Sequence[str] = ()) -> dict[str, Ku
 
 def addon_version(aws: Aws, region: str, addon: str, kubernetes: str, now: str) -> str:
     """The version of an add-on for a Kubernetes version: EKS's default, or *now* where that is newer and fits."""
-    asked = {"addonName": addon, "kubernetesVersion": kubernetes}
-    found = aws.pages("eks", region, "describe_addon_versions", "addons", **asked)
-    versions = [version for each in found for version in each.get("addonVersions", [])]
+    arguments = {"addonName": addon, "kubernetesVersion": kubernetes}
+    offers = aws.pages("eks", region, "describe_addon_versions", "addons", **arguments)
+    versions = [version for each in offers for version in each.get("addonVersions", [])]
     fitting = {str(each["addonVersion"]): _is_default(each, kubernetes) for each in versions}
     if not fitting:
-        raise SpotmpiError(f"EKS has no version of add-on {addon} for Kubernetes {kubernetes}: wait until it has one")
+        raise SpotmpiError(
+            f"EKS has no version of add-on {addon} for Kubernetes {kubernetes} yet: repeat the command later"
+        )
     default = next((version for version, chosen in fitting.items() if chosen), max(fitting, key=order))
     return now if now in fitting and order(now) > order(default) else default
 
 
 def ami_release(aws: Aws, region: str, kubernetes: str, ami_type: str) -> str:
-    """EKS's newest AMI release of a type for a Kubernetes version; CallFailed, SpotmpiError for a type we don't use."""
+    """EKS's newest AMI release of a type for a Kubernetes version; CallError, SpotmpiError for a type we don't use."""
     if ami_type not in _AMI_KINDS:
-        raise SpotmpiError(f"nodes of AMI type {ami_type} are not of this project: one of {', '.join(_AMI_KINDS)} is")
+        raise SpotmpiError(f"AMI type {ami_type} is not supported: use one of {', '.join(_AMI_KINDS)}")
     name = _AMI_PARAMETER.format(version=kubernetes, kind=_AMI_KINDS[ami_type])
     return str(aws.call("ssm", region, "get_parameter", Name=name)["Parameter"]["Value"])
+
+
+def pin_running_versions(stack: StackFile, aws: Aws, say: Say) -> None:
+    """Write the running versions of *stack* into its file where the file has older ones, or no Kubernetes version.
+
+    EKS upgrades a control plane whose standard support has ended, and nodes to the newest AMI release with each new
+    version of their launch template; it downgrades neither, so an update with the older versions would fail. Nothing
+    happens where nothing is built; CallError.
+    """
+    region = stack.region or aws.region
+    if region is None:
+        return
+    try:
+        current = running(aws, region, stack.environment)
+    except CallError as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+        return
+    pinned, now = stack.kubernetes, current.control_plane
+    releases = {
+        group: release
+        for group, release in current.newest_releases.items()
+        if group in stack.ami_releases and order(release) > order(stack.ami_releases[group])
+    }
+    newer = pinned is None or minor(pinned) < minor(now)
+    if not newer and not releases:
+        return
+    kubernetes = now if newer or pinned is None else pinned
+    write_stack(stack.path, with_pins(stack.stack, Pins(kubernetes, {}, releases)))
+    parts = [f"Kubernetes {now}"] if newer else []
+    parts += [f"AMI release {release} on {group}" for group, release in sorted(releases.items())]
+    say(f"updated {stack.path} to the running versions: {', '.join(parts)}")
 
 
 def _node_group(aws: Aws, region: str, cluster: str, name: str) -> NodeGroupVersion:

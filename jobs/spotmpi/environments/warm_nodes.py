@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spotmpi.aws.account import Aws, open_account
-from spotmpi.aws.errors import CallFailed
+from spotmpi.aws.errors import CallError
 from spotmpi.aws.scaling import ScalingGroup, scaling_groups
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
@@ -83,7 +83,7 @@ def _cancel_end(aws: Aws, environment: Environment, group: ScalingGroup) -> None
     which = {"AutoScalingGroupName": group.name, "ScheduledActionName": _action_name(group)}
     try:
         aws.call("autoscaling", environment.region, "delete_scheduled_action", **which)
-    except CallFailed as error:
+    except CallError as error:
         if error.code != "ValidationError":  # there is none
             raise
 

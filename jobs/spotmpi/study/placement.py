@@ -64,11 +64,11 @@ class PlacementRecorder:
         return {name: asdict(described[each]) for name, each in known.items() if each in described}
 
     def _instances_of(self, environment: Environment, names: Sequence[str]) -> Machines:
-        from spotmpi.aws.instances import of_provider
+        from spotmpi.aws.instances import instance_id
 
         nodes = {node["metadata"]["name"]: node for node in self._cluster(environment).list("Node")}
         specs = {name: nodes[name].get("spec", {}) for name in names if name in nodes}
-        return {name: of_provider(str(spec.get("providerID") or "")) for name, spec in specs.items()}
+        return {name: instance_id(str(spec.get("providerID") or "")) for name, spec in specs.items()}
 
 
 def reported_machines(paths: RunPaths) -> Machines:

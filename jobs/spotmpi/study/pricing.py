@@ -58,11 +58,11 @@ def goal_with_price(goal: Goal, known: Price | None, specs: Iterable[JobSpec], o
 
 def environment_price(environment: Environment, specs: Iterable[JobSpec]) -> Price:
     """The price of a node now, in the most expensive group that *specs* use; SpotmpiError if AWS does not tell."""
-    from spotmpi.aws.node_price import told_price
+    from spotmpi.aws.prices import highest_node_price
 
     groups = {group.name: group for spec in specs for group in _groups(environment, spec)}
     # A spec that fits no group is refused by validation; the most expensive group is an upper bound until then.
-    return told_price(environment, list(groups.values()) or environment.node_groups)
+    return highest_node_price(environment, list(groups.values()) or environment.node_groups)
 
 
 def _groups(environment: Environment, spec: JobSpec) -> tuple[NodeGroup, ...]:

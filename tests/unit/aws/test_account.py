@@ -9,8 +9,8 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from moto import mock_aws
 
-from spotmpi.aws import machine_types
-from spotmpi.aws.errors import CallFailed
+from spotmpi.aws import zones
+from spotmpi.aws.errors import CallError
 from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.scripted_account import ScriptedAccount, World
 
@@ -60,12 +60,12 @@ def test_throttled_calls_are_repeated_with_growing_pauses(
     account.aws.client("ec2", "us-east-1").meta.events.register("before-send", wire)
 
     if works:
-        assert machine_types.regions(account.aws) == {"us-east-1": True}
+        assert zones.regions(account.aws) == {"us-east-1": True}
         # Each pause is drawn at random from a range that doubles.
         assert tries == 3 and all(pause <= most for pause, most in zip(pauses, (1.0, 2.0), strict=True))
     else:
-        with pytest.raises(CallFailed, match="AWS throttles it; repeat the command in a minute"):
-            machine_types.regions(account.aws)
+        with pytest.raises(CallError, match="throttled by AWS; repeat the command in a minute"):
+            zones.regions(account.aws)
         assert tries == 6 and len(pauses) == 5
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.aws.launch_failures import why_no_machine
+from spotmpi.aws.launch_failures import last_launch_failure
 from spotmpi.aws.scaling import GROUP_TAG
 from spotmpi.core import environment
 from tests.cloud.scripted_account import ScriptedAccount
@@ -44,14 +44,14 @@ def told(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> st
         },
         "DescribeScalingActivities": done,
     }
-    return why_no_machine(account.aws, there, groups, SUBMITTED)
+    return last_launch_failure(account.aws, there, groups, SUBMITTED)
 
 
 def test_a_zone_without_capacity_is_told_with_its_group_and_a_way_out() -> None:
     ended = {**launch("Successful"), "Description": "Terminating EC2 instance: i-0123"}
     said = told(ended, launch("Failed"), launch("Successful", 5))
     assert said is not None
-    assert said.startswith("scaling group gpus: AWS has no spot machine of this type left in the zone (`spotmpi zones`")
+    assert said.startswith("node group gpus: AWS has no spot capacity for this type in the zone (`spotmpi zones`")
 
 
 @pytest.mark.parametrize(

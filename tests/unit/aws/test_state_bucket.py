@@ -13,14 +13,14 @@ from moto import mock_aws
 
 from spotmpi.aws import state_bucket
 from spotmpi.aws.account import Aws
-from spotmpi.aws.state_bucket import Bucket, Condition, condition, make, named_in
+from spotmpi.aws.state_bucket import Bucket, BucketStatus, create, from_variables, status
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.iam import policy
-from spotmpi.environments.up import NotAgreed, UpOptions, up
-from tests.cloud.environment_life import FIRST, Life
+from spotmpi.environments.up import NotConfirmed, UpOptions, up
+from tests.cloud.account_resources import AccountResources
+from tests.cloud.fake_environment import FIRST, FakeEnvironment
 from tests.cloud.scripted_account import KEY_ID, SECRET, ScriptedAccount, World
-from tests.cloud.stocked_account import Stock
 from tests.unit.environments.doctor.unbuilt import found, nothing_built
 
 
@@ -42,72 +42,74 @@ def aws() -> Iterator[Aws]:
     ],
 )
 def test_the_bucket_is_the_one_that_pulumi_is_told(address: str, named: Bucket | None) -> None:
-    assert named_in({state_bucket.VARIABLE: address}) == named
+    assert from_variables({state_bucket.VARIABLE: address}) == named
 
 
 @pytest.mark.parametrize(
     ("region", "bucket"), [("us-east-1", Bucket("my-state", None)), ("us-east-1", Bucket("my-state", "eu-west-1"))]
 )
 def test_a_bucket_that_is_made_is_private_encrypted_and_versioned(aws: Aws, region: str, bucket: Bucket) -> None:
-    assert condition(aws, region, bucket) is None
+    assert status(aws, region, bucket) is None
 
-    make(aws, region, bucket)
+    create(aws, region, bucket)
 
-    assert condition(aws, region, bucket) == Condition(versioned=True, private=True)
+    assert status(aws, region, bucket) == BucketStatus(versioned=True, private=True)
     s3 = boto3.client("s3", region_name=region)
     (rule,) = s3.get_bucket_encryption(Bucket="my-state")["ServerSideEncryptionConfiguration"]["Rules"]
     assert rule["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
     assert s3.get_bucket_location(Bucket="my-state")["LocationConstraint"] == bucket.region
-    make(aws, region, bucket)
+    create(aws, region, bucket)
 
 
 def test_a_bucket_as_s3_makes_it_by_itself_is_neither(aws: Aws) -> None:
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="my-state")
-    assert condition(aws, "us-east-1", Bucket("my-state", None)) == Condition(versioned=False, private=False)
+    assert status(aws, "us-east-1", Bucket("my-state", None)) == BucketStatus(versioned=False, private=False)
 
 
 def test_a_name_that_another_account_has_is_told() -> None:
-    account = Stock().account()
+    account = AccountResources().account()
     account.refuse("CreateBucket", "BucketAlreadyExists")
-    with pytest.raises(SpotmpiError, match="another AWS account has a bucket my-state: names are worldwide"):
-        make(account.aws, "us-east-1", Bucket("my-state", None))
+    with pytest.raises(SpotmpiError, match="another AWS account owns bucket my-state: bucket names are global"):
+        create(account.aws, "us-east-1", Bucket("my-state", None))
 
 
-def with_state(life: Life, address: str = "s3://my-state") -> Dependencies:
-    pulumi = life.hands.pulumi
-    return replace(life.hands, pulumi=replace(pulumi, variables={**pulumi.variables, "PULUMI_BACKEND_URL": address}))
+def with_state(lab: FakeEnvironment, address: str = "s3://my-state") -> Dependencies:
+    pulumi = lab.dependencies.pulumi
+    return replace(
+        lab.dependencies, pulumi=replace(pulumi, variables={**pulumi.variables, "PULUMI_BACKEND_URL": address})
+    )
 
 
-def test_up_makes_the_bucket_after_a_yes_and_asks_once(life: Life) -> None:
-    up("lab", with_state(life), UpOptions(images=False))
+def test_up_makes_the_bucket_after_a_yes_and_asks_once(lab: FakeEnvironment) -> None:
+    up("lab", with_state(lab), UpOptions(images=False))
 
-    question = "Make bucket my-state in us-east-1 for Pulumi's state, private, encrypted and versioned?"
-    assert life.did[:2] == [question, "Build lab as shown?"]
-    assert condition(life.account.aws, "us-east-1", Bucket("my-state", None)) == Condition(True, True)
-    life.did.clear()
-    up("lab", with_state(life), UpOptions(images=False))
-    assert life.did == []
-
-
-def test_a_no_to_the_bucket_asks_pulumi_nothing(life: Life) -> None:
-    life.answers = [False]
-    with pytest.raises(NotAgreed, match="make it, or set PULUMI_BACKEND_URL to a state that exists"):
-        up("lab", with_state(life))
-    assert life.asked() == [] and life.stock.buckets == {}
+    question = "Create bucket my-state in us-east-1 for Pulumi's state (private, encrypted, versioned)?"
+    assert lab.actions[:2] == [question, "Build lab as shown?"]
+    assert status(lab.account.aws, "us-east-1", Bucket("my-state", None)) == BucketStatus(True, True)
+    lab.actions.clear()
+    up("lab", with_state(lab), UpOptions(images=False))
+    assert lab.actions == []
 
 
-def test_a_state_elsewhere_needs_no_bucket(life: Life) -> None:
-    up("lab", with_state(life, "file:///tmp/state"), UpOptions(images=False))
-    assert life.asked() == FIRST and life.stock.buckets == {}
+def test_a_no_to_the_bucket_asks_pulumi_nothing(lab: FakeEnvironment) -> None:
+    lab.confirmations = [False]
+    with pytest.raises(NotConfirmed, match="create it, or set PULUMI_BACKEND_URL to an existing backend"):
+        up("lab", with_state(lab))
+    assert lab.pulumi_commands() == [] and lab.resources.buckets == {}
 
 
-def test_a_bucket_whose_settings_may_not_be_read_is_used_as_it_is(life: Life) -> None:
-    life.account.refuse("GetBucketVersioning", "AccessDenied")
+def test_a_state_elsewhere_needs_no_bucket(lab: FakeEnvironment) -> None:
+    up("lab", with_state(lab, "file:///tmp/state"), UpOptions(images=False))
+    assert lab.pulumi_commands() == FIRST and lab.resources.buckets == {}
 
-    up("lab", with_state(life), UpOptions(images=False))
 
-    assert life.asked() == FIRST and life.stock.buckets == {}
-    assert any("can't be looked at: s3:GetBucketVersioning in us-east-1 is not permitted" in line for line in life.said)
+def test_a_bucket_whose_settings_may_not_be_read_is_used_as_it_is(lab: FakeEnvironment) -> None:
+    lab.account.refuse("GetBucketVersioning", "AccessDenied")
+
+    up("lab", with_state(lab), UpOptions(images=False))
+
+    assert lab.pulumi_commands() == FIRST and lab.resources.buckets == {}
+    assert any("can't be read: s3:GetBucketVersioning in us-east-1 is not permitted" in line for line in lab.output)
 
 
 BLOCKED = {"PublicAccessBlockConfiguration": state_bucket.PRIVATE}
@@ -117,10 +119,10 @@ VERSIONED = {"VersioningConfiguration": {"Status": "Enabled"}}
 @pytest.mark.parametrize(
     ("buckets", "level", "told"),
     [
-        ({}, "warning", "there is no bucket my-state for Pulumi's state"),
-        ({"my-state": BLOCKED}, "warning", "my-state keeps no versions"),
-        ({"my-state": VERSIONED}, "warning", "my-state may be made public"),
-        ({"my-state": {**BLOCKED, **VERSIONED}}, "ok", "my-state is private and keeps versions"),
+        ({}, "warning", "bucket my-state for Pulumi's state does not exist"),
+        ({"my-state": BLOCKED}, "warning", "my-state is not versioned"),
+        ({"my-state": VERSIONED}, "warning", "my-state does not block public access"),
+        ({"my-state": {**BLOCKED, **VERSIONED}}, "ok", "my-state is private and versioned"),
     ],
 )
 def test_the_doctor_looks_at_the_bucket(
@@ -132,7 +134,7 @@ def test_the_doctor_looks_at_the_bucket(
     told: str,
 ) -> None:
     nothing_built(one_account, World(), tmp_path, monkeypatch)
-    answers = Stock(buckets=dict(buckets)).account().answers
+    answers = AccountResources(buckets=dict(buckets)).account().answers
     one_account.answers |= {name: answers[name] for name in ("GetBucketVersioning", "GetPublicAccessBlock")}
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
 
@@ -156,10 +158,10 @@ def test_the_policies_allow_what_is_done_to_the_state_and_no_more() -> None:
 
 
 def test_the_calls_that_make_a_bucket_are_all_allowed() -> None:
-    account = Stock().account()
+    account = AccountResources().account()
     account.rights.clear()
-    make(account.aws, "us-east-1", Bucket("my-state", None))
-    condition(account.aws, "us-east-1", Bucket("my-state", None))
+    create(account.aws, "us-east-1", Bucket("my-state", None))
+    status(account.aws, "us-east-1", Bucket("my-state", None))
 
     # IAM's names of these calls (service authorization reference, Amazon S3).
     names = {

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
-from tests.cloud.served_account import answering, calls
-from tests.cloud.stocked_account import Stock
+from tests.cloud.account_resources import AccountResources
+from tests.cloud.http_account import answers_of, serve
 from tests.unit.core.test_environment import OUTPUTS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -25,7 +25,7 @@ SCALE = """
 import sys
 from spotmpi.cli.main import main
 from spotmpi.environments import warm_nodes as warm
-from tests.cloud.served_account import account_at
+from tests.cloud.http_account import account_at
 address = sys.argv.pop()
 warm.open_account = lambda region: account_at(address).aws
 main()
@@ -37,7 +37,7 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
     tmp_path: Path, done: bool
 ) -> None:
     (tmp_path / "lab.json").write_text(json.dumps(OUTPUTS))
-    stock, terminals = Stock(), queue.Queue[subprocess.Popen[bytes]]()
+    stock, terminals = AccountResources(), queue.Queue[subprocess.Popen[bytes]]()
     stock.group("eks-lab-1", {CLUSTER_TAG: "spotmpi-lab", GROUP_TAG: "g4dn"}, most=3)
     answers = stock.account().answers
     resize = answers["UpdateAutoScalingGroup"]
@@ -49,7 +49,7 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
         return {}
 
     before = datetime.now(UTC)
-    with answering(calls(answers | {"UpdateAutoScalingGroup": killed})) as address:
+    with serve(answers_of(answers | {"UpdateAutoScalingGroup": killed})) as address:
         words = ["scale", "g4dn", "2", "--for", "30m", "--on", str(tmp_path / "lab.json"), address]
         terminal = subprocess.Popen(
             [sys.executable, "-c", SCALE, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -58,7 +58,7 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
         assert terminal.wait(60) == -signal.SIGKILL
 
     assert stock.groups["eks-lab-1"]["MinSize"] == (2 if done else 0)
-    end = stock.ends["eks-lab-1"]
+    end = stock.scheduled_actions["eks-lab-1"]
     assert (end["ScheduledActionName"], end["MinSize"]) == ("spotmpi-give-back-eks-lab-1", 0)
     kept = timedelta(minutes=30)
     assert before + kept <= datetime.fromisoformat(end["StartTime"]) <= datetime.now(UTC) + kept

@@ -37,7 +37,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody listens: signed, but never sent
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setattr("spotmpi.aws.account._ATTEMPTS", 1)
+    monkeypatch.setattr("spotmpi.aws.account._MAX_ATTEMPTS", 1)
 
 
 @pytest.mark.usefixtures("credentials")

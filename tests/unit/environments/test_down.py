@@ -9,88 +9,88 @@ import pytest
 
 from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.environments import ledger
 from spotmpi.environments.down import down
-from spotmpi.environments.inventory import KINDS
 from spotmpi.environments.pulumi_cli import Pulumi
-from spotmpi.environments.up import NotAgreed, UpOptions, up
+from spotmpi.environments.resource_inventory import read_inventory, record_resources
+from spotmpi.environments.resource_kinds import RESOURCE_KINDS
+from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from spotmpi.runs.reader import RunState
-from tests.cloud.environment_life import CNI, Killed, Life
+from tests.cloud.fake_environment import CNI, FakeEnvironment, Killed
 
 
-def test_down_stops_runs_takes_nodes_away_destroys_and_leaves_nothing(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.did.clear()
-    life.asked()
-    life.runs = [RunState("a-1", "", "a", "running"), RunState("b-1", "", "b", "succeeded")]
+def test_down_stops_runs_takes_nodes_away_destroys_and_leaves_nothing(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.actions.clear()
+    lab.pulumi_commands()
+    lab.runs = [RunState("a-1", "", "a", "running"), RunState("b-1", "", "b", "succeeded")]
 
-    assert down("lab", life.hands) == ()
+    assert down("lab", lab.dependencies) == ()
 
-    assert life.did[:2] == ["Take down spotmpi-lab and ALL DATA on its storage?", "stop a-1 on lab"]
-    assert life.did[2:] == ["wait"] * 5  # for the log group that EKS may make again
-    assert life.stock.groups["eks-g4dn"]["MaxSize"] == 0 and life.stock.groups["eks-g4dn"]["Instances"] == []
-    assert life.asked() == ["destroy --yes --skip-preview @lab", "stack rm --yes --preserve-config @lab"]
-    assert ledger.read("spotmpi-lab", "us-east-1").ids == {}
-    assert down("lab", life.hands) == () and life.asked() == []
+    assert lab.actions[:2] == ["Destroy spotmpi-lab and ALL DATA on its storage?", "stop a-1 on lab"]
+    assert lab.actions[2:] == ["wait"] * 5  # for the log group that EKS may make again
+    assert lab.resources.groups["eks-g4dn"]["MaxSize"] == 0 and lab.resources.groups["eks-g4dn"]["Instances"] == []
+    assert lab.pulumi_commands() == ["destroy --yes --skip-preview @lab", "stack rm --yes --preserve-config @lab"]
+    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
+    assert down("lab", lab.dependencies) == () and lab.pulumi_commands() == []
 
 
-def test_down_stops_the_other_runs_where_one_cannot_be_stopped(life: Life) -> None:
+def test_down_stops_the_other_runs_where_one_cannot_be_stopped(lab: FakeEnvironment) -> None:
     """It works: one line on it. It fails: the runs after it lose what they did since their last checkpoint."""
-    up("lab", life.hands, UpOptions(images=False))
-    life.runs = [RunState(run, "", "a", "running") for run in ("a-1", "b-1")]
-    life.trouble["stop"] = "JobSet a-1 is of another version"
-    assert down("lab", life.hands) == ()
-    assert "stop b-1 on lab" in life.did
-    assert "a-1 can't be stopped: JobSet a-1 is of another version" in life.said
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.runs = [RunState(run, "", "a", "running") for run in ("a-1", "b-1")]
+    lab.failures["stop"] = "JobSet a-1 is of another version"
+    assert down("lab", lab.dependencies) == ()
+    assert "stop b-1 on lab" in lab.actions
+    assert "a-1 can't be stopped: JobSet a-1 is of another version" in lab.output
 
 
-@pytest.mark.parametrize("step", ["Take", "stop", "wait", "destroy", "stack rm"])
+@pytest.mark.parametrize("step", ["Destroy", "stop", "wait", "destroy", "stack rm"])
 def test_down_that_was_killed_at_a_step_goes_on_and_leaves_nothing(
-    life: Life, step: str, monkeypatch: pytest.MonkeyPatch
+    lab: FakeEnvironment, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.runs = [RunState("a-1", "", "a", "running")]
-    life.stock.slow = 1
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.runs = [RunState("a-1", "", "a", "running")]
+    lab.resources.slow = 1
     ran = Pulumi.run
 
     def run(pulumi: Pulumi, stack: str, *words: str) -> None:
-        if " ".join(words).startswith(step) and life.trouble.pop(step, ""):
+        if " ".join(words).startswith(step) and lab.failures.pop(step, ""):
             raise Killed
         ran(pulumi, stack, *words)
 
     monkeypatch.setattr(Pulumi, "run", run)
-    life.trouble[step] = Killed
+    lab.failures[step] = Killed
     with pytest.raises(Killed):
-        down("lab", life.hands)
-    life.asked()
+        down("lab", lab.dependencies)
+    lab.pulumi_commands()
 
-    assert down("lab", life.hands) == ()
+    assert down("lab", lab.dependencies) == ()
 
-    assert life.runs == [] and life.hands.pulumi.state("lab") is None
-    assert life.stock.groups["eks-g4dn"]["Instances"] == []
-    assert life.asked()[-1] == "stack rm --yes --preserve-config @lab"
-    assert ledger.read("spotmpi-lab", "us-east-1").ids == {}
-
-
-def test_a_no_stops_nothing(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.asked()
-    life.answers = [False]
-    with pytest.raises(NotAgreed):
-        down("lab", life.hands)
-    assert life.asked() == [] and life.stock.groups["eks-g4dn"]["MaxSize"] == 2
+    assert lab.runs == [] and lab.dependencies.pulumi.state("lab") is None
+    assert lab.resources.groups["eks-g4dn"]["Instances"] == []
+    assert lab.pulumi_commands()[-1] == "stack rm --yes --preserve-config @lab"
+    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
 
 
-def test_a_destroy_that_is_broken_off_is_finished_by_the_next_and_forgets_nothing(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    (life.folder / "destroy.trouble").write_text("DependencyViolation")
-    with pytest.raises(SpotmpiError, match="DependencyViolation; the same command goes on"):
-        down("lab", life.hands)
-    (life.folder / "lab.held").write_text('{"deployment": {"resources": []}}')  # most of it was gone already
-    life.stock.logs.add("/aws/eks/spotmpi-lab/late")
-    life.stock.keys["key-1"] = "Enabled"
+def test_a_no_stops_nothing(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.pulumi_commands()
+    lab.confirmations = [False]
+    with pytest.raises(NotConfirmed):
+        down("lab", lab.dependencies)
+    assert lab.pulumi_commands() == [] and lab.resources.groups["eks-g4dn"]["MaxSize"] == 2
 
-    left = down("lab", life.hands)
+
+def test_a_destroy_that_is_broken_off_is_finished_by_the_next_and_forgets_nothing(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    (lab.folder / "destroy.failure").write_text("DependencyViolation")
+    with pytest.raises(SpotmpiError, match="DependencyViolation; the same command continues"):
+        down("lab", lab.dependencies)
+    (lab.folder / "lab.held").write_text('{"deployment": {"resources": []}}')  # most of it was gone already
+    lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
+    lab.resources.keys["key-1"] = "Enabled"
+
+    left = down("lab", lab.dependencies)
 
     assert [(each.what, each.id) for each in left] == [
         ("log groups", "/aws/eks/spotmpi-lab/late"),
@@ -98,71 +98,71 @@ def test_a_destroy_that_is_broken_off_is_finished_by_the_next_and_forgets_nothin
     ]
 
 
-def test_interfaces_that_hold_a_subnet_are_swept_and_it_goes_on_by_itself(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.asked()
-    life.stock.interfaces = {
+def test_interfaces_that_hold_a_subnet_are_swept_and_it_goes_on_by_itself(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.pulumi_commands()
+    lab.resources.interfaces = {
         "eni-leaked": ("vpc-1", "available", CNI),
         "eni-other": ("vpc-9", "available", CNI),
         "eni-mine": ("vpc-1", "available", {}),
     }
-    (life.folder / "destroy.trouble").write_text("DependencyViolation")
+    (lab.folder / "destroy.failure").write_text("DependencyViolation")
 
-    assert down("lab", life.hands) == ()
+    assert down("lab", lab.dependencies) == ()
 
-    assert life.asked().count("destroy --yes --skip-preview @lab") == 2
-    assert set(life.stock.interfaces) == {"eni-other", "eni-mine"}
+    assert lab.pulumi_commands().count("destroy --yes --skip-preview @lab") == 2
+    assert set(lab.resources.interfaces) == {"eni-other", "eni-mine"}
 
 
 @pytest.mark.parametrize("leaked", [{"eni-leaked": ("vpc-1", "available", CNI)}, {}])
 def test_the_security_group_that_eks_left_goes_once_nothing_uses_it(
-    life: Life, leaked: dict[str, tuple[str, str, dict[str, str]]]
+    lab: FakeEnvironment, leaked: dict[str, tuple[str, str, dict[str, str]]]
 ) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.asked()
-    life.stock.interfaces = leaked
-    life.stock.shields = {
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.pulumi_commands()
+    lab.resources.interfaces = leaked
+    lab.resources.security_groups = {
         "sg-cluster": ("vpc-1", {"aws:eks:cluster-name": "spotmpi-lab"}),
         "sg-mine": ("vpc-1", {}),
         "sg-other": ("vpc-9", {"aws:eks:cluster-name": "spotmpi-lab"}),
     }
-    (life.folder / "destroy.trouble").write_text("DependencyViolation")
+    (lab.folder / "destroy.failure").write_text("DependencyViolation")
 
-    assert down("lab", life.hands) == ()
+    assert down("lab", lab.dependencies) == ()
 
-    assert life.asked().count("destroy --yes --skip-preview @lab") == 2
-    assert set(life.stock.shields) == {"sg-mine", "sg-other"}
-    assert any("security group sg-cluster of EKS; once more" in line for line in life.said)
+    assert lab.pulumi_commands().count("destroy --yes --skip-preview @lab") == 2
+    assert set(lab.resources.security_groups) == {"sg-mine", "sg-other"}
+    assert any("security group sg-cluster of EKS; destroying again" in line for line in lab.output)
 
 
-def leave_one_of_each_kind(life: Life) -> None:
+def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
     """Put into the account what an environment may leave, and what is somebody else's or only remembered."""
-    life.stock.systems["fs-1"] = {}
-    life.stock.targets["fsmt-12345678"] = "fs-of-another-stack"
-    life.stock.volumes["vol-1"] = {}
-    life.stock.logs.add("/aws/eks/spotmpi-lab/late")
-    life.stock.keys["key-1"] = "Enabled"
-    life.stock.repositories |= {"spotmpi-lab/chainermn", "spotmpi-other/chainermn"}
-    life.stock.stacks = {
+    lab.resources.file_systems["fs-1"] = {}
+    lab.resources.mount_targets["fsmt-12345678"] = "fs-of-another-stack"
+    lab.resources.volumes["vol-1"] = {}
+    lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
+    lab.resources.keys["key-1"] = "Enabled"
+    lab.resources.repositories |= {"spotmpi-lab/chainermn", "spotmpi-other/chainermn"}
+    lab.resources.stacks = {
         "eksctl-spotmpi-lab-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab"},
         "eksctl-spotmpi-lab-two-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab-two"},
         "spotmpi-lab-two": {},
     }
-    life.stock.tagged = {
+    lab.resources.tagged = {
         "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/x/1": "spotmpi-lab",
         "arn:aws:elasticfilesystem:us-east-1:1:file-system/fs-1": "spotmpi-lab",
         "arn:aws:sns:us-east-1:1:theirs": "spotmpi-other",
     }
 
 
-def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down_id(life: Life) -> None:
+def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down_id(lab: FakeEnvironment) -> None:
     csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
-    life.cluster.objects.append({"kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {"csi": csi}})
-    life.stock.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
-    up("lab", life.hands, UpOptions(images=False))
-    leave_one_of_each_kind(life)
+    lab.cluster.objects.append({"kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {"csi": csi}})
+    lab.resources.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
+    up("lab", lab.dependencies, UpOptions(images=False))
+    leave_one_of_each_kind(lab)
 
-    left = down("lab", life.hands)
+    left = down("lab", lab.dependencies)
 
     found = {each.what: each.id for each in left}
     assert found == {
@@ -176,73 +176,73 @@ def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down
         "image repositories": "spotmpi-lab/chainermn",
         "tagged": "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/x/1",
     }
-    assert set(found) - {"tagged"} == {kind.what for kind in KINDS}
+    assert set(found) - {"tagged"} == {kind.name for kind in RESOURCE_KINDS}
     assert all(each.id in each.command for each in left if each.what != "tagged")
 
 
-def test_kept_storage_stays_unless_its_deletion_names_the_environment(life: Life) -> None:
-    life.stack("  spotmpi:storage: {keep: true}\n")
-    life.stack("  spotmpi:kind: data\n", "lab-data")
-    up("lab", life.hands, UpOptions(images=False))
-    life.asked()
+def test_kept_storage_stays_unless_its_deletion_names_the_environment(lab: FakeEnvironment) -> None:
+    lab.write_stack("  spotmpi:storage: {keep: true}\n")
+    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.pulumi_commands()
     for wrong_name in ("lab", "yes", ""):
-        with pytest.raises(InputError, match="write the environment's name, spotmpi-lab, to delete its data"):
-            down("lab", life.hands, wrong_name)
+        with pytest.raises(InputError, match="must be the environment's name, spotmpi-lab, to delete its data"):
+            down("lab", lab.dependencies, wrong_name)
     with pytest.raises(
-        InputError, match="is persistent storage: `spotmpi down lab --delete-data spotmpi-lab` deletes it"
+        InputError, match="persistent storage: delete it with `spotmpi down lab --delete-data spotmpi-lab`"
     ):
-        down("lab-data", life.hands)
-    assert life.asked() == []
+        down("lab-data", lab.dependencies)
+    assert lab.pulumi_commands() == []
 
-    assert down("lab", life.hands) == ()
-    assert {line.rpartition("@")[2] for line in life.asked()} == {"lab"}
-    assert "kept, and billed by the GB: the storage of spotmpi-lab-data" in life.said
+    assert down("lab", lab.dependencies) == ()
+    assert {line.rpartition("@")[2] for line in lab.pulumi_commands()} == {"lab"}
+    assert "not deleted, and billed by the GB: the storage spotmpi-lab-data" in lab.output
 
-    assert down("lab", life.hands, "spotmpi-lab") == ()
-    assert life.asked() == [
+    assert down("lab", lab.dependencies, "spotmpi-lab") == ()
+    assert lab.pulumi_commands() == [
         "state unprotect --all --yes @lab-data",
         "destroy --yes --skip-preview @lab-data",
         "stack rm --yes --preserve-config @lab-data",
     ]
-    assert life.did[-1] == "Take down spotmpi-lab and ALL DATA on its storage?"
+    assert lab.actions[-1] == "Destroy spotmpi-lab and ALL DATA on its storage?"
 
 
-def test_a_cluster_that_does_not_answer_keeps_no_environment_alive(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.cluster.refused["PersistentVolume"] = "could not list PersistentVolumes: cannot reach the cluster"
+def test_a_cluster_that_does_not_answer_keeps_no_environment_alive(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.cluster.refused["PersistentVolume"] = "could not list PersistentVolumes: cannot reach the cluster"
 
-    assert down("lab", life.hands) == ()
-    assert any("cannot reach the cluster" in line for line in life.said)
+    assert down("lab", lab.dependencies) == ()
+    assert any("cannot reach the cluster" in line for line in lab.output)
 
 
-def test_nodes_that_do_not_go_are_told_and_do_not_stop_it(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.account.answers["UpdateAutoScalingGroup"] = lambda region, asked: {}
+def test_nodes_that_do_not_go_are_told_and_do_not_stop_it(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.account.answers["UpdateAutoScalingGroup"] = lambda region, asked: {}
 
-    assert down("lab", life.hands) == ()
+    assert down("lab", lab.dependencies) == ()
 
-    assert life.did.count("wait") == 90 + 5
-    assert "1 nodes are still on their way out; they go with their groups" in life.said
+    assert lab.actions.count("wait") == 90 + 5
+    assert "1 nodes are still terminating; they are deleted with their groups" in lab.output
 
 
 def test_what_is_written_down_survives_damage_and_is_told_where_it_cannot_be(
-    life: Life, monkeypatch: pytest.MonkeyPatch
+    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = ledger.read("spotmpi-lab", "us-east-1")
-    ledger.add(ledger.add(trace, [("keys", "b")]), [("keys", "a"), ("keys", "b")])
-    assert ledger.read("spotmpi-lab", "us-east-1").of("keys") == {"a", "b"}
-    (life.folder / "kept" / "environments" / "spotmpi-lab.json").write_text("{")
-    assert ledger.read("spotmpi-lab", "us-east-1").ids == {}
-    (life.folder / "file").write_text("")
-    monkeypatch.setenv("SPOTMPI_STATE", str(life.folder / "file"))
-    with pytest.raises(SpotmpiError, match="set SPOTMPI_STATE to a folder of yours"):
-        ledger.add(trace, [])
+    trace = read_inventory("spotmpi-lab", "us-east-1")
+    record_resources(record_resources(trace, [("keys", "b")]), [("keys", "a"), ("keys", "b")])
+    assert read_inventory("spotmpi-lab", "us-east-1").of("keys") == {"a", "b"}
+    (lab.folder / "state" / "environments" / "spotmpi-lab.json").write_text("{")
+    assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
+    (lab.folder / "file").write_text("")
+    monkeypatch.setenv("SPOTMPI_STATE", str(lab.folder / "file"))
+    with pytest.raises(SpotmpiError, match="set SPOTMPI_STATE to a writable folder"):
+        record_resources(trace, [])
 
 
 def test_the_commands_say_what_comes_next_and_what_is_left(
-    life: Life, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spotmpi.cli.environment_commands._hands", lambda stack, yes: life.hands)
+    monkeypatch.setattr("spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: lab.dependencies)
 
     def spotmpi(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
@@ -256,9 +256,9 @@ def test_the_commands_say_what_comes_next_and_what_is_left(
     assert spotmpi("up", "lab", "--expires", "1m")[0] == 2
     assert spotmpi("up", "lab", "--data", "set")[0] == spotmpi("up", "lab", "--data", "set=../x")[0] == 2
     assert spotmpi("up", "lab", "--no-images", "--data", "https://x/#sha256=0=voc")[0] == 0
-    assert life.did[-1] == "stage https://x/#sha256=0 as voc on lab"
-    life.stock.logs.add("/aws/eks/spotmpi-lab/late")
+    assert lab.actions[-1] == "data https://x/#sha256=0 as voc on lab"
+    lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
     code, said = spotmpi("down", "lab")
     assert code == 1 and said.startswith("log groups: /aws/eks/spotmpi-lab/late\n  -> aws logs delete-log-group")
-    life.stock.logs.clear()
+    lab.resources.logs.clear()
     assert spotmpi("down", "lab", "--json") == (0, "[]\n")

@@ -6,40 +6,40 @@ import pytest
 
 from spotmpi.environments.down import down
 from spotmpi.environments.up import UpOptions, up
-from tests.cloud.environment_life import Life
+from tests.cloud.fake_environment import FakeEnvironment
 
 GROUP = "/aws/eks/spotmpi-lab/cluster"
 OURS = {"spotmpi:environment": "spotmpi-lab"}
 
 
 @pytest.mark.parametrize("again", [1, 4])
-def test_the_log_group_that_eks_makes_again_is_deleted_again(life: Life, again: int) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.stock.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
-    life.stock.late_logs[GROUP] = again
+def test_the_log_group_that_eks_makes_again_is_deleted_again(lab: FakeEnvironment, again: int) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.resources.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
+    lab.resources.late_logs[GROUP] = again
 
-    assert down("lab", life.hands) == ()
+    assert down("lab", lab.dependencies) == ()
 
-    assert life.stock.logs == {"/aws/eks/spotmpi-lab-two/cluster"}
-    assert f"deleted log group {GROUP}, which EKS had made again" in life.said
-
-
-def test_a_log_group_that_eks_makes_again_and_again_is_listed_in_the_end(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.stock.logs, life.stock.late_logs[GROUP] = {GROUP}, 100
-
-    assert [each.id for each in down("lab", life.hands)] == [GROUP]
-    assert life.did.count("wait") == 5
-
-    life.stock.late_logs.clear()
-    assert down("lab", life.hands) == ()
+    assert lab.resources.logs == {"/aws/eks/spotmpi-lab-two/cluster"}
+    assert f"deleted log group {GROUP}, which EKS had recreated" in lab.output
 
 
-def test_the_log_group_of_a_cluster_that_exists_is_left_alone(life: Life) -> None:
-    life.stock.clusters.add("spotmpi-lab")
-    life.stock.logs = {GROUP}
+def test_a_log_group_that_eks_makes_again_and_again_is_listed_in_the_end(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.resources.logs, lab.resources.late_logs[GROUP] = {GROUP}, 100
 
-    assert [each.id for each in down("lab", life.hands)] == [GROUP]
+    assert [each.id for each in down("lab", lab.dependencies)] == [GROUP]
+    assert lab.actions.count("wait") == 5
+
+    lab.resources.late_logs.clear()
+    assert down("lab", lab.dependencies) == ()
+
+
+def test_the_log_group_of_a_cluster_that_exists_is_left_alone(lab: FakeEnvironment) -> None:
+    lab.resources.clusters.add("spotmpi-lab")
+    lab.resources.logs = {GROUP}
+
+    assert [each.id for each in down("lab", lab.dependencies)] == [GROUP]
 
 
 GONE = [
@@ -59,27 +59,27 @@ GONE = [
 ]
 
 
-def test_what_only_the_tagging_api_still_lists_is_nothing_left(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.stock.machines["i-1"] = ("terminated", OURS)
-    life.stock.gateways["nat-1"] = ("deleted", OURS)
-    life.stock.keys["key-1"] = "PendingDeletion"
-    life.stock.tagged = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
+def test_what_only_the_tagging_api_still_lists_is_nothing_left(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.resources.machines["i-1"] = ("terminated", OURS)
+    lab.resources.gateways["nat-1"] = ("deleted", OURS)
+    lab.resources.keys["key-1"] = "PendingDeletion"
+    lab.resources.tagged = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
 
-    assert down("lab", life.hands) == ()
+    assert down("lab", lab.dependencies) == ()
 
 
-def test_what_the_tagging_api_lists_and_its_service_has_is_left(life: Life) -> None:
-    up("lab", life.hands, UpOptions(images=False))
-    life.stock.machines["i-1"] = ("running", OURS)
-    life.stock.gateways["nat-1"] = ("available", OURS)
-    life.stock.keys["key-2"] = "Enabled"
-    life.stock.volumes["vol-1"] = OURS
-    life.stock.clusters.add("spotmpi-lab")
-    life.stock.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
-    life.stock.tagged = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
+def test_what_the_tagging_api_lists_and_its_service_has_is_left(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    lab.resources.machines["i-1"] = ("running", OURS)
+    lab.resources.gateways["nat-1"] = ("available", OURS)
+    lab.resources.keys["key-2"] = "Enabled"
+    lab.resources.volumes["vol-1"] = OURS
+    lab.resources.clusters.add("spotmpi-lab")
+    lab.resources.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
+    lab.resources.tagged = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
 
-    left = [(each.what, each.id.rpartition(":")[2]) for each in down("lab", life.hands)]
+    left = [(each.what, each.id.rpartition(":")[2]) for each in down("lab", lab.dependencies)]
 
     assert left == [
         ("volumes", "vol-1"),

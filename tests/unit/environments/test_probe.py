@@ -15,7 +15,7 @@ import pytest
 from spotmpi.cli.main import main
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import doctor, probe
-from spotmpi.environments.checks.finding import Finding
+from spotmpi.environments.checks.check import Finding
 from tests.unit.backends.kubernetes.local_pod import Pod
 
 
@@ -42,8 +42,8 @@ def test_a_pod_that_works_says_so_and_leaves_nothing(pod: Pod, monkeypatch: pyte
     found = tried(pod)
 
     assert [finding.level for finding in found.values()] == ["ok", "ok"]
-    assert re.match(r"mounted; a small file was written and read in \d+\.", found["probe of storage"].message)
-    assert found["probe of names"].message == "localhost is 127.0.0.1"
+    assert re.match(r"mounted; wrote and read a small file in \d+\.", found["probe of storage"].message)
+    assert found["probe of names"].message == "localhost resolves to 127.0.0.1"
     assert list(pod.volume.iterdir()) == []
 
 
@@ -69,8 +69,8 @@ def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: p
         async def exchange(self, command: Sequence[str], given: BinaryIO, into: BinaryIO) -> None:
             await asyncio.sleep(60)
 
-    monkeypatch.setattr(probe, "SECONDS", 0.05)
-    assert tried(Hanging())["probe"].message == "writing a small file did not end within 0.05 s"
+    monkeypatch.setattr(probe, "TIMEOUT", 0.05)
+    assert tried(Hanging())["probe"].message == "writing a small file took more than 0.05 s"
     never = SpotmpiError("no pod could read the run volume within 300 s: insufficient cpu")
     assert tried(None, never)["probe"].message == str(never)
 
@@ -79,7 +79,7 @@ def test_the_command_probes_after_the_checks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "doctor", lambda stack: (Finding("API", "ok", "answers"),))
-    monkeypatch.setattr(probe, "of_stack", lambda stack, say: (Finding("probe", "error", f"{stack} hangs", "look"),))
+    monkeypatch.setattr(probe, "probe_stack", lambda stack, say: (Finding("probe", "error", f"{stack} hangs", "look"),))
 
     for arguments, code in ((["lab", "--probe"], 1), (["--probe"], 2)):
         monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", *arguments])

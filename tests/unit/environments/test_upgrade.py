@@ -8,10 +8,10 @@ import re
 import pytest
 
 from spotmpi.core.errors import InputError, SpotmpiError
-from spotmpi.environments.upgrade import Change, Request, UpgradePlan, upgrade
-from tests.cloud.eks_account import EXTENDED, node_group
-from tests.cloud.environment_life import Life
-from tests.cloud.upgraded_environment import NEW, OLD, STACK, Upgraded
+from spotmpi.environments.upgrade import Change, UpgradeOptions, UpgradePlan, upgrade
+from tests.cloud.fake_eks import EXTENDED, node_group
+from tests.cloud.fake_environment import FakeEnvironment
+from tests.cloud.upgrade_scenario import NEW, OLD, STACK, UpgradeScenario
 from tests.unit.backends.kubernetes.scripted_cluster import node, pod
 from tests.unit.conftest import InProcess
 
@@ -20,16 +20,16 @@ NODES = "Upgrade nodes of g4dn, system of lab as shown?"
 
 
 @pytest.fixture
-def lab(life: Life) -> Upgraded:
-    return Upgraded(life)
+def scenario(lab: FakeEnvironment) -> UpgradeScenario:
+    return UpgradeScenario(lab)
 
 
 def changes(plan: UpgradePlan) -> dict[str, tuple[str, str]]:
     return {each.name: (each.now, each.then) for each in (plan.control_plane, *plan.addons, *plan.node_groups)}
 
 
-def test_control_plane_and_add_ons_come_before_nodes_each_after_a_preview_and_a_yes(lab: Upgraded) -> None:
-    plan = lab()
+def test_control_plane_and_add_ons_come_before_nodes_each_after_a_preview_and_a_yes(scenario: UpgradeScenario) -> None:
+    plan = scenario()
 
     assert changes(plan) == {
         "control plane": ("1.35", "1.36"),
@@ -38,229 +38,237 @@ def test_control_plane_and_add_ons_come_before_nodes_each_after_a_preview_and_a_
         "g4dn": (OLD, NEW),
         "system": (OLD, NEW),
     }
-    assert lab.life.did == [CONTROL_PLANE, NODES]
-    asked = [re.sub(r"/\S+/", "", line) for line in lab.life.asked()]
+    assert scenario.lab.actions == [CONTROL_PLANE, NODES]
+    asked = [re.sub(r"/\S+/", "", line) for line in scenario.lab.pulumi_commands()]
     previewed = "preview --expect-no-changes --refresh --config-file Pulumi.lab.yaml @lab"
     updated = "up --yes --skip-preview --refresh @lab"
     assert asked == [previewed, updated, f"replacing nodes: {previewed}", f"replacing nodes: {updated}"]
-    lab.follow()
-    assert lab.eks.version == "1.36" and lab.eks.addons["coredns"] == "v1.36.1-eksbuild.2"
-    assert {group["releaseVersion"] for group in lab.eks.groups.values()} == {NEW}
+    scenario.follow()
+    assert scenario.eks.version == "1.36" and scenario.eks.addons["coredns"] == "v1.36.1-eksbuild.2"
+    assert {group["releaseVersion"] for group in scenario.eks.groups.values()} == {NEW}
 
 
-def test_the_stack_file_gets_the_versions_and_keeps_its_comments(lab: Upgraded) -> None:
-    lab()
-    text = lab.path.read_text()
+def test_the_stack_file_gets_the_versions_and_keeps_its_comments(scenario: UpgradeScenario) -> None:
+    scenario()
+    text = scenario.path.read_text()
     assert "# The lab." in text and "# beside the data" in text and "# two of them" in text
     versions = {"coredns": "v1.36.1-eksbuild.2", "kube-proxy": "v1.36.1-eksbuild.2"}
-    assert lab.config["spotmpi:cluster"] == {
+    assert scenario.config["spotmpi:cluster"] == {
         "version": "1.36",
         "addon_versions": versions,
         "system": {"ami_release": NEW},
     }
-    assert lab.config["spotmpi:groups"][0]["ami_release"] == NEW
+    assert scenario.config["spotmpi:groups"][0]["ami_release"] == NEW
 
 
-def test_while_the_control_plane_moves_the_nodes_are_held_at_what_they_run(lab: Upgraded) -> None:
-    lab(nodes=False)
-    assert lab.life.did == [CONTROL_PLANE]
-    assert lab.config["spotmpi:cluster"]["version"] == "1.36"
-    assert lab.config["spotmpi:cluster"]["system"]["ami_release"] == OLD
-    assert lab.config["spotmpi:groups"][0]["ami_release"] == OLD
+def test_while_the_control_plane_moves_the_nodes_are_held_at_what_they_run(scenario: UpgradeScenario) -> None:
+    scenario(nodes=False)
+    assert scenario.lab.actions == [CONTROL_PLANE]
+    assert scenario.config["spotmpi:cluster"]["version"] == "1.36"
+    assert scenario.config["spotmpi:cluster"]["system"]["ami_release"] == OLD
+    assert scenario.config["spotmpi:groups"][0]["ami_release"] == OLD
 
 
-def test_what_is_up_to_date_asks_nothing_and_changes_nothing(lab: Upgraded) -> None:
-    lab()
-    lab.life.did.clear()
-    lab.life.asked()
-    del lab.eks.offered["1.36"]
-    before = lab.path.read_bytes()
+def test_what_is_up_to_date_asks_nothing_and_changes_nothing(scenario: UpgradeScenario) -> None:
+    scenario()
+    scenario.lab.actions.clear()
+    scenario.lab.pulumi_commands()
+    del scenario.eks.offered["1.36"]
+    before = scenario.path.read_bytes()
 
-    plan = lab()
+    plan = scenario()
 
-    assert not plan.moves_cluster and plan.replaced == ()
-    assert lab.life.did == [] and lab.life.asked() == [] and lab.path.read_bytes() == before
+    assert not plan.changes_cluster and plan.replaced_groups == ()
+    assert scenario.lab.actions == [] and scenario.lab.pulumi_commands() == [] and scenario.path.read_bytes() == before
 
 
-def test_a_dry_run_previews_both_steps_and_leaves_the_file_and_the_environment(lab: Upgraded) -> None:
-    plan = lab(dry_run=True)
-    assert plan.control_plane.then == "1.36" and plan.replaced == ("g4dn", "system")
-    asked = lab.life.asked()
+def test_a_dry_run_previews_both_steps_and_leaves_the_file_and_the_environment(scenario: UpgradeScenario) -> None:
+    plan = scenario(dry_run=True)
+    assert plan.control_plane.then == "1.36" and plan.replaced_groups == ("g4dn", "system")
+    asked = scenario.lab.pulumi_commands()
     assert [line.removeprefix("replacing nodes: ").split()[0] for line in asked] == ["preview", "preview"]
     assert all("--refresh --config-file" in line for line in asked)
-    assert lab.life.did == [] and lab.path.read_text() == STACK
+    assert scenario.lab.actions == [] and scenario.path.read_text() == STACK
 
 
 @pytest.mark.parametrize("answers", [[False], [True, False]])
-def test_a_no_leaves_what_it_is_about_and_says_so(lab: Upgraded, answers: list[bool]) -> None:
-    lab.life.answers = list(answers)
+def test_a_no_leaves_what_it_is_about_and_says_so(scenario: UpgradeScenario, answers: list[bool]) -> None:
+    scenario.lab.confirmations = list(answers)
     what = "control plane and add-ons" if len(answers) == 1 else "nodes of g4dn, system"
-    with pytest.raises(SpotmpiError, match=f"{what} of lab were left as they are"):
-        lab()
-    assert (lab.path.read_text() == STACK) == (len(answers) == 1)
-    assert lab.ups == len(answers) - 1
+    with pytest.raises(SpotmpiError, match=f"{what} of lab were not changed"):
+        scenario()
+    assert (scenario.path.read_text() == STACK) == (len(answers) == 1)
+    assert scenario.update_count == len(answers) - 1
 
 
-def test_nodes_with_runs_on_them_are_not_replaced_and_the_message_says_what_can_be_done_now(lab: Upgraded) -> None:
-    lab.life.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
+def test_nodes_with_runs_on_them_are_not_replaced_and_the_message_says_what_can_be_done_now(
+    scenario: UpgradeScenario,
+) -> None:
+    scenario.lab.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
     with pytest.raises(SpotmpiError) as refused:
-        lab()
+        scenario()
     assert str(refused.value) == (
-        "new nodes would interrupt train-1 on g4dn: `spotmpi upgrade lab --no-nodes` upgrades control plane and "
-        "add-ons now, `spotmpi upgrade lab --to 1.36` replaces the nodes once the runs are over"
+        "replacing nodes would interrupt train-1 on g4dn: `spotmpi upgrade lab --no-nodes` upgrades control plane and "
+        "add-ons now, `spotmpi upgrade lab --to 1.36` replaces the nodes when the runs have ended"
     )
-    assert lab.life.did == [] and lab.life.asked() == [] and lab.path.read_text() == STACK
+    assert scenario.lab.actions == [] and scenario.lab.pulumi_commands() == [] and scenario.path.read_text() == STACK
 
-    lab(nodes=False)
-    assert lab.life.did == [CONTROL_PLANE]
+    scenario(nodes=False)
+    assert scenario.lab.actions == [CONTROL_PLANE]
     with pytest.raises(SpotmpiError, match=r"interrupt train-1 on g4dn: `spotmpi upgrade lab --to 1\.36` replaces"):
-        lab()
+        scenario()
 
-    lab.life.cluster.objects = [node("a"), pod("p", "a", phase="Succeeded", **{"spotmpi.dev/run": "train-1"})]
-    lab()
-    assert lab.config["spotmpi:groups"][0]["ami_release"] == NEW
+    scenario.lab.cluster.objects = [node("a"), pod("p", "a", phase="Succeeded", **{"spotmpi.dev/run": "train-1"})]
+    scenario()
+    assert scenario.config["spotmpi:groups"][0]["ami_release"] == NEW
 
 
-def test_a_run_that_started_while_the_control_plane_moved_keeps_its_nodes(lab: Upgraded) -> None:
+def test_a_run_that_started_while_the_control_plane_moved_keeps_its_nodes(scenario: UpgradeScenario) -> None:
     def agree(question: str) -> bool:
-        lab.life.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
+        scenario.lab.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
         return True
 
-    lab.life.agree = agree  # type: ignore[method-assign]
+    scenario.lab.confirm = agree  # type: ignore[method-assign]
     with pytest.raises(SpotmpiError, match="interrupt train-1 on g4dn"):
-        lab()
-    assert lab.ups == 1 and lab.config["spotmpi:cluster"]["version"] == "1.36"
-    assert lab.config["spotmpi:groups"][0]["ami_release"] == OLD
+        scenario()
+    assert scenario.update_count == 1 and scenario.config["spotmpi:cluster"]["version"] == "1.36"
+    assert scenario.config["spotmpi:groups"][0]["ami_release"] == OLD
 
 
 @pytest.mark.parametrize(
     ("to", "told"),
     [
-        ("1.37", "EKS takes one minor version at a time: from 1.35 to 1.36 first"),
-        ("1.34", "the control plane has 1.35, and an upgrade does not go back"),
-        ("latest", "write a Kubernetes version such as 1.36"),
+        ("1.37", "EKS upgrades one minor version at a time: from 1.35 to 1.36 first"),
+        ("1.34", "the control plane runs 1.35; EKS can't downgrade it"),
+        ("latest", "must be a Kubernetes version such as 1.36"),
     ],
 )
-def test_a_version_that_eks_would_refuse_is_refused_before_anything(lab: Upgraded, to: str, told: str) -> None:
+def test_a_version_that_eks_would_refuse_is_refused_before_anything(
+    scenario: UpgradeScenario, to: str, told: str
+) -> None:
     with pytest.raises(InputError, match=told):
-        lab(to=to)
-    assert lab.shown == [] and lab.life.asked() == []
+        scenario(to=to)
+    assert scenario.shown == [] and scenario.lab.pulumi_commands() == []
 
 
-def test_a_version_that_eks_does_not_offer_is_refused_with_those_it_does(lab: Upgraded) -> None:
-    del lab.eks.offered["1.36"]
+def test_a_version_that_eks_does_not_offer_is_refused_with_those_it_does(scenario: UpgradeScenario) -> None:
+    del scenario.eks.offered["1.36"]
     with pytest.raises(InputError, match=r"EKS offers 1\.33, 1\.34, 1\.35 in us-east-1"):
-        lab(to="1.36")
-    assert lab().control_plane.then == "1.35"
+        scenario(to="1.36")
+    assert scenario().control_plane.then == "1.35"
 
 
-def test_a_version_without_standard_support_is_taken_only_when_it_is_named(lab: Upgraded) -> None:
-    lab.eks.offered["1.36"] = (EXTENDED, lab.eks.offered["1.36"][1])
-    assert lab(dry_run=True).control_plane.then == "1.35"
-    assert lab(dry_run=True, to="1.36").control_plane.then == "1.36"
+def test_a_version_without_standard_support_is_taken_only_when_it_is_named(scenario: UpgradeScenario) -> None:
+    scenario.eks.offered["1.36"] = (EXTENDED, scenario.eks.offered["1.36"][1])
+    assert scenario(dry_run=True).control_plane.then == "1.35"
+    assert scenario(dry_run=True, to="1.36").control_plane.then == "1.36"
 
 
-def test_nodes_that_are_behind_come_before_the_next_control_plane(lab: Upgraded) -> None:
-    lab.eks.offered["1.37"] = lab.eks.offered["1.36"]
-    lab.eks.addon_versions["1.37"] = lab.eks.addon_versions["1.36"]
-    lab(nodes=False)
+def test_nodes_that_are_behind_come_before_the_next_control_plane(scenario: UpgradeScenario) -> None:
+    scenario.eks.offered["1.37"] = scenario.eks.offered["1.36"]
+    scenario.eks.addon_versions["1.37"] = scenario.eks.addon_versions["1.36"]
+    scenario(nodes=False)
     with pytest.raises(SpotmpiError) as refused:
-        lab(to="1.37")
+        scenario(to="1.37")
     behind = "spotmpi-lab-g4dn-1234567, spotmpi-lab-system-1234567"
     assert str(refused.value) == (
-        "EKS updates a control plane once all nodes have its version, 1.36; "
+        "EKS upgrades a control plane only when all nodes have its version, 1.36; "
         f"{behind} are older: `spotmpi upgrade lab --to 1.36` replaces them first"
     )
-    assert lab().control_plane.then == "1.36"
-    assert lab().control_plane.then == "1.37"
+    assert scenario().control_plane.then == "1.36"
+    assert scenario().control_plane.then == "1.37"
 
 
-def test_without_an_answer_about_versions_the_reason_is_told_and_one_can_be_named(lab: Upgraded) -> None:
-    lab.life.account.refuse("DescribeClusterVersions", "AccessDeniedException")
-    plan = lab(dry_run=True)
+def test_without_an_answer_about_versions_the_reason_is_told_and_one_can_be_named(scenario: UpgradeScenario) -> None:
+    scenario.lab.account.refuse("DescribeClusterVersions", "AccessDeniedException")
+    plan = scenario(dry_run=True)
     assert plan.control_plane.then == "1.35"
     assert "eks:DescribeClusterVersions in us-east-1 is not permitted" in plan.unknown
-    assert lab(dry_run=True, to="1.36").control_plane.then == "1.36"
+    assert scenario(dry_run=True, to="1.36").control_plane.then == "1.36"
 
 
-def test_an_add_on_that_is_newer_than_the_default_and_fits_stays(lab: Upgraded) -> None:
-    lab.eks.addons["coredns"] = "v1.36.9-eksbuild.1"
-    assert changes(lab(dry_run=True))["coredns"] == ("v1.36.9-eksbuild.1", "v1.36.9-eksbuild.1")
+def test_an_add_on_that_is_newer_than_the_default_and_fits_stays(scenario: UpgradeScenario) -> None:
+    scenario.eks.addons["coredns"] = "v1.36.9-eksbuild.1"
+    assert changes(scenario(dry_run=True))["coredns"] == ("v1.36.9-eksbuild.1", "v1.36.9-eksbuild.1")
 
 
-def test_add_ons_and_node_groups_that_the_environment_did_not_make_are_left_alone(lab: Upgraded) -> None:
-    lab.eks.addons["theirs"] = "v1.0.0"
-    lab.eks.foreign = {"theirs"}
-    lab.eks.groups["theirs"] = {**node_group("x", OLD, "CUSTOM"), "labels": {}}
-    plan = lab(dry_run=True)
+def test_add_ons_and_node_groups_that_the_environment_did_not_make_are_left_alone(scenario: UpgradeScenario) -> None:
+    scenario.eks.addons["theirs"] = "v1.0.0"
+    scenario.eks.foreign = {"theirs"}
+    scenario.eks.groups["theirs"] = {**node_group("x", OLD, "CUSTOM"), "labels": {}}
+    plan = scenario(dry_run=True)
     assert not {"theirs", "x"} & set(changes(plan))
 
 
-def test_a_group_of_several_eks_node_groups_moves_as_one(lab: Upgraded) -> None:
-    lab.eks.groups["spotmpi-lab-g4dn-2-1234567"] = node_group("g4dn", "1.35.4-20261110")
-    plan = lab(dry_run=True, to="1.35")
-    assert changes(plan)["g4dn"] == (OLD, "1.35.4-20261110") and plan.held["g4dn"] == "1.35.4-20261110"
+def test_a_group_of_several_eks_node_groups_moves_as_one(scenario: UpgradeScenario) -> None:
+    scenario.eks.groups["spotmpi-lab-g4dn-2-1234567"] = node_group("g4dn", "1.35.4-20261110")
+    plan = scenario(dry_run=True, to="1.35")
+    assert changes(plan)["g4dn"] == (OLD, "1.35.4-20261110") and plan.current_releases["g4dn"] == "1.35.4-20261110"
 
 
 @pytest.mark.parametrize("busy", ["control plane", "nodes"])
-def test_what_eks_is_still_at_work_on_is_waited_for(lab: Upgraded, busy: str) -> None:
+def test_what_eks_is_still_at_work_on_is_waited_for(scenario: UpgradeScenario, busy: str) -> None:
     if busy == "control plane":
-        lab.eks.status = "UPDATING"
+        scenario.eks.status = "UPDATING"
     else:
-        lab.eks.groups["spotmpi-lab-g4dn-1234567"]["status"] = "UPDATING"
-    with pytest.raises(SpotmpiError, match=r"EKS is still at work on spotmpi-lab.*: wait until all are ACTIVE"):
-        lab()
+        scenario.eks.groups["spotmpi-lab-g4dn-1234567"]["status"] = "UPDATING"
+    with pytest.raises(SpotmpiError, match=r"EKS is still updating spotmpi-lab.*: wait until all are ACTIVE"):
+        scenario()
 
 
-def test_an_upgrade_that_broke_off_goes_on_with_the_same_command(lab: Upgraded) -> None:
-    (lab.life.folder / "up.trouble").write_text("the network went away")
+def test_an_upgrade_that_broke_off_goes_on_with_the_same_command(scenario: UpgradeScenario) -> None:
+    (scenario.lab.folder / "up.failure").write_text("the network went away")
     with pytest.raises(SpotmpiError, match="the network went away"):
-        lab()
-    assert lab.config["spotmpi:cluster"]["version"] == "1.36"
-    lab()
-    lab.follow()
-    assert lab.eks.version == "1.36" and lab.eks.groups["spotmpi-lab-g4dn-1234567"]["releaseVersion"] == NEW
+        scenario()
+    assert scenario.config["spotmpi:cluster"]["version"] == "1.36"
+    scenario()
+    scenario.follow()
+    assert scenario.eks.version == "1.36" and scenario.eks.groups["spotmpi-lab-g4dn-1234567"]["releaseVersion"] == NEW
 
 
-def test_a_control_plane_that_eks_moved_by_itself_is_followed(lab: Upgraded) -> None:
-    lab.eks.look = lambda: None
-    lab.eks.version = "1.36"
-    plan = lab()
+def test_a_control_plane_that_eks_moved_by_itself_is_followed(scenario: UpgradeScenario) -> None:
+    scenario.eks.before_answer = lambda: None
+    scenario.eks.version = "1.36"
+    plan = scenario()
     assert plan.control_plane == Change("control plane", "1.36", "1.36")
-    assert lab.config["spotmpi:cluster"]["version"] == "1.36"
+    assert scenario.config["spotmpi:cluster"]["version"] == "1.36"
 
 
-def test_what_is_not_built_or_has_no_versions_is_refused(life: Life) -> None:
-    with pytest.raises(InputError, match="it is not built yet: `spotmpi up lab`"):
-        upgrade("lab", life.hands, Request(), lambda plan: None)
-    life.stack("  spotmpi:kind: data\n", "lab-data")
-    with pytest.raises(InputError, match="it is persistent storage, which has no versions"):
-        upgrade("lab-data", life.hands, Request(), lambda plan: None)
+def test_what_is_not_built_or_has_no_versions_is_refused(lab: FakeEnvironment) -> None:
+    with pytest.raises(InputError, match="not built: run `spotmpi up lab`"):
+        upgrade("lab", lab.dependencies, UpgradeOptions(), lambda plan: None)
+    lab.write_stack("  spotmpi:kind: data\n", "lab-data")
+    with pytest.raises(InputError, match="persistent storage has no versions"):
+        upgrade("lab-data", lab.dependencies, UpgradeOptions(), lambda plan: None)
 
 
 def test_the_command_shows_a_table_and_ends_with_what_to_commit(
-    lab: Upgraded, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    scenario: UpgradeScenario, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotmpi.cli.environment_commands._hands", lambda stack, yes: lab.life.hands)
-    code, said, complaint = in_process("upgrade", "lab", "--yes")
+    monkeypatch.setattr(
+        "spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: scenario.lab.dependencies
+    )
+    code, output, complaint = in_process("upgrade", "lab", "--yes")
     assert (code, complaint) == (0, "")
-    rows = [" ".join(line.split()) for line in said.splitlines()]
+    rows = [" ".join(line.split()) for line in output.splitlines()]
     assert rows[:3] == [
         "PART NOW THEN STANDARD SUPPORT ENDS",
         "control plane 1.35 1.36 2027-03-27, then 2027-08-02",
         "add-on coredns v1.34.1-eksbuild.2 v1.36.1-eksbuild.2",
     ]
     assert rows[-1] == "spotmpi-lab is upgraded; commit stacks/Pulumi.lab.yaml, which has the new versions"
-    code, said, _ = in_process("upgrade", "lab", "--yes")
-    assert code == 0 and said.splitlines()[-1] == "spotmpi-lab: nothing to upgrade"
+    code, output, _ = in_process("upgrade", "lab", "--yes")
+    assert code == 0 and output.splitlines()[-1] == "spotmpi-lab: nothing to upgrade"
 
 
 def test_the_command_prints_one_json_object(
-    lab: Upgraded, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    scenario: UpgradeScenario, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotmpi.cli.environment_commands._hands", lambda stack, yes: lab.life.hands)
-    code, said, _ = in_process("upgrade", "lab", "--yes", "--json", "--dry-run")
-    told = json.loads(said)
+    monkeypatch.setattr(
+        "spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: scenario.lab.dependencies
+    )
+    code, output, _ = in_process("upgrade", "lab", "--yes", "--json", "--dry-run")
+    told = json.loads(output)
     assert code == 0 and told["control_plane"] == {"now": "1.35", "then": "1.36"} and not told["changed"]
     assert told["standard_support_ends"]["1.35"] == "2027-03-27" and told["unknown"] is None
     assert {"name": "g4dn", "now": OLD, "then": NEW} in told["node_groups"]

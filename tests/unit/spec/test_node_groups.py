@@ -266,7 +266,7 @@ def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
         asked.append([each.name for each in groups])
         return 2.0
 
-    monkeypatch.setattr("spotmpi.aws.node_price.node_price", node_price)
+    monkeypatch.setattr("spotmpi.aws.prices.node_price", node_price)
     plan = planned(lab, "limits.cost=1", "kubernetes.node_groups+=p3")
 
     assert asked and all(names == ["p3"] for names in asked)

@@ -40,7 +40,7 @@ def account(one_account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> Sc
 
     one_account.asked.clear()
     one_account.answers = {"DescribeSpotPriceHistory": history}
-    monkeypatch.setattr("spotmpi.aws.node_price.open_account", lambda region: one_account.aws)
+    monkeypatch.setattr("spotmpi.aws.prices.open_account", lambda region: one_account.aws)
     return one_account
 
 

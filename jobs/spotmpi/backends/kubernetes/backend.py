@@ -275,7 +275,7 @@ class KubernetesBackend:
             from spotmpi.aws import launch_failures
             from spotmpi.aws.account import open_account
 
-            return launch_failures.why_no_machine(
+            return launch_failures.last_launch_failure(
                 open_account(environment.region), environment, groups, submission_time(jobset)
             )
 

@@ -1,4 +1,4 @@
-"""The programs that a person needs besides spotmpi, and their versions."""
+"""The command-line tools that spotmpi needs, and their versions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from spotmpi.environments.checks.finding import Check, Finding, Level, Subject
+from spotmpi.environments.checks.check import Check, Finding, Level, Subject
 
 
 @dataclass(frozen=True)
 class _Tool:
     name: str
-    ask: Sequence[str]
-    least: tuple[int, int]
-    lacking: Level
-    used_for: str
-    get: str
+    version_command: Sequence[str]
+    minimum: tuple[int, int]
+    level: Level
+    purpose: str
+    link: str
 
 
 _TOOLS = (
@@ -50,18 +50,18 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)?")
 
 def _check(tool: _Tool) -> Callable[[Subject], Iterator[Finding]]:
     def find(subject: Subject) -> Iterator[Finding]:
-        said = subject.tell(tool.ask)
-        found = _VERSION.search(said or "")
-        least = ".".join(map(str, tool.least))
-        remedy = f"install {tool.name} {least} or newer; it {tool.used_for}"
-        if said is None:
-            yield Finding(tool.name, tool.lacking, "is not on PATH", remedy, tool.get)
-        elif found is None:
-            yield Finding(tool.name, "warning", f"does not tell its version: {said.strip()[:80]!r}", remedy, tool.get)
-        elif (int(found[1]), int(found[2])) < tool.least:
-            yield Finding(tool.name, tool.lacking, f"{found[0]} is too old", remedy, tool.get)
+        output = subject.tool_output(tool.version_command)
+        version = _VERSION.search(output or "")
+        minimum = ".".join(map(str, tool.minimum))
+        remedy = f"install {tool.name} {minimum} or newer; it {tool.purpose}"
+        if output is None:
+            yield Finding(tool.name, tool.level, "command not found", remedy, tool.link)
+        elif version is None:
+            yield Finding(tool.name, "warning", f"unknown version: {output.strip()[:80]!r}", remedy, tool.link)
+        elif (int(version[1]), int(version[2])) < tool.minimum:
+            yield Finding(tool.name, tool.level, f"{version[0]} is too old", remedy, tool.link)
         else:
-            yield Finding(tool.name, "ok", found[0])
+            yield Finding(tool.name, "ok", version[0])
 
     return find
 

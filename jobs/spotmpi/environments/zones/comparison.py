@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from spotmpi.aws import quotas
 from spotmpi.aws.account import Aws, open_account
 from spotmpi.aws.concurrent_calls import CallFailure
-from spotmpi.aws.errors import CallFailed, CloudError
-from spotmpi.aws.machine_types import regions as all_regions
+from spotmpi.aws.errors import CallError, CloudError
 from spotmpi.aws.quotas import Increase
+from spotmpi.aws.zones import regions as all_regions
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.environments.zones.market_data import MarketData, fetch_market_data
 from spotmpi.environments.zones.ranking import rank
@@ -94,8 +94,8 @@ def request_quota(row: Row, aws: Aws | None = None) -> Increase | None:
     assert row.quota_code is not None
     aws = aws or open_account()
     try:
-        return quotas.ask_for(aws, row.region, row.quota_code, vcpus)
-    except CallFailed as error:
+        return quotas.request_increase(aws, row.region, row.quota_code, vcpus)
+    except CallError as error:
         if error.code != "ResourceAlreadyExistsException":
             raise
         raise CloudError(
@@ -125,7 +125,7 @@ def _require_well_formed(types: Sequence[str], nodes: int, regions: Sequence[str
 def _require_enabled(aws: Aws, regions: Sequence[str]) -> None:
     try:
         enabled = all_regions(aws)
-    except CallFailed:
+    except CallError:
         return  # calls to a region that isn't enabled fail by themselves
     problems = [Problem("--region", each, "no such AWS region") for each in regions if each not in enabled]
     problems += [

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from spotmpi.aws import machine_types as machines
-from spotmpi.aws import placement_scores, prices, quotas
+from spotmpi.aws import instances, prices, quotas
+from spotmpi.aws import zones as aws_zones
 from spotmpi.aws.account import Aws
-from spotmpi.aws.concurrent_calls import Answer, CallFailure, ConcurrentCalls
-from spotmpi.aws.environment_price import SYSTEM_TYPE
-from spotmpi.aws.machine_types import MachineType, Zone
-from spotmpi.aws.prices import SpotPrice
+from spotmpi.aws.concurrent_calls import CallFailure, ConcurrentCalls, PendingCall
+from spotmpi.aws.instances import InstanceType
+from spotmpi.aws.prices import SYSTEM_TYPE, SpotPrice
 from spotmpi.aws.quotas import Increase
+from spotmpi.aws.zones import Zone
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RegionData:
 
     region: str
     zones: tuple[Zone, ...] | CallFailure
-    machines: Mapping[str, MachineType] | CallFailure
+    machines: Mapping[str, InstanceType] | CallFailure
     offered: frozenset[tuple[str, str]] | CallFailure
     spot: Mapping[tuple[str, str], SpotPrice] | CallFailure
     on_demand: Mapping[str, float | CallFailure | None]
@@ -55,14 +55,14 @@ class MarketData:
 
 @dataclass
 class _PendingRegion:
-    zones: Answer[tuple[Zone, ...]]
-    machines: Answer[dict[str, MachineType]]
-    offered: Answer[frozenset[tuple[str, str]]]
-    spot: Answer[dict[tuple[str, str], SpotPrice]]
-    running: Answer[Counter[str]]
-    on_demand: dict[str, Answer[float | None]] = field(default_factory=dict)
-    limits: dict[str, Answer[int]] = field(default_factory=dict)
-    increases: dict[str, Answer[tuple[Increase, ...]]] = field(default_factory=dict)
+    zones: PendingCall[tuple[Zone, ...]]
+    machines: PendingCall[dict[str, InstanceType]]
+    offered: PendingCall[frozenset[tuple[str, str]]]
+    spot: PendingCall[dict[tuple[str, str], SpotPrice]]
+    running: PendingCall[Counter[str]]
+    on_demand: dict[str, PendingCall[float | None]] = field(default_factory=dict)
+    limits: dict[str, PendingCall[int]] = field(default_factory=dict)
+    increases: dict[str, PendingCall[tuple[Increase, ...]]] = field(default_factory=dict)
 
 
 def fetch_market_data(aws: Aws, regions: Sequence[str], types: Sequence[str], nodes: int, now: datetime) -> MarketData:
@@ -72,41 +72,39 @@ def fetch_market_data(aws: Aws, regions: Sequence[str], types: Sequence[str], no
     """
     with ConcurrentCalls() as calls:
         # The slowest first: scores and price lists have one call for each type.
-        scores = {
-            each: calls.ask(partial(placement_scores.placement_scores, aws, regions, each, nodes)) for each in types
-        }
+        scores = {each: calls.submit(partial(aws_zones.placement_scores, aws, regions, each, nodes)) for each in types}
         pending = {region: _start_calls(calls, aws, region, types, now) for region in regions}
         return MarketData(
             regions=tuple(_region_data(region, answers) for region, answers in pending.items()),
-            scores={each: answer.get() for each, answer in scores.items()},
+            scores={each: answer.result() for each, answer in scores.items()},
         )
 
 
 def _start_calls(calls: ConcurrentCalls, aws: Aws, region: str, types: Sequence[str], now: datetime) -> _PendingRegion:
     pending = _PendingRegion(
-        zones=calls.ask(partial(machines.zones, aws, region)),
-        machines=calls.ask(partial(machines.machine_types, aws, region, types)),
-        offered=calls.ask(partial(machines.offered, aws, region, types)),
-        spot=calls.ask(partial(prices.spot_prices, aws, region, types, now)),
-        running=calls.ask(partial(quotas.running, aws, region)),
+        zones=calls.submit(partial(aws_zones.zones, aws, region)),
+        machines=calls.submit(partial(instances.instance_types, aws, region, types)),
+        offered=calls.submit(partial(instances.offerings, aws, region, types)),
+        spot=calls.submit(partial(prices.spot_prices, aws, region, types, now)),
+        running=calls.submit(partial(quotas.vcpus_in_use, aws, region)),
     )
     for each in dict.fromkeys([*types, SYSTEM_TYPE]):
-        pending.on_demand[each] = calls.ask(partial(prices.on_demand_price, aws, region, each))
+        pending.on_demand[each] = calls.submit(partial(prices.on_demand_price, aws, region, each))
     for code in sorted({code for code in map(quotas.quota_code, types) if code}):
-        pending.limits[code] = calls.ask(partial(quotas.limit, aws, region, code))
-        pending.increases[code] = calls.ask(partial(quotas.pending_increases, aws, region, code))
+        pending.limits[code] = calls.submit(partial(quotas.vcpu_limit, aws, region, code))
+        pending.increases[code] = calls.submit(partial(quotas.pending_increases, aws, region, code))
     return pending
 
 
 def _region_data(region: str, pending: _PendingRegion) -> RegionData:
     return RegionData(
         region=region,
-        zones=pending.zones.get(),
-        machines=pending.machines.get(),
-        offered=pending.offered.get(),
-        spot=pending.spot.get(),
-        on_demand={each: answer.get() for each, answer in pending.on_demand.items()},
-        limits={code: answer.get() for code, answer in pending.limits.items()},
-        running=pending.running.get(),
-        increases={code: answer.get() for code, answer in pending.increases.items()},
+        zones=pending.zones.result(),
+        machines=pending.machines.result(),
+        offered=pending.offered.result(),
+        spot=pending.spot.result(),
+        on_demand={each: answer.result() for each, answer in pending.on_demand.items()},
+        limits={code: answer.result() for code, answer in pending.limits.items()},
+        running=pending.running.result(),
+        increases={code: answer.result() for code, answer in pending.increases.items()},
     )

@@ -8,10 +8,8 @@ from typing import Any, TypeVar
 
 from spotmpi.aws import quotas
 from spotmpi.aws.concurrent_calls import CallFailure
-from spotmpi.aws.eks_zones import second_zones, taken_by_eks
-from spotmpi.aws.environment_price import SYSTEM_TYPE, environment_price
-from spotmpi.aws.machine_types import Zone
-from spotmpi.aws.one_zone_storage import one_zone_storage
+from spotmpi.aws.prices import SYSTEM_TYPE, environment_price
+from spotmpi.aws.zones import Zone, eks_supports, has_one_zone_storage, second_zones
 from spotmpi.environments.zones.market_data import MarketData, RegionData
 
 Value = TypeVar("Value")
@@ -100,8 +98,8 @@ def _row(market: MarketData, data: RegionData, zone: Zone, machine: str, nodes: 
         saving=1 - price / on_demand if price is not None and on_demand else None,
         placement_group=kind.placement_group if kind else None,
         efa=kind.efa if kind else None,
-        one_zone=one_zone_storage(data.region, zone.id) if zone.id else None,
-        eks=taken_by_eks(zone.id) if zone.id else None,
+        one_zone=has_one_zone_storage(data.region, zone.id) if zone.id else None,
+        eks=eks_supports(zone.id) if zone.id else None,
         second_zones=None if isinstance(data.zones, CallFailure) else second_zones(data.zones, zone.name),
         idle=cost.idle,
         busy=cost.busy,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spotmpi.aws.billing import Curve, Life, Use
+from spotmpi.aws.billing import Lifetime, PriceCurve, Usage
 from spotmpi.core import environment
 from tests.cloud.scripted_account import ScriptedAccount
 
@@ -28,16 +28,16 @@ ONE, TWO = "i-0000000000000000a", "i-0000000000000000b"
 #   small  half of 1.0 h x 0.40 = 0.20
 CHANGES = [(-20.0, "0.40"), (2.5, "0.60")]
 BIG = [
-    Use("big", "ann", "vision", ONE, T0 + 0.5 * HOUR, T0 + 0.6 * HOUR, T0 + 2 * HOUR),
-    Use("big", "ann", "vision", TWO, T0 + 0.5 * HOUR, T0 + 0.6 * HOUR, T0 + 2 * HOUR),
-    Use("big", "ann", "vision", ONE, T0 + 2 * HOUR, T0 + 2 * HOUR, T0 + 3 * HOUR),
+    Usage("big", "ann", "vision", ONE, T0 + 0.5 * HOUR, T0 + 0.6 * HOUR, T0 + 2 * HOUR),
+    Usage("big", "ann", "vision", TWO, T0 + 0.5 * HOUR, T0 + 0.6 * HOUR, T0 + 2 * HOUR),
+    Usage("big", "ann", "vision", ONE, T0 + 2 * HOUR, T0 + 2 * HOUR, T0 + 3 * HOUR),
 ]
-SMALL = [Use("small", "bob", "none", TWO, T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
+SMALL = [Usage("small", "bob", "none", TWO, T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
 LIVES = [
-    Life(ONE, "ip-10-0-0-1.ec2.internal", "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 4 * HOUR),
-    Life(TWO, None, "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 2 * HOUR, reclaimed=True),
+    Lifetime(ONE, "ip-10-0-0-1.ec2.internal", "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 4 * HOUR),
+    Lifetime(TWO, None, "gpus", KIND, T0, T0 + 0.1 * HOUR, T0 + 2 * HOUR, reclaimed=True),
 ]
-CURVES = {KIND: Curve(tuple((T0 + hour * HOUR, float(price)) for hour, price in CHANGES))}
+CURVES = {KIND: PriceCurve(tuple((T0 + hour * HOUR, float(price)) for hour, price in CHANGES))}
 
 
 def activity(verb: str, machine: str, hour: float, ended: float, cause: str = "a user request") -> dict[str, Any]:
@@ -79,7 +79,7 @@ def service(name: str, dollars: str) -> dict[str, Any]:
     return {"Keys": [name], "Metrics": {"UnblendedCost": {"Amount": dollars, "Unit": "USD"}}}
 
 
-def record_run(folder: Path, uses: list[Use], **plan: Any) -> None:
+def record_run(folder: Path, uses: list[Usage], **plan: Any) -> None:
     """Write the run folder of a run that held machines for *uses*."""
     paths = folder / uses[0].run
     paths.mkdir(parents=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.aws.billing import Life, Use, make_bill
+from spotmpi.aws.billing import Lifetime, Usage, make_bill
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
@@ -44,11 +44,11 @@ def test_the_worked_example_has_the_cost_computed_by_hand() -> None:
 
 
 def test_only_the_requested_time_counts_and_running_machines_count_until_now() -> None:
-    living = [Life(ONE, None, "gpus", KIND, T0, T0, None)]
+    living = [Lifetime(ONE, None, "gpus", KIND, T0, T0, None)]
 
     assert make_bill(living, [], CURVES, T0 + HOUR, T0 + 3 * HOUR).dollars == pytest.approx(1.5 * 0.4 + 0.5 * 0.6)
     assert make_bill(LIVES, [], CURVES, T0 + 5 * HOUR, T0 + 6 * HOUR).machines == ()
-    running = [Use("r", "ann", "none", ONE, T0, T0, None)]
+    running = [Usage("r", "ann", "none", ONE, T0, T0, None)]
     assert make_bill(living, running, CURVES, T0, T0 + HOUR).runs[0].training == pytest.approx(0.4)
 
 
@@ -68,7 +68,7 @@ def test_an_environments_cost_comes_from_scaling_activities_and_run_records(
 
 
 def test_a_machine_is_also_matched_by_its_node_name() -> None:
-    uses = [Use("old", "ann", "none", "ip-10-0-0-1.ec2.internal", T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
+    uses = [Usage("old", "ann", "none", "ip-10-0-0-1.ec2.internal", T0 + HOUR, T0 + HOUR, T0 + 2 * HOUR)]
 
     bill = make_bill(LIVES, uses, CURVES, T0, T0 + 9 * HOUR)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.aws.node_price import node_price
+from spotmpi.aws.prices import node_price
 from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError
@@ -88,9 +88,7 @@ def test_the_price_of_a_node_for_a_limit_is_that_of_the_most_expensive_group(
 ) -> None:
     assert node_price(lab, lab.node_groups, account.aws) == 0.60
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
-    with pytest.raises(
-        InputError, match=r"price: set it, since what a node costs could not be learnt: .* not permitted"
-    ):
+    with pytest.raises(InputError, match=r"price: set it: the price of a node is unknown: .* not permitted"):
         node_price(lab, lab.node_groups, account.aws)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud.scripted_account import ScriptedAccount, World
-from tests.unit.environments.doctor.live import Here, all_well
+from tests.unit.environments.doctor.healthy_environment import Here, all_well
 from tests.unit.environments.doctor.unbuilt import nothing_built
 
 

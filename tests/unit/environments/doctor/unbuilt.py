@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.environments.checks.finding import Finding
+from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.doctor import doctor
 from tests.cloud.scripted_account import Refusal, ScriptedAccount, World
 

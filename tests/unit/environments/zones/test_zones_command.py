@@ -85,7 +85,7 @@ def test_a_column_that_is_not_permitted_is_marked_and_stderr_names_the_right_to_
     code, out, err = spotmpi(*ZONES)
 
     assert code == 0 and "not permitted" in " ".join(out.split())
-    assert err == ("spotmpi: ec2:GetSpotPlacementScores in us-east-1 is not permitted: let your IAM policy allow it\n")
+    assert err == ("spotmpi: ec2:GetSpotPlacementScores in us-east-1 is not permitted: allow it in your IAM policy\n")
 
 
 def test_pending_requests_are_printed_with_their_age(spotmpi: InProcess, world: World) -> None:
@@ -129,7 +129,7 @@ def test_write_sets_a_second_zone_where_eks_does_not_support_the_default_one(spo
     assert "second zone set to us-east-1c: EKS needs a second one, and supports this one" in err
 
     assert "second zone" not in spotmpi(*ZONES, "--write", "lab")[2]
-    assert "EKS takes no subnets in use1-az3; take another row" in spotmpi(*ZONES, "--row", "6", "--write", "lab")[2]
+    assert "EKS does not support use1-az3; choose another row" in spotmpi(*ZONES, "--row", "6", "--write", "lab")[2]
 
 
 def test_another_row_is_written_only_with_row(spotmpi: InProcess) -> None:
@@ -149,10 +149,10 @@ def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: I
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--write", "nowhere"), "stack = 'nowhere': no file Pulumi.<stack>.yaml in stacks/; there are: cpu, g5, "),
+        (("--write", "nowhere"), "stack = 'nowhere': no file Pulumi.<stack>.yaml in stacks/; stacks: cpu, g5, "),
         (("--write", "../stacks/lab"), "no file Pulumi.<stack>.yaml"),
         (("--row", "9", "--write", "lab"), "--row = 9: give a row from 1 to 6"),
-        (("--row", "2", "--write", "lab", "--group", "x"), "--group = 'x': say which group of"),
+        (("--row", "2", "--write", "lab", "--group", "x"), "--group = 'x': name the group of"),
         (("--request-quota",), "--yes: give --yes to request spot G and VT in us-east-1: 0 -> 32 vCPUs"),
         (("--region", "moon"), "--region = 'moon': not an AWS region"),
     ],

@@ -39,7 +39,7 @@ def test_a_call_that_is_not_permitted_leaves_its_column_and_the_rest_works(
     assert comparison.rows[0].gaps == dict.fromkeys(columns, "not permitted")
     if operation != "DescribeRegions":
         (message,) = {line for line in comparison.unknown if operation in line and "t3.medium" not in line}
-        assert "is not permitted: let your IAM policy allow it" in message
+        assert "is not permitted: allow it in your IAM policy" in message
 
 
 def test_without_zones_the_offerings_name_them(account: ScriptedAccount) -> None:
@@ -68,7 +68,7 @@ def test_throttling_that_outlasts_the_retries_costs_one_column(account: Scripted
 
     assert comparison.rows[0].gaps == {"score": "throttled"}
     assert comparison.unknown == (
-        "ec2:GetSpotPlacementScores in us-east-1: AWS throttles it; repeat the command in a minute",
+        "ec2:GetSpotPlacementScores in us-east-1: throttled by AWS; repeat the command in a minute",
     )
 
 
@@ -89,9 +89,9 @@ ON_TIME, LATE = format_datetime(NOW, usegmt=True), format_datetime(NOW - timedel
     [
         ("ExpiredToken", "the AWS credentials have expired: log in again"),
         ("ExpiredTokenException", "the AWS credentials have expired: log in again"),
-        ("AuthFailure", "AWS does not accept these credentials in us-east-1"),
+        ("AuthFailure", "AWS rejects these credentials in us-east-1"),
         ("UnrecognizedClientException", "the region is not enabled"),
-        ("SignatureDoesNotMatch", "the secret access key does not belong to its key id"),
+        ("SignatureDoesNotMatch", "the secret access key does not match the access key id"),
     ],
 )
 def test_a_fatal_error_is_one_line(account: ScriptedAccount, code: str, message: str) -> None:
@@ -105,10 +105,10 @@ def test_a_fatal_error_is_one_line(account: ScriptedAccount, code: str, message:
 
 @pytest.mark.parametrize("code", ["AuthFailure", "SignatureDoesNotMatch", "RequestExpired"])
 def test_a_wrong_clock_is_distinguished_from_wrong_keys(code: str) -> None:
-    from spotmpi.aws.errors import translated
+    from spotmpi.aws.errors import translate_error
 
-    late = translated(_refused(code, LATE), "ec2:DescribeRegions", "us-east-1", NOW)
-    on_time = translated(_refused(code, ON_TIME), "ec2:DescribeRegions", "us-east-1", NOW)
+    late = translate_error(_refused(code, LATE), "ec2:DescribeRegions", "us-east-1", NOW)
+    on_time = translate_error(_refused(code, ON_TIME), "ec2:DescribeRegions", "us-east-1", NOW)
 
     assert str(late) == "this machine's clock is 42 minutes ahead of AWS's: set it (`timedatectl`), then repeat"
     assert "clock" not in str(on_time)

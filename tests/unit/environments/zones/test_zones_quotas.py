@@ -8,7 +8,7 @@ import pytest
 
 from infra import costs
 from infra.settings import Settings
-from spotmpi.aws import environment_price
+from spotmpi.aws import prices
 from spotmpi.aws.errors import CloudError
 from spotmpi.aws.quotas import quota_code
 from spotmpi.core.errors import InputError
@@ -108,7 +108,7 @@ def test_a_family_without_known_quota_is_compared_without_it(account: ScriptedAc
 def test_idle_costs_are_those_of_the_default_settings() -> None:
     settings = Settings(stack="x", region="us-east-1", zone="us-east-1a")
 
-    price = environment_price.environment_price(8, None, None)
+    price = prices.environment_price(8, None, None)
 
     assert price.idle == pytest.approx(sum(costs.idle(settings).values())) and price.busy is None
-    assert settings.cluster.system.type == environment_price.SYSTEM_TYPE
+    assert settings.cluster.system.type == prices.SYSTEM_TYPE

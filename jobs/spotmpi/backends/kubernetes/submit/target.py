@@ -43,7 +43,7 @@ def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
     """US dollars per hour of all nodes, where known; AWS is only asked where the run has a cost limit."""
     price = spec.price
     if price is None and spec.limits.cost is not None and environment and environment.node_groups:
-        from spotmpi.aws.node_price import node_price
+        from spotmpi.aws.prices import node_price
 
         choice = node_groups.choose(spec, environment.node_groups)
         # A spec that fits no group is refused later; until then assume the most expensive of all groups.

@@ -12,8 +12,7 @@ import pytest
 
 from spotmpi.core import environment
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.checks.finding import Finding
-from spotmpi.environments.checks.live import Live
+from spotmpi.environments.checks.check import Finding, LiveEnvironment
 from spotmpi.environments.doctor import doctor
 from tests.cloud.scripted_account import ScriptedAccount, World
 from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster, node
@@ -87,11 +86,11 @@ class Here:
         self.environment = environment.parse({**OUTPUTS, **named})
         self.trouble: SpotmpiError | None = None
 
-    def look(self, stack: str) -> Live:
+    def look(self, stack: str) -> LiveEnvironment:
         assert stack == "mine"
         if self.trouble:
             raise self.trouble
-        return Live(self.environment, self.cluster)
+        return LiveEnvironment(self.environment, self.cluster)
 
     def findings(self) -> dict[str, Finding]:
         return {finding.check: finding for finding in doctor("mine", self.account.aws, tell, self.look)}

@@ -6,17 +6,16 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from spotmpi.environments.checks.finding import Finding, Subject
-from spotmpi.environments.checks.live import Live
-from spotmpi.environments.checks.versions import kubernetes
+from spotmpi.environments.checks.account import kubernetes_version
+from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
 from tests.cloud.scripted_account import ScriptedAccount
-from tests.unit.environments.doctor.live import NODE_GROUP, Here
+from tests.unit.environments.doctor.healthy_environment import NODE_GROUP, Here
 from tests.unit.environments.doctor.unbuilt import tell
 
 TITLE = "Kubernetes version"
 ENDS = datetime(2027, 3, 27, tzinfo=UTC)
 OVER = "standard support of 1.35 ended on 2027-03-27: EKS may upgrade the control plane at any time"
-SOON = "standard support of 1.35 ends on 2027-03-27, in 90 days: EKS upgrades the control plane then"
+SOON = "standard support of 1.35 ends on 2027-03-27, in 90 days: then EKS upgrades the control plane"
 
 
 def support(here: Here, ends: datetime, status: str, today: date) -> Finding:
@@ -24,7 +23,7 @@ def support(here: Here, ends: datetime, status: str, today: date) -> Finding:
     version = {"clusterVersion": "1.35", "versionStatus": status, "endOfStandardSupportDate": ends}
     here.answer("DescribeClusterVersions", clusterVersions=[version])
     subject = Subject(here.account.aws, "us-east-1", None, tell)
-    (finding,) = kubernetes(subject, Live(here.environment, here.cluster), today)
+    (finding,) = kubernetes_version(subject, LiveEnvironment(here.environment, here.cluster), today)
     return finding
 
 
@@ -52,7 +51,7 @@ def test_a_day_counts_in_utc_as_aws_bills_it(here: Here) -> None:
 def test_the_doctor_asks_for_it_and_tells_what_eks_does_not_say(here: Here, one_account: ScriptedAccount) -> None:
     assert here.findings()[TITLE].level == "ok"
     here.answer("DescribeClusterVersions", clusterVersions=[])
-    assert here.findings()[TITLE].message == "1.35: EKS does not tell how long it supports it"
+    assert here.findings()[TITLE].message == "1.35: the end of its standard support is unknown"
     one_account.refuse("DescribeClusterVersions", "AccessDeniedException")
     finding = here.findings()[TITLE]
     assert finding.level == "warning" and "eks:DescribeClusterVersions in us-east-1 is not permitted" in finding.message

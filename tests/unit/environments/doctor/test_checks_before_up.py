@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra.settings import Settings
-from spotmpi.aws.eks_zones import default_second
-from spotmpi.environments.doctor import doctor, version_of
+from spotmpi.aws.zones import default_second_zone
+from spotmpi.environments.doctor import doctor, run_tool
 from tests.cloud.scripted_account import ScriptedAccount, World
 from tests.unit.environments.doctor.unbuilt import STACK, TOOLS, found, stack, tell
 
@@ -46,7 +46,7 @@ def test_credentials_of_another_account_end_the_questions_to_it(account: Scripte
 
     findings = doctor("mine", account.aws, tell)
 
-    assert findings[0].level == "error" and "belongs to 999999999999" in findings[0].message
+    assert findings[0].level == "error" and "the stack to 999999999999" in findings[0].message
     assert [finding.check for finding in findings[1:]] == ["pulumi", "aws", "kubectl", "account"]
 
 
@@ -65,9 +65,7 @@ def test_expired_credentials_are_one_error_and_the_tools_are_still_examined(acco
     assert "have expired" in findings[0].message and "not checked without credentials" in findings[-1].message
 
 
-@pytest.mark.parametrize(
-    ("region", "told"), [("af-south-1", "is not enabled"), ("eu-nowhere-1", "there is no AWS region")]
-)
+@pytest.mark.parametrize(("region", "told"), [("af-south-1", "is not enabled"), ("eu-nowhere-1", "AWS has no region")])
 def test_a_region_that_can_not_be_used_is_an_error(account: ScriptedAccount, region: str, told: str) -> None:
     stack(STACK.replace("us-east-1\n", f"{region}\n"))
 
@@ -99,7 +97,7 @@ def test_a_zone_without_one_zone_storage_is_an_error_where_the_stack_wants_it(
 
 def test_a_zone_that_eks_does_not_take_is_an_error_whatever_its_letter(account: ScriptedAccount, world: World) -> None:
     stack(STACK.replace("us-east-1a", "us-east-1b") + "  spotmpi:storage: {one_zone: false}\n")
-    assert found(account, "zone").message == "EKS takes no subnets in us-east-1b (use1-az3)"
+    assert found(account, "zone").message == "EKS does not support zone us-east-1b (use1-az3)"
 
     world.zones["us-east-1"]["us-east-1b"] = "use1-az2"
     assert found(account, "zone").level == "ok"
@@ -111,10 +109,10 @@ DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (DEFAULT, "EKS takes no subnets in us-east-1b (use1-az3), the default"),
-        (STACK.replace("us-east-1c", "us-east-1b"), "EKS takes no subnets in us-east-1b (use1-az3)"),
-        (STACK.replace("us-east-1c", "us-east-1f"), "there is no zone us-east-1f in us-east-1"),
-        (STACK.replace("us-east-1c", "us-east-1a"), "us-east-1a is the first zone, and EKS asks for two"),
+        (DEFAULT, "EKS does not support zone us-east-1b (use1-az3), the default"),
+        (STACK.replace("us-east-1c", "us-east-1b"), "EKS does not support zone us-east-1b (use1-az3)"),
+        (STACK.replace("us-east-1c", "us-east-1f"), "us-east-1 has no zone us-east-1f"),
+        (STACK.replace("us-east-1c", "us-east-1a"), "us-east-1a is the first zone; EKS needs a second one"),
     ],
 )
 def test_a_second_zone_that_can_not_be_used_names_those_that_can(
@@ -137,20 +135,20 @@ def test_the_default_second_zone_is_that_of_infra_and_looked_up_by_its_id(
     assert found(account, "second zone").message == "us-east-1b is use1-az4"
     for zone in ("us-east-1a", "us-east-1b", "us-east-1f"):
         settings = Settings(stack="mine", region="us-east-1", zone=zone)
-        assert settings.other_zone == default_second("us-east-1", zone)
+        assert settings.other_zone == default_second_zone("us-east-1", zone)
 
 
 @pytest.mark.parametrize(
     ("name", "said", "level", "told"),
     [
-        ("pulumi", None, "error", "is not on PATH"),
+        ("pulumi", None, "error", "command not found"),
         ("pulumi", "v3.199.0", "error", "v3.199.0 is too old"),
         ("pulumi", "3.200.1-dev", "ok", "3.200.1"),
-        ("aws", None, "error", "is not on PATH"),
+        ("aws", None, "error", "command not found"),
         ("aws", "aws-cli/1.44.0 Python/3", "error", "1.44.0 is too old"),
-        ("kubectl", None, "warning", "is not on PATH"),
+        ("kubectl", None, "warning", "command not found"),
         ("kubectl", "Client Version: v1.30.2", "warning", "v1.30.2 is too old"),
-        ("kubectl", "", "warning", "does not tell its version"),
+        ("kubectl", "", "warning", "unknown version"),
     ],
 )
 def test_each_tool_is_there_and_new_enough(
@@ -168,8 +166,8 @@ def test_versions_are_asked_of_real_programs(tmp_path: Path, monkeypatch: pytest
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    assert version_of(("pulumi", "version")) == "v3.1.7\n"
-    assert version_of(("no-such-program",)) is None
+    assert run_tool(("pulumi", "version")) == "v3.1.7\n"
+    assert run_tool(("no-such-program",)) is None
 
 
 def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_way_out(
@@ -186,12 +184,12 @@ def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_way_out(
 def test_a_type_that_does_not_exist_is_an_error(account: ScriptedAccount) -> None:
     stack(STACK.replace("g5.xlarge", "g99.xlarge"))
 
-    assert "there is no type g99.xlarge" in found(account, "group gpus").message
+    assert "has no instance type g99.xlarge" in found(account, "group gpus").message
 
 
 def test_a_group_that_wants_a_placement_group_its_type_lacks_is_an_error(account: ScriptedAccount) -> None:
     stack(STACK.replace("g5.xlarge", "t3.xlarge"))
-    assert "takes no cluster placement group" in found(account, "group gpus").message
+    assert "does not support cluster placement groups" in found(account, "group gpus").message
 
     stack(STACK.replace("g5.xlarge, max: 8", "t3.xlarge, max: 8, placement_group: false"))
     assert found(account, "group gpus").level == "ok"

@@ -66,7 +66,7 @@ def test_a_built_environment_has_no_leftovers(account: ScriptedAccount) -> None:
 
     finding = found(account, "leftover file systems")
 
-    assert (finding.level, finding.message) == ("ok", "spotmpi-mine is built: what carries its tag is in use")
+    assert (finding.level, finding.message) == ("ok", "spotmpi-mine is built: tagged resources are in use")
 
 
 def test_kept_storage_is_no_leftover_of_its_own_stack(account: ScriptedAccount) -> None:

@@ -1,9 +1,9 @@
-"""An AWS account with a stock of things, which answers as EC2, EFS, ECR and others would, filters included.
+"""An AWS account with resources, which answers as EC2, EFS, ECR and others do, filters included.
 
-The tagging API lists what is in `tagged`, whether it exists or not: it lists terminated instances for about an hour
-(boto3#1704), which EC2 lists as terminated; deleted volumes, which EC2 lists no more (aws-cli#8197); and KMS keys until
-their deletion, which KMS says are pending. EKS makes the log group of a deleted cluster again, with no tags, as late
-log lines arrive (terraform-aws-eks#2446, #2763): `late_logs` says how often.
+The tagging API lists what is in `tagged`, whether it exists or not. The original lists terminated instances for an
+hour (boto3#1704), which EC2 returns as terminated; deleted volumes, which EC2 does not return (aws-cli#8197); and KMS
+keys until their deletion, which KMS returns as pending. EKS recreates the log group of a deleted cluster, without tags,
+when late log lines arrive (terraform-aws-eks#2446, #2763): `late_logs` is how often.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from spotmpi.environments.inventory import CNI_MACHINE
+from spotmpi.environments.resource_kinds import CNI_INSTANCE
 from tests.cloud.scripted_account import Refusal, ScriptedAccount
 
 Tags = dict[str, str]
 Answer = Callable[[Mapping[str, Any]], Any]
-# EC2's operations that list things, each with its answer's key, the key of an id and how ids begin.
+# EC2's list operations, each with the key of its items, the key of an id and the prefix of ids.
 _OTHERS = (
     ("DescribeAddresses", "Addresses", "AllocationId", "eipalloc-"),
     ("DescribeInternetGateways", "InternetGateways", "InternetGatewayId", "igw-"),
@@ -33,15 +33,15 @@ _OTHERS = (
 
 
 @dataclass
-class Stock:
-    """What there is, by id, each with its tags; interfaces know their network and whether they are attached."""
+class AccountResources:
+    """The resources by id with their tags; interfaces have their network and whether they are attached."""
 
-    systems: dict[str, Tags] = field(default_factory=dict)
-    targets: dict[str, str] = field(default_factory=dict)  # file system by mount target
+    file_systems: dict[str, Tags] = field(default_factory=dict)
+    mount_targets: dict[str, str] = field(default_factory=dict)  # file system by mount target
     volumes: dict[str, Tags] = field(default_factory=dict)
     networks: dict[str, Tags] = field(default_factory=dict)
     interfaces: dict[str, tuple[str, str, Tags]] = field(default_factory=dict)  # network, status, tags
-    shields: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # security groups: network, tags
+    security_groups: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # security groups: network, tags
     logs: set[str] = field(default_factory=set)
     keys: dict[str, str] = field(default_factory=dict)  # state
     repositories: set[str] = field(default_factory=set)
@@ -49,29 +49,29 @@ class Stock:
     tagged: dict[str, str] = field(default_factory=dict)  # environment by ARN, as the tagging API lists them
     machines: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # state, tags
     gateways: dict[str, tuple[str, Tags]] = field(default_factory=dict)  # NAT gateways: state, tags
-    others: dict[str, Tags] = field(default_factory=dict)  # of EC2: subnets, security groups, templates and so on
+    others: dict[str, Tags] = field(default_factory=dict)  # other EC2 resources: subnets, templates and so on
     clusters: set[str] = field(default_factory=set)
-    late_logs: dict[str, int] = field(default_factory=dict)  # how often EKS makes a deleted log group again
+    late_logs: dict[str, int] = field(default_factory=dict)  # how often EKS recreates a deleted log group
     images: set[str] = field(default_factory=set)  # repository:tag
-    groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # Auto Scaling groups as AWS tells of them
-    ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # scheduled actions
-    buckets: dict[str, dict[str, Any]] = field(default_factory=dict)  # what S3 was told of each
-    slow: int = 0  # looks at groups for which their machines stay after they were told to go
-    look: Callable[[], None] = lambda: None  # called before every answer
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # Auto Scaling groups as AWS describes them
+    scheduled_actions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    buckets: dict[str, dict[str, Any]] = field(default_factory=dict)  # the settings of each
+    slow: int = 0  # descriptions of groups in which their machines stay after a scale-down
+    before_answer: Callable[[], None] = lambda: None  # called before every answer
 
-    def account(self, made: ScriptedAccount | None = None) -> ScriptedAccount:
-        """An account that has this stock, or *made* as one: its clients take a while to make."""
-        made = made or ScriptedAccount()
+    def account(self, account: ScriptedAccount | None = None) -> ScriptedAccount:
+        """*account*, or a new one, with these resources; creating an account's clients takes a while."""
+        account = account or ScriptedAccount()
 
         def answered(answer: Answer, asked: Mapping[str, Any]) -> Any:
-            self.look()
+            self.before_answer()
             return answer(asked)
 
         for operation, answer in (
             self._data() | self._network() | self._leftovers() | self._machines() | self._s3()
         ).items():
-            made.answers[operation] = lambda region, asked, answer=answer: answered(answer, asked)  # type: ignore[misc]
-        return made
+            account.answers[operation] = lambda region, asked, answer=answer: answered(answer, asked)  # type: ignore[misc]
+        return account
 
     def group(self, name: str, tags: Tags, most: int = 2, nodes: int = 0) -> None:
         """Add an Auto Scaling group that has *nodes* machines."""
@@ -85,10 +85,10 @@ class Stock:
         }
 
     def _data(self) -> dict[str, Answer]:
-        """What holds data, or keys to it."""
+        """Resources that hold data, or keys to it."""
         return {
             "DescribeFileSystems": lambda asked: {
-                "FileSystems": [_tagged("FileSystemId", *i) for i in self.systems.items()]
+                "FileSystems": [_tagged("FileSystemId", *i) for i in self.file_systems.items()]
             },
             "DescribeMountTargets": self._targets,
             "DescribeAccessPoints": lambda asked: {"AccessPoints": []},
@@ -108,26 +108,26 @@ class Stock:
             },
             **{operation: partial(self._other, key, id, start) for operation, key, id, start in _OTHERS},
             "DescribeSecurityGroups": self._security_groups,
-            "DeleteSecurityGroup": self._drop_shield,
+            "DeleteSecurityGroup": self._delete_security_group,
         }
 
     def _security_groups(self, asked: Mapping[str, Any]) -> Any:
-        """Those of a network, and those that are known by their tags alone."""
+        """Security groups of a network, and those of `others`."""
         held = [
             _tagged("GroupId", id, tags)
-            for id, (network, tags) in self.shields.items()
+            for id, (network, tags) in self.security_groups.items()
             if _fits({"vpc-id": network}, tags, asked["Filters"])
         ]
         return {"SecurityGroups": [*held, *self._other("SecurityGroups", "GroupId", "sg-", asked)["SecurityGroups"]]}
 
     def _other(self, key: str, id: str, start: str, asked: Mapping[str, Any]) -> Any:
-        """What EC2 answers of a kind of its things: those of `others` whose id begins as that kind's ids do."""
+        """EC2's list of one kind: those of `others` whose id has that kind's prefix."""
         mine = {name: tags for name, tags in self.others.items() if name.startswith(start)}
         tags = [each for each in asked["Filters"] if each["Name"].startswith("tag")]
         return {key: [_tagged(id, name, its) for name, its in mine.items() if _fits({}, its, tags)]}
 
     def _leftovers(self) -> dict[str, Answer]:
-        """What may be left of an environment besides: logs, stacks of CloudFormation, all that is tagged."""
+        """Other possible leftovers: log groups, CloudFormation stacks, and whatever is tagged."""
         return {
             "DescribeLogGroups": lambda asked: {
                 "logGroups": [{"logGroupName": n} for n in self.logs if n.startswith(asked["logGroupNamePrefix"])]
@@ -160,9 +160,9 @@ class Stock:
             "DescribeAutoScalingGroups": self._groups,
             "UpdateAutoScalingGroup": self._resize,
             "PutScheduledUpdateGroupAction": lambda asked: (
-                self.ends.update({asked["AutoScalingGroupName"]: asked}) or {}
+                self.scheduled_actions.update({asked["AutoScalingGroupName"]: asked}) or {}
             ),
-            "DeleteScheduledAction": self._forget_end,
+            "DeleteScheduledAction": self._delete_scheduled_action,
         }
 
     def _s3(self) -> dict[str, Answer]:
@@ -186,12 +186,12 @@ class Stock:
     def _put(self, asked: Mapping[str, Any]) -> Any:
         self._bucket(asked).update(asked)
 
-    def _drop_shield(self, asked: Mapping[str, Any]) -> Any:
+    def _delete_security_group(self, asked: Mapping[str, Any]) -> Any:
         """Delete a security group; interfaces of the CNI carry the cluster's own one (aws-k8s-tester#416)."""
-        network, _ = self.shields[asked["GroupId"]]
-        if any(held == network and CNI_MACHINE in tags for held, _, tags in self.interfaces.values()):
+        network, _ = self.security_groups[asked["GroupId"]]
+        if any(held == network and CNI_INSTANCE in tags for held, _, tags in self.interfaces.values()):
             raise Refusal("DependencyViolation")
-        del self.shields[asked["GroupId"]]
+        del self.security_groups[asked["GroupId"]]
         return {}
 
     def _interfaces(self, asked: Mapping[str, Any]) -> Any:
@@ -203,9 +203,9 @@ class Stock:
 
     def _targets(self, asked: Mapping[str, Any]) -> Any:
         if "FileSystemId" in asked:
-            found = [target for target, system in self.targets.items() if system == asked["FileSystemId"]]
+            found = [target for target, system in self.mount_targets.items() if system == asked["FileSystemId"]]
             return {"MountTargets": [{"MountTargetId": target} for target in found]}
-        if asked["MountTargetId"] not in self.targets:
+        if asked["MountTargetId"] not in self.mount_targets:
             raise Refusal("MountTargetNotFound")
         return {"MountTargets": [{"MountTargetId": asked["MountTargetId"]}]}
 
@@ -247,8 +247,8 @@ class Stock:
                 self.slow = max(0, self.slow - 1)
         return {"AutoScalingGroups": list(self.groups.values())}
 
-    def _forget_end(self, asked: Mapping[str, Any]) -> Any:
-        if self.ends.pop(asked["AutoScalingGroupName"], None) is None:
+    def _delete_scheduled_action(self, asked: Mapping[str, Any]) -> Any:
+        if self.scheduled_actions.pop(asked["AutoScalingGroupName"], None) is None:
             raise Refusal("ValidationError", "Scheduled action name not found")
         return {}
 

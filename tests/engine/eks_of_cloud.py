@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tests.cloud.eks_account import STANDARD, Eks
+from tests.cloud.fake_eks import STANDARD, FakeEks
 from tests.engine.providers import eks_versions
 from tests.engine.providers.aws_cluster import ADDON
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 
 
-def eks_of(cloud: Cloud) -> Eks:
-    """What the account says of the only cluster in *cloud*, and of the versions that the stand-in offers."""
-    made = Eks(
+def eks_of(cloud: Cloud) -> FakeEks:
+    """EKS as an account answers for it: the only cluster in *cloud*, and the versions that the stand-in offers."""
+    made = FakeEks(
         version="",
         offered={version: (STANDARD, datetime(2027, 12, 1, tzinfo=UTC)) for version in eks_versions.RELEASES},
         addon_versions={
@@ -23,7 +23,7 @@ def eks_of(cloud: Cloud) -> Eks:
         releases={version: releases[-1] for version, releases in eks_versions.RELEASES.items()},
     )
 
-    def look() -> None:
+    def read_cloud() -> None:
         records = cloud.records
         made.version = next((str(each.outputs["version"]) for each in records.of(CLUSTER)), "")
         made.addons = {each.inputs["addonName"]: str(each.outputs["addonVersion"]) for each in records.of(ADDON)}
@@ -33,5 +33,5 @@ def eks_of(cloud: Cloud) -> Eks:
             for each in records.of(NODE_GROUP)
         }
 
-    made.look = look
+    made.before_answer = read_cloud
     return made

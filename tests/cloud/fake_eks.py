@@ -1,7 +1,7 @@
-"""EKS and its AMI parameters as an account answers for them.
+"""EKS and the SSM parameters of its AMIs, as an AWS account answers for them.
 
 Shapes and statuses are those of botocore's EKS and SSM models; the names of the parameters are in the EKS user guide,
-retrieve-ami-id. Whoever asks in the engine gets its versions from the stand-in cloud.
+retrieve-ami-id. In tests/engine the versions come from the stand-in cloud.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ GPU, PLAIN = "AL2023_x86_64_NVIDIA", "AL2023_x86_64_STANDARD"
 
 
 def node_group(group: str, release: str, ami_type: str = GPU, status: str = "ACTIVE") -> dict[str, Any]:
-    """A node group as DescribeNodegroup tells of it; `system` is that of the system nodes."""
+    """A node group as DescribeNodegroup returns it; `system` is that of the system nodes."""
     labels = {"spotmpi.dev/role": "system"} if group == "system" else {"spotmpi.dev/group": group}
     version = ".".join(release.split(".")[:2])
     return {"labels": labels, "version": version, "releaseVersion": release, "amiType": ami_type, "status": status}
 
 
 @dataclass
-class Eks:
-    """One cluster (none without a version), its add-ons and node groups, and what EKS offers; `look` comes first."""
+class FakeEks:
+    """One cluster (none without a version) with add-ons and node groups, and what EKS offers."""
 
     version: str = "1.35"
     status: str = "ACTIVE"
     addons: dict[str, str] = field(default_factory=dict)
-    foreign: set[str] = field(default_factory=set)  # add-ons that the environment did not make
+    foreign: set[str] = field(default_factory=set)  # add-ons that the environment did not create
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
     offered: dict[str, tuple[str, datetime]] = field(
         default_factory=lambda: {
@@ -51,10 +51,10 @@ class Eks:
     releases: dict[str, str] = field(
         default_factory=lambda: {"1.35": "1.35.4-20261110", "1.36": "1.36.1-20261110", "1.37": "1.37.0-20261120"}
     )
-    look: Callable[[], None] = lambda: None
+    before_answer: Callable[[], None] = lambda: None
 
     def script(self, account: ScriptedAccount) -> None:
-        """Let *account* answer for it."""
+        """Let *account* answer for this EKS."""
         account.answers |= {
             "DescribeCluster": self._answer(self._cluster),
             "ListAddons": self._answer(lambda asked: {"addons": sorted(self.addons)}),
@@ -68,7 +68,7 @@ class Eks:
 
     def _answer(self, answer: Callable[[Mapping[str, Any]], Any]) -> Callable[[str, Mapping[str, Any]], Any]:
         def answered(region: str, asked: Mapping[str, Any]) -> Any:
-            self.look()
+            self.before_answer()
             return answer(asked)
 
         return answered

@@ -11,7 +11,7 @@ from spotmpi.environments.iam import LOOK
 from spotmpi.images.build import Build
 from tests.cloud.scripted_account import Refusal
 from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster
-from tests.unit.environments.doctor.live import Here, healthy
+from tests.unit.environments.doctor.healthy_environment import Here, healthy
 
 
 def test_where_all_is_well_every_line_of_a_live_environment_is_ok(here: Here) -> None:
@@ -19,7 +19,7 @@ def test_where_all_is_well_every_line_of_a_live_environment_is_ok(here: Here) ->
 
     assert {name: each.message for name, each in findings.items() if each.level != "ok"} == {}
     assert findings["node a"].message == "g4dn.xlarge in us-east-1a, 3.92 CPU, 15 GiB, 1 GPUs, driver 580.95.05"
-    assert findings["API"].message == "answers; 2 nodes"
+    assert findings["API"].message == "responds; 2 nodes"
     assert findings["scaling of g4dn"].message == "1 of 2 nodes"
     assert {"add-on coredns", "node group spotmpi-mine-g4dn-1234567", "mount target", "port 2049"} <= set(findings)
     assert findings["image chainermn"].message == f"tag {Build('chainermn').tag} is in the registry"

@@ -1,4 +1,4 @@
-"""A built environment for tests of `spotmpi upgrade`: what Pulumi applied last is what EKS then runs."""
+"""A built environment for tests of `spotmpi upgrade`: EKS runs what Pulumi applied last."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from spotmpi.environments.upgrade import Request, UpgradePlan, upgrade
-from tests.cloud.eks_account import PLAIN, Eks, node_group
-from tests.cloud.environment_life import Life
+from spotmpi.environments.upgrade import UpgradeOptions, UpgradePlan, upgrade
+from tests.cloud.fake_eks import PLAIN, FakeEks, node_group
+from tests.cloud.fake_environment import FakeEnvironment
 
 STACK = """# The lab.
 config:
@@ -26,22 +26,22 @@ OLD = "1.35.2-20260901"
 NEW = "1.36.1-20261110"
 
 
-class Upgraded:
-    """A built environment at 1.35, with one GPU group; the file that Pulumi applied last is what EKS then runs."""
+class UpgradeScenario:
+    """A built environment at 1.35 with one GPU group; EKS runs what the file that Pulumi applied last says."""
 
-    def __init__(self, life: Life) -> None:
-        self.life, self.eks = life, Eks()
+    def __init__(self, lab: FakeEnvironment) -> None:
+        self.lab, self.eks = lab, FakeEks()
         self.eks.addons = {"coredns": "v1.34.1-eksbuild.2", "kube-proxy": "v1.35.1-eksbuild.2"}
         self.eks.groups = {
             "spotmpi-lab-g4dn-1234567": node_group("g4dn", OLD),
             "spotmpi-lab-system-1234567": node_group("system", OLD, PLAIN),
         }
-        self.eks.look = self.follow
-        self.eks.script(life.account)
-        self.path = life.folder / "stacks" / "Pulumi.lab.yaml"
+        self.eks.before_answer = self.follow
+        self.eks.script(lab.account)
+        self.path = lab.folder / "stacks" / "Pulumi.lab.yaml"
         self.path.write_text(STACK)
-        (life.folder / "lab.held").write_text(json.dumps({"deployment": {"resources": [{"type": "a", "id": "b"}]}}))
-        self.applied = life.folder / "lab.applied"
+        (lab.folder / "lab.held").write_text(json.dumps({"deployment": {"resources": [{"type": "a", "id": "b"}]}}))
+        self.applied = lab.folder / "lab.applied"
         self.applied.write_text(STACK)
         self.shown: list[UpgradePlan] = []
 
@@ -50,18 +50,18 @@ class Upgraded:
         cluster = config["spotmpi:cluster"]
         self.eks.version = cluster["version"]
         self.eks.addons.update(cluster.get("addon_versions", {}))
-        said = {group["name"]: group for group in config["spotmpi:groups"]} | {"system": cluster.get("system", {})}
+        settings = {group["name"]: group for group in config["spotmpi:groups"]} | {"system": cluster.get("system", {})}
         for group in self.eks.groups.values():
             group_name = group["labels"].get("spotmpi.dev/group", "system" if group["labels"] else "")
-            if release := said.get(group_name, {}).get("ami_release"):
+            if release := settings.get(group_name, {}).get("ami_release"):
                 group.update(releaseVersion=release, version=".".join(release.split(".")[:2]))
 
-    def __call__(self, **wishes: Any) -> UpgradePlan:
-        return upgrade("lab", self.life.hands, Request(**wishes), self.shown.append)
+    def __call__(self, **options: Any) -> UpgradePlan:
+        return upgrade("lab", self.lab.dependencies, UpgradeOptions(**options), self.shown.append)
 
     @property
-    def ups(self) -> int:
-        return sum("up --yes" in line for line in self.life.asked())
+    def update_count(self) -> int:
+        return sum("up --yes" in line for line in self.lab.pulumi_commands())
 
     @property
     def config(self) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.aws.scaling_errors import REASONS, reason_of
-from tests.unit.environments.doctor.live import TAGS, Here, group_of
+from spotmpi.aws.launch_failures import LAUNCH_FAILURES, explain_failure
+from tests.unit.environments.doctor.healthy_environment import TAGS, Here, group_of
 
 
 def test_add_ons_that_are_missing_or_ill_are_errors(here: Here) -> None:
@@ -25,14 +25,14 @@ def test_add_ons_that_are_missing_or_ill_are_errors(here: Here) -> None:
 NODE_GROUP = "node group spotmpi-mine-g4dn-1234567"
 
 
-@pytest.mark.parametrize("code", REASONS)
+@pytest.mark.parametrize("code", LAUNCH_FAILURES)
 def test_a_sick_node_group_tells_awss_reason_in_words(here: Here, code: str) -> None:
     issue = {"code": code, "message": "long story"}
     here.answer("DescribeNodegroup", nodegroup={"status": "DEGRADED", "health": {"issues": [issue]}})
 
     finding = here.findings()[NODE_GROUP]
 
-    assert (finding.level, finding.message, finding.remedy) == ("error", *REASONS[code])
+    assert (finding.level, finding.message, finding.remedy) == ("error", *LAUNCH_FAILURES[code])
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_a_machine_that_could_not_be_started_is_a_warning_with_the_reason(here: 
 
     finding = here.findings()[NODE_GROUP]
 
-    assert finding.level == "warning" and finding.remedy == REASONS[code].remedy
-    assert finding.message == f"the last start of a machine failed (2026-11-20 03:04 UTC): {REASONS[code].words}"
+    assert finding.level == "warning" and finding.remedy == LAUNCH_FAILURES[code].remedy
+    assert finding.message == f"the last instance launch failed (2026-11-20 03:04 UTC): {LAUNCH_FAILURES[code].message}"
 
 
 def test_an_unknown_reason_stays_in_awss_own_words() -> None:
-    assert reason_of("NewCode", "never\nseen").words == "NewCode: never seen"
+    assert explain_failure("NewCode", "never\nseen").message == "NewCode: never seen"
 
 
 @pytest.mark.parametrize("key", [key for key in TAGS if key != "eks:cluster-name"])
@@ -72,13 +72,13 @@ def test_a_scaling_group_that_does_not_tell_the_autoscaler_enough_is_an_error(he
     finding = here.findings()["scaling of g4dn"]
 
     assert finding.level == "error" and finding.remedy.startswith("run `pulumi up`")
-    assert key in finding.message or "no Auto Scaling group says that it is this group's" in finding.message
+    assert key in finding.message or "no Auto Scaling group has this group's tag" in finding.message
 
 
 def test_nodes_that_are_kept_warm_are_told(here: Here) -> None:
     here.answer("DescribeAutoScalingGroups", AutoScalingGroups=[{**group_of(TAGS), "MinSize": 2}])
 
-    assert here.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept ready by `spotmpi scale`"
+    assert here.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept warm by `spotmpi scale`"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_nodes_that_are_kept_warm_are_told(here: Here) -> None:
     [
         (
             {"AvailabilityZoneName": "us-east-1b", "LifeCycleState": "available"},
-            "none in us-east-1a (there: us-east-1b)",
+            "none in us-east-1a (in other zones: us-east-1b)",
         ),
         ({"AvailabilityZoneName": "us-east-1a", "LifeCycleState": "creating"}, "is creating"),
     ],
@@ -111,7 +111,7 @@ def test_a_port_that_the_nodes_do_not_reach_is_an_error(here: Here, rule: dict[s
     here.answer(
         "DescribeSecurityGroupRules", SecurityGroupRules=[{**rule, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
     )
-    assert "lets the nodes (sg-nodes) in: mounting would hang" in here.findings()["port 2049"].message
+    assert "allows the nodes (sg-nodes): mounting would hang" in here.findings()["port 2049"].message
 
     strange = {"IsEgress": False, "IpProtocol": "-1", "ReferencedGroupInfo": {"GroupId": "sg-other"}}
     here.answer("DescribeSecurityGroupRules", SecurityGroupRules=[strange])

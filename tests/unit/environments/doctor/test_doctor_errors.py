@@ -11,8 +11,8 @@ import pytest
 
 from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError
-from spotmpi.environments.checks.finding import Check, Finding, Subject
-from spotmpi.environments.doctor import CHECKS, doctor, examined
+from spotmpi.environments.checks.check import Check, Finding, Subject
+from spotmpi.environments.doctor import CHECKS, doctor, run_check
 from spotmpi.environments.zones.comparison import compare_zones, request_quota
 from tests.cloud.scripted_account import NOW, SECRET, ScriptedAccount, World
 from tests.unit.environments.doctor.unbuilt import FILE_SYSTEM, found, tell
@@ -45,7 +45,7 @@ def test_a_check_that_breaks_is_a_finding_without_secrets(account: ScriptedAccou
     def find(subject: Subject) -> list[Finding]:
         raise RuntimeError(f"oh\nsecret_access_key={SECRET}")
 
-    (finding,) = examined(Check("mine", find), Subject(account.aws, "us-east-1", None, tell))
+    (finding,) = run_check(Check("mine", find), Subject(account.aws, "us-east-1", None, tell))
 
     assert (finding.check, finding.level) == ("mine", "warning") and SECRET not in finding.message
     assert finding.message.startswith("could not be checked: RuntimeError: oh") and "\n" not in finding.message
@@ -70,7 +70,7 @@ def test_everything_broken_at_once_is_still_a_list_of_findings(
 
 
 def test_a_stack_without_a_file_is_wrong_input(account: ScriptedAccount) -> None:
-    with pytest.raises(InputError, match="there are: mine"):
+    with pytest.raises(InputError, match="stacks: mine"):
         doctor("ghost", account.aws, tell)
 
 
@@ -85,7 +85,7 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
 ) -> None:
     world.quota["L-3819A6DF"] = quota
     monkeypatch.setattr("spotmpi.environments.doctor.open_account", lambda region: account.aws)
-    monkeypatch.setattr("spotmpi.environments.doctor.version_of", tell)
+    monkeypatch.setattr("spotmpi.environments.doctor.run_tool", tell)
 
     outputs = []
     for more in ([], ["--json"]):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.backends.kubernetes.scripted_cluster import Object, node
-from tests.unit.environments.doctor.live import KEY, PRIVATE, PUBLIC, Here, secret
+from tests.unit.environments.doctor.healthy_environment import KEY, PRIVATE, PUBLIC, Here, secret
 
 
 def changed(key: str, value: Any, name: str = "a") -> Object:
@@ -23,8 +23,11 @@ def changed(key: str, value: Any, name: str = "a") -> Object:
 
 NODES = [
     (changed("status|conditions", [{"type": "Ready", "status": "Unknown"}]), "is not ready"),
-    (changed("metadata|labels|node.kubernetes.io/instance-type", "g5.xlarge"), "is a g5.xlarge, group g4dn has g4dn"),
-    (changed("status|allocatable", {"cpu": "4", "memory": "15Gi"}), "offers 0 of 1 GPUs"),
+    (
+        changed("metadata|labels|node.kubernetes.io/instance-type", "g5.xlarge"),
+        "is of type g5.xlarge, but group g4dn has g4dn",
+    ),
+    (changed("status|allocatable", {"cpu": "4", "memory": "15Gi"}), "has 0 of 1 GPUs"),
 ]
 
 
@@ -40,8 +43,11 @@ def test_a_node_that_is_not_what_its_group_says_is_named(here: Here, made: Objec
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ({"AvailabilityZone": "us-east-1b", "GroupName": "x"}, "is in us-east-1b, the environment in us-east-1a"),
-        ({"AvailabilityZone": "us-east-1a", "GroupName": ""}, "is in no placement group, its group asks for one"),
+        (
+            {"AvailabilityZone": "us-east-1b", "GroupName": "x"},
+            "is in us-east-1b, but the environment is in us-east-1a",
+        ),
+        ({"AvailabilityZone": "us-east-1a", "GroupName": ""}, "is in no placement group, but its node group sets one"),
     ],
 )
 def test_a_machine_in_the_wrong_place_is_named(here: Here, place: dict[str, str], said: str) -> None:
@@ -54,9 +60,9 @@ def test_a_machine_in_the_wrong_place_is_named(here: Here, place: dict[str, str]
 @pytest.mark.parametrize(
     ("name", "check", "said"),
     [
-        ("jobset-controller", "JobSet", "and carries every run"),
-        ("cluster-autoscaler", "autoscaler", "and brings and takes nodes"),
-        ("coredns", "DNS", "and lets pods find each other"),
+        ("jobset-controller", "JobSet", "it manages every run"),
+        ("cluster-autoscaler", "autoscaler", "it adds and removes nodes"),
+        ("coredns", "DNS", "it resolves the pods' names"),
         ("nvidia-device-plugin", "device plugin", "on 0 of 1 GPU nodes"),
     ],
 )
@@ -76,7 +82,7 @@ def test_a_controller_that_does_not_run_is_an_error_and_so_is_one_that_is_gone(
 def test_what_the_autoscaler_says_of_itself_is_heard(here: Here) -> None:
     (told,) = [each for each in here.cluster.objects if each["kind"] == "ConfigMap"]
     told["data"]["status"] = "clusterWide:\n  health:\n    status: Unhealthy\n"
-    assert here.findings()["scaling"].message == "the autoscaler calls the cluster Unhealthy"
+    assert here.findings()["scaling"].message == "the autoscaler reports the cluster as Unhealthy"
     here.cluster.objects.remove(told)
     assert here.findings()["scaling"].level == "warning"
 
@@ -85,9 +91,9 @@ def test_what_the_autoscaler_says_of_itself_is_heard(here: Here) -> None:
     ("values", "said"),
     [
         ({**KEY, "id": ""}, "lacks id"),
-        ({**KEY, "id": PRIVATE.rstrip()}, "has an `id` that is no OpenSSH private key"),
-        ({**KEY, "id": "thisIsTheKey\n"}, "has an `id` that is no OpenSSH private key"),
-        ({**KEY, "id.pub": "ssh-rsa AAAA"}, "has an `id.pub` that is no ED25519 public key"),
+        ({**KEY, "id": PRIVATE.rstrip()}, "has an `id` that is not an OpenSSH private key"),
+        ({**KEY, "id": "thisIsTheKey\n"}, "has an `id` that is not an OpenSSH private key"),
+        ({**KEY, "id.pub": "ssh-rsa AAAA"}, "has an `id.pub` that is not an ED25519 public key"),
         ({**KEY, "authorized_keys": PUBLIC.replace("A", "B")}, "has `authorized_keys` without its own public key"),
     ],
 )
@@ -115,5 +121,5 @@ def test_a_key_that_is_gone_and_a_claim_that_is_not_bound_are_errors(here: Here)
 
     findings = here.findings()
 
-    assert findings["SSH key"].message == "Secret mpi-ssh is not there"
+    assert findings["SSH key"].message == "Secret mpi-ssh does not exist"
     assert findings["volume"].message == "claim runs is Pending" and "describe pvc runs" in findings["volume"].command

@@ -1,4 +1,4 @@
-"""The account and the hands of a test, for the processes that it starts: one address, one question at a time."""
+"""A test's AWS account over HTTP, for the processes that the test starts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import Request, urlopen
 
+from tests.cloud.account_resources import AccountResources
 from tests.cloud.scripted_account import Refusal, ScriptedAccount
-from tests.cloud.stocked_account import Stock
 
-Answers = Mapping[str, Callable[..., Any]]  # by name; each takes what was asked by keyword
+Answers = Mapping[str, Callable[..., Any]]  # by name; each takes the parameters by keyword
 
 
 @contextmanager
-def answering(answers: Answers) -> Iterator[str]:
-    """The address at which *answers* are had until the end of the block."""
+def serve(answers: Answers) -> Iterator[str]:
+    """The address at which *answers* are served until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             try:
-                given = {"answer": answers[self.path[1:]](**asked)}
+                response = {"answer": answers[self.path[1:]](**asked)}
             except Refusal as refusal:
-                given = {"refused": refusal.parsed}
-            content = json.dumps(given, default=str).encode()
+                response = {"refused": refusal.parsed}
+            content = json.dumps(response, default=str).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -46,20 +46,20 @@ def answering(answers: Answers) -> Iterator[str]:
         server.server_close()
 
 
-def ask(address: str, name: str, **asked: Any) -> Any:
+def fetch(address: str, name: str, **asked: Any) -> Any:
     """The answer of that name; Refusal where AWS would refuse."""
     content = json.dumps(asked, default=str).encode()
     with urlopen(Request(f"{address}/{name}", content), timeout=120) as answer:
-        given = json.load(answer)
-    if "refused" in given:
+        response = json.load(answer)
+    if "refused" in response:
         refusal = Refusal("")
-        refusal.parsed = given["refused"]
+        refusal.parsed = response["refused"]
         raise refusal
-    return given["answer"]
+    return response["answer"]
 
 
-def calls(scripted: Mapping[str, Callable[[str, Mapping[str, Any]], Any]]) -> Answers:
-    """What an account answers, for `answering`."""
+def answers_of(scripted: Mapping[str, Callable[[str, Mapping[str, Any]], Any]]) -> Answers:
+    """An account's answers, for `serve`."""
 
     def answer(operation: str, region: str, asked: Mapping[str, Any]) -> Any:
         return scripted[operation](region, asked)
@@ -71,8 +71,8 @@ def account_at(address: str) -> ScriptedAccount:
     """An account whose every call is answered at *address*."""
 
     def answer(operation: str, region: str, asked: Mapping[str, Any]) -> Any:
-        return ask(address, operation, region=region, asked=dict(asked))
+        return fetch(address, operation, region=region, asked=dict(asked))
 
-    made = ScriptedAccount()
-    made.answers = {operation: partial(answer, operation) for operation in Stock().account().answers}
-    return made
+    account = ScriptedAccount()
+    account.answers = {operation: partial(answer, operation) for operation in AccountResources().account().answers}
+    return account

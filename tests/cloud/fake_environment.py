@@ -1,4 +1,4 @@
-"""One environment's life for tests of `up` and `down`: a Pulumi of the test's own, AWS and cluster as scripted."""
+"""A fake environment for tests of `up`, `upgrade` and `down`: a fake `pulumi` program, AWS and cluster scripted."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pytest
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.checks.finding import Finding
+from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.images.build import Build
 from spotmpi.runs.reader import RunState
+from tests.cloud.account_resources import AccountResources
 from tests.cloud.scripted_account import ScriptedAccount
-from tests.cloud.stocked_account import Stock
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster
 from tests.unit.core.test_environment import OUTPUTS
 
 GROUP_TAGS = {"k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn", "spotmpi:nodes": "0-2"}
 SETTINGS = "config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n"
 CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
-MADE = {
+STATE_RESOURCES = {
     "aws:efs/fileSystem:FileSystem": "fs-1",
     "aws:efs/mountTarget:MountTarget": "fsmt-12345678",
     "aws:cloudwatch/logGroup:LogGroup": "/aws/eks/spotmpi-lab/cluster",
@@ -36,19 +36,19 @@ MADE = {
     "aws:ec2/vpc:Vpc": "vpc-1",
 }
 
-# What Pulumi does here: programs on PATH that answer as it does, with a file of what they were asked.
+# A program on PATH that behaves as Pulumi does, and records the commands in a file.
 PULUMI = """#!{python} -SE
 import json, os, pathlib, sys
 here = pathlib.Path({folder!r})
 words = sys.argv[1:]
 stack = words[words.index("--stack") + 1]
 held = here / (stack + ".held")
-with open(here / "asked", "a") as file:
+with open(here / "commands", "a") as file:
     file.write("replacing nodes: " * ("SPOTMPI_REPLACE_NODES" in os.environ))
     file.write(" ".join(w for w in words if w not in ("--stack", stack, "--non-interactive")) + " @" + stack + "\\n")
-trouble = here / (words[0] + ".trouble")
-if trouble.exists():
-    print("error: " + trouble.read_text()); trouble.unlink(); sys.exit(255)
+failure = here / (words[0] + ".failure")
+if failure.exists():
+    print("error: " + failure.read_text()); failure.unlink(); sys.exit(255)
 refusal = here / "refusal"  # as tests/engine/test_sizes_in_engine.py has it of the real one, the program's end included
 if words[0] in ("preview", "up") and refusal.exists() and not os.environ.get("SPOTMPI_REPLACE_NODES"):
     print('    error: Preview failed: before hook "it" failed: ' + refusal.read_text())
@@ -84,68 +84,68 @@ if words[0] != "stack":
 
 
 class Killed(BaseException):
-    """The process is gone: no `except` and no clean-up of its own runs after it."""
+    """The process is killed: no `except` and no clean-up of its own runs afterwards."""
 
 
-class Life:
-    """One environment's life: hands that do what the test says, and a list of what they did."""
+class FakeEnvironment:
+    """An environment whose dependencies are scripted by the test and record their actions."""
 
     def __init__(self, folder: Path, account: ScriptedAccount) -> None:
-        self.folder, self.stock, self.cluster = folder, Stock(), ScriptedCluster()
-        self.stock.group("eks-g4dn", GROUP_TAGS, nodes=1)
-        self.account = self.stock.account(account)
-        self.did: list[str] = []
-        self.answers: list[bool] = []
+        self.folder, self.resources, self.cluster = folder, AccountResources(), ScriptedCluster()
+        self.resources.group("eks-g4dn", GROUP_TAGS, nodes=1)
+        self.account = self.resources.account(account)
+        self.actions: list[str] = []
+        self.confirmations: list[bool] = []
         self.findings: list[Finding] = []
-        self.trouble: dict[str, str | type[Killed]] = {}  # by the word that is done
+        self.failures: dict[str, str | type[Killed]] = {}  # by the first word of an action, once each
         self.runs: list[RunState] = []
-        self.known = False
-        self.small_run: dict[str, Any] = {}  # the values of the last one
-        self.said: list[str] = []
+        self.has_context = False
+        self.smoke_run: dict[str, Any] = {}  # the values of the last one
+        self.output: list[str] = []
 
     @property
-    def hands(self) -> Dependencies:
-        pulumi = Pulumi(self.said.append, self.folder, {"PATH": f"{self.folder}:/usr/bin:/bin"})
-        made = Dependencies(self.account.aws, pulumi, self.said.append, self.agree)
+    def dependencies(self) -> Dependencies:
+        pulumi = Pulumi(self.output.append, self.folder, {"PATH": f"{self.folder}:/usr/bin:/bin"})
+        defaults = Dependencies(self.account.aws, pulumi, self.output.append, self.confirm)
         return replace(
-            made,
-            examine=lambda stack, aws: self.findings,
+            defaults,
+            run_doctor=lambda stack, aws: self.findings,
             cluster=lambda there: self.cluster,
-            knows=lambda there: self.known,
-            command=self.command,
-            push=self.push,
-            stage=lambda source, folder, target, say: self.do(f"stage {source} as {folder} on {target.name}"),
-            run=self.run,
+            has_context=lambda there: self.has_context,
+            run_command=self.run_command,
+            push_image=self.push_image,
+            push_data=lambda source, folder, target, say: self.do(f"data {source} as {folder} on {target.name}"),
+            run_job=self.run_job,
             list_runs=lambda on: self.runs,
             stop_run=lambda run, on: self.stop(run, on),
             sleep=lambda seconds: self.do("wait"),
         )
 
     def do(self, what: str) -> Any:
-        """Note what is done, and fail once where that is asked for."""
-        self.did.append(what)
+        """Record an action, and fail once where the test says so."""
+        self.actions.append(what)
         word = what.split()[0]
-        trouble = self.trouble.pop(word, None)
-        if isinstance(trouble, str):
-            raise SpotmpiError(trouble)
-        if trouble:
-            raise trouble
+        failure = self.failures.pop(word, None)
+        if isinstance(failure, str):
+            raise SpotmpiError(failure)
+        if failure:
+            raise failure
 
-    def agree(self, question: str) -> bool:
+    def confirm(self, question: str) -> bool:
         self.do(question)
-        return self.answers.pop(0) if self.answers else True
+        return self.confirmations.pop(0) if self.confirmations else True
 
-    def command(self, words: Sequence[str]) -> None:
+    def run_command(self, words: Sequence[str]) -> None:
         self.do(" ".join(words))
-        self.known = True
+        self.has_context = True
 
-    def push(self, image: str, there: Environment, say: Any) -> str:
+    def push_image(self, image: str, there: Environment, say: Any) -> str:
         self.do(f"push {image}")
-        self.stock.images.add(f"{there.repositories[image].partition('/')[2]}:{Build(image).tag}")
+        self.resources.images.add(f"{there.repositories[image].partition('/')[2]}:{Build(image).tag}")
         return image
 
-    def run(self, values: dict[str, Any], **more: Any) -> RunState:
-        self.small_run = values
+    def run_job(self, values: dict[str, Any], **more: Any) -> RunState:
+        self.smoke_run = values
         self.do(f"run {values['image']} on {more['on'].name}")
         return RunState("smoke-1", "", "smoke", "succeeded")
 
@@ -153,29 +153,29 @@ class Life:
         self.do(f"stop {run} on {on.name}")
         self.runs = [each for each in self.runs if each.id != run]
 
-    def asked(self) -> list[str]:
-        """What Pulumi was asked so far, words that only look left out."""
-        path = self.folder / "asked"
+    def pulumi_commands(self) -> list[str]:
+        """The Pulumi commands since the last call, without those that only read."""
+        path = self.folder / "commands"
         lines = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
         return [line for line in lines if not line.startswith(("stack export", "stack output"))]
 
-    def stack(self, more: str = "", name: str = "lab") -> None:
+    def write_stack(self, more: str = "", name: str = "lab") -> None:
         (self.folder / "stacks" / f"Pulumi.{name}.yaml").write_text(SETTINGS + more)
 
 
 FIRST = ["stack select --create @lab", "preview --expect-no-changes @lab", "up --yes --skip-preview @lab"]
 
 
-def life_in(folder: Path, account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> Life:
-    """A life in *folder*, which is the current one then, with the stack `lab`."""
-    monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))
+def create_fake_environment(folder: Path, account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
+    """A fake environment in *folder*, made the current one, with the stack `lab`."""
+    monkeypatch.setenv("SPOTMPI_STATE", str(folder / "state"))
     monkeypatch.chdir(folder)
     (folder / "stacks").mkdir()
     program = folder / "pulumi"
-    program.write_text(PULUMI.format(python=sys.executable, folder=str(folder), made=MADE))
+    program.write_text(PULUMI.format(python=sys.executable, folder=str(folder), made=STATE_RESOURCES))
     program.chmod(0o755)
     (folder / "outputs").write_text(json.dumps(OUTPUTS))
-    made = Life(folder, account)
-    made.stack()
-    return made
+    lab = FakeEnvironment(folder, account)
+    lab.write_stack()
+    return lab

@@ -1,0 +1,93 @@
+"""The ids of an environment's resources, recorded on this machine: tags alone don't find everything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent.files import write_atomically
+from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError
+
+FILE_SYSTEMS, MOUNT_TARGETS, INTERFACES, VOLUMES = "file systems", "mount targets", "network interfaces", "volumes"
+LOG_GROUPS, KEYS, REPOSITORIES, STACKS, NETWORKS = (
+    "log groups",
+    "keys",
+    "image repositories",
+    "CloudFormation stacks",
+    "networks",
+)
+_KIND_BY_PULUMI_TYPE = {
+    "aws:cloudwatch/logGroup:LogGroup": LOG_GROUPS,
+    "aws:ec2/vpc:Vpc": NETWORKS,
+    "aws:ecr/repository:Repository": REPOSITORIES,
+    "aws:efs/fileSystem:FileSystem": FILE_SYSTEMS,
+    "aws:efs/mountTarget:MountTarget": MOUNT_TARGETS,
+    "aws:kms/key:Key": KEYS,
+}
+_EBS_DRIVER = "ebs.csi.aws.com"
+Resources = Iterable[tuple[str, str]]  # kind and id
+
+
+@dataclass(frozen=True)
+class ResourceInventory:
+    """What is known of an environment's resources: its name, which is its cluster's too, and recorded ids by kind."""
+
+    name: str
+    region: str
+    ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def of(self, kind: str) -> set[str]:
+        """The recorded ids of a kind."""
+        return set(self.ids.get(kind, ()))
+
+
+def read_inventory(environment: str, region: str) -> ResourceInventory:
+    """The inventory of an environment; without ids where none were recorded."""
+    try:
+        ids = json.loads(_path(environment).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        ids = {}
+    return ResourceInventory(environment, region, ids if isinstance(ids, dict) else {})
+
+
+def record_resources(inventory: ResourceInventory, resources: Resources) -> ResourceInventory:
+    """The inventory with more ids, written to disk; earlier ids stay, since a destroy may have been interrupted."""
+    ids = {kind: set(known) for kind, known in inventory.ids.items()}
+    for kind, id in resources:
+        ids.setdefault(kind, set()).add(id)
+    sorted_ids = {kind: sorted(known) for kind, known in sorted(ids.items())}
+    path = _path(inventory.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(sorted_ids, indent=1) + "\n")
+    except OSError as error:
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}; set SPOTMPI_STATE to a writable folder") from error
+    return ResourceInventory(inventory.name, inventory.region, sorted_ids)
+
+
+def delete_inventory(environment: str) -> None:
+    """Delete the record of an environment of which nothing is left."""
+    _path(environment).unlink(missing_ok=True)
+
+
+def resources_in_state(state: Mapping[str, Any]) -> Resources:
+    """The resources in the output of `pulumi stack export`."""
+    for each in state.get("deployment", {}).get("resources") or []:
+        if each.get("type") in _KIND_BY_PULUMI_TYPE and each.get("id"):
+            yield _KIND_BY_PULUMI_TYPE[each["type"]], str(each["id"])
+
+
+def ebs_volumes(persistent_volumes: Iterable[Mapping[str, Any]]) -> Resources:
+    """The EBS volumes behind a cluster's PersistentVolumes."""
+    for each in persistent_volumes:
+        disk = each["spec"].get("csi") or {}
+        if disk.get("driver") == _EBS_DRIVER:
+            yield VOLUMES, str(disk["volumeHandle"])
+
+
+def _path(environment: str) -> Path:
+    return names.state_folder() / "environments" / f"{environment}.json"

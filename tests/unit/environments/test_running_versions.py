@@ -1,0 +1,80 @@
+"""`spotmpi up` writes into the stack's file what EKS has moved by itself, before Pulumi would take it back."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from spotmpi.core.errors import SpotmpiError
+from spotmpi.environments.stack_file import read_stack
+from spotmpi.environments.up import UpOptions, up
+from spotmpi.environments.versions import pin_running_versions
+from tests.cloud.fake_eks import FakeEks, node_group
+from tests.cloud.fake_environment import FakeEnvironment
+from tests.cloud.upgrade_scenario import NEW, OLD, STACK
+
+HELD = STACK.replace("      max: 2\n", f'      max: 2\n      ami_release: "{OLD}"\n')
+
+
+@pytest.fixture
+def eks(lab: FakeEnvironment) -> FakeEks:
+    made = FakeEks(groups={"g4dn-1": node_group("g4dn", OLD), "system-1": node_group("system", OLD)})
+    made.script(lab.account)
+    return made
+
+
+def pin(lab: FakeEnvironment, text: str) -> str:
+    """The stack's file after it has followed."""
+    path = lab.folder / "stacks" / "Pulumi.lab.yaml"
+    path.write_text(text)
+    pin_running_versions(read_stack("lab"), lab.dependencies.aws, lab.output.append)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("text", [STACK, HELD])
+def test_a_file_that_says_what_runs_is_left_as_it_is(lab: FakeEnvironment, eks: FakeEks, text: str) -> None:
+    assert pin(lab, text) == text and lab.output == []
+
+
+def test_nodes_that_a_new_launch_template_took_to_a_newer_release_are_followed(
+    lab: FakeEnvironment, eks: FakeEks
+) -> None:
+    eks.groups = {"a": node_group("g4dn", NEW), "system": node_group("system", NEW)}
+    assert pin(lab, HELD) == HELD.replace(OLD, NEW)
+    assert lab.output == [f"updated stacks/Pulumi.lab.yaml to the running versions: AMI release {NEW} on g4dn"]
+
+
+def test_a_release_that_the_file_is_ahead_of_stays_wanted(lab: FakeEnvironment, eks: FakeEks) -> None:
+    ahead = HELD.replace(OLD, "1.35.4-20261110")
+    assert pin(lab, ahead) == ahead
+
+
+def test_a_control_plane_that_eks_upgraded_is_followed_and_one_that_is_to_be_upgraded_is_not(
+    lab: FakeEnvironment, eks: FakeEks
+) -> None:
+    eks.version = "1.36"
+    assert pin(lab, STACK) == STACK.replace('"1.35"', '"1.36"')
+    assert lab.output == ["updated stacks/Pulumi.lab.yaml to the running versions: Kubernetes 1.36"]
+    wanted = STACK.replace('"1.35"', '"1.37"')
+    assert pin(lab, wanted) == wanted
+
+
+def test_a_file_without_a_version_gets_the_one_that_runs_so_that_a_new_default_upgrades_nothing(
+    lab: FakeEnvironment, eks: FakeEks
+) -> None:
+    text = STACK.replace('  spotmpi:cluster:\n    version: "1.35"\n', "")
+    assert yaml.safe_load(pin(lab, text))["config"]["spotmpi:cluster"] == {"version": "1.35"}
+
+
+def test_up_follows_before_it_asks_pulumi_and_leaves_what_is_not_built(lab: FakeEnvironment) -> None:
+    up("lab", lab.dependencies, UpOptions(images=False))
+    assert read_stack("lab").kubernetes is None
+    FakeEks().script(lab.account)
+    up("lab", lab.dependencies, UpOptions(images=False))
+    assert read_stack("lab").kubernetes == "1.35"
+
+
+def test_an_account_that_can_not_be_asked_is_told(lab: FakeEnvironment, eks: FakeEks) -> None:
+    lab.account.refuse("DescribeCluster", "AccessDeniedException")
+    with pytest.raises(SpotmpiError, match="eks:DescribeCluster in us-east-1 is not permitted"):
+        pin(lab, STACK)

@@ -68,7 +68,7 @@ def test_each_step_of_the_first_environment_says_what_it_costs_by_the_price_tabl
     assert row
     idle, node = float(row["idle"]), float(row["node"])
     month, write = re.findall(
-        r"EFS \$([\d.]+) per GB-month in one\s+zone.*?and \$([\d.]+) per GB written", reference, re.S
+        r"EFS costs \$([\d.]+) per GB-month\s+in one\s+zone.*?and \$([\d.]+) per GB written", reference, re.S
     )[0]
     chapter = README.partition("## Your first environment")[2].partition("\n## ")[0]
     block = re.findall(r"```sh\n(.*?)```", chapter, re.DOTALL)[0]

@@ -34,7 +34,7 @@ def _write_spec(path: Path, script: str | None) -> None:
 
     print(runs.init(path, script))
     if script:
-        typer.echo(f"it runs {script}; check image, launcher and slots", err=True)
+        typer.echo(f"the spec runs {script}; check its image, launcher and slots", err=True)
     typer.echo(f"next: spotmpi run {path}", err=True)
 
 

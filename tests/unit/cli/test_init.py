@@ -34,7 +34,7 @@ def test_train_py_is_taken_without_a_question(folder: Path, in_process: InProces
 
     code, _, talk = in_process("init", "mine.toml")
 
-    assert code == 0 and talk.startswith("it runs train.py; check image, launcher and slots\n")
+    assert code == 0 and talk.startswith("the spec runs train.py; check its image, launcher and slots\n")
     assert spec("mine.toml")["command"] == ["python3", "train.py"]
 
 

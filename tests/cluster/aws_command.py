@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def install(folder: Path, address: str) -> None:
-    """Make it an executable of *folder* that asks *address*."""
+    """Write the command to *folder*; it calls *address*."""
     folder.mkdir()
     command = folder / "aws"
     start = f'exec "{sys.executable}" -m tests.cluster.aws_command {address} "$@"'
@@ -45,15 +45,15 @@ def kubeconfig(cluster: dict[str, Any], region: str) -> dict[str, Any]:
 
 def main(address: str, words: Sequence[str]) -> None:
     """Answer as `aws` does."""
-    following = dict(itertools.pairwise(words))
+    options = dict(itertools.pairwise(words))
     if "get-token" in words:
-        token = fetch(address, "token", cluster=following["--cluster-name"])
-        given = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}
-        print(json.dumps({**given, "spec": {}, "status": {"token": token}}))
+        token = fetch(address, "token", cluster=options["--cluster-name"])
+        header = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}
+        print(json.dumps({**header, "spec": {}, "status": {"token": token}}))
         return
     assert "update-kubeconfig" in words, words
-    region = following["--region"]
-    described = fetch(address, "DescribeCluster", region=region, asked={"name": following["--name"]})
+    region = options["--region"]
+    described = fetch(address, "DescribeCluster", region=region, asked={"name": options["--name"]})
     Path(os.environ["KUBECONFIG"]).write_text(json.dumps(kubeconfig(described["cluster"], region)))
 
 

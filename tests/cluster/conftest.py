@@ -1,4 +1,4 @@
-"""The real cluster that these tests share, their own or one given by --kubeconfig."""
+"""The real cluster that these tests share, their own or that of --kubeconfig."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONTRACT = (
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Leave most of the contract over pods to the night."""
+    """Run most of the contract over pods nightly only."""
     if item.path.name == "test_runs_contract.py" and getattr(item, "originalname", "") not in CONTRACT:
         item.add_marker(
             pytest.mark.nightly("five seconds a clause over pods; every clause runs on this machine by day")
@@ -44,17 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build images before the first test, so that its time limit need not hold for an empty cache."""
-    wanted = any(item.get_closest_marker("cluster") for item in session.items) and not session.testsfailed
-    if not wanted or session.config.option.collectonly or session.config.getoption("--kubeconfig"):
+    """Build images before the first test, so that time limits need not allow for an empty cache."""
+    has_cluster_tests = any(item.get_closest_marker("cluster") for item in session.items) and not session.testsfailed
+    if not has_cluster_tests or session.config.option.collectonly or session.config.getoption("--kubeconfig"):
         return
-    # What can't be had here is told by the fixture, as the failure of the tests that need it.
+    # A failure is reported by the fixture, for the tests that need it.
     with contextlib.suppress(TestbedError):
         prerequisites.require()
-        images.provide(wanted_images(session))
+        images.provide(image_names(session))
 
 
-def wanted_images(session: pytest.Session) -> set[str]:
+def image_names(session: pytest.Session) -> set[str]:
     """Give the names of the images that the chosen tests name."""
     marks = [mark for item in session.items for mark in item.iter_markers("pod_images")]
     return {name for mark in marks for name in mark.args}
@@ -63,11 +63,11 @@ def wanted_images(session: pytest.Session) -> set[str]:
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Kubernetes]:
     """A running cluster: the one of --kubeconfig, else our own with the images that the chosen tests name."""
-    given = request.config.getoption("--kubeconfig")
-    if given:
-        yield Kubernetes(Path(given).resolve(strict=True))
+    kubeconfig = request.config.getoption("--kubeconfig")
+    if kubeconfig:
+        yield Kubernetes(Path(kubeconfig).resolve(strict=True))
         return
-    with running_cluster(wanted_images(request.session)) as own:
+    with running_cluster(image_names(request.session)) as own:
         yield own
 
 
@@ -85,7 +85,7 @@ def math_by_processor() -> Iterator[None]:
 
 @pytest.fixture
 def testbed(cluster: Kubernetes) -> Cluster:
-    """Our own cluster, whose parts a test may break and whose images are known; a given one is left alone."""
+    """Our own cluster, whose parts a test may break and whose images are known; never that of --kubeconfig."""
     if not isinstance(cluster, Cluster):
         pytest.skip("this test breaks parts of the cluster or needs images of its own: run it without --kubeconfig")
     return cluster
@@ -93,7 +93,7 @@ def testbed(cluster: Kubernetes) -> Cluster:
 
 @pytest.fixture
 def namespace(cluster: Kubernetes) -> Iterator[str]:
-    """The name of a fresh namespace that enforces the restricted Pod Security Standard, and no more."""
+    """The name of a fresh namespace that enforces the restricted Pod Security Standard, and nothing else."""
     with cluster.namespace(labels=RESTRICTED) as name:
         yield name
 
@@ -108,6 +108,6 @@ def runs_namespace(testbed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @pytest.fixture
 def runs(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterator[Runs]:
-    """Runs in a fresh namespace with a run volume, of which nothing stays."""
+    """Runs in a fresh namespace with a run volume, removed at the end."""
     with runs_in(testbed, runs_namespace, tmp_path / "copies") as runs:
         yield runs

@@ -1,4 +1,4 @@
-"""A namespace as an environment's program makes it: its policies, roles and labels, and a user who holds its role."""
+"""A namespace as an environment's program declares it: its policies, roles and labels, and an ordinary user of it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.testbed.kubernetes import as_yaml
 
 STACK = "cpu"
 USER = "engineer"
-_KEPT = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
+_STORAGE = {"zone": None, "file_system_id": "fs-0123abcd", "access_point_id": "fsap-0123abcd"}
 _PLACEHOLDER = "runs-go-here"
 
 
 def objects(namespace: str, *, https_out: bool = False) -> list[dict[str, Any]]:
-    """What the program declares around runs in *namespace*, by whose rights and policies they live there."""
+    """The objects that the program declares for runs in *namespace*: policies and roles."""
     text = _declared(https_out).replace(f'"{_PLACEHOLDER}"', json.dumps(namespace))
-    found: list[dict[str, Any]] = json.loads(text)
-    return found
+    declared: list[dict[str, Any]] = json.loads(text)
+    return declared
 
 
 @functools.cache
 def _declared(https_out: bool) -> str:
     values = {"namespace": _PLACEHOLDER, "network": json.dumps({"https_out": https_out})}
     settings = read(STACK, config_of(STACK) | {f"spotmpi:{key}": value for key, value in values.items()})
-    resources = record(lambda: program.build(settings), STACK, _KEPT).resources
+    resources = record(lambda: program.build(settings), STACK, _STORAGE).resources
     return json.dumps([dict(each.inputs) for each in resources if "spotmpi:inside:Access" in each.parent])
 
 
@@ -43,13 +43,13 @@ def user_kubeconfig(testbed: Cluster, user: str = USER) -> Path:
 
 @contextmanager
 def environment_namespace(testbed: Cluster, *, https_out: bool = False) -> Iterator[str]:
-    """Give the name of a fresh namespace as an environment has it; gone at the end of the block."""
+    """Give the name of a fresh namespace of an environment, which is deleted at the end of the block."""
     with testbed.namespace() as namespace:
-        declared = as_yaml(_placed(objects(namespace, https_out=https_out)))
-        testbed.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=declared)
+        declared = as_yaml(_namespace_first(objects(namespace, https_out=https_out)))
+        testbed.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=declared)
         yield namespace
 
 
-def _placed(declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The objects, each with its namespace before it is used."""
+def _namespace_first(declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The objects, with namespaces before the objects in them."""
     return sorted(declared, key=lambda each: each["kind"] != "Namespace")

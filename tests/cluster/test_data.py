@@ -53,24 +53,24 @@ class Shared:
         command = [sys.executable, "-u", "-c", CLI, "data", *words, *place]
         return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def killed_at(self, told: str, *words: str) -> str:
-        """What `spotmpi data ...` said until it said something like *told* and was killed."""
-        command, said = self.command(*words), ""
+    def kill_at(self, pattern: str, *words: str) -> str:
+        """Run `spotmpi data ...` until its output has *pattern*, then kill it; returns the output."""
+        command, output = self.command(*words), ""
         assert command.stderr is not None
         for line in command.stderr:
-            said += line
-            if re.search(told, line):
+            output += line
+            if re.search(pattern, line):
                 break
         else:
-            raise AssertionError(f"{told!r} was not said: {said}")
+            raise AssertionError(f"{pattern!r} is not in the output: {output}")
         command.send_signal(signal.SIGKILL)
         command.communicate()
-        return said
+        return output
 
-    def left(self) -> Sequence[str]:
-        """The pods of ours that are still there."""
-        found = self.testbed.kubectl("get", "pods", "-n", self.namespace, "-l", LABEL_PURPOSE, "-o", "name")
-        return found.split()
+    def remaining_pods(self) -> Sequence[str]:
+        """Our pods that still exist."""
+        pods = self.testbed.kubectl("get", "pods", "-n", self.namespace, "-l", LABEL_PURPOSE, "-o", "name")
+        return pods.split()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def shared(testbed: Cluster, runs_namespace: str) -> Iterator[Shared]:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def source_folder(tmp_path: Path) -> Path:
     """A folder with hostile names, an empty file and files of random bytes."""
     folder = tmp_path / "set"
     (folder / "it's ünïcode").mkdir(parents=True)
@@ -95,51 +95,53 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_folder_and_a_tar_file_go_there_and_come_back_byte_for_byte(
-    shared: Shared, here: Path, tmp_path: Path
+    shared: Shared, source_folder: Path, tmp_path: Path
 ) -> None:
     with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as packed:
-        packed.add(here, "packed")
+        packed.add(source_folder, "packed")
     count, size = FILES + 2, FILES * SIZE + 4
-    said: list[str] = []
+    output: list[str] = []
 
-    moved = datasets.push([str(here), str(tmp_path / "set.tar.gz")], "team/voc", shared.storage, said.append)
+    moved = datasets.push([str(source_folder), str(tmp_path / "set.tar.gz")], "team/voc", shared.storage, output.append)
 
-    assert moved == [Moved(count, size, count)] * 2, said
-    assert tree(shared.folder / "team" / "voc") == tree(here) | {f"packed/{n}": c for n, c in tree(here).items()}
+    assert moved == [Moved(count, size, count)] * 2, output
+    assert tree(shared.folder / "team" / "voc") == tree(source_folder) | {
+        f"packed/{n}": c for n, c in tree(source_folder).items()
+    }
     owner = (shared.folder / "team" / "voc" / "empty").stat()
     assert (owner.st_uid, owner.st_gid) == (1000, 1000)
     assert datasets.ls("", shared.storage) == [{"name": "team/", "bytes": 2 * size, "files": 2 * count}]
 
-    assert datasets.push([str(here)], "team/voc", shared.storage) == [Moved(count, size, 0)]
+    assert datasets.push([str(source_folder)], "team/voc", shared.storage) == [Moved(count, size, 0)]
     pulled = datasets.pull("team/voc/packed", tmp_path / "back", shared.storage)
-    assert (pulled, tree(tmp_path / "back")) == (Moved(count, size, count), tree(here))
-    assert shared.left() == []
+    assert (pulled, tree(tmp_path / "back")) == (Moved(count, size, count), tree(source_folder))
+    assert shared.remaining_pods() == []
 
 
 @pytest.mark.nightly("the push itself is broken off in the unit tier too")
-def test_a_push_whose_terminal_was_killed_is_taken_up_by_the_same_command(shared: Shared, here: Path) -> None:
-    shared.killed_at(r"[\d.]+ MB of ", "push", str(here), "voc")
+def test_a_push_whose_terminal_was_killed_is_taken_up_by_the_same_command(shared: Shared, source_folder: Path) -> None:
+    shared.kill_at(r"[\d.]+ MB of ", "push", str(source_folder), "voc")
 
-    again = shared.command("push", str(here), "voc")
-    said, complaint = again.communicate(timeout=120)
+    again = shared.command("push", str(source_folder), "voc")
+    output, errors = again.communicate(timeout=120)
 
     count = FILES + 2
-    told = re.fullmatch(rf".* -> voc: {count} files, 25.2 MB, (\d+) of them new\n", said)
-    assert told and again.returncode == 0, (said, complaint)
-    assert 0 < int(told[1]) < count
-    assert tree(shared.folder / "voc") == tree(here)
+    match = re.fullmatch(rf".* -> voc: {count} files, 25.2 MB, (\d+) of them new\n", output)
+    assert match and again.returncode == 0, (output, errors)
+    assert 0 < int(match[1]) < count
+    assert tree(shared.folder / "voc") == tree(source_folder)
 
 
 @pytest.fixture
 def site(testbed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A stand-in for S3 that pods reach, with a bucket of small objects."""
-    with serving(testbed.slot.gateway) as made:
-        made.files = {f"sets/voc/{number:02}": os.urandom(SIZE) for number in range(FILES)}
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", made.address)
+    with serving(testbed.slot.gateway) as server:
+        server.files = {f"sets/voc/{number:02}": os.urandom(SIZE) for number in range(FILES)}
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.address)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x" * 20)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y" * 40)
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        yield made
+        yield server
 
 
 @pytest.mark.nightly("20 s; a fetch goes on, too, in the unit tier")
@@ -151,21 +153,21 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
     words = ("push", "s3://sets/voc/", "team/voc")
     progress = rf"MB of 1.0 MB; \d+ of {FILES} files are there"
 
-    said = shared.killed_at(progress, *words)
+    output = shared.kill_at(progress, *words)
     (job,) = shared.testbed.get("jobs", "-n", shared.namespace)["items"]
     name = job["metadata"]["name"]
-    assert f"Job {name} fetches it, also when this terminal is closed" in said
-    assert "ignature" not in said
+    assert f"Job {name} fetches it, also when this terminal is closed" in output
+    assert "ignature" not in output
 
-    held = FILES + fetch.FILES_AT_ONCE
-    wait_for("the pod to have all its files held back", lambda: len(site.asked) == held, limit=120)
+    held_back = FILES + fetch.FILES_AT_ONCE
+    wait_for("the pod to have all its files held back", lambda: len(site.asked) == held_back, limit=120)
     site.free = len(site.asked) + FILES  # more than it takes to look at all, less than what lacks
     (pod,) = shared.testbed.pods(shared.namespace)
     shared.testbed.evict(pod["metadata"]["name"], shared.namespace)
     gone = ("wait", f"pod/{pod['metadata']['name']}", "-n", shared.namespace, "--for=delete", "--timeout=120s")
     shared.testbed.kubectl(*gone, limit=150)  # it could end the Job otherwise, once the site answers
-    said = shared.killed_at(progress, *words)
-    assert f"Job {name} is fetching this already" in said and "fetches it" not in said
+    output = shared.kill_at(progress, *words)
+    assert f"Job {name} is fetching this already" in output and "fetches it" not in output
 
     site.open.set()
     shared.testbed.kubectl("wait", f"job/{name}", "-n", shared.namespace, "--for=condition=Complete", "--timeout=120s")
@@ -176,8 +178,8 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
     }
 
     again = shared.command(*words)
-    said, complaint = again.communicate(timeout=120)
-    assert said == f"s3://sets/voc/ -> team/voc: {FILES} files, 25.2 MB, 0 of them new\n", complaint
+    output, errors = again.communicate(timeout=120)
+    assert output == f"s3://sets/voc/ -> team/voc: {FILES} files, 25.2 MB, 0 of them new\n", errors
     assert datasets.pull("team/voc", shared.folder.parent / "back", shared.storage).files == FILES
 
 
@@ -185,9 +187,9 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
 def test_an_object_that_is_gone_in_mid_copy_ends_the_fetch_with_its_name(shared: Shared, site: Site) -> None:
     site.faults = {FILES: 404}
     pushed = shared.command("push", "s3://sets/voc/", "voc")
-    said, complaint = pushed.communicate(timeout=120)
-    assert pushed.returncode == 1 and said == ""
-    assert re.search(r"could not fetch \d\d: HTTP 404: the file does not exist, or access to it", complaint)
+    output, errors = pushed.communicate(timeout=120)
+    assert pushed.returncode == 1 and output == ""
+    assert re.search(r"could not fetch \d\d: HTTP 404: the file does not exist, or access to it", errors)
 
 
 @pytest.mark.nightly("the fetch program meets it in the unit tier")
@@ -201,15 +203,15 @@ def test_a_pod_fetches_by_https_what_has_the_given_checksum_and_a_trusted_certif
 
         def pushed(sha256: str, *more: str) -> tuple[int, str, str]:
             command = shared.command("push", f"{site.address}/weights.npz#sha256={sha256}", "weights", *more)
-            said, complaint = command.communicate(timeout=120)
-            return command.returncode, said, complaint
+            output, errors = command.communicate(timeout=120)
+            return command.returncode, output, errors
 
         trusted = ("--ca", str(authority.certificate))
-        code, said, complaint = pushed(right)
-        assert (code, said) == (1, "") and "certificate not trusted" in complaint and "--ca FILE" in complaint
-        code, said, complaint = pushed("0" * 64, *trusted)
-        assert (code, said) == (1, "") and "the SHA-256 of the file is not the given one" in complaint
+        code, output, errors = pushed(right)
+        assert (code, output) == (1, "") and "certificate not trusted" in errors and "--ca FILE" in errors
+        code, output, errors = pushed("0" * 64, *trusted)
+        assert (code, output) == (1, "") and "the SHA-256 of the file is not the given one" in errors
         assert not (shared.folder / "weights" / "weights.npz").exists()
-        code, said, complaint = pushed(right, *trusted)
-        assert code == 0 and said.endswith("weights: 1 files, 1.0 MB, 1 of them new\n"), complaint
+        code, output, errors = pushed(right, *trusted)
+        assert code == 0 and output.endswith("weights: 1 files, 1.0 MB, 1 of them new\n"), errors
         assert tree(shared.folder / "weights") == site.files

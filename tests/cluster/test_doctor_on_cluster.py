@@ -21,7 +21,7 @@ from spotmpi.environments.checks import cluster
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
 from spotmpi.environments.doctor import run_check
 from tests.cloud.scripted_account import ScriptedAccount
-from tests.cluster.applied import dress, undress
+from tests.cluster.applying_provider import join_group, leave_group
 from tests.testbed.cluster import Cluster
 from tests.testbed.waiting import wait_for
 from tests.unit.core.test_environment import OUTPUTS
@@ -32,7 +32,7 @@ NODE, SYSTEM, JOBSET = "node-1", "kube-system", "jobset-system"
 LIMIT = 180.0  # seconds for anything that a test waits for
 
 
-class Here:
+class LabCluster:
     """An environment whose cluster is the test cluster, with pods in place of controllers that can't run there."""
 
     def __init__(self, testbed: Cluster, namespace: str) -> None:
@@ -51,12 +51,12 @@ class Here:
         """The names of the checks that find nothing wrong."""
         return {name for name, each in self.findings().items() if each.level == "ok"}
 
-    def told(self, check: str, level: str, words: str) -> None:
+    def assert_finding(self, check: str, level: str, words: str) -> None:
         """Wait until a check says that; pods and controllers take a moment."""
 
         def says() -> bool:
-            found = self.findings().get(check)
-            return found is not None and found.level == level and words in found.message
+            finding = self.findings().get(check)
+            return finding is not None and finding.level == level and words in finding.message
 
         wait_for(f"{check}: {words}", says, LIMIT)
 
@@ -94,59 +94,59 @@ def key_secret(name: str, namespace: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def here(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+def lab(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabCluster]:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
-    made = Here(testbed, runs_namespace)
-    there, image = made.environment, testbed.images["base"]
+    lab = LabCluster(testbed, runs_namespace)
+    environment, image = lab.environment, testbed.images["base"]
     testbed.shared_volume(runs_namespace)
     status = {"status": "autoscalerStatus: Running\nclusterWide:\n  health:\n    status: Healthy\n"}
-    told = {"name": "cluster-autoscaler-status", "namespace": SYSTEM}
-    gpu = {"spotmpi.dev/group": there.node_groups[0].name}
+    status_metadata = {"name": "cluster-autoscaler-status", "namespace": SYSTEM}
+    gpu = {"spotmpi.dev/group": environment.node_groups[0].name}
     objects: list[dict[str, Any]] = [
         pods_of("Deployment", "cluster-autoscaler", SYSTEM, image, {}),
         pods_of("Deployment", "coredns", SYSTEM, image, {}),
         pods_of("DaemonSet", "nvidia-device-plugin", SYSTEM, image, gpu),
         pods_of("Deployment", "spotmpi-test-jobset", JOBSET, image, {}),
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": told, "data": status},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": status_metadata, "data": status},
     ]
     testbed.try_kubectl("create", "namespace", JOBSET)
-    for each in (*objects, key_secret(there.ssh_secret, runs_namespace)):
+    for each in (*objects, key_secret(environment.ssh_secret, runs_namespace)):
         testbed.apply(each, namespace=each["metadata"]["namespace"])
-    dress(testbed, NODE, there)
-    yield made
-    undress(testbed, NODE, there)
+    join_group(testbed, NODE, environment)
+    yield lab
+    leave_group(testbed, NODE, environment)
     for each in objects:
         where = each["metadata"]
         testbed.kubectl("delete", each["kind"], where["name"], "-n", where["namespace"], "--ignore-not-found")
 
 
-def test_doctor_finds_a_real_cluster_well_and_then_each_fault(here: Here) -> None:
-    there, testbed = here.environment, here.testbed
+def test_doctor_finds_a_real_cluster_well_and_then_each_fault(lab: LabCluster) -> None:
+    environment, testbed = lab.environment, lab.testbed
     well = {"API", f"node {NODE}", "JobSet", "autoscaler", "DNS", "device plugin", "scaling", "SSH key", "volume"}
-    wait_for("all to be well", lambda: here.well() == well, LIMIT)
+    wait_for("all to be well", lambda: lab.well() == well, LIMIT)
 
     testbed.node(NODE).set_gpus(0)
-    here.told(f"node {NODE}", "error", "has 0 of 1 GPUs")
+    lab.assert_finding(f"node {NODE}", "error", "has 0 of 1 GPUs")
     testbed.node(NODE).set_gpus(1)
-    here.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
-    here.told(f"node {NODE}", "error", "is in us-east-1f, the environment in us-east-1a")
+    lab.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
+    lab.assert_finding(f"node {NODE}", "error", "is in us-east-1f, the environment in us-east-1a")
 
-    here.change("scale", "deployment", "coredns", "-n", SYSTEM, "--replicas=0")
-    here.told("DNS", "error", "does not run")
-    here.change("delete", "deployment", "spotmpi-test-jobset", "-n", JOBSET)
-    here.told("JobSet", "error", "is not installed")
-    here.change("delete", "deployment", "cluster-autoscaler", "-n", SYSTEM)
-    here.told("autoscaler", "error", "is not installed")
-    here.change("set", "image", "daemonset/nvidia-device-plugin", "it=nowhere.invalid/none:1", "-n", SYSTEM)
-    here.told("device plugin", "error", "runs on 0 of 1 GPU nodes")
+    lab.change("scale", "deployment", "coredns", "-n", SYSTEM, "--replicas=0")
+    lab.assert_finding("DNS", "error", "does not run")
+    lab.change("delete", "deployment", "spotmpi-test-jobset", "-n", JOBSET)
+    lab.assert_finding("JobSet", "error", "is not installed")
+    lab.change("delete", "deployment", "cluster-autoscaler", "-n", SYSTEM)
+    lab.assert_finding("autoscaler", "error", "is not installed")
+    lab.change("set", "image", "daemonset/nvidia-device-plugin", "it=nowhere.invalid/none:1", "-n", SYSTEM)
+    lab.assert_finding("device plugin", "error", "runs on 0 of 1 GPU nodes")
     unwell = '{"data": {"status": "clusterWide:\\n  health:\\n    status: Unhealthy\\n"}}'
-    here.change("patch", "configmap", "cluster-autoscaler-status", "-n", SYSTEM, "-p", unwell)
-    here.told("scaling", "error", "calls the cluster Unhealthy")
+    lab.change("patch", "configmap", "cluster-autoscaler-status", "-n", SYSTEM, "-p", unwell)
+    lab.assert_finding("scaling", "error", "calls the cluster Unhealthy")
 
-    here.change("patch", "secret", there.ssh_secret, "-n", here.namespace, "-p", '{"data": {"id": ""}}')
-    here.told("SSH key", "error", "lacks id")
-    here.change("delete", "pvc", "shared", "-n", here.namespace)
-    here.told("volume", "error", "claim shared is missing")
+    lab.change("patch", "secret", environment.ssh_secret, "-n", lab.namespace, "-p", '{"data": {"id": ""}}')
+    lab.assert_finding("SSH key", "error", "lacks id")
+    lab.change("delete", "pvc", "shared", "-n", lab.namespace)
+    lab.assert_finding("volume", "error", "claim shared is missing")
 
 
 @pytest.mark.nightly("three helper pods one after the other; test_probe has each answer on a scripted pod")
@@ -161,14 +161,14 @@ def test_the_probe_finds_storage_and_names_and_tells_each_that_fails(
     def probed(claim: str = "shared") -> dict[str, tuple[str, str]]:
         volume = Volume(claim, testbed.images["base"])
         api = ClusterApi(None, runs_namespace)
-        found = probe.probe(lambda: volume_access.volume_access(api, volume, lambda text: None))
-        return {each.check: (each.level, each.message) for each in found}
+        findings = probe.probe(lambda: volume_access.volume_access(api, volume, lambda text: None))
+        return {each.check: (each.level, each.message) for each in findings}
 
     assert {name: level for name, (level, _) in probed().items()} == {"probe of storage": "ok", "probe of names": "ok"}
     monkeypatch.setattr(probe, "NAME", "nowhere.invalid")
-    level, said = probed()["probe of names"]
-    assert level == "error" and "nowhere.invalid does not resolve in a pod" in said
+    level, message = probed()["probe of names"]
+    assert level == "error" and "nowhere.invalid does not resolve in a pod" in message
     os.chown(folder, 0, 0)
     folder.chmod(0o755)
-    level, said = probed()["probe"]
-    assert level == "error" and "Permission denied" in said
+    level, message = probed()["probe"]
+    assert level == "error" and "Permission denied" in message

@@ -59,8 +59,8 @@ def reaches(testbed: Cluster, namespace: str, pod_name: str, address: str, port:
     """Whether a packet from a pod comes to that address and back."""
     script = CONNECT.format(wait=DROPPED)
     command = ("python3", "-c", script, address, str(port))
-    said = testbed.kubectl("exec", "-n", namespace, "-c", CONTAINER, pod_name, "--", *command)
-    return said.strip() == "open"
+    output = testbed.kubectl("exec", "-n", namespace, "-c", CONTAINER, pod_name, "--", *command)
+    return output.strip() == "open"
 
 
 def test_pods_of_a_run_reach_each_other_both_ways_and_nothing_else(
@@ -104,8 +104,8 @@ def test_the_cluster_holds_pods_to_the_policies_of_their_namespace(testbed: Clus
 
     def passes() -> bool:
         command = ("python3", "-c", CONNECT.format(wait=1.0), address, "80")
-        said = testbed.kubectl("exec", "-n", namespace, "-c", container, "asking", "--", *command)
-        return said.strip() == "open"
+        output = testbed.kubectl("exec", "-n", namespace, "-c", container, "asking", "--", *command)
+        return output.strip() == "open"
 
     assert passes()
     for direction, of in (("Ingress", "asked"), ("Egress", "asking")):

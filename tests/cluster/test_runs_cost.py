@@ -30,7 +30,7 @@ SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
 MONEY: dict[str, Any] = {"nodes": 2, "price": 3600.0, "limits": {"cost": 60.0}, "checkpoint": {"grace": "5s"}}
 
 
-def submitted_and_left(runs: Runs, folder: Path) -> str:
+def submit_and_kill_terminal(runs: Runs, folder: Path) -> str:
     """The id of a run whose terminal died of SIGKILL as it had shown that the program runs."""
     kubernetes = {"image": runs.testbed.images["base"], "volume": "shared"}
     spec = folder / "job.toml"
@@ -40,10 +40,10 @@ def submitted_and_left(runs: Runs, folder: Path) -> str:
         [SPOTMPI, "run", str(spec), *place], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert terminal.stdout is not None
-    shown = terminal.stdout.readline()
+    first_line = terminal.stdout.readline()
     terminal.send_signal(signal.SIGKILL)
-    _, said = terminal.communicate(timeout=LIMIT)
-    assert (shown, terminal.returncode) == ("hello from attempt 1\n", -signal.SIGKILL), said
+    _, output = terminal.communicate(timeout=LIMIT)
+    assert (first_line, terminal.returncode) == ("hello from attempt 1\n", -signal.SIGKILL), output
     (run,) = (folder / "terminal").iterdir()
     return run.name
 
@@ -53,30 +53,30 @@ def status(runs: Runs, run: str, folder: Path) -> dict[str, Any]:
     place = ["--on", f"kubernetes/{runs.namespace}", "--runs", str(folder / "another terminal")]
     done = subprocess.run([SPOTMPI, "status", run, *place, "--json"], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    output: dict[str, Any] = json.loads(done.stdout)
+    return output
 
 
 def test_a_run_whose_terminal_was_killed_ends_with_a_checkpoint_before_it_costs_more_than_its_limit(
     runs: Runs, tmp_path: Path
 ) -> None:
-    run = submitted_and_left(runs, tmp_path)
-    kept = names.RunPaths(runs.volume / "runs" / run) if runs.volume else None
-    assert kept and processes.of_run(run) and not kept.summary.exists()
+    run = submit_and_kill_terminal(runs, tmp_path)
+    paths = names.RunPaths(runs.volume / "runs" / run) if runs.volume else None
+    assert paths and processes.of_run(run) and not paths.summary.exists()
 
-    wait_for("the run is over and its record whole", kept.summary.exists, LIMIT)
+    wait_for("the run is over and its record whole", paths.summary.exists, LIMIT)
     wait_for("no process of it lives", lambda: not processes.of_run(run), LIMIT)
 
-    (attempt,) = json.loads(kept.summary.read_text())["attempts"]
+    (attempt,) = json.loads(paths.summary.read_text())["attempts"]
     assert 10.0 < attempt["ended"] - attempt["present"] < 30.0
     assert attempt["checkpoint_iteration"] == attempt["last_iteration"] > 1
     wait_for("the cluster has its end", lambda: _ended(runs, run), LIMIT)
-    said = status(runs, run, tmp_path)
-    assert (said["state"], said["attempt"], said["iteration"]) == ("failed", 1, attempt["last_iteration"])
-    assert "limits.cost ($60) is nearly spent at $7200 an hour; raise it and continue with --resume" in said["reason"]
-    there = runs.testbed.get("pods", "-n", runs.namespace)["items"]
-    assert {pod["status"]["phase"] for pod in there} <= {"Failed", "Succeeded"}
-    assert not [pod for pod in there if LABEL_PURPOSE in pod["metadata"]["labels"]]
+    output = status(runs, run, tmp_path)
+    assert (output["state"], output["attempt"], output["iteration"]) == ("failed", 1, attempt["last_iteration"])
+    assert "limits.cost ($60) is nearly spent at $7200 an hour; raise it and continue with --resume" in output["reason"]
+    pods = runs.testbed.get("pods", "-n", runs.namespace)["items"]
+    assert {pod["status"]["phase"] for pod in pods} <= {"Failed", "Succeeded"}
+    assert not [pod for pod in pods if LABEL_PURPOSE in pod["metadata"]["labels"]]
 
 
 def _ended(runs: Runs, run: str) -> bool:

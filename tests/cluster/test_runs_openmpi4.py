@@ -92,8 +92,8 @@ def test_a_run_under_open_mpi_4_goes_on_from_its_checkpoint_with_its_variables_a
     assert "node 1: the pod of this node received SIGTERM" in first["reason"]
     assert second["resumed_iteration"] == first["checkpoint_iteration"] >= 20
     lines = [(event.attempt, event.values) for event in run.events if event.kind == record.LINE]
-    said = [(attempt, each["rank"], each["text"]) for attempt, each in lines if each["stream"] == "o"]
-    assert sorted(said) == sorted(
+    texts = [(attempt, each["rank"], each["text"]) for attempt, each in lines if each["stream"] == "o"]
+    assert sorted(texts) == sorted(
         (attempt, rank, text)
         for attempt in (1, 2)
         for rank in range(4)

@@ -32,13 +32,13 @@ def test_ddp_over_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(
     backend = LocalBackend(tmp_path / "here")
     spec = from_values(values)
     backend.submit(spec, backend.plan(spec, "digits-1"), lambda text: None)
-    here = list(backend.events("digits-1", follow=True))
-    assert here[-1].kind == "succeeded", here[-1]
+    local_events = list(backend.events("digits-1", follow=True))
+    assert local_events[-1].kind == "succeeded", local_events[-1]
 
-    there = runs.start(values, image="pytorch")
+    remote = runs.start(values, image="pytorch")
 
-    assert there.end(300).kind == "succeeded", there.recent_events()
-    assert parameters(there.events) == parameters(here)
+    assert remote.end(300).kind == "succeeded", remote.recent_events()
+    assert parameters(remote.events) == parameters(local_events)
 
 
 def test_a_line_written_for_pytorchjob_runs_unchanged_over_four_pods(runs: Runs) -> None:

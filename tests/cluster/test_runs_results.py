@@ -35,23 +35,23 @@ def losses(events: list[Event]) -> dict[int, float]:
 
 def test_digits_on_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(runs: Runs, tmp_path: Path) -> None:
     local = here(digits(epochs=3), tmp_path / "here")
-    there = runs.start(digits(epochs=3))
+    remote = runs.start(digits(epochs=3))
 
-    assert there.end().kind == "succeeded", there.recent_events()
-    assert parameters(there.events) == parameters(local)
-    assert losses(there.events) and losses(there.events) == losses(local)
+    assert remote.end().kind == "succeeded", remote.recent_events()
+    assert parameters(remote.events) == parameters(local)
+    assert losses(remote.events) and losses(remote.events) == losses(local)
 
 
 @pytest.mark.nightly("four ranks on two cores; four ranks are one spec with another number")
 def test_digits_on_four_pods_has_the_losses_of_four_ranks_here(runs: Runs, tmp_path: Path) -> None:
     spec = digits(epochs=2, nodes=4)  # 44 iterations; differences grow, and 1e-5 is promised for the first 50
     local = losses(here(spec, tmp_path / "here"))
-    there = runs.start(spec)
+    remote = runs.start(spec)
 
-    assert there.end().kind == "succeeded", there.recent_events()
+    assert remote.end().kind == "succeeded", remote.recent_events()
     assert len(local) >= 2
     # More than two numbers may be summed in another order over another network.
-    assert losses(there.events) == pytest.approx(local, rel=1e-5)
+    assert losses(remote.events) == pytest.approx(local, rel=1e-5)
 
 
 RENDEZVOUS = """
@@ -103,8 +103,8 @@ def test_a_command_for_the_first_node_runs_there_alone_and_all_of_the_run_goes_a
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "TTL_SECONDS", 2)
-    said = 'echo "node $JOB_COMPLETION_INDEX, rank $RANK of $WORLD_SIZE"'
-    run = runs.start(plain("sh", "-c", said, nodes=2, where="first"), image="base")
+    script = 'echo "node $JOB_COMPLETION_INDEX, rank $RANK of $WORLD_SIZE"'
+    run = runs.start(plain("sh", "-c", script, nodes=2, where="first"), image="base")
 
     assert run.end().kind == "succeeded", run.recent_events()
     assert run.lines() == ["node 0, rank 0 of 1"]
@@ -136,14 +136,14 @@ def test_every_rank_on_every_node_sees_the_same_variables_of_spec_image_and_secr
     run = runs.start({**spec, "launcher": "mpirun", "kubernetes": {"secrets": ["tokens"]}})
 
     assert run.end().kind == "succeeded", run.recent_events()
-    said = [json.loads(line) for line in run.lines() if line.startswith("[")]
-    assert sorted(rank for rank, _ in said) == ["0", "1", "2", "3"]
-    (seen,) = {tuple(values) for _, values in said}
+    reports = [json.loads(line) for line in run.lines() if line.startswith("[")]
+    assert sorted(rank for rank, _ in reports) == ["0", "1", "2", "3"]
+    (variables,) = {tuple(values) for _, values in reports}
     path = runs.testbed.kubectl("get", "jobset", run.id, "-n", runs.namespace, "-o", "jsonpath={.spec}")
     assert "s3cret" not in path
-    assert seen[:3] == ("4", "2", "1")
-    assert "/opt/venv/bin" in seen[3].split(":")
-    assert seen[4:] == ("/spotmpi/work", "a 'b' $c\n\u00e9", "s3cret", "INFO")
+    assert variables[:3] == ("4", "2", "1")
+    assert "/opt/venv/bin" in variables[3].split(":")
+    assert variables[4:] == ("/spotmpi/work", "a 'b' $c\n\u00e9", "s3cret", "INFO")
 
 
 @pytest.mark.nightly("the contract holds it on both backends")
@@ -179,8 +179,8 @@ def conditions(runs: Runs, run: str) -> list[str]:
 def test_a_stopped_run_has_written_a_checkpoint_and_leaves_nothing_behind(runs: Runs) -> None:
     run = runs.start(digits(epochs=400, checkpoint={"every": "10m"}))
     run.until_iteration(30)
-    there = run.leftovers()
-    assert len(there) >= 5 and any(each.startswith("process") and "digits" in each for each in there), there
+    leftovers = run.leftovers()
+    assert len(leftovers) >= 5 and any(each.startswith("process") and "digits" in each for each in leftovers), leftovers
 
     runs.backend.stop(run.id, "enough for today", now=False)
 

@@ -41,8 +41,8 @@ def make_what_the_spec_names(runs: Runs) -> None:
         ("ConfigMap", "team", {"data": {"motto": "onwards"}}),
         ("ConfigMap", "pods", {"data": {"pod.yaml": json.dumps(pod)}}),
     ):
-        made = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **values}
-        runs.testbed.apply(made, namespace=runs.namespace)
+        manifest = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **values}
+        runs.testbed.apply(manifest, namespace=runs.namespace)
 
 
 def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summary(
@@ -67,8 +67,8 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     run.until_kind("started")
     pods = runs.testbed.pods(runs.namespace)
     assert run.end().kind == "succeeded", run.recent_events()
-    seen = ["onwards", "s3cret", ["mine"], "s3cret", "from-the-terminal", "CET", "yes"]
-    assert [json.loads(line) for line in run.lines()] == [seen, seen]
+    expected = ["onwards", "s3cret", ["mine"], "s3cret", "from-the-terminal", "CET", "yes"]
+    assert [json.loads(line) for line in run.lines()] == [expected, expected]
     written = runs.testbed.kubectl("get", "jobset,configmap,pod", "-n", runs.namespace, "-o", "json")
     assert "from-the-terminal" not in written
     summary = run.summary()
@@ -99,8 +99,8 @@ def test_a_sidecar_of_a_template_works_beside_the_ranks_and_ends_with_them(runs:
     completed = ("wait", "--for=condition=Completed", f"jobset/{run.id}", "-n", runs.namespace, "--timeout=20s")
     assert "condition met" in runs.testbed.kubectl(*completed)  # long before the grace of a pod is over
     for node in (0, 1):
-        (beside,) = run.pod(node)["status"]["initContainerStatuses"]
-        assert "terminated" in beside["state"] and beside["restartCount"] == 0
+        (sidecar,) = run.pod(node)["status"]["initContainerStatuses"]
+        assert "terminated" in sidecar["state"] and sidecar["restartCount"] == 0
 
 
 def test_mpirun_on_a_single_node_takes_arguments_in_the_place_of_its_defaults(runs: Runs) -> None:

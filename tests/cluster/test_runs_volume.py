@@ -1,4 +1,4 @@
-"""What is left of a run once its pods are gone: told and brought from the run volume, from any terminal."""
+"""The record of a run without pods: read and pulled from the run volume by any terminal."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.m
 
 
 @pytest.fixture
-def here(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterator[Runs]:
+def first_terminal(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> Iterator[Runs]:
     with runs_in(testbed, runs_namespace, tmp_path / "copies") as runs:
         yield runs
 
 
-def test_a_late_terminal_is_told_and_brought_all_of_a_run_whose_pods_are_gone(here: Runs, tmp_path: Path) -> None:
-    first = here.start(digits(epochs=2, checkpoint={"every": "1s"}))
+def test_a_late_terminal_gets_the_whole_record_of_a_run_without_pods(first_terminal: Runs, tmp_path: Path) -> None:
+    first = first_terminal.start(digits(epochs=2, checkpoint={"every": "1s"}))
     assert first.end().kind == "succeeded", first.recent_events()
-    here.testbed.kubectl("delete", "pods", "-n", here.namespace, "-l", f"{names.LABEL_RUN}={first.id}")
+    first_terminal.testbed.kubectl(
+        "delete", "pods", "-n", first_terminal.namespace, "-l", f"{names.LABEL_RUN}={first.id}"
+    )
 
-    elsewhere = here.in_another_terminal(tmp_path / "another terminal")
-    late = FollowedRun(elsewhere, first.id)
+    other_terminal = first_terminal.in_another_terminal(tmp_path / "another terminal")
+    late = FollowedRun(other_terminal, first.id)
     assert late.end().kind == "succeeded", late.recent_events()
     assert parameters(late.events) == parameters(first.events)
     assert late.lines() == first.lines()
 
-    said: list[str] = []
-    paths = names.RunPaths(elsewhere.backend.pull(first.id, said.append))
+    messages: list[str] = []
+    paths = names.RunPaths(other_terminal.backend.pull(first.id, messages.append))
     assert runs.state(paths).state == "succeeded"
     assert list(paths.checkpoints.rglob("*.npz")), list(paths.folder.rglob("*"))
-    assert not here.testbed.get("pods", "-n", here.namespace, "-l", LABEL_PURPOSE)["items"]
+    assert not first_terminal.testbed.get("pods", "-n", first_terminal.namespace, "-l", LABEL_PURPOSE)["items"]
 
 
 @pytest.mark.nightly("a late terminal reads the volume in the other test")
-def test_a_run_that_was_deleted_is_brought_by_the_terminal_that_started_it(here: Runs) -> None:
-    run = here.start(digits(epochs=200, checkpoint={"every": "1s"}))
+def test_a_deleted_run_is_pulled_by_the_terminal_that_started_it(first_terminal: Runs) -> None:
+    run = first_terminal.start(digits(epochs=200, checkpoint={"every": "1s"}))
     run.until_iteration(60)
-    here.backend.stop(run.id, "enough", now=False)
+    first_terminal.backend.stop(run.id, "enough", now=False)
     assert run.end().kind == "stopped", run.recent_events()
     run.wait_until_gone()
 
-    paths = names.RunPaths(here.backend.pull(run.id, lambda text: None))
+    paths = names.RunPaths(first_terminal.backend.pull(run.id, lambda text: None))
     assert list(paths.checkpoints.rglob("*.npz")), list(paths.folder.rglob("*"))
     assert runs.state(paths).state == "stopped" and paths.spec.read_text() == here_spec(run)
 

@@ -60,22 +60,22 @@ def put_data(volume: Path) -> None:
 def evict_in_the_middle(runs: Runs, folder: Path, struck: list[Trial]) -> None:
     """Wait until a trial on two nodes is well under way, and take a node from it."""
 
-    def found() -> bool:
+    def is_running() -> bool:
         trials = [trial for path in sweep_folders(folder) for trial in load_sweep(path).trials]
         struck[:] = [t for t in trials if t.state == RUNNING and t.role == MEASURED and t.nodes == 2 and t.runs]
         lines = reader.lines(folder / struck[0].runs[-1] / "metrics.jsonl") if struck else iter(())
         return any((line.get("iteration") or 0) >= STRUCK_AT for line in lines)
 
-    wait_for("a trial on two nodes in its middle", found, 900.0)
+    wait_for("a trial on two nodes in its middle", is_running, 900.0)
     runs.testbed.evict(runs.pod(struck[0].runs[-1], 1)["metadata"]["name"], runs.namespace)
 
 
-def bench(runs: Runs, here: Path) -> subprocess.CompletedProcess[str]:
+def bench(runs: Runs, folder: Path) -> subprocess.CompletedProcess[str]:
     """Carry out the study in the folder *here*; its report is printed as JSON."""
-    (here / "study.toml").write_text(tomli_w.dumps(study(runs)))
-    command = [str(SPOTMPI), "bench", "study.toml", "--on", "kubernetes", "--runs", str(here / "runs"), "--json"]
+    (folder / "study.toml").write_text(tomli_w.dumps(study(runs)))
+    command = [str(SPOTMPI), "bench", "study.toml", "--on", "kubernetes", "--runs", str(folder / "runs"), "--json"]
     environment = {**os.environ, "KUBECONFIG": str(runs.testbed.kubeconfig)}
-    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=1500)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1500)
 
 
 def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: Runs, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: 
     assert (cut["Trial"], cut["Attempt"], cut["How"]) == (str(struck[0].number), "1", "interrupted")
 
     # And what nodes and storage could do before, measured by both ranks on the nodes that the trials then had.
-    tells_what_the_nodes_can_do(report)
+    assert_micro_benchmarks(report)
     probes = {trial.role: recorded_in(folder, trial) for trial in sweep.trials if trial.role in (ALLREDUCE, READ)}
     (read,) = [line for line in probes[READ] if line.get("kind") == "result"]
     assert (read["files"], read["bytes"]) == (FILES, FILES * SIZE)
@@ -119,14 +119,14 @@ def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: 
     assert all(machines(folder, trial) == measured_on for trial in sweep.trials if trial.role in (ALLREDUCE, READ))
 
 
-def tells_what_the_nodes_can_do(report: dict[str, Any]) -> None:
-    """Every figure of the micro-benchmarks is there, of two nodes and above zero."""
-    told = {(row["What"], row["Unit"]): row for row in section(report, "Micro-benchmarks")["rows"]}
-    assert set(told) == {
+def assert_micro_benchmarks(report: dict[str, Any]) -> None:
+    """Every figure of the micro-benchmarks is present, of two nodes and above zero."""
+    rows = {(row["What"], row["Unit"]): row for row in section(report, "Micro-benchmarks")["rows"]}
+    assert set(rows) == {
         ("allreduce, bus bandwidth", "GB/s"),
         *((f"reading, {how}", unit) for how in ("cold", "warm") for unit in ("MB/s", "files/s")),
     }
-    assert all(row["Nodes"] == "2" and float(row["Value"].replace(",", "")) > 0 for row in told.values()), told
+    assert all(row["Nodes"] == "2" and float(row["Value"].replace(",", "")) > 0 for row in rows.values()), rows
 
 
 def recorded_in(folder: Path, trial: Trial) -> list[dict[str, Any]]:
@@ -140,5 +140,5 @@ def machines(folder: Path, trial: Trial) -> set[str]:
 
 
 def section(report: dict[str, Any], title: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(each for each in report["sections"] if each["title"] == title)
-    return found
+    match: dict[str, Any] = next(each for each in report["sections"] if each["title"] == title)
+    return match

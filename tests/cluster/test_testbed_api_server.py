@@ -23,14 +23,14 @@ def test_a_server_side_dry_run_fills_in_defaults_and_stores_nothing(api_server: 
         "metadata": {"name": "data"},
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
     }
-    said = api_server.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", given=json.dumps(claim))
-    assert json.loads(said)["spec"]["volumeMode"] == "Filesystem"
+    output = api_server.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(claim))
+    assert json.loads(output)["spec"]["volumeMode"] == "Filesystem"
     assert api_server.get("pvc")["items"] == []
 
 
 def test_an_unknown_field_is_refused(api_server: Kubernetes) -> None:
     wrong = pod("typo", pod_spec("image", ["true"], nodeSelectors={"a": "b"}))
-    refused = api_server.try_kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(wrong))
+    refused = api_server.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(wrong))
     assert 'unknown field "spec.nodeSelectors"' in refused.stderr
 
 
@@ -39,5 +39,5 @@ def test_pod_security_is_enforced_on_a_dry_run_too(api_server: Kubernetes) -> No
         for user, code in ((1000, 0), (0, 1)):
             security = {**SECURITY, "runAsUser": user}
             tried = json.dumps(pod("tried", pod_spec("image", ["true"], securityContext=security)))
-            done = api_server.try_kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", given=tried)
+            done = api_server.try_kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", stdin=tried)
             assert done.returncode == code, done.stderr

@@ -90,7 +90,7 @@ def test_a_jobset_of_two_pods_runs_to_its_end(testbed: Cluster, namespace: str) 
 def test_a_restricted_namespace_refuses_a_root_pod_and_admits_ours(testbed: Cluster, namespace: str) -> None:
     image = testbed.images["base"]
     rooted = pod_spec(image, ["true"], securityContext={**SECURITY, "runAsNonRoot": False, "runAsUser": 0})
-    refused = testbed.try_kubectl("create", "-n", namespace, "-f", "-", given=json.dumps(pod("rooted", rooted)))
+    refused = testbed.try_kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(pod("rooted", rooted)))
     assert refused.returncode == 1
     assert 'violates PodSecurity "restricted:latest": runAsNonRoot != true' in refused.stderr
     testbed.apply(pod("ours", pod_spec(image, ["id", "-u"])), namespace=namespace)

@@ -17,14 +17,14 @@ pytestmark = [
 ]
 
 
-def said_by(testbed: Cluster, namespace: str, image: str, script: str) -> str:
+def output_of(testbed: Cluster, namespace: str, image: str, script: str) -> str:
     """Give what a shell script prints in a pod of that image; the test fails where the script does."""
     spec = pod_spec(testbed.images[image], ["bash", "-c", f"set -eu; {script}"])
     testbed.apply(pod("asked", spec), namespace=namespace)
     wait_for("the pod ends", lambda: testbed.phase(namespace, "asked") in ("Succeeded", "Failed"), 120)
-    said = testbed.kubectl("logs", "-n", namespace, "asked")
-    assert testbed.phase(namespace, "asked") == "Succeeded", said
-    return said
+    output = testbed.kubectl("logs", "-n", namespace, "asked")
+    assert testbed.phase(namespace, "asked") == "Succeeded", output
+    return output
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_image_holds_its_locked_framework_and_says_so(
     testbed: Cluster, namespace: str, image: str, framework: str
 ) -> None:
     script = f"cat /opt/spotmpi/image.json; python -W ignore -c 'import {framework}; print({framework}.__version__)'"
-    record, _, version = said_by(testbed, namespace, image, script).rstrip().rpartition("\n")
+    record, _, version = output_of(testbed, namespace, image, script).rstrip().rpartition("\n")
     facts = json.loads(record)
     assert (facts["image"], facts["user"], facts["sshd_capabilities"]) == (image, [1000, 1000], False)
     assert facts["mpi"].startswith("Open MPI v5.0.11")
@@ -55,11 +55,11 @@ def test_an_image_has_no_host_key_of_its_own_and_sshd_takes_one_given(testbed: C
       ssh-keygen -q -t ed25519 -N '' -f /tmp/key
       /usr/sbin/sshd -t -f /dev/null -o HostKey=/tmp/key -o UsePAM=no && echo $(id -un) $(id -u):$(id -g)
     """
-    assert said_by(testbed, namespace, "chainermn", script).strip() == "spotmpi 1000:1000"
+    assert output_of(testbed, namespace, "chainermn", script).strip() == "spotmpi 1000:1000"
 
 
 @pytest.mark.pod_images("openmpi4")
 def test_the_older_open_mpi_runs_two_ranks_in_a_pod(testbed: Cluster, namespace: str) -> None:
     program = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1), MPI.Get_library_version().split(',')[0])"
-    said = said_by(testbed, namespace, "openmpi4", f'mpirun -np 2 --oversubscribe python3 -c "{program}"')
-    assert said.splitlines() == ["2 Open MPI v4.1.4"] * 2
+    output = output_of(testbed, namespace, "openmpi4", f'mpirun -np 2 --oversubscribe python3 -c "{program}"')
+    assert output.splitlines() == ["2 Open MPI v4.1.4"] * 2

@@ -55,16 +55,16 @@ def test_a_killed_session_leaves_traces_that_stop_removes() -> None:
     session.kill()
     session.communicate()
     wait_for("its programs end with it", lambda: not slot.is_taken())
-    traces = leftovers.found(slot)
+    traces = leftovers.find(slot)
     kinds = {line.split()[0] for line in traces}
     assert kinds == {"process", "mount", "interface", "folder"}, traces
     interfaces = interfaces_of(slot)
     assert len(interfaces) == 2
-    told = cluster_command("status")
-    assert told.returncode == 1
-    assert f"cluster {slot.index} ended without cleaning up" in told.stdout
+    status = cluster_command("status")
+    assert status.returncode == 1
+    assert f"cluster {slot.index} ended without cleaning up" in status.stdout
     assert cluster_command("stop", str(slot.index)).returncode == 0
-    assert leftovers.found(slot) == []
+    assert leftovers.find(slot) == []
     assert not any(path.exists() for path in interfaces)
     assert not list(Path("/var/lib/cni/results").glob(f"{slot.bridge}-*"))
 
@@ -77,12 +77,12 @@ def test_a_cluster_started_by_hand_goes_on_until_it_is_stopped() -> None:
     try:
         script = f'eval "$(scripts/cluster env {number[1]})"; kubectl get nodes -o jsonpath="{{..allocatable}}"'
         time.sleep(1)
-        asked = subprocess.run(["bash", "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-        assert '"nvidia.com/gpu":"2"' in asked.stdout
+        listing = subprocess.run(["bash", "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        assert '"nvidia.com/gpu":"2"' in listing.stdout
         assert f"cluster {number[1]} runs" in cluster_command("status").stdout
     finally:
         assert cluster_command("stop", number[1]).returncode == 0
-    assert leftovers.found(Slot(int(number[1]))) == []
+    assert leftovers.find(Slot(int(number[1]))) == []
     refused = cluster_command("env", number[1])
     assert refused.returncode == 1
     assert "scripts/cluster status" in refused.stderr

@@ -46,8 +46,8 @@ def test_without_types_a_policy_is_one_of_ingress_and_with_egress_rules_of_both(
 
 def test_a_packet_has_to_pass_its_sender_and_then_its_receiver() -> None:
     same = {"podSelector": {"matchLabels": {"run": "a"}}}
-    found = lines(policy(podSelector=same["podSelector"], policyTypes=["Egress"], egress=[{"to": [same]}]))
-    assert found == [
+    rules = lines(policy(podSelector=same["podSelector"], policyTypes=["Egress"], egress=[{"to": [same]}]))
+    assert rules == [
         "-A X -s 10.0.0.1 -d 10.0.0.1 -g X-IN",
         "-A X -s 10.0.0.1 -j DROP",
     ]
@@ -65,10 +65,10 @@ def test_a_packet_has_to_pass_its_sender_and_then_its_receiver() -> None:
     ],
 )
 def test_peers_are_pods_by_their_labels_or_ranges_less_their_holes(peer: dict[str, Any], expected: list[str]) -> None:
-    found = lines(policy(podSelector={"matchLabels": {"run": "b"}}, ingress=[{"from": [peer]}]))
+    rules = lines(policy(podSelector={"matchLabels": {"run": "b"}}, ingress=[{"from": [peer]}]))
     # A pod always reaches itself, whatever its policies say.
     own = "-A X-IN -s 10.0.0.2 -d 10.0.0.2 -j ACCEPT"
-    assert found == [
+    assert rules == [
         own,
         *(f"-A X-IN -d 10.0.0.2 -s {each} -j ACCEPT" for each in expected),
         "-A X-IN -d 10.0.0.2 -j DROP",
@@ -86,20 +86,20 @@ def test_peers_are_pods_by_their_labels_or_ranges_less_their_holes(peer: dict[st
     ],
 )
 def test_ports_are_numbers_ranges_or_names_of_the_receiver(port: dict[str, Any], expected: str) -> None:
-    found = lines(policy(podSelector={"matchLabels": {"run": "a"}}, ingress=[{"ports": [port]}]))
-    assert f"-A X-IN -d 10.0.0.1 -s 0.0.0.0/0{expected} -j ACCEPT" in found
+    rules = lines(policy(podSelector={"matchLabels": {"run": "a"}}, ingress=[{"ports": [port]}]))
+    assert f"-A X-IN -d 10.0.0.1 -s 0.0.0.0/0{expected} -j ACCEPT" in rules
 
 
 def test_a_port_name_that_the_receiver_does_not_have_allows_nothing() -> None:
-    found = lines(policy(podSelector={"matchLabels": {"run": "b"}}, ingress=[{"ports": [{"port": "web"}]}]))
-    assert found == ["-A X-IN -s 10.0.0.2 -d 10.0.0.2 -j ACCEPT", "-A X-IN -d 10.0.0.2 -j DROP"]
+    rules = lines(policy(podSelector={"matchLabels": {"run": "b"}}, ingress=[{"ports": [{"port": "web"}]}]))
+    assert rules == ["-A X-IN -s 10.0.0.2 -d 10.0.0.2 -j ACCEPT", "-A X-IN -d 10.0.0.2 -j DROP"]
 
 
 def test_policies_add_up() -> None:
     one = policy(podSelector={"matchLabels": {"run": "b"}}, ingress=[{"from": [{"podSelector": {}}]}])
-    found = lines(one, policy(policyTypes=["Ingress"]))
-    assert "-A X-IN -d 10.0.0.2 -s 10.0.0.1 -j ACCEPT" in found
-    assert "-A X-IN -d 10.0.0.1 -s 10.0.0.2 -j ACCEPT" not in found
+    rules = lines(one, policy(policyTypes=["Ingress"]))
+    assert "-A X-IN -d 10.0.0.2 -s 10.0.0.1 -j ACCEPT" in rules
+    assert "-A X-IN -d 10.0.0.1 -s 10.0.0.2 -j ACCEPT" not in rules
 
 
 @pytest.mark.parametrize(

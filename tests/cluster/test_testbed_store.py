@@ -76,9 +76,9 @@ def test_older_tags_go_with_their_layers_unless_a_cluster_runs(store: Store, tmp
 
 def test_only_the_unpacked_form_of_a_layer_is_kept(store: Store, tmp_path: Path) -> None:
     store.add(f"{REGISTRY}/image:1", archive_of(tmp_path, f"{REGISTRY}/image:1", "said-once"))
-    kept = (store.folder / "store/io.containerd.content.v1.content/blobs/sha256").iterdir()
+    blobs = (store.folder / "store/io.containerd.content.v1.content/blobs/sha256").iterdir()
     # Configuration and manifest; the layer itself is gone.
-    assert len(list(kept)) == 2
+    assert len(list(blobs)) == 2
     assert unpacked(store) == ["said-once"]
 
 

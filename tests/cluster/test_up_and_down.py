@@ -23,9 +23,9 @@ from spotmpi.core.environment import Environment
 from spotmpi.images.build import build_for
 from tests.cloud.http_account import answers_of, serve
 from tests.cloud.scripted_account import Refusal
-from tests.cluster.applied import Applied, dress, undress
+from tests.cluster.applying_provider import ApplyingKubernetes, join_group, leave_group
 from tests.cluster.aws_command import REPOSITORY, install
-from tests.cluster.own_process import without_cuda
+from tests.cluster.killable_command import without_cuda
 from tests.cluster.runs import PARTS
 from tests.engine.engine import Engine, repository_project
 from tests.engine.engine_environment import EngineEnvironment
@@ -60,13 +60,13 @@ class Account(EngineEnvironment):
         super().__init__(engine, cloud)
         self.testbed, self.outputs = testbed, outputs
         self.place = Target(str(outputs), outputs.parent / "runs")
-        self.there: Environment | None = None
+        self.environment: Environment | None = None
         self.pushed: list[str] = []
         self.address = self.issued = ""
         self.issuing = threading.Lock()
 
     def answers(self) -> Mapping[str, Any]:
-        """What other processes may ask, by name."""
+        """The calls that other processes may make, by name."""
 
         account = self._account()
         self.eks.script(account)
@@ -77,12 +77,12 @@ class Account(EngineEnvironment):
 
         return {
             **answers_of(account.answers | {"DescribeCluster": described}),
-            "push": self.push_from_elsewhere,
+            "push": self.push_to_nodes,
             "token": self.token,
         }
 
     def cluster(self, name: str) -> Any:
-        """EKS's answer about a cluster."""
+        """The answer of EKS's DescribeCluster."""
         for each in self.cloud.records.of(CLUSTER):
             if each.id == name:
                 parts = ("arn", "endpoint", "certificateAuthority")
@@ -90,32 +90,39 @@ class Account(EngineEnvironment):
         raise Refusal("ResourceNotFoundException", f"No cluster found for name: {name}.")
 
     def token(self, cluster: str) -> str:
-        """A token for that cluster, as `aws eks get-token` gives it."""
+        """A token for that cluster, as `aws eks get-token` prints it."""
         self.cluster(cluster)
         with self.issuing:
             if not self.issued:
-                asked = ("create", "token", OPERATOR, "-n", "kube-system", "--duration=6h")
-                self.issued = self.testbed.kubectl(*asked, limit=LIMIT).strip()
+                command = ("create", "token", OPERATOR, "-n", "kube-system", "--duration=6h")
+                self.issued = self.testbed.kubectl(*command, limit=LIMIT).strip()
         return self.issued
 
-    def push_from_elsewhere(self, image: str) -> str:
-        """Give the nodes the test's image under the registry's name; the autoscaler brings a GPU node meanwhile."""
+    def push_to_nodes(self, image: str) -> str:
+        """Tag the test's image with the registry's name on the nodes, and add a GPU node as the autoscaler would."""
         values = self.engine.outputs("lab")
         # A node of this machine has as many CPUs as it has, and the group has to fit on it.
         values["node_groups"] = [{**group, "vcpus": min(os.cpu_count() or 1, 2)} for group in values["node_groups"]]
         self.outputs.write_text(json.dumps(values))
-        self.there = Environment.model_validate(values)
-        dress(self.testbed, NODE, self.there)
+        self.environment = Environment.model_validate(values)
+        join_group(self.testbed, NODE, self.environment)
         if image in self.testbed.images:
-            reference = build_for(image, self.there.has_gpus).reference(self.there.repositories[image])
+            reference = build_for(image, self.environment.has_gpus).reference(self.environment.repositories[image])
             for node in self.testbed.nodes:
                 node.containerd.ctr("images", "tag", "--force", self.testbed.images[image], reference)
         self.pushed.append(image)
-        return self.push_image(image, self.there, None)
+        return self.push_image(image, self.environment, None)
 
     def spotmpi(self, *words: str, dies_at: int = 0) -> subprocess.CompletedProcess[str]:
-        """`spotmpi ...` as a process of its own; with *dies_at* it has to be killed as it says that step."""
-        command = [sys.executable, "-m", "tests.cluster.own_process", self.address, str(self.outputs), str(dies_at)]
+        """Run `spotmpi ...` in a separate process; with *dies_at* it has to be killed at that step."""
+        command = [
+            sys.executable,
+            "-m",
+            "tests.cluster.killable_command",
+            self.address,
+            str(self.outputs),
+            str(dies_at),
+        ]
         done = subprocess.run(
             [*command, *words],
             cwd=self.engine.project,
@@ -129,10 +136,10 @@ class Account(EngineEnvironment):
             assert (done.returncode, last.partition("/")[0]) == (-9, f"spotmpi: {dies_at}"), done.stderr
         return done
 
-    def left_inside(self, ended: str) -> list[str]:
-        """What runs and data have in the cluster, listed by kubectl, but for a run that has *ended* by itself.
+    def remaining_objects(self, ended: str) -> list[str]:
+        """The objects of runs and data in the cluster, except those of the run *ended*, which ended by itself.
 
-        Records of that one, and what the program made there, go with the cluster.
+        That run's objects, and those of the program, are deleted with the cluster.
         """
         ours = ("-l", f"{names.LABEL_APP}=spotmpi", "-o", "name")
         return [
@@ -149,22 +156,22 @@ def account(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     cloud = Cloud()
     (server,) = [each["cluster"] for each in yaml.safe_load(testbed.kubeconfig.read_text())["clusters"]]
     cloud.records.endpoint, cloud.records.authority = server["server"], server["certificate-authority-data"]
-    testbed.kubectl("apply", "-f", "-", given=as_yaml(operator()))
-    applied = Applied(cloud, tmp_path, volume)
+    testbed.kubectl("apply", "-f", "-", stdin=as_yaml(operator()))
+    applied = ApplyingKubernetes(cloud, tmp_path, volume)
     with serving(cloud, applied) as served:
-        made = Account(Engine(engine_folder, served), cloud, testbed, tmp_path / "outputs.json")
-        repository_project(made.engine)
-        with serve(made.answers()) as made.address:
-            install(tmp_path / "bin", made.address)
+        account = Account(Engine(engine_folder, served), cloud, testbed, tmp_path / "outputs.json")
+        repository_project(account.engine)
+        with serve(account.answers()) as account.address:
+            install(tmp_path / "bin", account.address)
             monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
             monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
             monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-            monkeypatch.chdir(made.engine.project)
-            yield made
+            monkeypatch.chdir(account.engine.project)
+            yield account
     applied.clear(testbed)
-    testbed.kubectl("delete", "-f", "-", given=as_yaml(operator()))
-    if made.there is not None:
-        undress(testbed, NODE, made.there)
+    testbed.kubectl("delete", "-f", "-", stdin=as_yaml(operator()))
+    if account.environment is not None:
+        leave_group(testbed, NODE, account.environment)
 
 
 def operator() -> list[dict[str, Any]]:
@@ -182,23 +189,23 @@ def alive(testbed: Cluster) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
 
 
-def test_an_environment_is_built_used_and_taken_down_though_the_command_is_killed_at_every_step(
+def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_every_step(
     account: Account, testbed: Cluster, tmp_path: Path
 ) -> None:
     account.engine.configure("lab", {"spotmpi:access": ACCESS})
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "image").write_bytes(b"picture")
-    coming = ("up", "lab", "--yes", "--data", f"{tmp_path / 'set'}=voc", "--expires", "8h")
+    up = ("up", "lab", "--yes", "--data", f"{tmp_path / 'set'}=voc", "--expires", "8h")
 
-    # Up: killed as it says each step, and ended by a run on a node with a GPU. Nothing is made or pushed twice.
+    # Up: killed at each step, then completed by a run on a node with a GPU. Nothing is created or pushed twice.
     for step in range(1, 9):
-        account.spotmpi(*coming, dies_at=step)
+        account.spotmpi(*up, dies_at=step)
         # The command is dead, and AWS has the end of the nodes from the fifth step on.
         assert bool(account.resources.scheduled_actions) == (step > 5)
-    done = account.spotmpi(*coming)
+    done = account.spotmpi(*up)
     assert done.returncode == 0 and done.stdout.startswith("spotmpi-lab is up in "), done.stderr
-    made = account.changes("create")
-    assert len(made) == len(set(made)) and not account.changes("delete")
+    created = account.changes("create")
+    assert len(created) == len(set(created)) and not account.changes("delete")
     assert account.pushed == ["chainermn", "pytorch"]
     assert (tmp_path / "volume" / "voc" / "image").read_bytes() == b"picture"
     (smoke,) = spotmpi.list_runs(account.place)
@@ -206,21 +213,21 @@ def test_an_environment_is_built_used_and_taken_down_though_the_command_is_kille
     machines = [event["machines"] for event in events(tmp_path, smoke.id) if event.get("machines")]
     assert [each["name"] for each in machines[0]] == [NODE]
 
-    # Down: killed as it says each step, and broken off in the engine. A run ends with a checkpoint before machines go.
+    # Down: killed at each step, and interrupted in the engine. A run ends with a checkpoint before its nodes end.
     long = spotmpi.run(without_cuda(LONG), on=account.place, detach=True)
     wait_for_metrics(account, long.id)
-    going = ("down", "lab", "--yes")
-    told = [account.spotmpi(*going, dies_at=step).stderr for step in range(1, 5)]
-    assert [f"stopping {long.id} with a checkpoint" in each for each in told] == [False, False, True, False]
+    down = ("down", "lab", "--yes")
+    messages = [account.spotmpi(*down, dies_at=step).stderr for step in range(1, 5)]
+    assert [f"stopping {long.id} with a checkpoint" in each for each in messages] == [False, False, True, False]
     assert list((tmp_path / "volume" / "runs" / long.id / "checkpoints").rglob("*.npz"))
     account.cloud.script.fail("delete", NODE_GROUP)
-    broken = account.spotmpi(*going)
+    broken = account.spotmpi(*down)
     assert broken.returncode == 1 and "`pulumi destroy --stack lab` failed" in broken.stderr, broken.stderr
     assert alive(testbed) == []
-    account.spotmpi(*going, dies_at=5)
-    done = account.spotmpi(*going)
+    account.spotmpi(*down, dies_at=5)
+    done = account.spotmpi(*down)
     assert (done.returncode, done.stdout) == (0, "") and "nothing of lab is left that bills" in done.stderr, done.stderr
-    assert (len(account.cloud.records), account.left_inside(smoke.id), alive(testbed)) == (0, [], [])
+    assert (len(account.cloud.records), account.remaining_objects(smoke.id), alive(testbed)) == (0, [], [])
 
 
 LONG = {

@@ -63,7 +63,7 @@ def _unwrapped(value: Any) -> Any:
 
 def environment(kubernetes: Kubernetes, recording: Recording) -> None:
     """Make all objects of a run, each field checked."""
-    kubernetes.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", given=as_yaml(objects(recording)))
+    kubernetes.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=as_yaml(objects(recording)))
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -75,7 +75,7 @@ def validate_strictly(kubernetes: Kubernetes, items: list[dict[str, Any]]) -> No
     """Hold the API server's strict check against every object."""
     kubernetes.apply(items[0])
     strict = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
-    done = kubernetes.try_kubectl(*strict, given=as_yaml(items))
+    done = kubernetes.try_kubectl(*strict, stdin=as_yaml(items))
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.split()) == len(items)
 
@@ -84,7 +84,7 @@ def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes
     volume = next(one for one in objects(run("lab")) if one["kind"] == "PersistentVolume")
     volume = {**volume, "spec": {**volume["spec"], "accessMode": ["ReadWriteMany"]}}
     done = kubernetes.try_kubectl(
-        "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", given=json.dumps(volume)
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", stdin=json.dumps(volume)
     )
     assert done.returncode != 0
     assert "accessMode" in done.stderr
@@ -184,7 +184,7 @@ def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes, run: Run
     environment(kubernetes, run("lab"))
     container = {"name": "main", "image": "image", "securityContext": {"privileged": True}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root"}, "spec": {"containers": [container]}}
-    done = kubernetes.try_kubectl("create", "-n", "training", "--dry-run=server", "-f", "-", given=json.dumps(pod))
+    done = kubernetes.try_kubectl("create", "-n", "training", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
     assert 'violates PodSecurity "restricted:latest"' in done.stderr
 
 

@@ -36,7 +36,7 @@ def status(options: argparse.Namespace) -> None:
     """Print the state of every cluster on this machine; exit 1 where something is left of one that ended."""
     dead = False
     for slot in every_slot():
-        traces = leftovers.found(slot)
+        traces = leftovers.find(slot)
         if not traces:
             continue
         runs = slot.is_taken()

@@ -56,17 +56,17 @@ def _open_to_children(group: Path) -> None:
 
 
 def _processes(group: Path) -> set[int]:
-    found: set[int] = set()
+    processes: set[int] = set()
     for folder, _, _ in os.walk(group):
         with contextlib.suppress(OSError):
-            found.update(map(int, (Path(folder) / "cgroup.procs").read_text().split()))
-    return found
+            processes.update(map(int, (Path(folder) / "cgroup.procs").read_text().split()))
+    return processes
 
 
 def _kill_all(group: Path, limit: float = 10.0) -> None:
     deadline = time.monotonic() + limit
-    while (found := _processes(group)) and time.monotonic() < deadline:
-        for pid in found:
+    while (processes := _processes(group)) and time.monotonic() < deadline:
+        for pid in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)

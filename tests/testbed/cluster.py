@@ -88,10 +88,10 @@ class Cluster(Kubernetes):
         return next(node for node in self.nodes if node.name == name)
 
 
-def start_cluster(wanted_images: set[str], nodes: int = NODES, *, outlives_us: bool = False) -> Cluster:
+def start_cluster(image_names: set[str], nodes: int = NODES, *, outlives_us: bool = False) -> Cluster:
     """Give a started cluster with these images on its nodes; nothing of it stays where it fails to start."""
     prerequisites.require()
-    references = images.provide(wanted_images)
+    references = images.provide(image_names)
     slot, lock = take_slot()
     leftovers.clean(slot)
     try:
@@ -117,9 +117,9 @@ def stop_cluster(slot: Slot) -> None:
 
 
 @contextlib.contextmanager
-def running_cluster(wanted_images: set[str], nodes: int = NODES) -> Iterator[Cluster]:
+def running_cluster(image_names: set[str], nodes: int = NODES) -> Iterator[Cluster]:
     """Give a running cluster, gone with all its traces at the end of the block."""
-    cluster = start_cluster(wanted_images, nodes)
+    cluster = start_cluster(image_names, nodes)
     try:
         yield cluster
     finally:

@@ -25,8 +25,8 @@ _OWN = REPOSITORY / "tests" / "testbed" / "dockerfiles"
 _SHIPPED = REPOSITORY / "images"
 _BASE = "localhost/spotmpi-debian"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-_FREE_GIB_WANTED = {"pytorch": 20.0}
-_FREE_GIB_WANTED_ELSE = 4.0
+_REQUIRED_GIB = {"pytorch": 20.0}
+_REQUIRED_GIB_DEFAULT = 4.0
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Image:
 
 
 def find(name: str) -> Image:
-    """Give the image of that name: a folder of images/ or of tests/testbed/dockerfiles/."""
+    """Give the image of that name, a folder of images/ or of tests/testbed/dockerfiles/."""
     if (_SHIPPED / name / "Dockerfile").is_file():
-        # The shipped Dockerfiles want CUDA unless told otherwise.
+        # The shipped Dockerfiles use CUDA by default.
         plain = (("REQUIREMENTS", "requirements.lock"),)
         return Image(name, _SHIPPED / name / "Dockerfile", _SHIPPED, plain)
     if (_OWN / name / "Dockerfile").is_file():
@@ -62,14 +62,14 @@ def find(name: str) -> Image:
 def provide(names: set[str]) -> dict[str, str]:
     """Give the references of the images by name, all in the store; what is missing is built first."""
     store = Store()
-    wanted = {name: find(name) for name in sorted({"pause", "base", *names})}
-    for image in wanted.values():
+    images_by_name = {name: find(name) for name in sorted({"pause", "base", *names})}
+    for image in images_by_name.values():
         if image.reference() not in store.names():
             with _only_builder():
                 # Another session may have built it while we waited.
                 if image.reference() not in store.names():
                     _build_into(store, image)
-    references = {name: image.reference() for name, image in wanted.items()}
+    references = {name: image.reference() for name, image in images_by_name.items()}
     store.forget_older_than(references.values())
     return references
 
@@ -103,10 +103,10 @@ def _build_options(image: Image) -> list[str]:
     arguments = [("BASE_IMAGE", f"{_BASE}:{debian.recipe_hash()}"), *image.arguments]
     options = ["--isolation", "chroot", "--network", "host", "--file", str(image.dockerfile)]
     if _CERTIFICATES.exists() and image.context == _SHIPPED:
-        # A private authority of this machine must be known inside too, but only while building.
-        inside = f"/run/{_CERTIFICATES.name}"
-        options += ["--volume", f"{_CERTIFICATES}:{inside}:ro"]
-        arguments += [("SSL_CERT_FILE", inside), ("PIP_CERT", inside)]
+        # A private authority of this machine must be trusted in the build too, but not in the image.
+        certificates = f"/run/{_CERTIFICATES.name}"
+        options += ["--volume", f"{_CERTIFICATES}:{certificates}:ro"]
+        arguments += [("SSL_CERT_FILE", certificates), ("PIP_CERT", certificates)]
     return options + [part for name, value in arguments for part in ("--build-arg", f"{name}={value}")]
 
 
@@ -141,11 +141,11 @@ def _files_of(image: Image) -> list[Path]:
 
 
 def _require_disk(image: Image) -> None:
-    wanted = _FREE_GIB_WANTED.get(image.name, _FREE_GIB_WANTED_ELSE)
+    required = _REQUIRED_GIB.get(image.name, _REQUIRED_GIB_DEFAULT)
     cache_folder().mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache_folder()).free / 2**30
-    if free < wanted:
-        raise TestbedError(f"image {image.name} needs {wanted:g} GiB in {cache_folder()}, {free:.1f} are free")
+    if free < required:
+        raise TestbedError(f"image {image.name} needs {required:g} GiB in {cache_folder()}, {free:.1f} are free")
 
 
 def _talk(line: str) -> None:

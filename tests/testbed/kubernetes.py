@@ -1,4 +1,4 @@
-"""Any Kubernetes that tests talk to, ours or one given by its kubeconfig."""
+"""A Kubernetes cluster that tests use, by its kubeconfig."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ class Kubernetes:
             raise TestbedError(f"{self.kubeconfig} names no current context")
         return Client(config, namespace=namespace, trust_env=False)
 
-    def kubectl(self, *arguments: str, given: str | None = None, limit: float = 60.0) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, limit: float = 60.0) -> str:
         """Give what kubectl printed; TestbedError holds what it complained about."""
-        done = self.try_kubectl(*arguments, given=given, limit=limit)
+        done = self.try_kubectl(*arguments, stdin=stdin, limit=limit)
         if done.returncode:
             raise TestbedError(f"kubectl {' '.join(arguments)} failed with {done.returncode}:\n{done.stderr.strip()}")
         return done.stdout
 
     def try_kubectl(
-        self, *arguments: str, given: str | None = None, limit: float = 60.0
+        self, *arguments: str, stdin: str | None = None, limit: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Give how kubectl ended, whatever it said."""
         command = [str(program("kubectl")), "--kubeconfig", str(self.kubeconfig), *arguments]
         return subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=limit, check=False, env=_without_proxies()
+            command, input=stdin, capture_output=True, text=True, timeout=limit, check=False, env=_without_proxies()
         )
 
     def get(self, *arguments: str) -> Object:
         """Give what `kubectl get ... -o json` holds."""
-        found: Object = json.loads(self.kubectl("get", *arguments, "-o", "json"))
-        return found
+        objects: Object = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return objects
 
     def pods(self, namespace: str) -> list[Object]:
         """Give all pods of a namespace."""
@@ -84,15 +84,15 @@ class Kubernetes:
         if files:
             self.kubectl(*command, *(f"--filename={path}" for path in files))
         if plain:
-            self.kubectl(*command, "-f", "-", given=as_yaml(plain))
+            self.kubectl(*command, "-f", "-", stdin=as_yaml(plain))
 
     def define(self, resources: Path) -> None:
         """Apply custom resource definitions, a file or a folder of them, and wait until the server serves them."""
         self.apply(resources)
 
         def unserved() -> str:
-            found = self.get(f"--filename={resources}")
-            missing = [each["metadata"]["name"] for each in found.get("items", [found]) if not _is_established(each)]
+            answer = self.get(f"--filename={resources}")
+            missing = [each["metadata"]["name"] for each in answer.get("items", [answer]) if not _is_established(each)]
             return " ".join(missing)
 
         wait_until(f"{resources.name} in the cluster", unserved, _DEFINITION_LIMIT)
@@ -101,7 +101,7 @@ class Kubernetes:
         """Evict a pod as a drain does: with its grace period, and marked as a disruption."""
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
-        self.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
+        self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
 
     @contextlib.contextmanager
     def namespace(self, prefix: str = "test", labels: dict[str, str] | None = None) -> Iterator[str]:
@@ -109,7 +109,7 @@ class Kubernetes:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         metadata = {"name": name, "labels": labels or {}}
         self.kubectl(
-            "create", "-f", "-", given=as_yaml([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
+            "create", "-f", "-", stdin=as_yaml([{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
         )
         try:
             yield name

@@ -32,7 +32,7 @@ def clean(slot: Slot) -> None:
     for path in (*_CNI_RESULTS.glob(f"{slot.bridge}-*"), *_dangling_log_links(slot)):
         path.unlink(missing_ok=True)
     shutil.rmtree(slot.folder, ignore_errors=True)
-    if remaining := found(slot):
+    if remaining := find(slot):
         raise TestbedError(f"test cluster {slot.index} could not be removed whole: {'; '.join(remaining)}")
 
 
@@ -41,7 +41,7 @@ def kill_programs(slot: Slot) -> None:
     _kill(list(_programs_of(slot)))
 
 
-def found(slot: Slot) -> list[str]:
+def find(slot: Slot) -> list[str]:
     """Give one line for each thing of the slot that is on this machine now."""
     lines = [f"process {pid}" for pid in [*_programs_of(slot), *cgroups.processes(slot.cgroup)]]
     lines += [f"mount {point}" for point in _mounts_below(slot.folder)]

@@ -53,12 +53,12 @@ def rules(
     second = f"{chain}-IN"
     lines = [f":{chain} - [0:0]", f":{second} - [0:0]"]
     lines.append(f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
-    known = sorted(endpoints, key=lambda each: each.address)
-    for each in known:
-        lines += _half(chain, each, policies, known, namespaces, "Egress", f"-g {second}")
+    sorted_endpoints = sorted(endpoints, key=lambda each: each.address)
+    for each in sorted_endpoints:
+        lines += _half(chain, each, policies, sorted_endpoints, namespaces, "Egress", f"-g {second}")
     lines.append(f"-A {chain} -g {second}")
-    for each in known:
-        lines += _half(second, each, policies, known, namespaces, "Ingress", "-j ACCEPT")
+    for each in sorted_endpoints:
+        lines += _half(second, each, policies, sorted_endpoints, namespaces, "Ingress", "-j ACCEPT")
     return [*lines, f"-A {second} -j ACCEPT"]
 
 
@@ -109,22 +109,22 @@ def _addresses(
         if peer.get("ipBlock"):
             yield from ((block, None) for block in _blocks(peer["ipBlock"]))
             continue
-        inside = peer.get("namespaceSelector")
+        selector = peer.get("namespaceSelector")
         for each in endpoints:
-            known = namespaces.get(each.namespace, {})
-            right_place = each.namespace == namespace if inside is None else matches(inside, known)
-            if right_place and matches(peer.get("podSelector") or {}, each.labels):
+            labels = namespaces.get(each.namespace, {})
+            in_namespace = each.namespace == namespace if selector is None else matches(selector, labels)
+            if in_namespace and matches(peer.get("podSelector") or {}, each.labels):
                 yield each.address, each
 
 
 def _blocks(block: Object) -> list[str]:
-    left = [ipaddress.ip_network(block["cidr"])]
-    if left[0].version != 4:
+    remaining = [ipaddress.ip_network(block["cidr"])]
+    if remaining[0].version != 4:
         return []
     for text in block.get("except") or []:
         hole = ipaddress.ip_network(text)
-        left = [part for whole in left for part in _without(whole, hole)]
-    return [str(part) for part in sorted(left, key=lambda part: part.network_address.packed)]
+        remaining = [part for whole in remaining for part in _without(whole, hole)]
+    return [str(part) for part in sorted(remaining, key=lambda part: part.network_address.packed)]
 
 
 def _without(whole: Any, hole: Any) -> Iterable[Any]:
@@ -149,18 +149,18 @@ def _ports(ports: Sequence[Object] | None, receiver: Endpoint | None) -> Iterato
 
 def matches(selector: Object, labels: Mapping[str, str]) -> bool:
     """Whether a label selector fits labels; an empty one fits all."""
-    wanted = selector.get("matchLabels") or {}
-    if any(labels.get(key) != value for key, value in wanted.items()):
+    match_labels = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in match_labels.items()):
         return False
     return all(_fits(each, labels) for each in selector.get("matchExpressions") or [])
 
 
 def _fits(expression: Object, labels: Mapping[str, str]) -> bool:
     key, values = expression["key"], expression.get("values") or []
-    found: bool = {
+    result: bool = {
         "In": key in labels and labels[key] in values,
         "NotIn": labels.get(key) not in values,
         "Exists": key in labels,
         "DoesNotExist": key not in labels,
     }[expression["operator"]]
-    return found
+    return result

@@ -73,13 +73,13 @@ class Node:
 
     def pod_processes(self, uid: str) -> dict[int, str]:
         """Give the command line of every process of a pod, by process id, for tests that kill one of them."""
-        found = {}
+        processes = {}
         for pid in cgroups.processes(self._cgroup):
             if _belongs_to(pid, uid):
-                found[pid] = (
+                processes[pid] = (
                     Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 )
-        return found
+        return processes
 
     def set_gpus(self, count: int) -> None:
         """Give the node that many GPUs, as far as the scheduler and the kubelet can tell."""

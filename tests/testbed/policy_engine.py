@@ -101,12 +101,12 @@ def _iptables(*arguments: str) -> bool:
 
 
 class _Watched:
-    """All objects of some kinds, kept as they change; `changed` is set whenever they do."""
+    """A watch of all objects of some kinds; `changed` is set whenever one changes."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.changed = threading.Event()
         self._kubeconfig = kubeconfig
-        self._found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+        self._objects: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
         self._kinds = (NetworkPolicy, Pod, Namespace)
 
     def start(self) -> None:
@@ -116,11 +116,11 @@ class _Watched:
 
     def whole(self) -> bool:
         """Whether every kind has been listed."""
-        return len(self._found) == len(self._kinds)
+        return len(self._objects) == len(self._kinds)
 
     def of(self, kind: Any) -> list[dict[str, Any]]:
         """The objects of a kind as plain values."""
-        return list(self._found[kind.__name__].values())
+        return list(self._objects[kind.__name__].values())
 
     def _watch(self, kind: Any) -> None:
         config = KubeConfig.from_file(self._kubeconfig).get()
@@ -135,13 +135,13 @@ class _Watched:
     def _follow(self, client: Any, kind: Any) -> None:
         everywhere = {} if kind is Namespace else {"namespace": "*"}
         listed = client.list(kind, **everywhere)
-        self._found[kind.__name__] = {_key(each): each.to_dict() for each in listed}
+        self._objects[kind.__name__] = {_key(each): each.to_dict() for each in listed}
         self.changed.set()
         for change, each in client.watch(kind, resource_version=listed.resourceVersion, **everywhere):
             if change == "DELETED":
-                self._found[kind.__name__].pop(_key(each), None)
+                self._objects[kind.__name__].pop(_key(each), None)
             else:
-                self._found[kind.__name__][_key(each)] = each.to_dict()
+                self._objects[kind.__name__][_key(each)] = each.to_dict()
             self.changed.set()
 
 
@@ -159,18 +159,18 @@ def enforce(slot: Slot, kubeconfig: Path) -> None:
         watched.changed.clear()
         if not watched.whole():
             continue
-        wanted = "\n".join(["*filter", *_wanted(slot, watched), "COMMIT", ""])
-        if wanted != applied:
-            first, applied = not applied, wanted
-            subprocess.run(["iptables-restore", "--noflush", "-w"], input=wanted, text=True, check=True)
+        rules_text = "\n".join(["*filter", *_rule_lines(slot, watched), "COMMIT", ""])
+        if rules_text != applied:
+            first, applied = not applied, rules_text
+            subprocess.run(["iptables-restore", "--noflush", "-w"], input=rules_text, text=True, check=True)
             if first:
                 for hook, *match in _jumps(slot):
                     subprocess.run(["iptables", "-w", "-I", hook, *match, "-j", _chain(slot)], check=True)
 
 
-def _wanted(slot: Slot, watched: _Watched) -> list[str]:
+def _rule_lines(slot: Slot, watched: _Watched) -> list[str]:
     namespaces = {each["metadata"]["name"]: each["metadata"].get("labels") or {} for each in watched.of(Namespace)}
-    pods = [found for each in watched.of(Pod) if (found := endpoint(each))]
+    pods = [pod_endpoint for each in watched.of(Pod) if (pod_endpoint := endpoint(each))]
     # The name server is a program on the bridge here, and a pod of this name in clusters.
     dns = Endpoint("kube-system", {"k8s-app": "kube-dns"}, slot.gateway)
     namespaces.setdefault(dns.namespace, {NAME_LABEL: dns.namespace})

@@ -45,9 +45,9 @@ class Store:
             return
         with self._locked(), self._running() as containerd:
             digests = containerd.image_digests()
-            kept = {digest for name, digest in digests.items() if name not in older and not name.startswith("sha256:")}
+            used = {digest for name, digest in digests.items() if name not in older and not name.startswith("sha256:")}
             # containerd's own side notes every image a second time, under its configuration's digest.
-            unused = [name for name, digest in digests.items() if digest not in kept]
+            unused = [name for name, digest in digests.items() if digest not in used]
             containerd.ctr("images", "remove", "--sync", *unused)
             self._list(containerd)
 

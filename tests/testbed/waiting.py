@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 
-def wait_for(what: str, found: Callable[[], object], limit: float = 40.0) -> float:
-    """Give the seconds until `found` gives something true; the test fails after `limit` seconds."""
+def wait_for(what: str, condition: Callable[[], object], limit: float = 40.0) -> float:
+    """Give the seconds until `condition` returns something true; the test fails after `limit` seconds."""
     started = time.monotonic()
-    while not found():
+    while not condition():
         if time.monotonic() - started > limit:
             pytest.fail(f"{what}: not within {limit:g} s")
         time.sleep(0.1)

@@ -1,9 +1,9 @@
-"""`spotmpi up` and `down` in a process of their own, which dies of SIGKILL as it says a step, if it is told so.
+"""`spotmpi up` and `down` in a separate process, which kills itself by SIGKILL at a given step.
 
-    python -m tests.cluster.own_process ADDRESS OUTPUTS STEP up lab --yes
+    python -m tests.cluster.killable_command ADDRESS OUTPUTS STEP up lab --yes
 
-ADDRESS answers for AWS and the registry, OUTPUTS is a file of the environment's outputs that stands for the place where
-it runs, STEP the number of the step to die at (0: none). All else is what the commands always do.
+ADDRESS serves AWS and the registry, OUTPUTS is a file of the environment's outputs, used as target of the run, STEP is
+the number of the step to be killed at (0: none). All else is the real command.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from spotmpi.environments.dependencies import Dependencies
 from tests.cloud.http_account import account_at, fetch
 
 
-def handed(made: Dependencies, address: str, place: Target, step: str) -> Dependencies:
-    """The hands of the commands, without doctor and registry, and with the place for runs."""
+def with_doubles(dependencies: Dependencies, address: str, place: Target, step: str) -> Dependencies:
+    """The commands' dependencies without doctor and registry, and with *place* as target of runs."""
 
     def say(line: str) -> None:
-        made.say(line)
+        dependencies.say(line)
         if line.startswith(f"{step}/"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def push(image: str, there: Environment, _: Any) -> str:
+    def push(image: str, environment: Environment, _: Any) -> str:
         return str(fetch(address, "push", image=image))
 
     def stage(source: str, folder: str, where: Target, say: Say) -> None:
         datasets.push([source], folder, datasets.Storage(place), say)
 
     return replace(
-        made,
+        dependencies,
         say=say,
         run_doctor=lambda stack, aws: [],
         push_image=push,
@@ -56,7 +56,7 @@ def handed(made: Dependencies, address: str, place: Target, step: str) -> Depend
 
 
 def without_cuda(values: Mapping[str, Any]) -> dict[str, Any]:
-    """*values* for the test's image, which is built without CUDA: a mount hides its record, which would say so."""
+    """*values* for the test's image, which is built without CUDA: a mount hides the record that says so."""
     return {**values, "kubernetes": {"mounts": [{"path": "/opt/spotmpi", "empty": "1Mi"}]}}
 
 
@@ -66,7 +66,9 @@ if __name__ == "__main__":
     patch = pytest.MonkeyPatch()
     patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region: account_at(address).aws)
     patch.setattr(
-        environment_commands, "open_dependencies", lambda stack, yes: handed(usual(stack, yes), address, place, step)
+        environment_commands,
+        "open_dependencies",
+        lambda stack, yes: with_doubles(usual(stack, yes), address, place, step),
     )
     sys.argv[1:] = words
     main()

@@ -1,4 +1,4 @@
-"""Runs every NCCL path of the training programs on this machine's GPUs, or says why it cannot.
+"""Runs every NCCL path of the training programs on this machine's GPUs, or prints why it cannot.
 
 Exit code 0 unless a path that could run failed.
 """
@@ -25,7 +25,7 @@ _SECONDS = 300
 
 @dataclass(frozen=True)
 class Check:
-    """One program with one way of exchanging gradients; it says something on at least *ranks* GPUs."""
+    """One program with one method of exchanging gradients; meaningful on at least *ranks* GPUs."""
 
     image: str
     program: str
@@ -59,8 +59,8 @@ def gpus() -> tuple[int, str]:
         return 0, "no NVIDIA GPU here: nvidia-smi is not on PATH"
     listed = subprocess.run([tool, "-L"], capture_output=True, text=True)
     count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-    said = (listed.stdout + listed.stderr).strip().splitlines()
-    return count, "" if count else f"no NVIDIA GPU here: nvidia-smi says {said[0] if said else 'nothing'!r}"
+    output = (listed.stdout + listed.stderr).strip().splitlines()
+    return count, "" if count else f"no NVIDIA GPU: nvidia-smi printed {output[0] if output else 'nothing'!r}"
 
 
 def command(check: Check, place: Path, ranks: int) -> list[str]:
@@ -73,17 +73,17 @@ def command(check: Check, place: Path, ranks: int) -> list[str]:
 
 def judge(check: Check, output: str, code: int) -> str:
     """``ok`` with what was measured, or ``failed`` with the reason."""
-    said = [found for found in map(protocol.decode, output.splitlines()) if found]
-    results = [values for kind, values in said if kind == protocol.RESULT]
+    records = [record for record in map(protocol.decode, output.splitlines()) if record]
+    results = [values for kind, values in records if kind == protocol.RESULT]
     if code or not results:
-        reasons = [str(values.get("reason")) for kind, values in said if kind == protocol.FATAL]
+        reasons = [str(values.get("reason")) for kind, values in records if kind == protocol.FATAL]
         lines = [line for line in output.splitlines() if line.strip() and not protocol.decode(line)]
         return f"failed (exit {code}): {(reasons or lines or ['no output'])[-1]}"
     result = results[-1]
     if check.program == "digits" and result["accuracy"] < 0.9:
         return f"failed: accuracy {result['accuracy']:.3f} after 200 iterations, at least 0.9 was expected"
-    shown = ("accuracy", "loss", "best_busbw")
-    return "ok: " + ", ".join(f"{name} {result[name]:.4g}" for name in shown if result.get(name) is not None)
+    metrics = ("accuracy", "loss", "best_busbw")
+    return "ok: " + ", ".join(f"{name} {result[name]:.4g}" for name in metrics if result.get(name) is not None)
 
 
 def main(find: Callable[[], tuple[int, str]] = gpus) -> int:

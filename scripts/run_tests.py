@@ -1,6 +1,6 @@
-"""Runs the tiers of tests that were asked for, and says how each ended or why it was left out.
+"""Runs the requested tiers of tests, and prints how each ended or why it was skipped.
 
-With ``CI=true`` a tier that is left out although the machine could run it is a failure.
+With ``CI=true`` a tier that is skipped although the machine could run it is a failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scripts.tiers import PROJECT, Command, Tier, read_command_line
 
 
 class Result(NamedTuple):
-    """How a tier ended: passed, FAILED or left out, and what is to say about it."""
+    """How a tier ended: passed, FAILED or skipped, with details."""
 
     tier: Tier
     ended: str
@@ -82,7 +82,7 @@ def _result(tier: Tier, run: Callable[[Command], int]) -> Result:
 
 
 def main() -> int:
-    """Run the chosen tiers; 0 when all that ran have passed and CI left none out that it could run."""
+    """Run the chosen tiers; 0 when all that ran have passed, and CI skipped none that it could run."""
     words = read_command_line()
     results = Lanes().run(words.chosen)
     print("\n== tiers")
@@ -95,11 +95,11 @@ def main() -> int:
         )
     passed = sum(result.ended == "passed" for result in results)
     failed = sum(result.ended == "FAILED" for result in results)
-    left_out = len(results) - passed - failed
-    if left_out and os.environ.get("CI") == "true" and os.geteuid() == 0:
-        failed += left_out
+    skipped = len(results) - passed - failed
+    if skipped and os.environ.get("CI") == "true" and os.geteuid() == 0:
+        failed += skipped
         print("CI=true: this machine could run what was left out")
-    print(f"tiers: {passed} passed, {failed} failed, {left_out} skipped")
+    print(f"tiers: {passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
 

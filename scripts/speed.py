@@ -1,4 +1,4 @@
-"""Measures spotmpi beside the same without it: medians and ratios of interleaved runs.
+"""Measures spotmpi against the same work without it: medians and ratios of interleaved runs.
 
     scripts/speed [--runs 10] [--only help,start,iterations,following] [--ranks 2] [--json]
 
@@ -50,25 +50,25 @@ class Figure:
 
 
 def main() -> None:
-    """Measure what is asked for and print it."""
+    """Run the selected measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10, help="interleaved runs of each side")
     parser.add_argument("--only", default=",".join(MEASUREMENTS), help="which of: " + ", ".join(MEASUREMENTS))
     parser.add_argument("--ranks", type=int, default=2, help="of the program whose iterations are measured")
     parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     options = parser.parse_args()
-    wanted = [name for name in options.only.split(",") if name]
-    unknown = set(wanted) - set(MEASUREMENTS)
+    selected = [name for name in options.only.split(",") if name]
+    unknown = set(selected) - set(MEASUREMENTS)
     if unknown or options.runs < 1:
         parser.error(f"--only takes {', '.join(MEASUREMENTS)}; --runs at least 1")
     figures = []
-    for name in wanted:
+    for name in selected:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory() as folder:
             more = {"ranks": options.ranks} if name == "iterations" else {}
             figures += MEASUREMENTS[name](Path(folder), options.runs, **more)
-    said = {"load": os.getloadavg(), "cores": os.cpu_count(), "figures": [asdict(figure) for figure in figures]}
-    print(json.dumps(said, indent=1) if options.json else table(figures))
+    result = {"load": os.getloadavg(), "cores": os.cpu_count(), "figures": [asdict(figure) for figure in figures]}
+    print(json.dumps(result, indent=1) if options.json else table(figures))
 
 
 def measure_help(folder: Path, count: int) -> list[Figure]:
@@ -77,12 +77,12 @@ def measure_help(folder: Path, count: int) -> list[Figure]:
     sides: dict[str, Callable[[], float]] = {"spotmpi": lambda: _wall([SPOTMPI, "--help"])}
     if kubectl:
         sides["kubectl"] = lambda: _wall([kubectl, "version", "--client"])
-    found = _interleaved(sides, max(count, 20))
-    own = statistics.median(found["spotmpi"])
-    details = {name: _spread(values) for name, values in found.items()}
+    samples = _interleaved(sides, max(count, 20))
+    own = statistics.median(samples["spotmpi"])
+    details = {name: _spread(values) for name, values in samples.items()}
     if not kubectl:
         return [Figure("spotmpi --help", own, "s", "at most 0.12", own <= 0.12, details)]
-    ratio = own / statistics.median(found["kubectl"])
+    ratio = own / statistics.median(samples["kubectl"])
     return [Figure("spotmpi --help / kubectl version --client", ratio, "", "at most 1.5", ratio <= 1.5, details)]
 
 
@@ -98,9 +98,9 @@ def measure_start(folder: Path, count: int) -> list[Figure]:
         phases.append(_phases(reader.every(folder / "runs")[-1], began))
         return took
 
-    found = _interleaved({"spotmpi": own, "mpirun": lambda: _first_line([*_mpirun(1), *command])}, count)
-    beyond = statistics.median(found["spotmpi"]) - statistics.median(found["mpirun"])
-    details: dict[str, Any] = {name: _spread(values) for name, values in found.items()}
+    samples = _interleaved({"spotmpi": own, "mpirun": lambda: _first_line([*_mpirun(1), *command])}, count)
+    beyond = statistics.median(samples["spotmpi"]) - statistics.median(samples["mpirun"])
+    details: dict[str, Any] = {name: _spread(values) for name, values in samples.items()}
     details["phases"] = {name: statistics.median(phase[name] for phase in phases) for name in phases[0]}
     return [Figure("to the first program line, beyond bare mpirun", beyond, "s", "at most 0.4", beyond <= 0.4, details)]
 
@@ -121,12 +121,12 @@ def measure_iterations(folder: Path, count: int, ranks: int = 2) -> list[Figure]
         done = subprocess.run(
             [*_mpirun(ranks), *arguments, *checkpoints], env=environment, capture_output=True, text=True
         )
-        said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"spotmpi"')]
-        return _rate([{**line, "kind": line["spotmpi"], "t": 0.0, "attempt": 1, "node": 0} for line in said])
+        result = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"spotmpi"')]
+        return _rate([{**line, "kind": line["spotmpi"], "t": 0.0, "attempt": 1, "node": 0} for line in result])
 
-    found = _interleaved({"spotmpi": own, "mpirun": bare}, count)
-    ratio = statistics.median(found["spotmpi"]) / statistics.median(found["mpirun"])
-    details = {name: _spread(values) for name, values in found.items()}
+    samples = _interleaved({"spotmpi": own, "mpirun": bare}, count)
+    ratio = statistics.median(samples["spotmpi"]) / statistics.median(samples["mpirun"])
+    details = {name: _spread(values) for name, values in samples.items()}
     return [
         Figure(f"iterations/s on {ranks} ranks beside bare mpirun", ratio, "", "at least 0.98", ratio >= 0.98, details)
     ]
@@ -140,14 +140,14 @@ def measure_following(folder: Path, count: int) -> list[Figure]:
         [SPOTMPI, "run", spec, "--runs", str(folder / "runs")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout
-    sizes, seen, began = [], 0, time.monotonic()
+    sizes, received, began = [], 0, time.monotonic()
     for _ in process.stdout:
-        seen += 1
-        if seen % (LINES // 10) == 0:
+        received += 1
+        if received % (LINES // 10) == 0:
             sizes.append(_resident_mb(process.pid))
     took = time.monotonic() - began
     process.wait()
-    assert seen > LINES, f"only {seen} of {LINES} lines came"
+    assert received > LINES, f"only {received} of {LINES} lines came"
     growth = sizes[-1] - sizes[1]
     details = {"MB after each tenth": sizes, "lines per second": round(LINES / took)}
     return [
@@ -166,14 +166,14 @@ MEASUREMENTS: dict[str, Callable[..., list[Figure]]] = {
 
 def _interleaved(sides: dict[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
     """What each side gives, *count* times in turn, after one round that is not counted."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    samples: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(count + 1):
         order = list(sides) if turn % 2 else list(reversed(sides))
         for name in order:
             value = sides[name]()
             if turn:
-                found[name].append(value)
-    return found
+                samples[name].append(value)
+    return samples
 
 
 def _wall(command: Sequence[str]) -> float:

@@ -65,25 +65,25 @@ class Counting:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._report = Path(tempfile.mkstemp()[1])
-        self._it = Measuring([sys.executable, __file__, str(self._report), *arguments])
+        self._process = Measuring([sys.executable, __file__, str(self._report), *arguments])
 
     def end(self) -> Measured:
         """What it took, once it has ended."""
-        found = self._it.end()
+        measured = self._process.end()
         requests = json.loads(self._report.read_text())
         self._report.unlink()
-        return Measured(found.seconds, found.lines, found.megabytes, requests)
+        return Measured(measured.seconds, measured.lines, measured.megabytes, requests)
 
 
-def first_line(command: Sequence[str], wanted: str) -> float:
+def first_line(command: Sequence[str], expected: str) -> float:
     """Seconds until a command prints *wanted*; it is read to its end."""
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout
-    took = next((time.monotonic() - began for line in process.stdout if wanted in line), None)
+    took = next((time.monotonic() - began for line in process.stdout if expected in line), None)
     process.communicate()
     if took is None:
-        raise SystemExit(f"{' '.join(command)} printed no {wanted!r}")
+        raise SystemExit(f"{' '.join(command)} printed no {expected!r}")
     return took
 
 

@@ -1,7 +1,7 @@
 """Time and memory of an environment's preview for 1, 10 and 100 GPU groups, in the real engine over stand-ins.
 
 Prints medians of interleaved runs and how they grow. The stand-in providers run on the same machine and are part of
-the time; EKS's quota of groups is not looked at, since an account can have it raised.
+the time; EKS's quota of groups is ignored, as an account can have it raised.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Measured:
 
 def measure(folder: Path, groups: int) -> Measured:
     """Preview an environment with this many groups from nothing."""
-    told = folder / "told.json"
-    variables = {"SPEED_GROUPS": str(groups), "SPEED_FILE": str(told), "SPEED_REPOSITORY": str(REPOSITORY)}
+    usage = folder / "usage.json"
+    variables = {"SPEED_GROUPS": str(groups), "SPEED_FILE": str(usage), "SPEED_REPOSITORY": str(REPOSITORY)}
     with serving(Cloud()) as ports:
         engine = Engine(folder / "engine", ports, variables)
         small_project(engine, _PROGRAM)
@@ -62,7 +62,7 @@ def measure(folder: Path, groups: int) -> Measured:
         seconds = time.monotonic() - began
     if outcome.status:
         raise SystemExit(f"the preview of {groups} groups failed:\n{outcome.text}")
-    program = json.loads(told.read_text())
+    program = json.loads(usage.read_text())
     return Measured(seconds, program["cpu"], program["mib"], len(outcome.done("create")))
 
 

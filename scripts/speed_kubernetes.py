@@ -50,7 +50,7 @@ _TRY = 0.1  # seconds between tries to read a log that is not there yet
 
 
 class Bench:
-    """A namespace of the cluster with a run volume, and what every measurement needs of it."""
+    """A namespace of the cluster with a run volume, and what every measurement needs."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster = cluster
@@ -125,9 +125,9 @@ def measure_start(bench: Bench, count: int) -> list[Figure]:
         "MPI Operator": lambda: applied(job, ["-l", "training.kubeflow.org/job-role=launcher"], "mpijobs"),
     }
     with MpiOperator(bench.cluster.plane).running():
-        found = _interleaved(sides, count)
-    medians = {side: statistics.median(values) for side, values in found.items()}
-    details: dict[str, Any] = {side: _spread(values) for side, values in found.items()}
+        samples = _interleaved(sides, count)
+    medians = {side: statistics.median(values) for side, values in samples.items()}
+    details: dict[str, Any] = {side: _spread(values) for side, values in samples.items()}
     details["phases"] = {name: statistics.median(phase[name] for phase in phases) for name in phases[0]}
     beyond = medians["spotmpi"] - medians["kubectl apply"]
     ratio = medians["spotmpi"] / medians["MPI Operator"]
@@ -157,11 +157,11 @@ def measure_following(bench: Bench, count: int) -> list[Figure]:
     """100,000 lines of 20 pods, read from the start."""
     run = _printed(bench)
     every = bench.kubectl("logs", "-l", f"spotmpi.dev/run={run}", "--tail=-1", f"--max-log-requests={PODS}")
-    found: dict[str, Measured] = {}
+    samples: dict[str, Measured] = {}
 
     def read(side: str, command: list[str]) -> float:
-        found[side] = Measuring(command).end()
-        return found[side].seconds
+        samples[side] = Measuring(command).end()
+        return samples[side].seconds
 
     def own() -> float:
         with tempfile.TemporaryDirectory(dir=bench.folder) as fresh:
@@ -171,8 +171,8 @@ def measure_following(bench: Bench, count: int) -> list[Figure]:
     bench.remove("jobsets")
     ratio = statistics.median(took["spotmpi"]) / statistics.median(took["kubectl"])
     details: dict[str, Any] = {side: _spread(values) for side, values in took.items()}
-    details |= {f"{side} read": f"{each.lines} lines, {each.megabytes:.0f} MB" for side, each in found.items()}
-    lost, memory = LINES + PODS - found["spotmpi"].lines, found["spotmpi"].megabytes
+    details |= {f"{side} read": f"{each.lines} lines, {each.megabytes:.0f} MB" for side, each in samples.items()}
+    lost, memory = LINES + PODS - samples["spotmpi"].lines, samples["spotmpi"].megabytes
     return [
         Figure("100,000 lines of 20 pods / kubectl logs", ratio, "", "at most 1", ratio <= 1, details),
         Figure("lines lost", lost, "", "0", lost == 0, {}),
@@ -222,27 +222,27 @@ def measure_recovery(bench: Bench, count: int) -> list[Figure]:
 
 
 def measure_scale(bench: Bench, count: int) -> list[Figure]:
-    """A run of 1,000 nodes: its submission, a look at it, its end, and a follower all the while."""
+    """A run of 1,000 nodes: its submission, status and stop, with a follower running."""
     kwok = Kwok(bench.cluster.plane, lease=7200)
     kubernetes = {"tolerations": [{"key": "kwok"}], "node_selector": {"type": "kwok"}}
     more: dict[str, Any] = {"resources": {"gpu": 1}, "limits": {"start": "1h"}, "kubernetes": kubernetes}
     spec = bench.spec(command=["true"], nodes=MANY, **more)
-    found: dict[str, Measured] = {}
+    samples: dict[str, Measured] = {}
     with bench.cluster.plane.patient_with_nodes(), kwok.running():
         kwok.add_nodes(MANY, {"nvidia.com/gpu": "1"})
-        found["run --detach"] = Counting(bench.spotmpi("run", str(spec), "--detach")[1:]).end()
+        samples["run --detach"] = Counting(bench.spotmpi("run", str(spec), "--detach")[1:]).end()
         run = spotmpi.list_runs(bench.target)[-1].id
-        elsewhere = ["--on", str(bench.target.on), "--runs", str(bench.folder / "follower")]
-        follower = Counting(["logs", "-f", run, *elsewhere])
+        target = ["--on", str(bench.target.on), "--runs", str(bench.folder / "follower")]
+        follower = Counting(["logs", "-f", run, *target])
         bench.wait(run, lambda: sum(_runs(pod) for pod in bench.cluster.pods(bench.namespace)) == MANY)
-        found["status"] = Counting(bench.spotmpi("status", run)[1:]).end()
-        found["stop --now"] = Counting(bench.spotmpi("stop", run, "--now")[1:]).end()
-        found["logs -f"] = follower.end()
+        samples["status"] = Counting(bench.spotmpi("status", run)[1:]).end()
+        samples["stop --now"] = Counting(bench.spotmpi("stop", run, "--now")[1:]).end()
+        samples["logs -f"] = follower.end()
         bench.remove("jobsets")
         kwok.remove_nodes()
     return [
         Figure(f"1,000 nodes: {name}", each.seconds, "s", "none", None, {"needs": _needs(each)})
-        for name, each in found.items()
+        for name, each in samples.items()
     ]
 
 
@@ -250,9 +250,9 @@ def _runs(pod: Object) -> bool:
     return bool(pod["status"]["phase"] == "Running")
 
 
-def _needs(it: Measured) -> str:
-    asked = ", ".join(f"{count} {kind}" for kind, count in it.requests.items())
-    return f"{it.megabytes:.0f} MB; requests: {asked}"
+def _needs(measured: Measured) -> str:
+    requests = ", ".join(f"{count} {kind}" for kind, count in measured.requests.items())
+    return f"{measured.megabytes:.0f} MB; requests: {requests}"
 
 
 MEASUREMENTS: dict[str, Callable[[Bench, int], list[Figure]]] = {
@@ -270,20 +270,20 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(MEASUREMENTS), help="which of: " + ", ".join(MEASUREMENTS))
     parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     options = parser.parse_args()
-    wanted = [name for name in options.only.split(",") if name]
-    if set(wanted) - set(MEASUREMENTS) or options.runs < 1:
+    selected = [name for name in options.only.split(",") if name]
+    if set(selected) - set(MEASUREMENTS) or options.runs < 1:
         parser.error(f"--only takes {', '.join(MEASUREMENTS)}; --runs at least 1")
     figures: list[Figure] = []
     with running_cluster({IMAGE}) as cluster, tempfile.TemporaryDirectory() as folder:
         os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
-        for name in wanted:
+        for name in selected:
             print(f"measuring {name}", file=sys.stderr, flush=True)
             with cluster.namespace(labels=RESTRICTED) as namespace:
                 place = Path(folder, name)
                 place.mkdir()
                 figures += MEASUREMENTS[name](Bench(cluster, namespace, place), options.runs)
-    said = {"load": os.getloadavg(), "cores": os.cpu_count(), "figures": [vars(figure) for figure in figures]}
-    print(json.dumps(said, indent=1) if options.json else table(figures))
+    result = {"load": os.getloadavg(), "cores": os.cpu_count(), "figures": [vars(figure) for figure in figures]}
+    print(json.dumps(result, indent=1) if options.json else table(figures))
 
 
 if __name__ == "__main__":

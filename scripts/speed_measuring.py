@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=1500, help="of windows of whole iterations")
     parser.add_argument("--iterations", type=int, default=10, help="in a window")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     from spotmpi.agent import launchers
     from spotmpi.images import environment as image_environment
 
@@ -50,8 +50,8 @@ def main() -> None:
         "-m",
         "scripts.speed_measuring",
         "rank",
-        str(asked.pairs),
-        str(asked.iterations),
+        str(options.pairs),
+        str(options.iterations),
     ]
     environment = {**os.environ, "PYTHONPATH": str(_PROJECT / "jobs"), "OMP_NUM_THREADS": "1"}
     sys.exit(subprocess.run([*start, *rank], env=environment, cwd=_PROJECT).returncode)
@@ -90,9 +90,11 @@ def measure(pairs: int, iterations: int) -> None:
             f"an iteration without measuring takes {usual.wall * 1e3:.2f} ms on the wall and "
             f"{usual.processor * 1e3:.2f} ms of a rank's processor (medians of {pairs} windows of {iterations})"
         )
-        print(f"measuring costs {_told(_of(bare, 0), iterations, usual.wall)}: windows without batches and updates")
-        print(f"measuring costs {_told(_of(whole, 1), iterations, usual.processor)}: whole iterations, processor time")
-        print(f"measuring costs {_told(_of(whole, 0), iterations, usual.wall)}: whole iterations, time on the wall")
+        print(f"measuring costs {_summary(_of(bare, 0), iterations, usual.wall)}: windows without batches and updates")
+        print(
+            f"measuring costs {_summary(_of(whole, 1), iterations, usual.processor)}: whole iterations, processor time"
+        )
+        print(f"measuring costs {_summary(_of(whole, 0), iterations, usual.wall)}: whole iterations, time on the wall")
         print("load " + ", ".join(f"{load:.1f}" for load in os.getloadavg()))
 
 
@@ -111,14 +113,14 @@ def _by_turns(window: Callable[[bool], Spent], world: Any, pairs: int) -> Pairs:
     """Neighbouring windows, the mean over ranks; which side comes first is drawn, alike on all ranks."""
     chance = random.Random(_SEED)
     window(True)
-    found = []
+    differences = []
     for _ in range(pairs):
         spent = {}
         for measured in chance.sample((False, True), 2):
             world.gather(None)
             spent[measured] = window(measured)
-        found.append((spent[False], spent[True]))
-    everyone = world.gather(found)
+        differences.append((spent[False], spent[True]))
+    everyone = world.gather(differences)
     return [(_mean(side[0] for side in pair), _mean(side[1] for side in pair)) for pair in zip(*everyone, strict=True)]
 
 
@@ -131,7 +133,7 @@ def _of(pairs: Pairs, which: int) -> list[float]:
     return [after[which] - before[which] for before, after in pairs]
 
 
-def _told(differences: list[float], iterations: int, usual: float) -> str:
+def _summary(differences: list[float], iterations: int, usual: float) -> str:
     """The cost of an iteration in words, with its 95 % interval by resampling."""
     import numpy
 
@@ -139,10 +141,10 @@ def _told(differences: list[float], iterations: int, usual: float) -> str:
         size = drawn.shape[-1]
         return numpy.sort(drawn)[..., size // 4 : size - size // 4].mean(axis=-1)
 
-    given = numpy.array(differences) / iterations
+    values = numpy.array(differences) / iterations
     chance = numpy.random.default_rng(_SEED)
-    low, high = numpy.quantile([means(chance.choice(given, len(given))) for _ in range(2000)], (0.025, 0.975))
-    middle = float(means(given))
+    low, high = numpy.quantile([means(chance.choice(values, len(values))) for _ in range(2000)], (0.025, 0.975))
+    middle = float(means(values))
     shares = f"{middle / usual:+.2%} (95 % interval {low / usual:+.2%} to {high / usual:+.2%})"
     return f"{middle * 1e6:.1f} us an iteration, {shares}"
 
@@ -160,8 +162,8 @@ def _window(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, m
         if measured:
             watch.lap()
         if number % _EVERY == 0:
-            told, times = {name: float(value) for name, value in scalars.items()}, watch.take()
-            means, ranks = world.together(told, times.seconds)
+            numbers, times = {name: float(value) for name, value in scalars.items()}, watch.take()
+            means, ranks = world.together(numbers, times.seconds)
             if measured and world.rank == 0:
                 seconds = [round(second, 6) for second in times.seconds]
                 protocol.encode(

@@ -1,4 +1,4 @@
-"""Builds a report over a generated study and says how long it took, with how much memory, and how big the page is."""
+"""Builds a report over a generated study and prints its time and memory, and the size of the page."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=10_000)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        generate(Path(folder), asked.trials, asked.iterations, asked.ranks)
+        generate(Path(folder), options.trials, options.iterations, options.ranks)
         done = subprocess.run([sys.executable, "-c", _BUILD, folder], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    if asked.json:
-        print(json.dumps(found))
+    figures = json.loads(done.stdout)
+    if options.json:
+        print(json.dumps(figures))
         return
-    print(f"report over {asked.trials} trials of {asked.iterations} iterations on {asked.ranks} ranks:")
-    print(f"{found['seconds']:.1f} s, {found['processor']:.1f} s of which on a core")
-    print(f"{found['memory_mb']:.0f} MB of memory, a page of {found['page_mb']:.2f} MB")
+    print(f"report over {options.trials} trials of {options.iterations} iterations on {options.ranks} ranks:")
+    print(f"{figures['seconds']:.1f} s, {figures['processor']:.1f} s of it processor time")
+    print(f"{figures['memory_mb']:.0f} MB of memory, a page of {figures['page_mb']:.2f} MB")
 
 
 def generate(folder: Path, trials: int, iterations: int, ranks: int) -> None:

@@ -9,7 +9,7 @@ from spotmpi.core.errors import input_error
 
 Document = dict[str, Any]
 
-# The calls of plan, doctor, nodes, cost and upgrade; a missing one only loses its column or check.
+# The calls of zones, doctor, nodes, cost and upgrade; a missing one only loses its column or check.
 LOOK: Sequence[str] = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
@@ -174,7 +174,7 @@ _KEPT_STORAGE = {"StringLike": {"aws:ResourceTag/spotmpi:environment": "spotmpi-
 def policy(name: str, bucket: str | None = None) -> Document:
     """The IAM policy *name*.
 
-    look (plan, doctor, cost), run (run, image push, scale) and up (up, upgrade, down) are for people; preview, build
+    look (zones, doctor, cost), run (run, image push, scale) and up (up, upgrade, down) are for people; preview, build
     and destroy are for CI roles. build is `up` with a permissions boundary on every role that it creates; destroy
     creates nothing and can't delete persistent storage. *bucket* is the S3 bucket of Pulumi's state, if it is in one.
     """

@@ -76,7 +76,7 @@ def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
         print(state.id)
     else:
         print(f"{state.id} {state.state}" + (f": {printable(state.reason)}" if state.reason else ""))
-        if state.state in (record.STOPPED, record.FAILED):
+        if state.state in (record.STOPPED, record.FAILED, record.LOST):
             say(f"continue with: spotmpi run --resume {state.id}")
         sys.stdout.flush()
 

@@ -53,7 +53,8 @@ def folder_events(
         if not follow:
             return
         if not count and run_outcome(writer_alive=was_alive) == record.LOST:
-            yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths)})
+            remedy = f"; continue with `spotmpi run --resume {paths.id}`" if paths.events.exists() else ""
+            yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
             return
         quiet = 0 if count else quiet + 1
         sleep(_SHORT_INTERVAL if quiet < 50 else _LONG_INTERVAL)

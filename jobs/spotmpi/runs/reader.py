@@ -256,10 +256,10 @@ def _without_end(paths: RunPaths) -> dict[str, Any]:
 
 
 def lost_reason(paths: RunPaths) -> str:
-    """Why a local run is lost, and the remedy."""
+    """Why a local run is lost."""
     if not paths.events.exists():
         return f"its folder {paths.folder} was deleted"
-    return f"its supervisor died without recording an end; continue with `spotmpi run --resume {paths.id}`"
+    return "its supervisor died without recording an end"
 
 
 def earlier_attempts(paths: RunPaths) -> int:

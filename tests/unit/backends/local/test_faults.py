@@ -50,7 +50,8 @@ def test_a_killed_supervisor_leaves_no_process_and_a_run_that_can_be_resumed(loc
         os.kill(both[1], signal.SIGKILL)
 
     wait_until(lambda: not processes.of_run(run) and not processes.supervisors(folder))
-    assert (local.wait_for_state(run, "lost").iteration or 0) >= 3
+    lost = local.wait_for_state(run, "lost")
+    assert (lost.iteration or 0) >= 3 and lost.reason == "its supervisor died without recording an end"
     local.resume(run, {**job, "env": {**job["env"], "FAKE_PAUSE": "0.001"}})
     state = local.wait_for_state(run, "succeeded")
     assert (state.attempt, state.iteration) == (2, 200)

@@ -9,11 +9,11 @@ import signal
 import socket
 import subprocess
 import time
-from typing import Any
 
 from . import exit_diagnosis, launchers, limits, processes, protocol
 from .lines import Line, LineSplitter, PieceSplitter
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, SUCCEEDED, Outcome, StopRequest, StopSource
+from .plan import AttemptPlan
 from .progress import Progress
 from .record import Record
 
@@ -53,7 +53,7 @@ class Attempt:
     def __init__(
         self,
         number: int,
-        plan: dict[str, Any],
+        plan: AttemptPlan,
         record: Record,
         stop_source: StopSource,
         deadlines: dict[str, float | None],
@@ -163,6 +163,7 @@ class Attempt:
     def _exceeded_limit(self, now: float) -> StopRequest | None:
         allowed = self.plan["limits"]
         if self.deadlines["run"] and now > self.deadlines["run"]:
+            assert allowed["run"] is not None
             reason = "limits.run (%gs) is over; raise it and continue with --resume" % allowed["run"]
             return StopRequest(Outcome(NOT_RETRYABLE, reason, protocol.NOT_RETRYABLE), True)
         if self.cost_deadline is not None and self.clock() > self.cost_deadline:

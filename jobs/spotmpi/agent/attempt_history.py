@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from . import hardware, limits, protocol, record
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, Outcome
+from .plan import RunPlan
 from .progress import Progress
 from .run_outcome import run_outcome
 from .schema import ATTEMPT_VERSION, SUMMARY_VERSION, AttemptRecord, Summary, read_attempt, read_object
@@ -23,7 +24,7 @@ class AttemptHistory:
     def __init__(
         self,
         run_record: record.Record,
-        plan: dict[str, Any],
+        plan: RunPlan,
         since: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -95,7 +96,7 @@ class AttemptHistory:
         """Record an attempt that did not succeed; the run's final `Outcome` where a limit permits no other attempt."""
         if outcome.cause == INTERRUPTION:
             self.record.event(record.INTERRUPTED, reason=outcome.reason, interruptions=self.interruptions)
-        limit = "failures" if outcome.cause == FAILURE else "interruptions"
+        limit: Literal["failures", "interruptions"] = "failures" if outcome.cause == FAILURE else "interruptions"
         return self._count_limit(limit, outcome.reason) or self._repeated_loss(outcome) or self._cost_limit()
 
     def settle_lost_attempt(self) -> Outcome | None:
@@ -121,7 +122,7 @@ class AttemptHistory:
     def _count(self, cause: str) -> int:
         return sum(attempt["cause"] == cause and attempt["started"] >= self.since for attempt in self.attempts)
 
-    def _count_limit(self, limit: str, reason: str | None) -> Outcome | None:
+    def _count_limit(self, limit: Literal["failures", "interruptions"], reason: str | None) -> Outcome | None:
         allowed = self.plan["limits"][limit]
         if getattr(self, limit) <= allowed:
             return None

@@ -151,7 +151,7 @@ def _end_without_record(pod: PodContext, error: OSError, pod_record: PodRecord |
 
 
 def _run_recorded(pod: PodContext, notice: Notice, pod_record: PodRecord) -> int:
-    history = AttemptHistory(pod_record, pod.plan, pod.plan["submitted"])
+    history = AttemptHistory(pod_record, pod.plan, pod.submitted)
     final = history.settle_lost_attempt() or _restart_limit(pod)
     number = pod_record.take_attempt()
     coordinator = Coordinator(pod.token, len(pod.hosts), pod.generation, number)
@@ -247,7 +247,7 @@ def _deadlines(pod: PodContext, history: AttemptHistory) -> dict[str, float | No
     run = limits["run"]
     return {
         "start": time.time() + limits["start"],
-        "run": run and pod.plan["submitted"] + run,
+        "run": run and pod.submitted + run,
         "cost": history.cost_deadline(),
     }
 

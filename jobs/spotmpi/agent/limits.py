@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from .plan import RunPlan
 from .schema import AttemptRecord
 
 IDLE = 600.0  # seconds between two attempts that are paid for: machines idle for longer are taken away
@@ -28,21 +28,20 @@ def node_seconds(attempts: Sequence[AttemptRecord], since: float, now: float) ->
     return total
 
 
-def cost_deadline(plan: dict[str, Any], attempts: Sequence[AttemptRecord], since: float, now: float) -> float | None:
+def cost_deadline(plan: RunPlan, attempts: Sequence[AttemptRecord], since: float, now: float) -> float | None:
     """When an attempt that begins *now* has to start to end, so that ``limits.cost`` holds; None without that limit."""
-    limit, rate = plan["limits"].get("cost"), plan.get("rate")
+    limit, rate = plan["limits"]["cost"], plan["rate"]
     if not limit or not rate:
         return None
     seconds = limit / rate * 3600.0
     return float(now + seconds - node_seconds(attempts, since, now) - plan["grace"])
 
 
-def cost_reason(plan: dict[str, Any]) -> str:
+def cost_reason(plan: RunPlan) -> str:
     """The reason of a run that ended because of its cost limit."""
-    return "limits.cost ($%g) is nearly spent at $%g an hour; raise it and continue with --resume" % (
-        plan["limits"]["cost"],
-        plan["rate"],
-    )
+    limit, rate = plan["limits"]["cost"], plan["rate"]
+    assert limit is not None and rate is not None
+    return "limits.cost ($%g) is nearly spent at $%g an hour; raise it and continue with --resume" % (limit, rate)
 
 
 def repeatedly_lost_node(attempts: Iterable[AttemptRecord]) -> int | None:

@@ -12,9 +12,9 @@ import tarfile
 import zlib
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any
 
 from . import hardware, launchers, network, pod_context, protocol, ssh, store
+from .plan import AttemptPlan, Command, with_commands
 from .pod_context import PodContext
 
 
@@ -99,11 +99,11 @@ def write_environment(pod: PodContext, attempt: int) -> dict[str, str]:
     return environment
 
 
-def attempt_plan(pod: PodContext, environment: dict[str, str], port: str) -> dict[str, Any]:
+def attempt_plan(pod: PodContext, environment: dict[str, str], port: str) -> AttemptPlan:
     """The plan of this node's own launcher, as `Attempt` takes it."""
     arguments, extra = _launcher(pod, environment, port)
-    command = {"node": pod.node, "arguments": arguments, "environment": extra}
-    return {**pod.plan, "commands": [command], "environment": environment, "pid_file": pod.pid_file}
+    command: Command = {"node": pod.node, "arguments": arguments, "environment": extra}
+    return with_commands(pod.plan, [command], environment, pod.pid_file)
 
 
 def _launcher(pod: PodContext, environment: dict[str, str], port: str) -> tuple[list[str], dict[str, str]]:

@@ -93,6 +93,26 @@ class AgentPlan(RunPlan):
     machine: Dict[str, str]  # what is known of the nodes before they start
 
 
+def with_commands(plan: RunPlan, commands: list[Command], environment: dict[str, str], pid_file: str) -> AttemptPlan:
+    """The plan of an attempt: that of its run, with the launchers and the environment of this machine."""
+    return {
+        "version": plan["version"],
+        "run": plan["run"],
+        "name": plan["name"],
+        "launcher": plan["launcher"],
+        "folder": plan["folder"],
+        "environment": environment,
+        "limits": plan["limits"],
+        "rate": plan["rate"],
+        "grace": plan["grace"],
+        "metrics_pattern": plan["metrics_pattern"],
+        "oversubscribed": plan["oversubscribed"],
+        "work": plan["work"],
+        "commands": commands,
+        "pid_file": pid_file,
+    }
+
+
 def read_local_plan(path: str) -> LocalPlan:
     """The plan of a run folder; OSError or ValueError where there is none."""
     plan: LocalPlan = _read(path)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from .plan import AgentPlan, read_agent_plan
 
 CONFIG = "/spotmpi/config"  # ConfigMap: plan.json, code
 SECRET = "/spotmpi/secret"  # the run's keys
@@ -26,7 +28,7 @@ STOP_ANNOTATION = "spotmpi.dev/stop"
 class PodContext(NamedTuple):
     """One pod of a run."""
 
-    plan: dict[str, Any]
+    plan: AgentPlan
     node: int
     generation: int
     token: str
@@ -51,8 +53,14 @@ class PodContext(NamedTuple):
     @property
     def hosts(self) -> list[str]:
         """The host name of every node, by node index."""
-        hosts: list[str] = self.plan["hosts"]
-        return hosts
+        return self.plan["hosts"]
+
+    @property
+    def submitted(self) -> float:
+        """When the run was submitted, in Unix seconds by the API server's clock."""
+        submitted = self.plan["submitted"]
+        assert submitted is not None
+        return submitted
 
     @property
     def environment_file(self) -> str:
@@ -72,8 +80,7 @@ class PodContext(NamedTuple):
 
 def read_context() -> PodContext:
     """This pod, from its environment and mounts."""
-    with open(os.path.join(CONFIG, "plan.json")) as file:
-        plan = json.load(file)
+    plan = read_agent_plan(os.path.join(CONFIG, "plan.json"))
     with open(os.path.join(SECRET, "id"), "rb") as key:
         # Includes the name of the run, since runs may share a key.
         token = hashlib.sha256(b"spotmpi agents\n%s\n" % plan["run"].encode() + key.read()).hexdigest()

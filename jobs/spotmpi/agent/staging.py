@@ -9,6 +9,7 @@ import threading
 
 from . import hardware
 from .outcomes import Outcome, outcome_of_error
+from .plan import StagingPlan
 
 COPY_THREADS = 16  # shared storage has high latency, not low throughput
 
@@ -16,7 +17,7 @@ COPY_THREADS = 16  # shared storage has high latency, not low throughput
 class Staging:
     """Copies a data set in the background; with a *plan* of None there is nothing to do."""
 
-    def __init__(self, plan: dict[str, str] | None) -> None:
+    def __init__(self, plan: StagingPlan | None) -> None:
         self.failure: Outcome | None = None  # of the attempt, where the copy failed
         self._copied, self._size = 0, 0  # bytes
         self._lock = threading.Lock()
@@ -38,7 +39,7 @@ class Staging:
         tenths = 10 * self._copied // max(self._size, 1)
         return "%d0 %% of %.1f GB of data copied" % (tenths, self._size / 1e9)
 
-    def _run(self, plan: dict[str, str]) -> None:
+    def _run(self, plan: StagingPlan) -> None:
         try:
             self._copy(plan["from"], plan["to"], plan["stage"])
         except OSError as error:

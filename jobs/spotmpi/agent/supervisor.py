@@ -13,12 +13,12 @@ import os
 import sys
 import time
 import traceback
-from typing import Any
 
 from . import processes, protocol, record
 from .attempt import CLOCK, Attempt, Clock
 from .attempt_history import AttemptHistory
 from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
+from .plan import LocalPlan, read_local_plan
 from .stop_requests import FolderStopSource
 
 LOCK = ".lock"  # held by the supervisor as long as it lives
@@ -28,7 +28,7 @@ PLAN = "plan.yaml"
 class Supervisor:
     """Runs *plan* in *folder* and records it."""
 
-    def __init__(self, folder: str, plan: dict[str, Any], clock: Clock = CLOCK) -> None:
+    def __init__(self, folder: str, plan: LocalPlan, clock: Clock = CLOCK) -> None:
         self.plan = plan
         self.clock = clock
         self.started = clock.awake()
@@ -90,13 +90,12 @@ class Supervisor:
 def main(arguments: list[str]) -> int:
     """Run the supervisor for a folder; its parent holds the lock of the folder and passes it on."""
     folder = os.path.abspath(arguments[0])
-    with open(os.path.join(folder, PLAN)) as file:
-        plan = json.load(file)
+    plan = read_local_plan(os.path.join(folder, PLAN))
     os.chdir("/")
     return processes.run_guarded(lambda: _supervise(folder, plan))
 
 
-def _supervise(folder: str, plan: dict[str, Any]) -> int:
+def _supervise(folder: str, plan: LocalPlan) -> int:
     try:
         supervisor = Supervisor(folder, plan)
     except OSError as error:

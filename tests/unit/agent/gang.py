@@ -30,7 +30,8 @@ class Gang:
         self.folder = folder
         spec = from_values({"launcher": "none", "nodes": 2, **values})
         inputs = AgentInputs({}, {"spec.toml": spec.to_toml()}, machine={"zone": "zone-a", "type": "big"})
-        self.plan: dict[str, Any] = {**agent_plan(spec, RUN, inputs), "submitted": time.time()}
+        self.plan = agent_plan(spec, RUN, inputs)
+        self.plan["submitted"] = time.time()
         self.plan["hosts"] = ["127.0.0.1"] * spec.nodes
         self.plan["folder"] = str(folder)
         self.plan["environment"] = {**self.plan["environment"], "HOME": str(folder)}

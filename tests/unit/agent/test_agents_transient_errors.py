@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import node, outcomes, protocol
+from spotmpi.agent.plan import StagingPlan
 from spotmpi.agent.staging import Staging
 from tests.transient_errors import TransientErrors
 from tests.unit.agent.gang import LIMIT, RUN, Gang, kinds
@@ -132,7 +133,7 @@ def test_staged_data_that_cannot_be_read_for_a_moment_can_be_tried_again(
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "labels").write_text("cat dog")
     TransientErrors(monkeypatch.setattr).add("read", "*/labels", errno.EIO, 2)
-    plan = {"from": str(tmp_path / "shared"), "to": str(tmp_path / "node"), "stage": "node"}
+    plan: StagingPlan = {"from": str(tmp_path / "shared"), "to": str(tmp_path / "node"), "stage": "node"}
 
     broken, again = finished(Staging(plan)), finished(Staging(plan))
 

@@ -97,7 +97,7 @@ def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
 
 def place_of(tmp_path: Path, **values: Any) -> pod_context.PodContext:
     spec = from_values({"command": ["train"], "nodes": 2, **values})
-    plan: dict[str, Any] = {**agent_plan(spec, "run-1", AgentInputs({}, {}))}
+    plan = agent_plan(spec, "run-1", AgentInputs({}, {}))
     plan["hosts"] = ["127.0.0.1", "127.0.0.1"]
     return pod_context.PodContext(plan, 1, 0, "token", str(tmp_path))
 

@@ -59,7 +59,7 @@ def outcome_of(
     """The outcome of a program whose machine sleeps and works for so many seconds."""
     clock = JumpingClock()
     waits = ["sh", "-c", "echo up; until [ -e go ]; do sleep 0.01; done"]
-    plan = {
+    plan: Any = {
         "commands": [{"node": 0, "arguments": waits, "environment": {}}],
         "environment": {},
         "folder": str(folder),
@@ -101,7 +101,7 @@ def test_money_counts_as_the_bill_does_also_asleep(tmp_path: Path) -> None:
 def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_path: Path) -> None:
     """It works: 600 s less 100 s at work. It fails: the next attempt ends as it begins."""
     clock = JumpingClock()
-    plan = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
+    plan: Any = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
     supervisor = Supervisor(str(tmp_path), plan, clock)
     clock.slept, clock.worked = 8 * HOURS, 100.0
     until = supervisor._deadlines()["run"]

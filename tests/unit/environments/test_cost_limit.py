@@ -21,7 +21,7 @@ from tests.contract.processes import wait_until
 from tests.unit.agent.gang import kinds
 
 
-def plan(cost: float | None, rate: float | None, grace: float = 60) -> dict[str, Any]:
+def plan(cost: float | None, rate: float | None, grace: float = 60) -> Any:
     return {"limits": {"cost": cost}, "rate": rate, "grace": grace}
 
 

@@ -77,7 +77,7 @@ def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
     assert json.loads(json.dumps([event.to_json() for event in events]))
     assert {"submitted", "started", "succeeded"} <= {event.kind for event in events}
     assert replay.entries(str(paths.folder), 0, 0.0, 1e12)
-    assert AttemptHistory(_Nowhere(paths), {}, 0.0).attempts == []  # type: ignore[arg-type]
+    assert AttemptHistory(_Nowhere(paths), {}, 0.0).attempts == []  # type: ignore[arg-type,typeddict-item]
 
 
 class _Nowhere:

@@ -204,7 +204,8 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
     packed = code_folder.pack(code)
     archive, folder = tmp_path / "user.tgz", tmp_path / "user"
     facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
-    context = PodContext({"code": facts, "folder": str(folder)}, 0, 0, "", "")
+    plan: Any = {"code": facts, "folder": str(folder)}
+    context = PodContext(plan, 0, 0, "", "")
     for damaged, message in (
         (packed.archive[:50], "it has 50 bytes,"),
         (code_folder.pack(code / "lib").archive, "it has [0-9]+ bytes,"),

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from spotmpi.core.errors import Problem, RunInUse, SpotmpiError, UnknownRun, input_error
 from spotmpi.core.names import KUBERNETES, RunPaths
 from spotmpi.agent import protocol
+from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.agent import record
 from spotmpi.agent.run_outcome import run_outcome
 from spotmpi.agent.supervisor import LOCK
@@ -193,15 +194,15 @@ def cluster_of(paths: RunPaths) -> ClusterNamespace | None:
     return ClusterNamespace(values.get("context"), str(values.get("namespace")))
 
 
-def summary(paths: RunPaths) -> dict[str, Any] | None:
+def summary(paths: RunPaths) -> Summary | None:
     """The summary of the run, None while it has not ended."""
-    return _json_object(paths.summary)
+    return cast("Summary | None", _json_object(paths.summary))
 
 
-def attempts(paths: RunPaths) -> list[dict[str, Any]]:
+def attempts(paths: RunPaths) -> list[AttemptRecord]:
     """The records of all attempts on node 0, in order, without those that a crash has torn."""
     files = sorted(paths.attempts.glob("*/node-0.json"), key=lambda path: int(path.parent.name))
-    return [values for path in files if (values := _json_object(path))]
+    return [cast(AttemptRecord, values) for path in files if (values := _json_object(path))]
 
 
 def _json_object(path: Path) -> dict[str, Any] | None:

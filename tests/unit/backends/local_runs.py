@@ -17,6 +17,11 @@ def paths_of(local: BackendHarness, run: str) -> names.RunPaths:
     return reader.find(run, local.backend.runs_folder)  # type: ignore[attr-defined]
 
 
+def attempts_of(local: BackendHarness, run: str) -> list[Any]:
+    """The records of the run's attempts, in order."""
+    return list(reader.attempts(paths_of(local, run)))
+
+
 def shell(text: str, **more: Any) -> dict[str, Any]:
     return {"command": ["sh", "-c", text], "launcher": "none", **more}
 

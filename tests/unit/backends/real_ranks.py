@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from spotmpi.backends.local.backend import LocalBackend
 from spotmpi.core import names
+from spotmpi.runs import reader
 from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.processes import wait_until
@@ -26,6 +28,11 @@ def local_harness(folder: Path, timeout: float = BackendHarness.timeout) -> Iter
 
 def paths_of(local: BackendHarness, run: str) -> names.RunPaths:
     return names.RunPaths(Path(local.backend.state(run).folder))
+
+
+def attempts_of(local: BackendHarness, run: str) -> list[Any]:
+    """The records of the run's attempts, in order."""
+    return list(reader.attempts(paths_of(local, run)))
 
 
 def rank(run: str, number: int) -> int:

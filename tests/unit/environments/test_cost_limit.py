@@ -80,7 +80,7 @@ def test_a_run_with_a_killed_terminal_still_ends_at_its_limit(tmp_path: Path) ->
 
     wait_until(lambda: reader.summary(paths))
 
-    summary = reader.summary(paths)
+    summary: Any = reader.summary(paths)
     assert summary and summary["state"] == "failed" and "limits.cost ($3)" in summary["reason"]
     (attempt,) = summary["attempts"]
     assert attempt["ended"] - attempt["present"] < 3.0

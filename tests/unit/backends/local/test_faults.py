@@ -19,7 +19,7 @@ from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
-from tests.unit.backends.local_runs import events_of, paths_of, python, rank_of, shell, texts
+from tests.unit.backends.local_runs import attempts_of, events_of, paths_of, python, rank_of, shell, texts
 
 
 def test_a_killed_rank_ends_the_attempt_and_the_next_resumes_above_zero(local: BackendHarness) -> None:
@@ -30,7 +30,7 @@ def test_a_killed_rank_ends_the_attempt_and_the_next_resumes_above_zero(local: B
 
     state = local.wait_for_state(run, "succeeded")
     assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
-    first, second = reader.attempts(paths_of(local, run))
+    first, second = attempts_of(local, run)
     assert "SIGKILL" in first["reason"] and first["last_iteration"] >= 5
     assert second["resumed_iteration"] > 0
     assert second["lost_iterations"] == first["last_iteration"] - second["resumed_iteration"] <= 2
@@ -55,7 +55,8 @@ def test_a_killed_supervisor_leaves_no_process_and_a_run_that_can_be_resumed(loc
     local.resume(run, {**job, "env": {**job["env"], "FAKE_PAUSE": "0.001"}})
     state = local.wait_for_state(run, "succeeded")
     assert (state.attempt, state.iteration) == (2, 200)
-    first, second = reader.summary(paths_of(local, run))["attempts"]  # type: ignore[index]
+    summary: Any = reader.summary(paths_of(local, run))
+    first, second = summary["attempts"]
     assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
 
 

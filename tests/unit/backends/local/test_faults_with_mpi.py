@@ -17,7 +17,7 @@ from spotmpi.core import names
 from spotmpi.runs import reader
 from tests.contract.conftest import BackendHarness
 from tests.contract.processes import wait_until
-from tests.unit.backends.real_ranks import SLOW, local_harness, paths_of, rank
+from tests.unit.backends.real_ranks import SLOW, attempts_of, local_harness, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
@@ -82,7 +82,7 @@ def test_a_killed_rank_costs_at_most_a_checkpoint_interval_and_changes_no_bit_of
     os.kill(rank(run, 1), signal.SIGKILL)
 
     local.wait_for_state(run, "succeeded")
-    first, second = reader.attempts(paths)
+    first, second = attempts_of(local, run)
     assert first["cause"] == "failure" and 0 < first["last_iteration"] < TOTAL, "the kill was to fall in mid-run"
     assert second["resumed_iteration"] == first["checkpoint_iteration"] > 0
     assert second["first_iteration"] == second["resumed_iteration"] + 1
@@ -112,7 +112,7 @@ def test_a_stopped_run_resumes_with_other_limits_and_ends_bit_for_bit_the_same(
     assert 20 <= (stopped.iteration or 0) < TOTAL
     local.resume(run, {**job, "limits": {"failures": 0}})
     local.wait_for_state(run, "succeeded")
-    assert reader.attempts(paths_of(local, run))[1]["resumed_iteration"] >= 20
+    assert attempts_of(local, run)[1]["resumed_iteration"] >= 20
     assert _result(paths_of(local, run)) == undisturbed(way)
 
 

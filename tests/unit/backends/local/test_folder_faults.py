@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_it_can_be_resumed_later(
 
     assert "No space left on device; free some space, then --resume" in (state.reason or "")
     wait_until(lambda: not processes.of_run(run))
-    summary = reader.summary(paths_of(local, run))
+    summary: Any = reader.summary(paths_of(local, run))
     assert summary and summary["attempts"][0]["last_iteration"] >= 100
     filler.unlink()
     local.resume(run, {**job, "env": {**job["env"], "FAKE_ITERATIONS": str(state.iteration or 0)}})

@@ -21,7 +21,7 @@ from tests.contract import processes
 from tests.contract.conftest import BackendHarness
 from tests.contract.fake_program import SOURCE, fake_job
 from tests.contract.processes import wait_until
-from tests.unit.backends.real_ranks import SLOW, local_harness, paths_of, rank
+from tests.unit.backends.real_ranks import SLOW, attempts_of, local_harness, paths_of, rank
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
@@ -88,7 +88,7 @@ def test_a_killed_rank_is_named_and_the_next_attempt_resumes_above_zero(
     os.kill(rank(run, 1), signal.SIGKILL)
 
     state = local.wait_for_state(run, "succeeded")
-    first, second = reader.attempts(paths_of(local, run))
+    first, second = attempts_of(local, run)
     assert first["reason"] == "rank 1 was killed by SIGKILL" and first["cause"] == "failure"
     assert second["resumed_iteration"] > 0 and second["lost_iterations"] <= 1
     assert (state.attempt, state.failures, state.interruptions) == (2, 1, 0)
@@ -103,7 +103,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_is_a_failure(local: Backend
     os.kill(launcher(run)[-1], signal.SIGKILL)
 
     local.wait_for_state(run, "succeeded")
-    first, second = reader.attempts(paths_of(local, run))
+    first, second = attempts_of(local, run)
     assert "the launcher on node" in first["reason"] and "killed by SIGKILL" in first["reason"]
     assert first["cause"] == "failure" and second["resumed_iteration"] > 0
     assert not before & set(processes.of_run(run))
@@ -157,7 +157,7 @@ def test_the_exit_code_of_a_rank_is_what_counts(
     run = local.submit(fake(start, iterations=4, fault={1: [2, f"exit {code}"]}, limits=limits))
     local.wait_for_state(run, "failed")
 
-    (attempt,) = reader.attempts(paths_of(local, run))
+    (attempt,) = attempts_of(local, run)
     assert attempt["cause"] == cause and f"rank 0 ended with exit code {code}" in attempt["reason"]
 
 

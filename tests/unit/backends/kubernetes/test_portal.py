@@ -97,6 +97,24 @@ def test_a_call_that_is_interrupted_waits_for_the_clean_up() -> None:
     assert steps == ["first", "second"]
 
 
+def test_iteration_that_is_interrupted_waits_for_the_clean_up() -> None:
+    """As a Ctrl-C while nothing happens to a run."""
+    steps: list[str] = []
+
+    async def silent() -> AsyncIterator[list[int]]:
+        try:
+            yield [1]
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.01)
+            steps.append("closed")
+
+    with pytest.raises(KeyboardInterrupt), closing(iterate(silent())) as batches:
+        list(batches)
+    assert steps == ["closed"]
+
+
 def test_a_call_works_inside_a_running_event_loop() -> None:
     """As in a notebook."""
 

@@ -11,8 +11,9 @@ from spotmpi.backends import targets
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
-from spotmpi.runs import reader
-from spotmpi.runs.reader import ClusterNamespace, RunState
+from spotmpi.runs import reader, recorded_plan
+from spotmpi.runs.reader import RunState
+from spotmpi.runs.recorded_plan import ClusterNamespace
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _with_clusters(states: Iterable[RunState], runs_folder: Path, say: Say) -> I
     """*states*, with that of a run on a cluster as the cluster reports it, if it answers."""
     unreachable: set[ClusterNamespace] = set()
     for state in states:
-        target = reader.cluster_of(RunPaths(Path(state.folder))) if state.state == reader.ELSEWHERE else None
+        target = recorded_plan.cluster_of(RunPaths(Path(state.folder))) if state.state == reader.ELSEWHERE else None
         if target is None or target in unreachable:
             yield state
             continue

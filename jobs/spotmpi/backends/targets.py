@@ -11,7 +11,7 @@ from spotmpi.backends.base import Backend
 from spotmpi.core import names
 from spotmpi.core.errors import UnknownRun
 from spotmpi.plan import local
-from spotmpi.runs import reader
+from spotmpi.runs import reader, recorded_plan
 
 if TYPE_CHECKING:
     from spotmpi.core.environment import Environment
@@ -85,7 +85,7 @@ def backend_of(run: str, on: TargetLike) -> Backend:
     """
     target = target_of(on)
     try:
-        cluster = reader.cluster_of(reader.find(run, target.folder)) if target.on in (None, KUBERNETES) else None
+        cluster = recorded_plan.cluster_of(reader.find(run, target.folder)) if target.on in (None, KUBERNETES) else None
     except UnknownRun:
         cluster = None
     if cluster is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from spotmpi.backends.targets import Target
 from spotmpi.cli.view import say
 from spotmpi.core.errors import SpotmpiError
-from spotmpi.runs import reader
+from spotmpi.runs import reader, recorded_plan
 
 
 def report(run: str, target: Target) -> None:
     """Print what a run of an environment has cost, and record it in its folder; nothing for any other run."""
     paths = reader.find(run, target.folder)
-    if not reader.state(paths).over or not (paths.plan.is_file() and reader.plan(paths).environment):
+    if not reader.state(paths).over or not (paths.plan.is_file() and recorded_plan.read(paths).environment):
         return
     from spotmpi.environments.cost import run_cost
 

@@ -24,7 +24,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.environments import node_usage
 from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import stack_of
-from spotmpi.runs import reader
+from spotmpi.runs import reader, recorded_plan
 from spotmpi.spec import job
 
 _TTL = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended
@@ -151,7 +151,7 @@ def _fetch_runs(target: Target) -> list[str]:
 
 
 def _environment(target: Target, paths: RunPaths) -> Environment:
-    plan = reader.plan(paths) if paths.plan.is_file() else None
+    plan = recorded_plan.read(paths) if paths.plan.is_file() else None
     if target.on is None and plan and plan.environment:
         return Environment.model_validate(plan.environment)  # as recorded at submission; it may no longer exist
     name = target.on or (plan.stack if plan and plan.backend != targets.LOCAL else None)

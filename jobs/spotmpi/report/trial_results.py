@@ -11,7 +11,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.metrics import rates
 from spotmpi.metrics.rates import Training
 from spotmpi.runs import fingerprint as work
-from spotmpi.runs import reader
+from spotmpi.runs import reader, recorded_plan
 from spotmpi.spec import job
 from spotmpi.study.placement import read_placement
 
@@ -191,7 +191,7 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
     Raises:
         InputError: the record is incomplete.
     """
-    plan, summary = reader.plan(paths), reader.summary(paths) or {}
+    plan, summary = recorded_plan.read(paths), reader.summary(paths) or {}
     # A run on a cluster records its fingerprint when it ends.
     identity = summary.get("work") or plan.work
     if not identity:

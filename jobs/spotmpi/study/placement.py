@@ -11,7 +11,7 @@ from spotmpi.agent.files import write_atomically
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import reader
+from spotmpi.runs import reader, recorded_plan
 
 if TYPE_CHECKING:
     from spotmpi.aws.account import Aws
@@ -40,7 +40,7 @@ class PlacementRecorder:
 
     def record(self, paths: RunPaths) -> None:
         """Write ``nodes.json`` of a run; nothing to do for a run outside an environment."""
-        environment = reader.plan(paths).environment if paths.plan.is_file() else None
+        environment = recorded_plan.read(paths).environment if paths.plan.is_file() else None
         machines = reported_machines(paths)
         if not environment or not machines:
             return

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.runs import recorded_plan
+
 from spotmpi.runs import reader
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs.pod_output import Entry
@@ -164,6 +166,6 @@ def test_a_deleted_copy_is_not_made_again_by_following(tmp_path: Path) -> None:
 
 
 def test_a_copy_names_its_cluster_and_a_local_run_is_no_copy(paths: RunPaths) -> None:
-    assert reader.cluster_of(paths) == (None, "here")
+    assert recorded_plan.cluster_of(paths) == (None, "here")
     paths.plan.write_text('{"backend": "local"}')
-    assert reader.cluster_of(paths) is None
+    assert recorded_plan.cluster_of(paths) is None

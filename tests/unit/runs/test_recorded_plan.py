@@ -13,6 +13,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.cluster import cached_plan
 from spotmpi.plan.local import Machine, local_plan
+from spotmpi.runs import recorded_plan
 from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
 
@@ -29,25 +30,25 @@ def write(tmp_path: Path, values: Any) -> RunPaths:
 
 def test_a_local_plan_keeps_its_folder_and_work(tmp_path: Path) -> None:
     plan = local_plan(SPEC, RunPaths(tmp_path / "run-1"), MACHINE, {"program": "train"})
-    recorded = reader.plan(write(tmp_path, plan))
+    recorded = recorded_plan.read(write(tmp_path, plan))
     assert (recorded.version, recorded.backend, recorded.folder) == (agent_plan.VERSION, "local", "/work")
     assert recorded.work == {"program": "train"} and recorded.objects == () and recorded.environment is None
 
 
 def test_a_copy_names_its_cluster(tmp_path: Path) -> None:
-    recorded = reader.plan(write(tmp_path, cached_plan(SPEC, "run-1", "lab", "team")))
+    recorded = recorded_plan.read(write(tmp_path, cached_plan(SPEC, "run-1", "lab", "team")))
     assert (recorded.backend, recorded.context, recorded.namespace) == ("kubernetes", "lab", "team")
 
 
 def test_a_plan_from_before_versions_is_read_as_version_0(tmp_path: Path) -> None:
-    recorded = reader.plan(write(tmp_path, {"run": "run-1", "name": "train", "backend": "kubernetes"}))
+    recorded = recorded_plan.read(write(tmp_path, {"run": "run-1", "name": "train", "backend": "kubernetes"}))
     assert (recorded.version, recorded.namespace, recorded.objects) == (0, None, ())
 
 
 @pytest.mark.parametrize("values", [[], "text", None])
 def test_a_plan_that_is_no_object_is_an_input_error(tmp_path: Path, values: Any) -> None:
     with pytest.raises(InputError, match=r"its plan\.yaml cannot be read"):
-        reader.plan(write(tmp_path, values))
+        recorded_plan.read(write(tmp_path, values))
 
 
 def test_a_supervisor_reads_a_plan_that_lacks_newer_keys(tmp_path: Path) -> None:

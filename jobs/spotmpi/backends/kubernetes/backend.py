@@ -34,10 +34,11 @@ from spotmpi.images.build import build_for
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import BACKEND, ClusterPlan, cached_plan
 from spotmpi.runs import cache as run_cache
-from spotmpi.runs import fingerprint, reader
+from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
+from spotmpi.runs.recorded_plan import ClusterNamespace
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
@@ -158,7 +159,7 @@ class KubernetesBackend:
         """The state of a run that the namespace lacks: lost, unless its end is known or it is in another cluster."""
         paths = reader.find(run, self.runs_folder)
         state, api = reader.state(paths), self._api()
-        if state.state != reader.ELSEWHERE or reader.cluster_of(paths) not in _namespaces(api):
+        if state.state != reader.ELSEWHERE or recorded_plan.cluster_of(paths) not in _namespaces(api):
             return state
         return replace(state, state=record.LOST, reason=f"its JobSet is gone from namespace {api.namespace}")
 
@@ -180,7 +181,7 @@ class KubernetesBackend:
         """The runs of the namespace and those that this terminal has copies of, oldest first."""
         jobsets = {jobset["metadata"]["name"]: jobset for jobset in call(self._jobsets())}
         namespaces = _namespaces(self._api())
-        copies = [paths.id for paths in reader.every(self.runs_folder) if reader.cluster_of(paths) in namespaces]
+        copies = [paths.id for paths in reader.every(self.runs_folder) if recorded_plan.cluster_of(paths) in namespaces]
         states = [self._of_jobset(jobset) for jobset in jobsets.values()]
         states += [self._without_jobset(run) for run in copies if run not in jobsets]
         return sorted(states, key=lambda state: (state.submitted or math.inf, state.id))
@@ -217,7 +218,7 @@ class KubernetesBackend:
 
     def _volume_of(self, paths: names.RunPaths, jobset: Object | None) -> Volume:
         """The volume with a run's folder, according to the cluster, this terminal's copy, or the environment."""
-        objects = [jobset] if jobset else reader.plan(paths).objects if paths.plan.is_file() else None
+        objects = [jobset] if jobset else recorded_plan.read(paths).objects if paths.plan.is_file() else None
         if objects:
             return pulling.require_volume(manifests.run_volume(objects[0]), paths.id)
         if self._environment is None:
@@ -295,6 +296,6 @@ class KubernetesBackend:
         return reader.state(paths) if paths.events.is_file() else None
 
 
-def _namespaces(api: ClusterApi) -> tuple[reader.ClusterNamespace, reader.ClusterNamespace]:
+def _namespaces(api: ClusterApi) -> tuple[ClusterNamespace, ClusterNamespace]:
     """The namespace of *api* as copies record it; older versions recorded no context where it was the current one."""
-    return reader.ClusterNamespace(api.context, api.namespace), reader.ClusterNamespace(None, api.namespace)
+    return ClusterNamespace(api.context, api.namespace), ClusterNamespace(None, api.namespace)

@@ -27,7 +27,7 @@ from spotmpi.core.progress import Say
 from spotmpi.core.rank_source import rank_source
 from spotmpi.images import environment as image_environment
 from spotmpi.plan.local import LOCAL, local_plan
-from spotmpi.runs import fingerprint, reader
+from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.folder import folder_events
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
@@ -54,7 +54,7 @@ class LocalBackend:
         paths = self._paths(run)
         machine = local_machine.describe(spec)
         if paths.plan.is_file() and spec.code is None:  # a resumed run starts in its first folder
-            machine = replace(machine, folder=reader.plan(paths).folder or machine.folder)
+            machine = replace(machine, folder=recorded_plan.read(paths).folder or machine.folder)
         return local_plan(spec, paths, machine, fingerprint.identify(spec))
 
     def submit(self, spec: JobSpec, plan: Plan, say: Say) -> None:
@@ -128,7 +128,7 @@ class LocalBackend:
     def _own(self, run: str) -> names.RunPaths:
         """The paths of a run of this machine; InputError for the copy of a run that has not ended on its cluster."""
         paths = reader.find(run, self.runs_folder)
-        if (target := reader.cluster_of(paths)) and reader.state(paths).state not in record.TERMINAL:
+        if (target := recorded_plan.cluster_of(paths)) and reader.state(paths).state not in record.TERMINAL:
             raise input_error("--on", "local", f"run {paths.id} is in {target}: omit --on")
         return paths
 

@@ -18,7 +18,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan, cached_plan
-from spotmpi.runs import cache, reader
+from spotmpi.runs import cache, reader, recorded_plan
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
 
 
@@ -110,8 +110,8 @@ def test_a_copy_records_the_context_even_if_it_was_the_current_one(runs: Path, c
     assert runs_of(runs) == [("this", "here")]
 
 
-def runs_of(folder: Path) -> list[reader.ClusterNamespace | None]:
-    return [reader.cluster_of(paths) for paths in reader.every(folder)]
+def runs_of(folder: Path) -> list[recorded_plan.ClusterNamespace | None]:
+    return [recorded_plan.cluster_of(paths) for paths in reader.every(folder)]
 
 
 @pytest.mark.parametrize("verb", ["events", "stop"])

@@ -1,0 +1,84 @@
+"""The plan in a run folder: what a run was started with, and the cluster that a copy belongs to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spotmpi.agent import protocol
+from spotmpi.core.errors import input_error
+from spotmpi.core.names import KUBERNETES, RunPaths
+
+
+@dataclass(frozen=True)
+class RecordedPlan:
+    """The plan in a run folder, of this or an older version; what its version or backend lacks is None or empty."""
+
+    version: int
+    backend: str
+    folder: str | None  # where a local run's commands start
+    context: str | None
+    namespace: str | None
+    stack: str | None  # the name of the environment
+    environment: dict[str, Any] | None  # the outputs of the environment
+    objects: tuple[dict[str, Any], ...]  # of the cluster
+    work: dict[str, Any] | None  # what identifies the work of a local run
+    oversubscribed: bool
+
+
+def read(paths: RunPaths) -> RecordedPlan:
+    """The plan that the run was started with; InputError where it cannot be read."""
+    try:
+        return _plan(json.loads(paths.plan.read_text()))
+    except (OSError, ValueError) as error:
+        raise input_error("run", paths.id, f"its {paths.plan.name} cannot be read: {error}") from error
+
+
+def _plan(values: Any) -> RecordedPlan:
+    if not isinstance(values, dict):
+        raise ValueError("not a JSON object")
+    return RecordedPlan(
+        version=version if isinstance(version := values.get("version"), int) else 0,
+        backend=str(values.get("backend")),
+        folder=_text(values.get("folder")),
+        context=_text(values.get("context")),
+        namespace=_text(values.get("namespace")),
+        stack=_text(values.get("environment")),
+        environment=values.get("there") or None,
+        objects=tuple(values.get("objects") or ()),
+        work=values.get("work") or None,
+        oversubscribed=bool(values.get("oversubscribed")),
+    )
+
+
+class ClusterNamespace(NamedTuple):
+    """The cluster and namespace of a run; a *context* of None is whichever cluster is the current one."""
+
+    context: str | None
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"namespace {self.namespace} of " + (f"context {self.context}" if self.context else "the cluster")
+
+
+def cluster_of(paths: RunPaths) -> ClusterNamespace | None:
+    """The namespace of the run that the folder is a copy of; None where it is no copy."""
+    values = json_object(paths.plan) if paths.plan.is_file() else None
+    if values is None or values.get("backend") != KUBERNETES:
+        return None
+    return ClusterNamespace(values.get("context"), str(values.get("namespace")))
+
+
+def json_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None where it cannot be read."""
+    try:
+        values = protocol.read_json(path.read_text(errors="replace"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

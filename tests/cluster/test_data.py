@@ -94,7 +94,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in store.files(str(folder))}
 
 
-def test_a_folder_and_a_tar_file_go_there_and_come_back_byte_for_byte(
+def test_a_folder_and_a_tar_file_are_pushed_and_pulled_byte_for_byte(
     shared: Shared, source_folder: Path, tmp_path: Path
 ) -> None:
     with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as packed:
@@ -119,7 +119,7 @@ def test_a_folder_and_a_tar_file_go_there_and_come_back_byte_for_byte(
 
 
 @pytest.mark.nightly("the push itself is broken off in the unit tier too")
-def test_a_push_whose_terminal_was_killed_is_taken_up_by_the_same_command(shared: Shared, source_folder: Path) -> None:
+def test_a_push_whose_terminal_was_killed_is_continued_by_the_same_command(shared: Shared, source_folder: Path) -> None:
     shared.kill_at(r"[\d.]+ MB of ", "push", str(source_folder), "voc")
 
     again = shared.command("push", str(source_folder), "voc")
@@ -145,7 +145,7 @@ def site(testbed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 @pytest.mark.nightly("20 s; a fetch goes on, too, in the unit tier")
-def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_again(
+def test_a_fetch_continues_without_terminal_and_pod_and_is_followed_by_the_same_command(
     shared: Shared, site: Site
 ) -> None:
     site.free = FILES
@@ -184,7 +184,7 @@ def test_a_fetch_goes_on_without_terminal_and_pod_and_is_shown_to_whoever_asks_a
 
 
 @pytest.mark.nightly("the fetch program meets it in the unit tier")
-def test_an_object_that_is_gone_in_mid_copy_ends_the_fetch_with_its_name(shared: Shared, site: Site) -> None:
+def test_an_object_that_is_deleted_during_the_copy_ends_the_fetch_with_its_name(shared: Shared, site: Site) -> None:
     site.faults = {FILES: 404}
     pushed = shared.command("push", "s3://sets/voc/", "voc")
     output, errors = pushed.communicate(timeout=120)
@@ -193,7 +193,7 @@ def test_an_object_that_is_gone_in_mid_copy_ends_the_fetch_with_its_name(shared:
 
 
 @pytest.mark.nightly("the fetch program meets it in the unit tier")
-def test_a_pod_fetches_by_https_what_has_the_given_checksum_and_a_trusted_certificate(
+def test_a_pod_fetches_by_https_with_checksum_and_trusted_certificate(
     shared: Shared, testbed: Cluster, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path / "keys")

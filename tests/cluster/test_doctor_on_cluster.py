@@ -120,7 +120,7 @@ def lab(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch) 
         testbed.kubectl("delete", each["kind"], where["name"], "-n", where["namespace"], "--ignore-not-found")
 
 
-def test_doctor_finds_a_real_cluster_well_and_then_each_fault(lab: LabCluster) -> None:
+def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab: LabCluster) -> None:
     environment, testbed = lab.environment, lab.testbed
     well = {"API", f"node {NODE}", "JobSet", "autoscaler", "DNS", "device plugin", "scaling", "SSH key", "volume"}
     wait_for("all to be well", lambda: lab.well() == well, LIMIT)
@@ -150,7 +150,7 @@ def test_doctor_finds_a_real_cluster_well_and_then_each_fault(lab: LabCluster) -
 
 
 @pytest.mark.nightly("three helper pods one after the other; test_probe has each answer on a scripted pod")
-def test_the_probe_finds_storage_and_names_and_tells_each_that_fails(
+def test_the_probe_checks_storage_and_names_and_reports_each_failure(
     testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))

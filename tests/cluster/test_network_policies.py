@@ -92,7 +92,7 @@ def test_with_https_out_pods_reach_port_443_outside_and_no_other(testbed: Cluste
         assert not reaches(testbed, namespace, name, OUTSIDE, 80)
 
 
-def test_the_cluster_holds_pods_to_the_policies_of_their_namespace(testbed: Cluster, namespace: str) -> None:
+def test_the_cluster_enforces_the_policies_of_a_namespace(testbed: Cluster, namespace: str) -> None:
     """What the two tests above rest on, by plain pods and in both directions."""
     sleeping = pod_spec(testbed.images["base"], ["sleep", "600"])
     for name in ("asking", "asked"):

@@ -48,7 +48,7 @@ def test_an_image_that_cannot_be_pulled_is_named_until_the_start_limit_ends_the_
     assert_given_up(run, "2/2 nodes", "registry.invalid/none:1")
 
 
-def test_a_request_that_fits_no_node_is_told_in_the_schedulers_words(runs: Runs) -> None:
+def test_a_request_that_fits_no_node_is_reported_with_the_schedulers_message(runs: Runs) -> None:
     run = runs.start(impatient({**plain("true"), "resources": {"gpu": 1}}), image="base")
     assert_given_up(run, "1/1 nodes", "Insufficient nvidia.com/gpu")
 
@@ -95,7 +95,7 @@ def says(words: tuple[str, ...], event: Event) -> bool:
 
 
 @pytest.mark.nightly("the reason's text is tested on scripted nodes; here two waits more")
-def test_what_the_autoscaler_and_the_events_of_nodes_say_stands_in_the_line(runs: Runs) -> None:
+def test_autoscaler_status_and_node_events_are_part_of_the_waiting_reason(runs: Runs) -> None:
     with told_about_nodes(runs.testbed):
         without = runs.start({**plain("true"), "resources": {"gpu": 1}}, image="base")
         stuck = runs.start(plain("true"), image="registry.invalid/none:1")
@@ -108,7 +108,7 @@ def test_what_the_autoscaler_and_the_events_of_nodes_say_stands_in_the_line(runs
             assert run.end().kind == "stopped"
 
 
-def test_a_detached_run_that_waited_too_long_is_ended_by_the_next_look_at_it(runs: Runs) -> None:
+def test_a_detached_run_that_waited_too_long_is_ended_by_the_next_status(runs: Runs) -> None:
     run = runs.submit(impatient({**plain("true"), "resources": {"gpu": 1}}, "2s"), image="base")
     wait_for("the run is over", lambda: runs.backend.state(run).over, 30)
     state = runs.backend.state(run)
@@ -150,7 +150,7 @@ def test_a_secret_with_wrong_keys_ends_the_run_at_once(
     assert "started" not in run.kinds() and "restarted" not in run.kinds()
 
 
-def test_an_image_without_mpirun_is_told_so_at_once(runs: Runs) -> None:
+def test_an_image_without_mpirun_fails_at_once_with_a_clear_reason(runs: Runs) -> None:
     run = runs.start({**plain("true", nodes=2), "launcher": "mpirun"}, image="base")
     end = run.end(60)
     assert end.kind == "failed" and "the image has no mpirun on PATH" in str(end.reason)
@@ -165,7 +165,7 @@ def test_a_command_that_the_image_does_not_have_is_named(runs: Runs) -> None:
 
 @pytest.mark.pod_images("chainermn")
 @pytest.mark.nightly("the programs' tests refuse a wrong world on this machine")
-def test_a_world_of_the_wrong_size_is_found_before_training_and_never_tried_again(runs: Runs) -> None:
+def test_a_wrong_world_size_is_detected_before_training_and_not_retried(runs: Runs) -> None:
     run = runs.start(digits(epochs=1, launcher="none"))  # nobody joins the two ranks: each is a world of its own
     end = run.end()
     assert end.kind == "failed"
@@ -189,7 +189,7 @@ def test_a_full_volume_ends_the_run_with_its_remedy(
     assert "No space left on device; free some space" in str(end.reason), end.reason
 
 
-def test_whoever_may_not_submit_is_told_in_one_line(
+def test_a_user_who_may_not_submit_gets_one_line(
     testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.plane.kubeconfig_of("nobody")))
@@ -199,7 +199,7 @@ def test_whoever_may_not_submit_is_told_in_one_line(
 
 
 @pytest.mark.pod_images("chainermn")
-def test_who_may_not_create_secrets_runs_over_the_key_pair_of_the_namespace(
+def test_a_user_who_may_not_create_secrets_uses_the_key_pair_of_the_namespace(
     testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = generate_keys()
@@ -233,7 +233,7 @@ def _rights_without_secrets(user: str) -> list[Object]:
 
 
 @pytest.mark.nightly("stops a controller for all")
-def test_a_cluster_whose_jobset_webhook_is_down_is_told_apart(
+def test_a_cluster_whose_jobset_webhook_is_down_is_reported_as_such(
     testbed: Cluster, runs_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
@@ -247,7 +247,7 @@ def test_a_cluster_whose_jobset_webhook_is_down_is_told_apart(
     assert testbed.kubectl("get", "jobsets,secrets,configmaps", "-n", runs_namespace, "-l", "spotmpi.dev/run") == ""
 
 
-def test_a_cluster_without_jobset_tells_how_to_install_it(
+def test_a_cluster_without_jobset_is_reported_with_the_command_to_install_it(
     api_server: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
@@ -255,9 +255,7 @@ def test_a_cluster_without_jobset_tells_how_to_install_it(
         submit(tmp_path, "default")
 
 
-def test_a_cluster_that_is_not_there_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, testbed: Cluster
-) -> None:
+def test_an_unreachable_cluster_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, testbed: Cluster) -> None:
     nowhere = tmp_path / "kubeconfig"
     address = testbed.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
     nowhere.write_text(testbed.kubeconfig.read_text().replace(address, "https://127.0.0.1:1"))

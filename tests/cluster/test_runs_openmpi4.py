@@ -76,7 +76,7 @@ def older(program: str, **more: Any) -> dict[str, Any]:
     return {"name": "older", "command": ["python3", "-c", program], "launcher": "mpirun", "nodes": 2, **more}
 
 
-def test_a_run_under_open_mpi_4_goes_on_from_its_checkpoint_with_its_variables_arguments_and_whole_lines(
+def test_a_run_under_open_mpi_4_resumes_from_its_checkpoint_with_variables_arguments_and_whole_lines(
     runs: Runs,
 ) -> None:
     mpi = {"args": ["--map-by", "node", "-mca", "btl", "self,vader,tcp"]}
@@ -103,7 +103,7 @@ def test_a_run_under_open_mpi_4_goes_on_from_its_checkpoint_with_its_variables_a
     assert not [each["text"] for attempt, each in lines if attempt == 2 and each["stream"] == "e"]
 
 
-def test_a_lost_host_a_killed_rank_and_an_exit_code_are_told_apart_under_open_mpi_4(runs: Runs) -> None:
+def test_a_lost_host_a_killed_rank_and_an_exit_code_are_distinguished_under_open_mpi_4(runs: Runs) -> None:
     run = runs.start(older(STRUCK), image="openmpi4")
     for attempt, struck in enumerate(("/usr/bin/orted ", "python3 -c "), 1):
         for rank in range(2):

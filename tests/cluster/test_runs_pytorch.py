@@ -24,7 +24,7 @@ LINE = (
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
-def test_ddp_over_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(
+def test_ddp_over_two_pods_ends_with_the_parameters_of_a_local_run_bit_for_bit(
     runs: Runs, tmp_path: Path, launcher: str
 ) -> None:
     values = {"name": "digits", "image": "pytorch", "program": "digits", "launcher": launcher, "nodes": 2}
@@ -41,7 +41,7 @@ def test_ddp_over_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(
     assert parameters(remote.events) == parameters(local_events)
 
 
-def test_a_line_written_for_pytorchjob_runs_unchanged_over_four_pods(runs: Runs) -> None:
+def test_a_command_written_for_pytorchjob_runs_unchanged_over_four_pods(runs: Runs) -> None:
     run = runs.start(plain("sh", "-c", LINE, nodes=4), image="pytorch")
 
     assert run.end(300).kind == "succeeded", run.recent_events()

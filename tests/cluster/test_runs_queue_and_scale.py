@@ -23,7 +23,7 @@ pytestmark = [
 MANY = 1000
 
 
-def test_of_two_runs_with_quota_for_one_the_second_waits_says_so_and_then_runs(runs: Runs) -> None:
+def test_of_two_runs_with_quota_for_one_the_second_waits_with_a_reason_and_then_runs(runs: Runs) -> None:
     queued = {"kubernetes": {"queue": "one-at-a-time"}}
     controller = Kueue(runs.testbed.plane)
     with controller.running():

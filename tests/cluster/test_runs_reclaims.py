@@ -141,7 +141,9 @@ def judge(run: FollowedRun, checksum: str, fault: Fault, struck: int) -> None:
 
 
 @each(TRAINING, EVERY_DAY)
-def test_a_run_struck_during_training_ends_as_if_nothing_had_been(runs: Runs, undisturbed: str, fault: Fault) -> None:
+def test_a_fault_during_training_does_not_change_the_final_parameters(
+    runs: Runs, undisturbed: str, fault: Fault
+) -> None:
     run = training(runs)
     seen = trained_with_checkpoint(run)
     inject_fault(run, fault)
@@ -168,7 +170,7 @@ def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -
 
 
 @each(START, set())
-def test_a_run_struck_at_the_start_of_an_attempt_starts_again(runs: Runs, undisturbed: str, fault: Fault) -> None:
+def test_a_run_with_a_fault_at_the_start_of_an_attempt_starts_again(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs)
     seen = trained_with_checkpoint(run)
     inject_fault(run, Fault("evict", 0))
@@ -213,7 +215,7 @@ def frozen_in_a_write(run: FollowedRun) -> Iterator[int]:
 
 
 @each(WRITE, set())
-def test_a_checkpoint_that_was_cut_off_is_no_checkpoint(runs: Runs, undisturbed: str, fault: Fault) -> None:
+def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs, every="0.3s")
     trained_with_checkpoint(run)
     with frozen_in_a_write(run) as written:
@@ -258,7 +260,7 @@ def whole_and_once(run: FollowedRun) -> bool:
 
 
 @pytest.mark.nightly("waits a minute and a half for the node to be known as gone")
-def test_a_dead_node_costs_the_wait_until_its_object_goes(runs: Runs, undisturbed: str) -> None:
+def test_a_dead_node_delays_a_run_until_its_object_is_deleted(runs: Runs, undisturbed: str) -> None:
     run = training(runs, kubernetes={"spread": "node"})
     seen = trained_with_checkpoint(run)
     node = runs.testbed.node(run.pod(1)["spec"]["nodeName"])
@@ -281,7 +283,7 @@ def ready(node: Node, testbed: Cluster) -> bool:
 
 
 @pytest.mark.nightly("half a minute without an API server")
-def test_an_api_server_that_is_away_for_half_a_minute_costs_a_follower_nothing(runs: Runs, undisturbed: str) -> None:
+def test_a_follower_loses_nothing_while_the_api_server_is_down_for_half_a_minute(runs: Runs, undisturbed: str) -> None:
     run = training(runs)
     run.until_iteration(STRUCK_AT)
     runs.testbed.plane.api_server.kill()

@@ -33,7 +33,7 @@ def losses(events: list[Event]) -> dict[int, float]:
     return {values["iteration"]: values["loss"] for values in metrics}
 
 
-def test_digits_on_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(runs: Runs, tmp_path: Path) -> None:
+def test_digits_on_two_pods_ends_with_the_parameters_of_a_local_run_bit_for_bit(runs: Runs, tmp_path: Path) -> None:
     local = here(digits(epochs=3), tmp_path / "here")
     remote = runs.start(digits(epochs=3))
 
@@ -43,7 +43,7 @@ def test_digits_on_two_pods_ends_with_the_same_parameters_bit_for_bit_as_here(ru
 
 
 @pytest.mark.nightly("four ranks on two cores; four ranks are one spec with another number")
-def test_digits_on_four_pods_has_the_losses_of_four_ranks_here(runs: Runs, tmp_path: Path) -> None:
+def test_digits_on_four_pods_has_the_losses_of_four_local_ranks(runs: Runs, tmp_path: Path) -> None:
     spec = digits(epochs=2, nodes=4)  # 44 iterations; differences grow, and 1e-5 is promised for the first 50
     local = losses(here(spec, tmp_path / "here"))
     remote = runs.start(spec)
@@ -73,7 +73,7 @@ print(rank, "of", size, "by", *there, "met", *sorted(met), flush=True)
 """
 
 
-def test_a_plain_command_meets_its_peers_by_the_variables_that_pytorchjob_sets(runs: Runs) -> None:
+def test_a_plain_command_connects_to_its_peers_by_pytorchjobs_variables(runs: Runs) -> None:
     run = runs.start(plain("python3", "-c", RENDEZVOUS, nodes=4), image="base")
 
     assert run.end().kind == "succeeded", run.recent_events()
@@ -88,7 +88,7 @@ def test_a_plain_command_meets_its_peers_by_the_variables_that_pytorchjob_sets(r
 
 
 @pytest.mark.parametrize("stage", ["node", pytest.param("memory", marks=pytest.mark.nightly("another mount"))])
-def test_data_is_on_each_node_before_its_ranks_start(runs: Runs, stage: str) -> None:
+def test_data_is_copied_to_each_node_before_its_ranks_start(runs: Runs, stage: str) -> None:
     assert runs.volume is not None
     (runs.volume / "sets" / "voc").mkdir(parents=True)
     (runs.volume / "sets" / "voc" / "labels").write_text("cat dog")
@@ -99,7 +99,7 @@ def test_data_is_on_each_node_before_its_ranks_start(runs: Runs, stage: str) -> 
     assert run.lines() == [f"{folder}: cat dog"] * 2
 
 
-def test_a_command_for_the_first_node_runs_there_alone_and_all_of_the_run_goes_after_its_time_to_live(
+def test_a_command_for_the_first_node_runs_only_there_and_its_objects_are_deleted_after_the_time_to_live(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "TTL_SECONDS", 2)
@@ -147,7 +147,7 @@ def test_every_rank_on_every_node_sees_the_same_variables_of_spec_image_and_secr
 
 
 @pytest.mark.nightly("the contract holds it on both backends")
-def test_a_failing_program_is_tried_as_often_as_its_limit_allows_and_then_failed_with_its_reason(runs: Runs) -> None:
+def test_a_failing_program_is_retried_up_to_its_limit_and_then_fails_with_its_reason(runs: Runs) -> None:
     failing = plain("sh", "-c", "echo no such file: weights >&2; exit 3", nodes=2, limits={"failures": 1})
     run = runs.start(failing, image="base")
 
@@ -160,7 +160,7 @@ def test_a_failing_program_is_tried_as_often_as_its_limit_allows_and_then_failed
 
 
 @pytest.mark.nightly("the contract holds it on both backends")
-def test_an_exit_code_that_says_never_again_ends_the_run_at_once(runs: Runs) -> None:
+def test_a_not_retryable_exit_code_ends_the_run_at_once(runs: Runs) -> None:
     run = runs.start(plain("sh", "-c", "echo wrong key >&2; exit 78", nodes=2), image="base")
 
     end = run.end()

@@ -81,7 +81,7 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     assert "sha256:" in pulled and runs.backend.state(run.id).container == pulled
 
 
-def test_a_sidecar_of_a_template_works_beside_the_ranks_and_ends_with_them(runs: Runs, tmp_path: Path) -> None:
+def test_a_sidecar_of_a_template_runs_with_the_ranks_and_ends_with_them(runs: Runs, tmp_path: Path) -> None:
     sidecar = {
         "name": "beside",
         "image": runs.testbed.images["base"],
@@ -103,7 +103,7 @@ def test_a_sidecar_of_a_template_works_beside_the_ranks_and_ends_with_them(runs:
         assert "terminated" in sidecar["state"] and sidecar["restartCount"] == 0
 
 
-def test_mpirun_on_a_single_node_takes_arguments_in_the_place_of_its_defaults(runs: Runs) -> None:
+def test_arguments_of_mpirun_replace_its_defaults_on_a_single_node(runs: Runs) -> None:
     spec = plain("sh", "-c", 'echo "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"', slots=2)
     run = runs.start({**spec, "launcher": "mpirun", "mpi": {"args": ["--map-by", "node", "--mca", "btl", "self,sm"]}})
 

@@ -78,7 +78,7 @@ def bench(runs: Runs, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1500)
 
 
-def test_a_reclaim_in_the_middle_of_a_study_is_left_out_counted_and_named(runs: Runs, tmp_path: Path) -> None:
+def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs, tmp_path: Path) -> None:
     assert runs.volume is not None
     put_data(runs.volume)
     folder, struck = tmp_path / "runs", list[Trial]()

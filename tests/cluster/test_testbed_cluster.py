@@ -98,7 +98,7 @@ def test_a_restricted_namespace_refuses_a_root_pod_and_admits_ours(testbed: Clus
     assert testbed.kubectl("logs", "-n", namespace, "ours").strip() == "1000"
 
 
-def test_a_pod_that_wants_a_gpu_waits_until_a_node_has_one(testbed: Cluster, namespace: str) -> None:
+def test_a_pod_that_requests_a_gpu_waits_until_a_node_has_one(testbed: Cluster, namespace: str) -> None:
     spec = pod_spec(testbed.images["base"], ["true"])
     spec["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
     testbed.apply(pod("wants-gpus", spec), namespace=namespace)

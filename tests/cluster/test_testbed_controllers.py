@@ -65,7 +65,7 @@ def test_kueue_holds_the_second_of_two_jobsets_until_the_first_is_gone(
     wait_for("the second is admitted", lambda: not is_suspended(testbed, namespace, "second"))
 
 
-def test_kwok_nodes_seem_to_run_pods_until_they_are_deleted(testbed: Cluster, namespace: str, kwok: Kwok) -> None:
+def test_kwok_nodes_simulate_pods_until_they_are_deleted(testbed: Cluster, namespace: str, kwok: Kwok) -> None:
     kwok.add_nodes(10, {"nvidia.com/gpu": "8"})
     tolerations = [{"key": "kwok", "operator": "Exists"}]
     one_per_node = {"limits": {"nvidia.com/gpu": "8"}}

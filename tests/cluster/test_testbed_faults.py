@@ -87,7 +87,7 @@ def test_a_dead_node_turns_not_ready_and_its_pod_goes_with_the_node_object(testb
     start_sleeper(testbed, namespace, "after")
 
 
-def test_the_api_server_comes_back_with_all_it_knew(testbed: Cluster, namespace: str) -> None:
+def test_the_api_server_restarts_with_all_its_objects(testbed: Cluster, namespace: str) -> None:
     start_sleeper(testbed, namespace)
     testbed.plane.api_server.kill()
     try:
@@ -99,7 +99,7 @@ def test_the_api_server_comes_back_with_all_it_knew(testbed: Cluster, namespace:
     assert testbed.phase(namespace, "sleeper") == "Running"
 
 
-def test_a_drained_node_hands_its_gang_to_the_other_one(testbed: Cluster, namespace: str) -> None:
+def test_the_gang_of_a_drained_node_moves_to_the_other_one(testbed: Cluster, namespace: str) -> None:
     command = "trap 'exit 75' TERM; sleep 300 & wait"
     spec = pod_spec(testbed.images["base"], ["sh", "-c", command])
     testbed.apply(jobset("gang", 2, spec), namespace=namespace)
@@ -119,7 +119,7 @@ def test_a_drained_node_hands_its_gang_to_the_other_one(testbed: Cluster, namesp
         testbed.kubectl("uncordon", drained)
 
 
-def test_a_stopped_jobset_controller_makes_the_cluster_refuse(testbed: Cluster, namespace: str) -> None:
+def test_without_the_jobset_controller_the_cluster_refuses_jobsets(testbed: Cluster, namespace: str) -> None:
     testbed.jobset.stop()
     try:
         with pytest.raises(TestbedError, match="failed calling webhook"):
@@ -131,7 +131,7 @@ def test_a_stopped_jobset_controller_makes_the_cluster_refuse(testbed: Cluster, 
         testbed.jobset.wait_until_ready()
 
 
-def test_a_user_without_rights_is_told_so(testbed: Cluster, namespace: str) -> None:
+def test_a_user_without_rights_is_refused(testbed: Cluster, namespace: str) -> None:
     nobody = testbed.plane.kubeconfig_of("nobody")
     refused = testbed.try_kubectl("--kubeconfig", str(nobody), "get", "pods", "-n", namespace)
     assert refused.returncode == 1

@@ -34,7 +34,7 @@ def output_of(testbed: Cluster, namespace: str, image: str, script: str) -> str:
         pytest.param("pytorch", "torch", marks=pytest.mark.pod_images("pytorch")),
     ],
 )
-def test_an_image_holds_its_locked_framework_and_says_so(
+def test_an_image_has_and_records_its_locked_framework(
     testbed: Cluster, namespace: str, image: str, framework: str
 ) -> None:
     script = f"cat /opt/spotmpi/image.json; python -W ignore -c 'import {framework}; print({framework}.__version__)'"
@@ -49,7 +49,7 @@ def test_an_image_holds_its_locked_framework_and_says_so(
 
 
 @pytest.mark.pod_images("chainermn")
-def test_an_image_has_no_host_key_of_its_own_and_sshd_takes_one_given(testbed: Cluster, namespace: str) -> None:
+def test_an_image_has_no_host_key_and_sshd_accepts_a_mounted_one(testbed: Cluster, namespace: str) -> None:
     script = """
       ! ls /etc/ssh/ssh_host_* 2> /dev/null
       ssh-keygen -q -t ed25519 -N '' -f /tmp/key

@@ -46,7 +46,7 @@ def interfaces_of(slot: Slot) -> list[Path]:
 
 
 @pytest.mark.usefixtures("testbed")
-def test_a_killed_session_leaves_traces_that_stop_removes() -> None:
+def test_a_killed_session_leaves_resources_that_stop_removes() -> None:
     session = subprocess.Popen(
         [sys.executable, "-c", SESSION], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -69,7 +69,7 @@ def test_a_killed_session_leaves_traces_that_stop_removes() -> None:
     assert not list(Path("/var/lib/cni/results").glob(f"{slot.bridge}-*"))
 
 
-def test_a_cluster_started_by_hand_goes_on_until_it_is_stopped() -> None:
+def test_a_cluster_started_by_hand_runs_until_it_is_stopped() -> None:
     started = cluster_command("start", "--nodes", "1", "--gpus", "2")
     assert started.returncode == 0, started.stderr
     number = re.search(r"scripts/cluster stop (\d)", started.stderr)

@@ -43,7 +43,7 @@ def test_two_clusters_never_get_the_same_slot(tmp_path: Path, monkeypatch: pytes
     other_lock.close()
 
 
-def test_a_folder_too_long_for_sockets_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_too_long_for_sockets_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/" + "long/" * 20)
     with pytest.raises(TestbedError, match="set XDG_CACHE_HOME to a shorter folder"):
         take_slot()
@@ -69,7 +69,7 @@ def test_an_unknown_image_is_refused_by_name() -> None:
         images.find("nonesuch")
 
 
-def test_every_missing_thing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_missing_prerequisites_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(prerequisites, "_SYSTEM_PATH", "/nowhere")
     monkeypatch.setitem(prerequisites.PACKAGES, "containernetworking-plugins", "/nowhere/bridge")
@@ -96,7 +96,7 @@ def test_waiting_ends_at_its_limit() -> None:
         wait_until("thing", lambda: "still red", 0.05)
 
 
-def test_a_daemon_that_ignores_the_polite_signal_is_killed(tmp_path: Path) -> None:
+def test_a_daemon_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     daemon = Daemon("stubborn", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"], tmp_path)
     daemon.start()
     daemon.wait_until_ready(lambda: "" if "up" in daemon.log.read_text() else "not up", 10)
@@ -106,6 +106,6 @@ def test_a_daemon_that_ignores_the_polite_signal_is_killed(tmp_path: Path) -> No
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_slot_names_everything_it_owns_after_its_number() -> None:
+def test_everything_in_a_slot_is_named_by_its_number() -> None:
     slot = Slot(3)
     assert (slot.bridge, slot.cgroup, slot.folder.name) == ("spotmpi3", "spotmpi-testbed-3", "slot-3")

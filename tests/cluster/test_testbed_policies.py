@@ -26,7 +26,7 @@ def lines(*policies: dict[str, Any]) -> list[str]:
     return [line for line in rules("X", policies, [A, B, C], NAMESPACES) if line not in usual]
 
 
-def test_without_policies_everything_passes() -> None:
+def test_without_policies_all_traffic_is_allowed() -> None:
     assert lines() == []
 
 
@@ -95,7 +95,7 @@ def test_a_port_name_that_the_receiver_does_not_have_allows_nothing() -> None:
     assert rules == ["-A X-IN -s 10.0.0.2 -d 10.0.0.2 -j ACCEPT", "-A X-IN -d 10.0.0.2 -j DROP"]
 
 
-def test_policies_add_up() -> None:
+def test_policies_are_additive() -> None:
     one = policy(podSelector={"matchLabels": {"run": "b"}}, ingress=[{"from": [{"podSelector": {}}]}])
     rules = lines(one, policy(policyTypes=["Ingress"]))
     assert "-A X-IN -d 10.0.0.2 -s 10.0.0.1 -j ACCEPT" in rules
@@ -110,7 +110,7 @@ def test_selectors_may_be_expressions(operator: str, values: list[str], fits: bo
     assert matches({"matchExpressions": [{"key": "run", "operator": operator, "values": values}]}, A.labels) == fits
 
 
-def test_pods_without_an_address_of_their_own_are_not_held_to_policies() -> None:
+def test_policies_do_not_apply_to_pods_without_an_address_of_their_own() -> None:
     pod = {
         "metadata": {"name": "p", "namespace": "here"},
         "spec": {"containers": [{}]},

@@ -59,7 +59,7 @@ def unpacked(store: Store) -> list[str]:
     return sorted(path.read_text() for path in (store.folder / LAYERS).glob("*/fs/said"))
 
 
-def test_older_tags_go_with_their_layers_unless_a_cluster_runs(store: Store, tmp_path: Path) -> None:
+def test_older_tags_are_removed_with_their_layers_unless_a_cluster_runs(store: Store, tmp_path: Path) -> None:
     old, new, other = (f"{REGISTRY}/{name}" for name in ("image:old", "image:new", "other:old"))
     for name, content in ((old, "one"), (new, "two"), (other, "three")):
         store.add(name, archive_of(tmp_path, name, content))

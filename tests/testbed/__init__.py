@@ -1,1 +1,1 @@
-"""A real Kubernetes on this machine for tests: one file per part, nothing left behind."""
+"""A real Kubernetes on this machine for tests, with one file per part; README.md says how to use it."""

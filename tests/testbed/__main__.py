@@ -33,7 +33,7 @@ def stop(options: argparse.Namespace) -> None:
 
 
 def status(options: argparse.Namespace) -> None:
-    """Print the state of every cluster on this machine; exit 1 where something is left of one that ended."""
+    """Print the state of every cluster on this machine; exit 1 if one ended without cleaning up."""
     dead = False
     for slot in every_slot():
         traces = leftovers.find(slot)

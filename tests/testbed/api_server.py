@@ -14,7 +14,7 @@ from tests.testbed.kubernetes import Kubernetes
 
 @contextlib.contextmanager
 def running_api_server() -> Iterator[Kubernetes]:
-    """Give a Kubernetes API with nothing behind it, gone at the end of the block."""
+    """Return a Kubernetes API without controllers and nodes, which is stopped at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="spotmpi-api-"))
     plane = ControlPlane(folder, alone=True)
     try:

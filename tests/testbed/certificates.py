@@ -40,7 +40,7 @@ class Authority:
         self.certificate.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
 
     def issue(self, user: str, groups: Sequence[str] = (), hosts: Sequence[str] = ()) -> Credential:
-        """Give a credential for a user of Kubernetes, or for a server that is reached as one of `hosts`."""
+        """Return a credential for a user of Kubernetes, or for a server that is reached as one of `hosts`."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_subject(user, groups), self._name, key.public_key())
         if hosts:
@@ -55,7 +55,7 @@ class Authority:
 
 
 def service_account_key(path: Path) -> Path:
-    """Write a fresh key that signs service account tokens; give its path."""
+    """Write a fresh key that signs service account tokens, and return its path."""
     write_key(path, ec.generate_private_key(ec.SECP256R1()))
     return path
 
@@ -70,7 +70,7 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def write_kubeconfig(path: Path, server: str, authority: Path, credential: Credential) -> Path:
-    """Write a self-contained kubeconfig of one user; give its path."""
+    """Write a self-contained kubeconfig of one user, and return its path."""
 
     def inline(source: Path) -> str:
         return base64.b64encode(source.read_bytes()).decode()

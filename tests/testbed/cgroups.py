@@ -33,7 +33,7 @@ def remove(name: str) -> None:
 
 
 def processes(name: str) -> set[int]:
-    """Give the ids of all processes in the cgroup and below."""
+    """Return the ids of all processes in the cgroup and below."""
     return {pid for hierarchy in _hierarchies() for pid in _processes(hierarchy / name)}
 
 

@@ -56,7 +56,7 @@ class Cluster(Kubernetes):
         self.policy_engine.wait_until_ready()
 
     def stop(self) -> None:
-        """End every part and remove all that it left on this machine."""
+        """Stop every part and remove all its resources from this machine."""
         for node in self.nodes:
             node.stop()
         self.policy_engine.stop()
@@ -69,7 +69,7 @@ class Cluster(Kubernetes):
             self._lock.close()
 
     def shared_volume(self, namespace: str, name: str = "shared", megabytes: int | None = None) -> Path:
-        """Make a claim that pods of all nodes may mount at once, as user 1000; give its folder on this machine.
+        """Create a claim that pods of all nodes may mount at once, as user 1000, and return its folder on this machine.
 
         With `megabytes` the volume is no bigger, for tests that fill it.
         """
@@ -84,12 +84,12 @@ class Cluster(Kubernetes):
         return folder
 
     def node(self, name: str) -> Node:
-        """Give the node of that name."""
+        """Return the node of that name."""
         return next(node for node in self.nodes if node.name == name)
 
 
 def start_cluster(image_names: set[str], nodes: int = NODES, *, outlives_us: bool = False) -> Cluster:
-    """Give a started cluster with these images on its nodes; nothing of it stays where it fails to start."""
+    """Return a started cluster with these images on its nodes; nothing remains if it fails to start."""
     prerequisites.require()
     references = images.provide(image_names)
     slot, lock = take_slot()
@@ -109,7 +109,7 @@ def start_cluster(image_names: set[str], nodes: int = NODES, *, outlives_us: boo
 
 
 def stop_cluster(slot: Slot) -> None:
-    """End a cluster that another process started, and remove all that it left on this machine."""
+    """Stop a cluster that another process started, and remove all its resources from this machine."""
     leftovers.kill_programs(slot)
     if lock := slot.lock():
         with lock:
@@ -118,7 +118,7 @@ def stop_cluster(slot: Slot) -> None:
 
 @contextlib.contextmanager
 def running_cluster(image_names: set[str], nodes: int = NODES) -> Iterator[Cluster]:
-    """Give a running cluster, gone with all its traces at the end of the block."""
+    """Return a running cluster, which is removed with all its resources at the end of the block."""
     cluster = start_cluster(image_names, nodes)
     try:
         yield cluster

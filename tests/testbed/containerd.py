@@ -56,18 +56,18 @@ class Containerd:
         self.daemon.stop()
 
     def ctr(self, *arguments: str | Path, limit: float = 600.0) -> str:
-        """Give what containerd's own client printed; TestbedError holds what it complained about."""
+        """Return what containerd's own client printed; TestbedError has its error output."""
         done = self._ctr(*arguments, limit=limit)
         if done.returncode:
             raise TestbedError(f"ctr {' '.join(map(str, arguments))} failed: {done.stderr.strip()}")
         return done.stdout
 
     def images(self) -> list[str]:
-        """Give the names of all images."""
+        """Return the names of all images."""
         return self.ctr("images", "list", "--quiet").split()
 
     def image_digests(self) -> dict[str, str]:
-        """Give the digest of every image's manifest by the image's name."""
+        """Return the digest of every image's manifest by the image's name."""
         rows = [line.split() for line in self.ctr("images", "list").splitlines()[1:]]
         return {row[0]: row[2] for row in rows}
 

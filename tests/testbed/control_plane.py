@@ -19,7 +19,7 @@ _PACE = ("--kube-api-qps=200", "--kube-api-burst=400")
 
 
 class ControlPlane:
-    """The part of a cluster that needs neither root nor containers; `kubeconfig` belongs to its administrator.
+    """The part of a cluster that needs neither root nor containers; `kubeconfig` is its administrator's.
 
     With `alone` it is only the API server and its store: nothing is scheduled, and pods need no service account.
     """
@@ -83,7 +83,7 @@ class ControlPlane:
         self.api_server.wait_until_ready(lambda: self._health("api", "/readyz"), _START_LIMIT)
 
     def kubeconfig_of(self, user: str, credential: Credential | None = None, groups: Sequence[str] = ()) -> Path:
-        """Give a kubeconfig for a user, who has no rights but those that the groups or role bindings give."""
+        """Return a kubeconfig for a user, who has only the rights of the groups or of role bindings."""
         issued = credential or self.authority.issue(user, groups)
         path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
         return write_kubeconfig(path, self.server, self.authority.certificate, issued)

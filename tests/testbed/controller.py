@@ -1,4 +1,4 @@
-"""What JobSet, Kueue, kwok and the MPI Operator have in common: programs that run beside the cluster and serve it."""
+"""Controllers outside the cluster: what JobSet, Kueue, kwok and the MPI Operator have in common."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START_LIMIT = 60.0
 
 
 class Controller(abc.ABC):
-    """One controller outside the cluster, with a folder of its own; ready once `refusal` gives ""."""
+    """One controller outside the cluster, with a folder of its own; ready once `refusal` returns ""."""
 
     name: str
 
@@ -32,7 +32,7 @@ class Controller(abc.ABC):
 
     @abc.abstractmethod
     def flags(self) -> list[str]:
-        """Give the program's arguments."""
+        """Return the program's arguments."""
 
     @abc.abstractmethod
     def install(self) -> None:
@@ -40,10 +40,10 @@ class Controller(abc.ABC):
 
     @abc.abstractmethod
     def refusal(self) -> str:
-        """Give "" when the controller does its work, else why not."""
+        """Return "" when the controller does its work, else why not."""
 
     def command(self) -> list[str]:
-        """Give the program with its arguments."""
+        """Return the program with its arguments."""
         return [str(program(self.name)), *self.flags()]
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class Controller(abc.ABC):
             self.kubernetes.kubectl("delete", name, "--ignore-not-found")
 
     def write_configuration(self, content: Object) -> Path:
-        """Write the controller's configuration file; give its path."""
+        """Write the controller's configuration file, and return its path."""
         path = self.folder / "configuration.yaml"
         path.write_text(yaml.safe_dump(content))
         return path
@@ -90,7 +90,7 @@ class Controller(abc.ABC):
         (folder / "tls.key").write_bytes(issued.key.read_bytes())
 
     def webhooks(self, manifests: Path, port: int) -> list[Object]:
-        """Give a module's webhook configurations, pointed at a port of this machine instead of a Service."""
+        """Return a module's webhook configurations, pointed at a port of this machine instead of a Service."""
         bundle = base64.b64encode(self.plane.authority.certificate.read_bytes()).decode()
         objects: list[Object] = list(yaml.safe_load_all(manifests.read_text()))
         for configuration in objects:
@@ -101,6 +101,6 @@ class Controller(abc.ABC):
         return objects
 
     def dry_run(self, sample: Object) -> str:
-        """Give "" when the cluster would accept the sample, else its complaint."""
+        """Return "" when the cluster would accept the sample, else its complaint."""
         done = self.kubernetes.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=as_yaml([sample]))
         return done.stderr.strip() if done.returncode else ""

@@ -1,4 +1,4 @@
-"""Programs that run beside the tests: started, watched, stopped, and never outliving them unless asked to."""
+"""Programs that run during tests: started, watched, stopped, and ended with the tests unless configured otherwise."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Daemon:
 
     @property
     def log(self) -> Path:
-        """Give the file that holds everything the program printed."""
+        """Return the file that holds everything the program printed."""
         return self.folder / "logs" / f"{self.name}.log"
 
     @property
     def pid(self) -> int | None:
-        """Give the process id while the program runs, else None."""
+        """Return the process id while the program runs, else None."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def start(self) -> None:
         """Start the program; it goes on appending to the same log after a restart."""
         if self.pid is not None:
-            raise TestbedError(f"{self.name} runs already as process {self.pid}; stop it first")
+            raise TestbedError(f"{self.name} is already running as process {self.pid}; stop it first")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         leash = [] if self.outlives_us else ["setpriv", "--pdeathsig", "KILL"]
         with self.log.open("ab") as log:
@@ -85,11 +85,11 @@ class Daemon:
                 os.kill(self._process.pid, number)
 
     def wait_until_ready(self, probe: Callable[[], str], limit: float) -> None:
-        """Wait until `probe` gives "" instead of a reason; TestbedError after `limit` seconds or at its end."""
+        """Wait until `probe` returns "" instead of a reason; TestbedError after `limit` seconds or at its end."""
         wait_until(self.name, probe, limit, self)
 
     def explain(self) -> str:
-        """Give the program's state and the last lines of its log."""
+        """Return the program's state and the last lines of its log."""
         code = self._process.poll() if self._process else None
         state = (
             "is not running" if self._process is None else f"ended with {code}" if code is not None else "is running"
@@ -99,7 +99,7 @@ class Daemon:
 
 
 def wait_until(what: str, probe: Callable[[], str], limit: float, *daemons: Daemon) -> None:
-    """Wait until `probe` gives "" instead of a reason; TestbedError tells the last reason and the daemons' logs."""
+    """Wait until `probe` returns "" instead of a reason; TestbedError has the last reason and the daemons' logs."""
     deadline = time.monotonic() + limit
     pause = 0.02
     while reason := probe():

@@ -1,4 +1,4 @@
-"""A plain Debian root file system, made once by debootstrap: the base of every test image."""
+"""A plain Debian root file system, built once by debootstrap: the base of every test image."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PACKAGES = ("ca-certificates", "iproute2", "openssh-server", "python3", "python
 
 
 def recipe_hash() -> str:
-    """Give 12 hex digits that change with what the file system is made of."""
+    """Return 12 hex digits that change with the inputs of the file system."""
     return hashlib.sha256(" ".join([_RELEASE, *_PACKAGES]).encode()).hexdigest()[:12]
 
 
 def root_archive() -> Path:
-    """Give the tar of the file system, made first where the cache does not hold it (about a minute)."""
+    """Return the tar of the file system, which is built first if it is not cached (about a minute)."""
     archive = cache_folder() / f"debian-{recipe_hash()}.tar"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ class Image:
     arguments: tuple[tuple[str, str], ...] = ()
 
     def reference(self) -> str:
-        """Give the image's full name, with a tag that changes with everything it is built from."""
+        """Return the image's full name, with a tag that changes with everything it is built from."""
         if self.name == "pause":
             return PAUSE_IMAGE
         digest = hashlib.sha256(f"{debian.recipe_hash()} {self.arguments}".encode())
@@ -49,18 +49,18 @@ class Image:
 
 
 def find(name: str) -> Image:
-    """Give the image of that name, a folder of images/ or of tests/testbed/dockerfiles/."""
+    """Return the image of that name, a folder of images/ or of tests/testbed/dockerfiles/."""
     if (_SHIPPED / name / "Dockerfile").is_file():
         # The shipped Dockerfiles use CUDA by default.
         plain = (("REQUIREMENTS", "requirements.lock"),)
         return Image(name, _SHIPPED / name / "Dockerfile", _SHIPPED, plain)
     if (_OWN / name / "Dockerfile").is_file():
         return Image(name, _OWN / name / "Dockerfile", _OWN / name)
-    raise TestbedError(f"no image {name!r}: neither {_SHIPPED / name} nor {_OWN / name} holds a Dockerfile")
+    raise TestbedError(f"no image {name!r}: neither {_SHIPPED / name} nor {_OWN / name} has a Dockerfile")
 
 
 def provide(names: set[str]) -> dict[str, str]:
-    """Give the references of the images by name, all in the store; what is missing is built first."""
+    """Return the references of the images by name, all in the store; what is missing is built first."""
     store = Store()
     images_by_name = {name: find(name) for name in sorted({"pause", "base", *names})}
     for image in images_by_name.values():
@@ -133,7 +133,7 @@ def _buildah(*arguments: str) -> str:
 
 
 def _files_of(image: Image) -> list[Path]:
-    """Give what the image is built from: its own folder, and the files beside it that all images share."""
+    """Return the files that the image is built from: its own folder, and the files that all images share."""
     folder = image.dockerfile.parent
     own = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     shared = [path for path in image.context.glob("*") if path.is_file() and image.context != folder]

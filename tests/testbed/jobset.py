@@ -1,4 +1,4 @@
-"""The JobSet controller, run beside the cluster with its webhooks."""
+"""The JobSet controller, run outside the cluster with its webhooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JobSet(Controller):
         self.write_serving_certificate(self.folder / "serving")
 
     def flags(self) -> list[str]:
-        """Give the program's arguments."""
+        """Return the program's arguments."""
         configuration = {
             "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
             "kind": "Configuration",
@@ -45,7 +45,7 @@ class JobSet(Controller):
         self.kubernetes.apply(*webhooks)
 
     def refusal(self) -> str:
-        """Give "" when the cluster accepts a JobSet, else why not."""
+        """Return "" when the cluster accepts a JobSet, else why not."""
         return self.dry_run(_sample())
 
 

@@ -31,19 +31,19 @@ class Kubernetes:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Give this process's environment with KUBECONFIG and the pinned kubectl first on PATH."""
+        """Return this process's environment with KUBECONFIG and the pinned kubectl first on PATH."""
         path = f"{program('kubectl').parent}:{os.environ.get('PATH', '')}"
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": path}
 
     def client(self, namespace: str = "default") -> Client:
-        """Give a lightkube client of the cluster's administrator."""
+        """Return a lightkube client of the cluster's administrator."""
         config = KubeConfig.from_file(self.kubeconfig).get()
         if config is None:
-            raise TestbedError(f"{self.kubeconfig} names no current context")
+            raise TestbedError(f"{self.kubeconfig} has no current context")
         return Client(config, namespace=namespace, trust_env=False)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, limit: float = 60.0) -> str:
-        """Give what kubectl printed; TestbedError holds what it complained about."""
+        """Return what kubectl printed; TestbedError has its error output."""
         done = self.try_kubectl(*arguments, stdin=stdin, limit=limit)
         if done.returncode:
             raise TestbedError(f"kubectl {' '.join(arguments)} failed with {done.returncode}:\n{done.stderr.strip()}")
@@ -52,24 +52,24 @@ class Kubernetes:
     def try_kubectl(
         self, *arguments: str, stdin: str | None = None, limit: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Give how kubectl ended, whatever it said."""
+        """Return kubectl's result, whether or not it failed."""
         command = [str(program("kubectl")), "--kubeconfig", str(self.kubeconfig), *arguments]
         return subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=limit, check=False, env=_without_proxies()
         )
 
     def get(self, *arguments: str) -> Object:
-        """Give what `kubectl get ... -o json` holds."""
+        """Return the output of `kubectl get ... -o json`."""
         objects: Object = json.loads(self.kubectl("get", *arguments, "-o", "json"))
         return objects
 
     def pods(self, namespace: str) -> list[Object]:
-        """Give all pods of a namespace."""
+        """Return all pods of a namespace."""
         items: list[Object] = self.get("pods", "-n", namespace)["items"]
         return items
 
     def phase(self, namespace: str, pod: str) -> str:
-        """Give a pod's phase, such as Running."""
+        """Return a pod's phase, such as Running."""
         return self.kubectl("get", "pod", pod, "-n", namespace, "-o", "jsonpath={.status.phase}")
 
     def wait_for_phase(self, phase: str, *which: str) -> None:
@@ -105,7 +105,7 @@ class Kubernetes:
 
     @contextlib.contextmanager
     def namespace(self, prefix: str = "test", labels: dict[str, str] | None = None) -> Iterator[str]:
-        """Give the name of a fresh namespace that is deleted, with all in it, at the end of the block."""
+        """Return the name of a fresh namespace that is deleted, with all in it, at the end of the block."""
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         metadata = {"name": name, "labels": labels or {}}
         self.kubectl(
@@ -123,7 +123,7 @@ def _is_established(definition: Object) -> bool:
 
 
 def as_yaml(objects: Sequence[Object]) -> str:
-    """Give the objects as one stream of YAML documents."""
+    """Return the objects as one stream of YAML documents."""
     return yaml.safe_dump_all(objects, sort_keys=False)
 
 

@@ -1,4 +1,4 @@
-"""Kueue, run beside the cluster with its webhooks: it admits JobSets by quota."""
+"""Kueue, run outside the cluster with its webhooks: it admits JobSets by quota."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Kueue(Controller):
         self.write_serving_certificate(self.folder / "serving")
 
     def flags(self) -> list[str]:
-        """Give the program's arguments."""
+        """Return the program's arguments."""
         configuration = {
             "apiVersion": "config.kueue.x-k8s.io/v1beta1",
             "kind": "Configuration",
@@ -44,7 +44,7 @@ class Kueue(Controller):
         ]
 
     def command(self) -> list[str]:
-        """Give the program in a view of /etc that holds the certificate it insists on, even with its metrics off."""
+        """Return the program in a mount namespace with the certificate that it requires even with metrics off."""
         self.write_serving_certificate(self.folder / "etc" / "kueue" / "metrics" / "certs")
         view = f'mount -t overlay overlay -o lowerdir={self.folder}/etc:/etc /etc && exec "$@"'
         return ["unshare", "--mount", "sh", "-c", view, "sh", *super().command()]
@@ -63,7 +63,7 @@ class Kueue(Controller):
         self.kubernetes.apply(namespace, *webhooks)
 
     def refusal(self) -> str:
-        """Give "" when the cluster accepts a quota, else why not."""
+        """Return "" when the cluster accepts a quota, else why not."""
         return self.dry_run(flavor("sample"))
 
     def queue(self, namespace: str, name: str, quota: dict[str, str]) -> None:
@@ -72,7 +72,7 @@ class Kueue(Controller):
 
 
 def flavor(name: str) -> Object:
-    """Give a kind of machine that any node is of."""
+    """Return a kind of machine that any node is of."""
     return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": name}}
 
 

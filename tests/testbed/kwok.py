@@ -28,7 +28,7 @@ _OPTIONS = {"podPlayStageParallelism": 32, "nodePlayStageParallelism": 32, "node
 
 
 class Kwok(Controller):
-    """Plays the kubelet of every node that `add_nodes` made; each of them renews its *lease* (seconds) in good time."""
+    """Simulates the kubelets of the nodes of `add_nodes`; each renews its *lease* (seconds) in time."""
 
     name = "kwok"
 
@@ -38,7 +38,7 @@ class Kwok(Controller):
         super().__init__(plane)
 
     def flags(self) -> list[str]:
-        """Give the program's arguments."""
+        """Return the program's arguments."""
         ((key, value),) = _MARK.items()
         return [
             f"--kubeconfig={self.plane.kubeconfig}",
@@ -59,7 +59,7 @@ class Kwok(Controller):
         """Nothing: its stages are files of its own."""
 
     def refusal(self) -> str:
-        """Give "" when it serves, else why not."""
+        """Return "" when it serves, else why not."""
         return http_health(f"http://127.0.0.1:{self._port}/healthz")
 
     def add_nodes(self, count: int, capacity: dict[str, str]) -> None:
@@ -70,7 +70,7 @@ class Kwok(Controller):
                 pass
 
     def remove_nodes(self) -> None:
-        """Delete the nodes that `add_nodes` made."""
+        """Delete the nodes of `add_nodes`."""
         self.kubernetes.kubectl("delete", "--raw", "/api/v1/nodes?labelSelector=type%3Dkwok", limit=120)
         self.kubernetes.kubectl("wait", "--for=delete", "nodes", "--selector=type=kwok", "--timeout=300s", limit=330)
 

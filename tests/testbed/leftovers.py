@@ -33,7 +33,7 @@ def clean(slot: Slot) -> None:
         path.unlink(missing_ok=True)
     shutil.rmtree(slot.folder, ignore_errors=True)
     if remaining := find(slot):
-        raise TestbedError(f"test cluster {slot.index} could not be removed whole: {'; '.join(remaining)}")
+        raise TestbedError(f"test cluster {slot.index} could not be removed completely: {'; '.join(remaining)}")
 
 
 def kill_programs(slot: Slot) -> None:
@@ -42,7 +42,7 @@ def kill_programs(slot: Slot) -> None:
 
 
 def find(slot: Slot) -> list[str]:
-    """Give one line for each thing of the slot that is on this machine now."""
+    """Return one line for each resource of the slot on this machine."""
     lines = [f"process {pid}" for pid in [*_programs_of(slot), *cgroups.processes(slot.cgroup)]]
     lines += [f"mount {point}" for point in _mounts_below(slot.folder)]
     lines += [f"interface {slot.bridge}"] if Path(f"/sys/class/net/{slot.bridge}").exists() else []
@@ -52,7 +52,7 @@ def find(slot: Slot) -> list[str]:
 
 
 def _programs_of(slot: Slot) -> Iterator[int]:
-    """Give the processes that have the slot's folder in their arguments: all daemons and all containerd shims."""
+    """Return the processes that have the slot's folder in their arguments: all daemons and all containerd shims."""
     mark = f"{slot.folder}/".encode()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ def _runs(pid: int) -> bool:
 
 
 def _mounts_below(folder: Path) -> list[str]:
-    """Give the mount points below the folder, the deepest first."""
+    """Return the mount points below the folder, the deepest first."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return sorted((point for point in points if point.startswith(f"{folder}/")), key=len, reverse=True)
 
@@ -97,7 +97,7 @@ def _remove_shim_sockets(slot: Slot) -> None:
 
 
 def _dangling_log_links(slot: Slot) -> list[Path]:
-    """Give the links that kubelets put into a fixed folder, as far as they point into the slot."""
+    """Return the links that kubelets put into a fixed folder, as far as they point into the slot."""
     if not _LOG_LINKS.is_dir():
         return []
     return [path for path in _LOG_LINKS.iterdir() if path.is_symlink() and str(slot.folder) in str(path.readlink())]

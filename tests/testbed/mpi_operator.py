@@ -1,4 +1,4 @@
-"""The MPI Operator, run beside the cluster; the peer that our own runs are timed against."""
+"""The MPI Operator, run outside the cluster; our own runs are compared with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MpiOperator(Controller):
     name = "mpi-operator"
 
     def flags(self) -> list[str]:
-        """Give the program's arguments."""
+        """Return the program's arguments."""
         return [f"--kubeConfig={self.plane.kubeconfig}", f"--lock-namespace={_NAMESPACE}", "--logtostderr"]
 
     def install(self) -> None:
@@ -25,7 +25,7 @@ class MpiOperator(Controller):
         self.kubernetes.define(module_file("mpi-operator", "kubeflow.org_mpijobs.yaml"))
 
     def refusal(self) -> str:
-        """Give "" when it has taken its lock, which it does just before it starts to work, else why not."""
+        """Return "" once it has its leader lock, which it takes just before it starts to work, else the reason."""
         done = self.kubernetes.try_kubectl(
             "get", "lease", "mpi-operator", "-n", _NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"
         )

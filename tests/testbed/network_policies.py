@@ -101,7 +101,7 @@ def _addresses(
     endpoints: Sequence[Endpoint],
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> Iterator[tuple[str, Endpoint | None]]:
-    """The addresses that peers stand for, with the endpoint where it is one; everything where there are no peers."""
+    """The addresses of peers, with the endpoint where it is one; all addresses without peers."""
     if not peers:
         yield "0.0.0.0/0", None
         return

@@ -72,7 +72,7 @@ class Node:
             _kill(pid)
 
     def pod_processes(self, uid: str) -> dict[int, str]:
-        """Give the command line of every process of a pod, by process id, for tests that kill one of them."""
+        """Return the command line of every process of a pod, by process id, for tests that kill one of them."""
         processes = {}
         for pid in cgroups.processes(self._cgroup):
             if _belongs_to(pid, uid):
@@ -82,7 +82,7 @@ class Node:
         return processes
 
     def set_gpus(self, count: int) -> None:
-        """Give the node that many GPUs, as far as the scheduler and the kubelet can tell."""
+        """Set the number of GPUs that the scheduler and the kubelet see on the node."""
         gpus = {"nvidia.com/gpu": str(count)}
         patch = yaml.safe_dump({"status": {"capacity": gpus, "allocatable": gpus}})
         self._kubernetes.kubectl("patch", "node", self.name, "--subresource=status", "--patch", patch)

@@ -19,7 +19,7 @@ _CONTAINER_SECURITY: Object = {"allowPrivilegeEscalation": False, "capabilities"
 
 
 def container(image: str, command: Sequence[str], **more: Any) -> Object:
-    """Give a container that the restricted Pod Security Standard admits."""
+    """Return a container that the restricted Pod Security Standard admits."""
     return {
         "name": "main",
         "image": image,
@@ -30,7 +30,7 @@ def container(image: str, command: Sequence[str], **more: Any) -> Object:
 
 
 def pod_spec(image: str, command: Sequence[str], **more: Any) -> Object:
-    """Give the spec of a pod of user 1000 that ends within a second when asked to; `more` adds or replaces fields."""
+    """Return the spec of a pod of user 1000 that ends within a second when asked to; `more` adds or replaces fields."""
     return {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -42,18 +42,18 @@ def pod_spec(image: str, command: Sequence[str], **more: Any) -> Object:
 
 
 def pod(name: str, spec: Object, labels: dict[str, str] | None = None) -> Object:
-    """Give a pod."""
+    """Return a pod."""
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
 
 
 def headless_service(name: str, labels: dict[str, str]) -> Object:
-    """Give a service that only names pods, also those that are not ready."""
+    """Return a headless service for pods, also those that are not ready."""
     spec = {"clusterIP": "None", "selector": labels, "publishNotReadyAddresses": True}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
 
 
 def indexed_job(name: str, nodes: int, spec: Object, **more: Any) -> Object:
-    """Give an Indexed Job with as many pods as nodes, and no second try."""
+    """Return an Indexed Job with as many pods as nodes, and no retries."""
     job = {
         "completionMode": "Indexed",
         "completions": nodes,
@@ -66,7 +66,7 @@ def indexed_job(name: str, nodes: int, spec: Object, **more: Any) -> Object:
 
 
 def jobset(name: str, nodes: int, spec: Object) -> Object:
-    """Give a JobSet of one gang that starts again as a whole when a node is taken, without using up restarts."""
+    """Return a JobSet of one gang that restarts as a whole after a reclaim, which counts as no restart."""
     job = indexed_job(name, nodes, spec)["spec"]
     interrupted = [{"type": "DisruptionTarget"}]
     job["podFailurePolicy"] = {
@@ -90,7 +90,7 @@ def jobset(name: str, nodes: int, spec: Object) -> Object:
 
 
 def shared_claim(volume: str, claim: str, folder: Path) -> list[Object]:
-    """Give a volume on a folder of the machine that all nodes share, and the claim that is bound to it."""
+    """Return a volume on a folder of the machine that all nodes share, and the claim that is bound to it."""
     common: Object = {
         "accessModes": ["ReadWriteMany"],
         "storageClassName": "",

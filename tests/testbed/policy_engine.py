@@ -1,4 +1,4 @@
-"""Enforces the NetworkPolicies of a test cluster: a program beside it that turns them into rules of this machine.
+"""Enforces the NetworkPolicies of a test cluster: a program that turns them into iptables rules of this machine.
 
 No policy engine is to be had as a Go module here (kube-router and kube-network-policies are not served, and the second
 needs the kernel's nft_queue), so this stands for VPC CNI's. As in its standard mode, a pod's traffic is open until its
@@ -55,11 +55,11 @@ class PolicyEngine:
         self.daemon.start()
 
     def wait_until_ready(self, limit: float = 30.0) -> None:
-        """Wait until its rules are there."""
+        """Wait until its rules are applied."""
         self.daemon.wait_until_ready(self._refusal, limit)
 
     def stop(self) -> None:
-        """End it and take its rules away."""
+        """Stop it and remove its rules."""
         self.daemon.stop()
         remove_rules(self._slot)
 
@@ -78,7 +78,7 @@ def _jumps(slot: Slot) -> list[list[str]]:
 
 
 def remove_rules(slot: Slot) -> None:
-    """Take all rules of a slot away; nothing happens where there are none."""
+    """Remove all rules of a slot, if there are any."""
     chain = _chain(slot)
     for hook, *match in _jumps(slot):
         while _iptables("-D", hook, *match, "-j", chain):

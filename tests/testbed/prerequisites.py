@@ -1,4 +1,4 @@
-"""What a machine must have before containers can run on it, checked first and named all at once."""
+"""The prerequisites of containers on a machine, checked first and reported all at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def missing() -> list[str]:
-    """Give one line, with its remedy, for each thing that the test cluster needs and this machine lacks."""
+    """Return one line, with its remedy, for each missing prerequisite of the testbed."""
     packages = missing_packages()
     lines = []
     if os.geteuid() != 0:
@@ -35,11 +35,11 @@ def missing() -> list[str]:
 
 
 def missing_packages() -> list[str]:
-    """Give the Debian packages whose program is not here."""
+    """Return the Debian packages whose program is missing."""
     return [name for name, probe in PACKAGES.items() if shutil.which(probe, path=_SYSTEM_PATH) is None]
 
 
 def require() -> None:
     """Raise TestbedError with every missing thing, or do nothing."""
     if lines := missing():
-        raise TestbedError("the test cluster can't run here: " + "; ".join(lines))
+        raise TestbedError("the testbed can't run on this machine: " + "; ".join(lines))

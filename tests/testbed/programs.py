@@ -14,7 +14,7 @@ _KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "k
 
 
 def tool_folder(tool: str) -> Path:
-    """Give the built tool's folder, with `bin` and perhaps `files` in it; TestbedError holds why it can't be built."""
+    """Return the built tool's folder, with `bin` and perhaps `files`; TestbedError if it can't be built."""
     try:
         return bin_folder(tool).parent
     except ToolError as error:
@@ -22,13 +22,13 @@ def tool_folder(tool: str) -> Path:
 
 
 def program(name: str) -> Path:
-    """Give the path of a pinned program such as `kubelet` or `etcd`."""
+    """Return the path of a pinned program such as `kubelet` or `etcd`."""
     tool, binary = ("kubernetes", name) if name in _KUBERNETES else _PROGRAM_NAMES.get(name, (name, name))
     return tool_folder(tool) / "bin" / binary
 
 
 def module_file(tool: str, name: str) -> Path:
-    """Give a file or folder that scripts/tools copied out of the tool's Go module."""
+    """Return a file or folder that scripts/tools copied out of the tool's Go module."""
     path = tool_folder(tool) / "files" / name
     if not path.exists():
         raise TestbedError(f"{path} is missing; name it under `files` in scripts/tools.d/{tool}/tool.toml")

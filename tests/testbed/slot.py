@@ -16,7 +16,7 @@ _LONGEST_FOLDER = 60
 
 
 def cache_folder() -> Path:
-    """Give the folder of this user that holds images and running test clusters."""
+    """Return the folder of this user that holds images and running test clusters."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "spotmpi" / "testbed"
 
@@ -29,40 +29,40 @@ class Slot:
 
     @property
     def folder(self) -> Path:
-        """Give the folder that holds all files, sockets, mounts and logs of the cluster."""
+        """Return the folder that holds all files, sockets, mounts and logs of the cluster."""
         return cache_folder() / f"slot-{self.index}"
 
     @property
     def bridge(self) -> str:
-        """Give the name of the network interface that joins the pods."""
+        """Return the name of the network interface that joins the pods."""
         return f"spotmpi{self.index}"
 
     @property
     def network(self) -> str:
-        """Give the first three numbers of the pods' and nodes' /24 network."""
+        """Return the first three numbers of the pods' and nodes' /24 network."""
         return f"10.213.{self.index}"
 
     @property
     def gateway(self) -> str:
-        """Give the machine's own address on the bridge; cluster DNS listens there."""
+        """Return the machine's own address on the bridge; cluster DNS listens there."""
         return f"{self.network}.1"
 
     def node_address(self, node: int) -> str:
-        """Give the address of a node, which is one more address of the machine on the bridge."""
+        """Return the address of a node, which is one more address of the machine on the bridge."""
         return f"{self.network}.{2 + node}"
 
     def pod_range(self, node: int) -> tuple[str, str]:
-        """Give the first and the last address for pods of a node."""
+        """Return the first and the last address for pods of a node."""
         first = 20 + 100 * node
         return f"{self.network}.{first}", f"{self.network}.{first + 99}"
 
     @property
     def cgroup(self) -> str:
-        """Give the cgroup below which all containers run, relative to each hierarchy."""
+        """Return the cgroup below which all containers run, relative to each hierarchy."""
         return f"spotmpi-testbed-{self.index}"
 
     def lock(self) -> IO[str] | None:
-        """Give the held lock, or None where another cluster holds it; closing it, or our end, frees it."""
+        """Return the held lock, or None where another cluster holds it; closing it, or our end, frees it."""
         path = cache_folder() / f"slot-{self.index}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = path.open("a")
@@ -82,18 +82,18 @@ class Slot:
 
 
 def every_slot() -> list[Slot]:
-    """Give all slots of this machine's user."""
+    """Return all slots of this machine's user."""
     return [Slot(index) for index in range(_SLOTS)]
 
 
 def take_slot() -> tuple[Slot, IO[str]]:
-    """Give a free slot with its held lock; TestbedError where all are taken or the folder's name is too long."""
+    """Return a free slot with its lock; TestbedError if all are taken or the folder's name is too long."""
     longest = every_slot()[0].folder
     if len(str(longest)) > _LONGEST_FOLDER:
         raise TestbedError(
-            f"{longest} is longer than {_LONGEST_FOLDER} letters; set XDG_CACHE_HOME to a shorter folder"
+            f"{longest} is longer than {_LONGEST_FOLDER} characters; set XDG_CACHE_HOME to a shorter folder"
         )
     for slot in every_slot():
         if handle := slot.lock():
             return slot, handle
-    raise TestbedError(f"all {_SLOTS} test clusters run already; end some with `scripts/cluster stop --all`")
+    raise TestbedError(f"all {_SLOTS} test clusters are in use; stop some with `scripts/cluster stop --all`")

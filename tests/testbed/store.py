@@ -26,7 +26,7 @@ class Store:
         self.folder = cache_folder() / "store"
 
     def names(self) -> set[str]:
-        """Give the names of the images in it."""
+        """Return the names of the images in it."""
         listing = self.folder / "images"
         return set(listing.read_text().split()) if listing.exists() else set()
 
@@ -52,7 +52,7 @@ class Store:
             self._list(containerd)
 
     def lend_to(self, node_folder: Path) -> None:
-        """Give a node the images: copies of the databases, and links to the layers, which nobody ever writes."""
+        """Return a node the images: copies of the databases, and links to the layers, which nobody ever writes."""
         target, source = node_folder / "store", self.folder / "store"
         with self._locked():
             shutil.copytree(

@@ -9,7 +9,7 @@ import pytest
 
 
 def wait_for(what: str, condition: Callable[[], object], limit: float = 40.0) -> float:
-    """Give the seconds until `condition` returns something true; the test fails after `limit` seconds."""
+    """Return the seconds until `condition` returns something true; the test fails after `limit` seconds."""
     started = time.monotonic()
     while not condition():
         if time.monotonic() - started > limit:

@@ -11,7 +11,7 @@ from tests.testbed.certificates import Credential
 
 
 def free_ports(count: int) -> list[int]:
-    """Give that many different loopback ports that nobody listens on."""
+    """Return that many different loopback ports that nobody listens on."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -23,7 +23,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def https_health(url: str, credential: Credential | None = None) -> str:
-    """Give "" when the address answers 200, else the reason why not."""
+    """Return "" when the address answers 200, else the reason why not."""
     context = ssl.create_default_context()
     # Components other than the API server sign their own certificate; this only asks for their health on loopback.
     context.check_hostname = False
@@ -34,7 +34,7 @@ def https_health(url: str, credential: Credential | None = None) -> str:
 
 
 def http_health(url: str) -> str:
-    """Give "" when the address answers 200, else the reason why not."""
+    """Return "" when the address answers 200, else the reason why not."""
     return _health(url)
 
 

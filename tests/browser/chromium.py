@@ -30,8 +30,8 @@ class Page:
     """What was opened, and what it has said and asked for since."""
 
     tab: Tab
-    said: list[str] = field(default_factory=list)
-    asked_for: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def evaluate(self, script: str) -> Any:
         """The value of a JavaScript expression in the page."""
@@ -102,11 +102,11 @@ class Tab:
 
 
 def _note(page: Page, event: Mapping[str, Any]) -> None:
-    told = event.get("params", {})
+    section_titles = event.get("params", {})
     if event.get("method") == "Network.requestWillBeSent":
-        page.asked_for.append(told["request"]["url"])
+        page.requests.append(section_titles["request"]["url"])
     elif event.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
-        page.said.append(json.dumps(told))
+        page.console.append(json.dumps(section_titles))
 
 
 @contextlib.contextmanager

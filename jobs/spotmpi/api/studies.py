@@ -1,4 +1,4 @@
-"""Measuring as functions: `spotmpi bench`, `report` and `predict`."""
+"""Python API of studies: `spotmpi bench`, `report` and `predict`."""
 
 from __future__ import annotations
 
@@ -30,74 +30,74 @@ _NO_OPTIONS = StudyOptions()
 
 def bench(
     source: Source,
-    factors: StudyOptions = _NO_OPTIONS,
+    options: StudyOptions = _NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
     say: Say = lambda text: None,
 ) -> Sweep:
-    """Measure a job, one trial after the other, and give the sweep with its outcomes.
+    """Run the trials of a study, one after the other, and return the sweep with their outcomes.
 
-    *source* is a spec, of which *factors* vary node counts and variants, or a study, which says itself what it varies.
-    A sweep of the same design and work that was broken off goes on where it was, unless *factors* ask for a fresh one.
+    *source* is a job spec, of which *options* give node counts and variants, or a study file with its own factors. An
+    unfinished sweep of the same study and work is continued, unless *options* ask for a fresh one.
 
     Raises:
-        InputError: everything that is wrong with the spec, the factors or any trial, before the first one starts.
-        Stopped: Ctrl-C; the same call goes on later.
+        InputError: all problems of the spec, the options and the trials, before the first one starts.
+        SweepStopped: Ctrl-C; the same call continues later.
     """
     from spotmpi.study import execution
 
     target = targets.target_of(on)
-    study = study_of(source, factors, overrides)
+    study = study_of(source, options, overrides)
     runner = _runner(study, on, watch, say)
     execution.require_valid(study, runner)
     study = pricing.with_prices(study, on, say)
     recording = execution.Recording(target.folder, runner.new_id(study.spec), target.name)
-    sweep = execution.open_sweep(study, recording, factors.fresh, say)
+    sweep = execution.open_sweep(study, recording, options.fresh, say)
     execution.run_sweep(sweep, runner, say)
     return sweep
 
 
 def plan_bench(
     source: Source,
-    factors: StudyOptions = _NO_OPTIONS,
+    options: StudyOptions = _NO_OPTIONS,
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     say: Say = lambda text: None,
 ) -> Study:
-    """What `bench` would measure; its `trials` are in the order in which they would run. Nothing is started."""
+    """The study that `bench` would run, with its `trials` in order; nothing is started."""
     from spotmpi.study import execution
 
-    study = study_of(source, factors, overrides)
+    study = study_of(source, options, overrides)
     execution.require_valid(study, _runner(study, on, lambda event: None, say))
     return pricing.with_prices(study, on, say)
 
 
-def study_of(source: Source, factors: StudyOptions, overrides: Iterable[str] = ()) -> Study:
-    """The design that a study describes, or that *factors* ask of a spec; InputError with every problem."""
+def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = ()) -> Study:
+    """The study in a study file, or that of *options* for a spec; InputError lists every problem."""
     if isinstance(source, str | Path) and study_file.is_study(specs.read_toml(Path(source))):
-        return study_file.load(Path(source), overrides, factors)
-    return full_factorial(read_spec(source, overrides), factors)
+        return study_file.load(Path(source), overrides, options)
+    return full_factorial(read_spec(source, overrides), options)
 
 
-def make_report(wanted: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:
+def make_report(ids: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:
     """The report of one sweep or of any number of runs of the same work; by default of the newest sweep or run.
 
     Raises:
-        UnknownRun: an id fits nothing, or several.
-        InputError: the runs are of different work; *force* shows them all the same, marked.
+        UnknownRun: no run or sweep has such an id, or several do.
+        InputError: the runs measured different work (*force* shows and marks them).
     """
     from spotmpi.report.gather import gather
 
-    return gather(wanted, targets.target_of(on).folder, datetime.now(), force)
+    return gather(ids, targets.target_of(on).folder, datetime.now(), force)
 
 
 def compare(before: str, after: str, on: TargetLike = None, force: bool = False) -> Comparison:
-    """Two sweeps or runs of the same work, row by row.
+    """Compare two sweeps or runs of the same work, row by row.
 
     Raises:
-        UnknownRun: an id fits nothing, or several.
-        InputError: nothing in them can be compared, or they measured different work and *force* is not given.
+        UnknownRun: no run or sweep has such an id, or several do.
+        InputError: they have no row in common, or measured different work (*force* compares and marks them).
     """
     from spotmpi.report.comparison import compare as compared
 
@@ -111,29 +111,31 @@ def predict(
     goal: Goal | None = None,
     on: TargetLike = None,
 ) -> list[Forecast]:
-    """What a sweep (by default the newest) or a published table lets expect of other node counts, for each series.
+    """Forecast other node counts from a sweep (by default the newest) or a published table, for each series.
 
-    The model is fitted to the counts *fit*, by default the smaller half of those that were measured. Without a price in
-    *goal* it is that of the environment that *on* names now, else the one that the sweep was carried out at.
+    The model is fitted to the counts *fit*, by default the smaller half of the measured ones. If *goal* has no price,
+    it is the current price in the environment *on*, else the price at the time of the sweep.
 
     Raises:
-        InputError: there is too little to fit to, or *goal* can't be answered.
+        InputError: there are too few measured counts, or *goal* is not valid for them.
     """
     from spotmpi.forecast import forecast, model
     from spotmpi.forecast.series import published_tables
     from spotmpi.report.scaling import series_of
 
     specs: Sequence[JobSpec] = ()
-    known = None
+    price = None
     if measured in published_tables():
-        found = published_tables()[measured].as_series()
+        series = published_tables()[measured].as_series()
     else:
-        made = make_report([measured] if measured else [], on, force=True)
-        found, specs, known = series_of(made), made.specs, made.price
-    if not found:
-        raise input_error("predict", measured, "a model needs two node counts: `spotmpi bench SPEC --nodes 1,2,4`")
-    goal = pricing.goal_with_price(goal or forecast.Goal(), known, specs, on)
-    return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in found]
+        measured_report = make_report([measured] if measured else [], on, force=True)
+        series, specs, price = series_of(measured_report), measured_report.specs, measured_report.price
+    if not series:
+        raise input_error(
+            "predict", measured, "a model needs at least two node counts: `spotmpi bench SPEC --nodes 1,2,4`"
+        )
+    goal = pricing.goal_with_price(goal or forecast.Goal(), price, specs, on)
+    return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in series]
 
 
 def _runner(study: Study, on: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:

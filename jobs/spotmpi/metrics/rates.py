@@ -100,7 +100,7 @@ class _Window:
 @dataclass
 class _Attempt:
     windows: list[_Window] = field(default_factory=list)
-    disturbed: set[int] = field(default_factory=set)  # iterations beside an evaluation or checkpoint
+    disturbed: set[int] = field(default_factory=set)  # iterations next to an evaluation or checkpoint
     first: int | None = None  # its first iteration
     before: tuple[float, int] | None = None  # arrival and iteration of the last metric line
     cut: int = 0  # iterations of the window in which the interruption notice arrived

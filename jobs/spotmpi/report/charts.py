@@ -97,7 +97,7 @@ def _efficiencies(report: Report, rows: Sequence[Row]) -> Chart:
         name, tone = label(line, tones) or "measured", tones.index(line)
         curves += [Curve(name, MEASURED, tone, points, bars, offset=_offset(rows, line))] if points else []
     bases = {row.base for row in rows if row.base}
-    subtitle = f"samples/s per rank against {bases.pop()}" if len(bases) == 1 else "samples/s per rank"
+    subtitle = f"samples/s per rank relative to {bases.pop()}" if len(bases) == 1 else "samples/s per rank"
     return Chart("Scaling efficiency", subtitle, _x_label(rows), "efficiency", tuple(curves), ticks, percent=True)
 
 

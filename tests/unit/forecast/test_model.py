@@ -40,47 +40,49 @@ def generated(
 def test_known_parameters_come_back_and_predict_the_counts_that_were_not_fitted(
     serial: float, strong: bool, fitted: list[int]
 ) -> None:
-    made = model.fit(generated([1, 2, 4, 8, 16, 32], serial=serial, strong=strong), fitted)
+    fitted_model = model.fit(generated([1, 2, 4, 8, 16, 32], serial=serial, strong=strong), fitted)
     for nodes in (8, 32, 64):
-        assert made.predict(nodes).rate == pytest.approx(1 / truth(nodes, serial, strong), rel=0.02)
-    assert made.predict(32).verdict == model.CHECKED
-    assert made.predict(64).verdict == model.EXTRAPOLATED
+        assert fitted_model.predict(nodes).rate == pytest.approx(1 / truth(nodes, serial, strong), rel=0.02)
+    assert fitted_model.predict(32).verdict == model.CHECKED
+    assert fitted_model.predict(64).verdict == model.EXTRAPOLATED
 
 
-def test_an_exchange_that_overlap_hides_at_every_fitted_count_is_said_to_be_unknown() -> None:
-    made = model.fit(generated([1, 2, 4], serial=0.0), [1, 2])
-    assert made.predict(4).rate == pytest.approx(4 / COMPUTE, rel=1e-3)
-    assert "the allreduce had no visible cost at these counts" in made.notes[-1]
+def test_an_allreduce_hidden_at_every_fitted_count_is_reported_as_unknown() -> None:
+    fitted_model = model.fit(generated([1, 2, 4], serial=0.0), [1, 2])
+    assert fitted_model.predict(4).rate == pytest.approx(4 / COMPUTE, rel=1e-3)
+    assert "the allreduce had no visible cost at these counts" in fitted_model.notes[-1]
     assert "the allreduce had no visible cost" not in " ".join(model.fit(generated([1, 2, 4]), [1, 2]).notes)
 
 
 def test_the_parameters_are_those_that_generated_the_data() -> None:
-    made = model.fit(generated([1, 2, 4]), [1, 2, 4])
-    assert made.parameters == pytest.approx({"divided": COMPUTE, "volume": VOLUME, "latency": LATENCY}, rel=1e-3)
+    fitted_model = model.fit(generated([1, 2, 4]), [1, 2, 4])
+    assert fitted_model.parameters == pytest.approx(
+        {"divided": COMPUTE, "volume": VOLUME, "latency": LATENCY}, rel=1e-3
+    )
 
 
 def test_trials_without_exchange_tell_a_fixed_part_of_the_computation_from_the_volume() -> None:
     rates = {nodes: [1 / (truth(nodes) + 0.05)] for nodes in (1, 2, 4)}
     without_allreduce = {nodes: [1 / (COMPUTE / nodes + 0.05)] for nodes in (1, 2, 4)}
-    made = model.fit(Series("generated", rates, without_allreduce=without_allreduce), [1, 2, 4])
+    fitted_model = model.fit(Series("generated", rates, without_allreduce=without_allreduce), [1, 2, 4])
     known = {"divided": COMPUTE, "volume": VOLUME, "fixed": 0.05, "latency": LATENCY}
-    assert made.parameters == pytest.approx(known, rel=1e-2)
+    assert fitted_model.parameters == pytest.approx(known, rel=1e-2)
 
 
 def test_the_interval_of_a_prediction_holds_the_truth() -> None:
     lock = 0
     for seed in range(60):
-        made = model.fit(generated([1, 2, 4, 8], trials=3, noise=0.02, seed=seed), [1, 2, 4]).predict(8)
-        assert made.low is not None and made.high is not None
-        lock += made.low <= 1 / truth(8) <= made.high
+        fitted_model = model.fit(generated([1, 2, 4, 8], trials=3, noise=0.02, seed=seed), [1, 2, 4]).predict(8)
+        assert fitted_model.low is not None and fitted_model.high is not None
+        lock += fitted_model.low <= 1 / truth(8) <= fitted_model.high
     assert lock >= 54
 
 
 def test_a_fit_without_degrees_of_freedom_has_no_interval_and_says_so() -> None:
-    made = model.fit(generated([1, 2, 4]))
-    assert (made.counts, made.degrees_of_freedom) == ((1, 2), 0)
-    assert (made.predict(4).low, made.predict(4).high) == (None, None)
-    assert made.notes == [
+    fitted_model = model.fit(generated([1, 2, 4]))
+    assert (fitted_model.counts, fitted_model.degrees_of_freedom) == ((1, 2), 0)
+    assert (fitted_model.predict(4).low, fitted_model.predict(4).high) == (None, None)
+    assert fitted_model.notes == [
         "fitted on 1 and 2 nodes with as many parameters as trials: no degrees of freedom, hence no interval"
     ]
     repeated = model.fit(generated([1, 2, 4], trials=3, noise=0.01))
@@ -88,7 +90,7 @@ def test_a_fit_without_degrees_of_freedom_has_no_interval_and_says_so() -> None:
     assert "covers the noise of the trials, not the model error" in repeated.notes[0]
 
 
-def test_too_few_counts_are_refused_with_those_there_are() -> None:
+def test_too_few_counts_are_refused_with_the_measured_ones() -> None:
     with pytest.raises(InputError, match="two of the measured counts of generated: 1, 2, 4"):
         model.fit(generated([1, 2, 4]), [2, 8])
     with pytest.raises(InputError, match="--fit"):
@@ -111,19 +113,21 @@ def of_published(table: str, name: str) -> Series:
 )
 def test_the_published_8_nodes_are_predicted_from_2_and_4_honestly(table: str, name: str, verdict: str) -> None:
     series = of_published(table, name)
-    made = model.fit(series).predict(8)
-    assert made.error == pytest.approx(made.rate / series.rate(8) - 1)
-    assert made.verdict == verdict
-    assert (abs(made.error or 0.0) > 0.1) == (verdict == model.NOT_VALID)
-    assert made.low is None  # single runs at two counts leave nothing to judge the spread by
+    fitted_model = model.fit(series).predict(8)
+    assert fitted_model.error == pytest.approx(fitted_model.rate / series.rate(8) - 1)
+    assert fitted_model.verdict == verdict
+    assert (abs(fitted_model.error or 0.0) > 0.1) == (verdict == model.NOT_VALID)
+    assert fitted_model.low is None  # single runs at two counts leave nothing to judge the spread by
     if verdict == model.NOT_VALID:
         assert model.fit(series).predict(16).verdict == model.NOT_VALID
 
 
 def test_the_super_linear_published_cell_raises_our_own_warning_and_no_other_does() -> None:
-    warnings = [said for table in published_tables().values() for each in table.as_series() for said in each.warnings()]
-    (said,) = warnings
-    assert said.startswith("fp16, double buffering, 8 nodes: efficiency 108.5 % against 2 nodes is above 105 %")
+    warnings = [
+        messages for table in published_tables().values() for each in table.as_series() for messages in each.warnings()
+    ]
+    (messages,) = warnings
+    assert messages.startswith("fp16, double buffering, 8 nodes: efficiency 108.5 % against 2 nodes is above 105 %")
 
 
 def test_published_tables_say_where_they_come_from_and_how_they_were_measured() -> None:
@@ -136,39 +140,39 @@ def test_published_tables_say_where_they_come_from_and_how_they_were_measured() 
 
 
 def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:
-    made = model.fit(generated([1, 2, 4, 8]), [1, 2, 4])
+    fitted_model = model.fit(generated([1, 2, 4, 8]), [1, 2, 4])
     goal = Goal(iterations=36_000, deadline=4 * 3600, price=0.5)
-    found = forecast.forecast(made, [1, 2, 4, 8], goal)
+    result = forecast.forecast(fitted_model, [1, 2, 4, 8], goal)
     hours = {nodes: 36_000 * truth(nodes) / 3600 for nodes in (1, 2, 4, 8)}
-    assert [each.seconds for each in found.by_nodes] == pytest.approx([hours[n] * 3600 for n in (1, 2, 4, 8)])
-    assert [each.dollars for each in found.by_nodes] == pytest.approx([hours[n] * n * 0.5 for n in (1, 2, 4, 8)])
-    assert found.by_nodes[1].dollars_per_thousand == pytest.approx(2 * 0.5 * 1000 * truth(2) / 3600)
+    assert [each.seconds for each in result.by_nodes] == pytest.approx([hours[n] * 3600 for n in (1, 2, 4, 8)])
+    assert [each.dollars for each in result.by_nodes] == pytest.approx([hours[n] * n * 0.5 for n in (1, 2, 4, 8)])
+    assert result.by_nodes[1].dollars_per_thousand == pytest.approx(2 * 0.5 * 1000 * truth(2) / 3600)
     assert [nodes for nodes, needed in hours.items() if needed <= 4] == [4, 8]
-    assert found.cheapest == 4
-    assert found.answers[0] == f"cheapest within the deadline: 4 nodes, {hours[4]:.2f} h for ${hours[4] * 2:.2f}"
-    hopeless = forecast.forecast(made, [1, 2, 4], Goal(iterations=36_000, deadline=60))
+    assert result.cheapest == 4
+    assert result.answers[0] == f"cheapest within the deadline: 4 nodes, {hours[4]:.2f} h for ${hours[4] * 2:.2f}"
+    hopeless = forecast.forecast(fitted_model, [1, 2, 4], Goal(iterations=36_000, deadline=60))
     assert hopeless.answers[0] == "cheapest within the deadline: none of these counts"
 
 
 def test_the_last_node_that_pays_is_found_one_by_one() -> None:
-    made = model.fit(generated([1, 2, 4]), [1, 2, 4])
+    fitted_model = model.fit(generated([1, 2, 4]), [1, 2, 4])
     gains = [1 / truth(count + 1) - 1 / truth(count) for count in range(1, 16)]
     last = next(count for count, gain in enumerate(gains, 1) if gain < 0.5 / truth(1))
-    found = forecast.forecast(made, [1, 16], Goal())
-    assert found.last_paying == last
-    assert found.answers == (
+    result = forecast.forecast(fitted_model, [1, 16], Goal())
+    assert result.last_paying == last
+    assert result.answers == (
         f"beyond {last} nodes more do not pay: each adds less than 50 % of the base rate per node",
     )
-    assert forecast.forecast(made, [1, 16], Goal(min_efficiency=0.01)).last_paying == 1 + next(
+    assert forecast.forecast(fitted_model, [1, 16], Goal(min_efficiency=0.01)).last_paying == 1 + next(
         at for at, gain in enumerate(gains) if gain < 0.01 / truth(1)
     )
 
 
-def test_a_count_that_was_measured_is_reckoned_with_as_measured_even_where_the_model_is_wrong() -> None:
+def test_a_measured_count_uses_its_measured_rate_even_if_the_model_is_wrong() -> None:
     series = of_published("chainercv-ssd300-p3", "fp16, double buffering")
-    found = forecast.forecast(model.fit(series), [2, 4, 8, 16], Goal(iterations=1000, deadline=1000 / 4))
-    assert found.cheapest == 8
-    assert found.by_nodes[2].seconds == pytest.approx(1000 / 4.0316)
+    result = forecast.forecast(model.fit(series), [2, 4, 8, 16], Goal(iterations=1000, deadline=1000 / 4))
+    assert result.cheapest == 8
+    assert result.by_nodes[2].seconds == pytest.approx(1000 / 4.0316)
     nowhere = forecast.forecast(model.fit(series), [16], Goal(iterations=1000, deadline=1e9))
     assert nowhere.answers == (
         "cheapest within the deadline: none of these counts (the model is not valid for any of them)",
@@ -176,13 +180,13 @@ def test_a_count_that_was_measured_is_reckoned_with_as_measured_even_where_the_m
     )
 
 
-def test_all_that_is_wrong_with_a_goal_is_told_at_once() -> None:
-    made = model.fit(generated([1, 2]))
+def test_all_problems_of_a_goal_are_reported_at_once() -> None:
+    fitted_model = model.fit(generated([1, 2]))
     with pytest.raises(InputError) as refused:
-        forecast.forecast(made, [4], Goal(epochs=3, deadline=-1, price=0))
+        forecast.forecast(fitted_model, [4], Goal(epochs=3, deadline=-1, price=0))
     assert [problem.field for problem in refused.value.problems] == ["--epochs", "--deadline", "--price"]
     with pytest.raises(InputError, match="either --iterations or --epochs"):
-        forecast.forecast(made, [4], Goal(iterations=1, epochs=3))
+        forecast.forecast(fitted_model, [4], Goal(iterations=1, epochs=3))
 
 
 def test_epochs_take_fewer_iterations_where_the_batch_grows_with_the_nodes() -> None:

@@ -55,16 +55,16 @@ def test_three_and_four_ranks_are_predicted_from_one_and_two_at_either_bandwidth
     sweep = spotmpi.bench("study.toml", StudyOptions(), on=Target(runs_folder=tmp_path / "runs"))
     assert {trial.state for trial in sweep.trials} == {SUCCEEDED}
 
-    found = spotmpi.predict(sweep.id, [3, 4], [1, 2], on=Target(runs_folder=tmp_path / "runs"))
-    assert [each.model.series.name for each in found] == ["20 MB/s", "60 MB/s"]
-    for each in found:
+    result = spotmpi.predict(sweep.id, [3, 4], [1, 2], on=Target(runs_folder=tmp_path / "runs"))
+    assert [each.model.series.name for each in result] == ["20 MB/s", "60 MB/s"]
+    for each in result:
         errors = []
-        for made in (node_forecast.prediction for node_forecast in each.by_nodes):
-            assert made.measured is not None
-            errors.append(abs(made.rate / made.measured - 1))
-            assert made.error == pytest.approx(made.rate / made.measured - 1)
+        for fitted_model in (node_forecast.prediction for node_forecast in each.by_nodes):
+            assert fitted_model.measured is not None
+            errors.append(abs(fitted_model.rate / fitted_model.measured - 1))
+            assert fitted_model.error == pytest.approx(fitted_model.rate / fitted_model.measured - 1)
             assert errors[-1] < 0.25  # a busy machine holds up real ranks
-            assert (made.verdict == model.NOT_VALID) == (max(errors) > model.ERROR_LIMIT)
-    volumes = [each.model.parameters["volume"] for each in found]
+            assert (fitted_model.verdict == model.NOT_VALID) == (max(errors) > model.ERROR_LIMIT)
+    volumes = [each.model.parameters["volume"] for each in result]
     # What an allreduce costs beside its bandwidth is the same at both rates.
     assert volumes[0] - volumes[1] == pytest.approx(1e6 / 20e6 - 1e6 / 60e6, rel=0.4)

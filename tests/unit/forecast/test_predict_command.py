@@ -17,9 +17,9 @@ def spotmpi(monkeypatch: pytest.MonkeyPatch, *given: str) -> int:
 
 
 def sweep_of(runs: Path, *rates: float) -> None:
-    made = {("base", 2**at): [Recorded(rate), Recorded(rate * 1.01)] for at, rate in enumerate(rates)}
+    recorded = {("base", 2**at): [Recorded(rate), Recorded(rate * 1.01)] for at, rate in enumerate(rates)}
     factors = StudyOptions([2**at for at in range(len(rates))], repeats=2)
-    record_sweep(runs, SPEC, factors, made)
+    record_sweep(runs, SPEC, factors, recorded)
 
 
 def test_a_sweep_is_predicted_with_error_time_and_money(
@@ -44,27 +44,27 @@ def test_json_holds_the_same_for_scripts(
 ) -> None:
     sweep_of(runs, 10.0, 18.0, 20.0)
     assert spotmpi(monkeypatch, "predict", "sweep-1", "--nodes", "4,8", "--json") == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told["fitted_on"] == [1, 2]
-    assert told["degrees_of_freedom"] == 2
-    assert [each["verdict"] for each in told["predictions"]] == ["not valid here"] * 2
-    assert told["predictions"][0]["error"] > 0.1
-    assert told["predictions"][1]["low"] < told["predictions"][1]["rate"] < told["predictions"][1]["high"]
+    (series,) = json.loads(capsys.readouterr().out)
+    assert series["fitted_on"] == [1, 2]
+    assert series["degrees_of_freedom"] == 2
+    assert [each["verdict"] for each in series["predictions"]] == ["not valid here"] * 2
+    assert series["predictions"][0]["error"] > 0.1
+    assert series["predictions"][1]["low"] < series["predictions"][1]["rate"] < series["predictions"][1]["high"]
 
 
 def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert spotmpi(monkeypatch, "predict", "chainercv-ssd300-p2", "--nodes", "2..8") == 0
-    said = capsys.readouterr().out
-    assert said.count("not valid here") == 3
-    assert "95 %" not in said.replace("is above", "")  # a fit without freedom has no interval
-    assert said.count("no degrees of freedom") == 3
-    assert "warning: fp16, double buffering, 8 nodes: efficiency 108.5 %" in said
+    messages = capsys.readouterr().out
+    assert messages.count("not valid here") == 3
+    assert "95 %" not in messages.replace("is above", "")  # a fit without freedom has no interval
+    assert messages.count("no degrees of freedom") == 3
+    assert "warning: fp16, double buffering, 8 nodes: efficiency 108.5 %" in messages
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (["--nodes", "x"], "--nodes = 'x'"),
         (["--fit", "1,16"], "--fit = '1,16'"),
@@ -79,12 +79,12 @@ def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], expected: str
 ) -> None:
     sweep_of(runs, 10.0, 18.0)
     assert spotmpi(monkeypatch, "predict", *options) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert expected in line
 
 
 def test_a_single_node_count_is_too_little(

@@ -57,17 +57,17 @@ def test_the_interval_narrows_with_more_trials() -> None:
 
 
 def test_the_same_trials_always_have_the_same_interval() -> None:
-    made = trials(numpy.random.default_rng(5), 6)
-    assert intervals.rate_bounds(made) == intervals.rate_bounds(made)
+    measured = trials(numpy.random.default_rng(5), 6)
+    assert intervals.rate_bounds(measured) == intervals.rate_bounds(measured)
 
 
 def test_fewer_than_five_trials_have_their_range_and_one_has_nothing() -> None:
-    made = [[0.1] * 50, [0.125] * 50, [0.2] * 50, [0.25] * 50]
-    bounds = intervals.rate_bounds(made)
+    measured = [[0.1] * 50, [0.125] * 50, [0.2] * 50, [0.25] * 50]
+    bounds = intervals.rate_bounds(measured)
     assert bounds is not None and bounds.kind == intervals.RANGE
     assert [bounds.low, bounds.high] == pytest.approx([4.0, 10.0])
-    assert intervals.rate_bounds(made[:1]) is None
-    assert intervals.ratio_bounds(made, made[:1]) is None
+    assert intervals.rate_bounds(measured[:1]) is None
+    assert intervals.ratio_bounds(measured, measured[:1]) is None
 
 
 @pytest.mark.parametrize(("count", "kind"), [(4, intervals.RANGE), (8, intervals.INTERVAL)])

@@ -7,16 +7,16 @@ from spotmpi.metrics import rates as metrics
 
 
 def window(last: int, seconds: list[float], attempt: int = 1, t: float = 100.0, **scalars: Any) -> dict[str, Any]:
-    said = {"iteration": last, "seconds": seconds, **scalars}
-    return {"t": t, "attempt": attempt, "node": 0, "kind": protocol.METRIC, **said}
+    messages = {"iteration": last, "seconds": seconds, **scalars}
+    return {"t": t, "attempt": attempt, "node": 0, "kind": protocol.METRIC, **messages}
 
 
-def said(kind: str, iteration: int, attempt: int = 1, t: float = 100.0, **values: Any) -> dict[str, Any]:
+def messages(kind: str, iteration: int, attempt: int = 1, t: float = 100.0, **values: Any) -> dict[str, Any]:
     return {"t": t, "attempt": attempt, "node": 0, "kind": kind, "iteration": iteration, **values}
 
 
 def arrival(iteration: int, t: float, attempt: int = 1, **scalars: Any) -> dict[str, Any]:
-    return said(protocol.METRIC, iteration, attempt, t, **scalars)
+    return messages(protocol.METRIC, iteration, attempt, t, **scalars)
 
 
 def rates(lines: list[dict[str, Any]]) -> metrics.Rates:
@@ -25,7 +25,7 @@ def rates(lines: list[dict[str, Any]]) -> metrics.Rates:
     return found
 
 
-def test_the_rate_is_iterations_over_their_seconds_and_the_median_is_beside_it() -> None:
+def test_the_rate_is_iterations_over_their_seconds() -> None:
     seconds = [9.0] * 10 + [0.1, 0.1, 0.1, 0.7]
     found = rates([window(14, seconds)])
     assert found.iterations == 4
@@ -40,14 +40,14 @@ def test_the_spread_is_the_distance_of_the_quartiles_over_the_median() -> None:
     assert found.iqr == pytest.approx((4.0 - 2.0) / 3.0)
 
 
-@pytest.mark.parametrize(("made", "dropped"), [(50, 10), (100, 10), (101, 11), (200, 20)])
-def test_warm_up_is_ten_iterations_or_a_tenth_of_the_attempt(made: int, dropped: int) -> None:
-    seconds = [5.0] * dropped + [0.5] * (made - dropped)
-    found = rates([window(at + 10, seconds[at : at + 10]) for at in range(0, made, 10) if at + 10 <= made])
+@pytest.mark.parametrize(("count", "dropped"), [(50, 10), (100, 10), (101, 11), (200, 20)])
+def test_warm_up_is_ten_iterations_or_a_tenth_of_the_attempt(count: int, dropped: int) -> None:
+    seconds = [5.0] * dropped + [0.5] * (count - dropped)
+    found = rates([window(at + 10, seconds[at : at + 10]) for at in range(0, count, 10) if at + 10 <= count])
     assert found.median == 0.5
-    whole = rates([window(made, seconds)])
+    whole = rates([window(count, seconds)])
     assert whole.left_out["warm-up"] == dropped
-    assert whole.seconds == pytest.approx(0.5 * (made - dropped))
+    assert whole.seconds == pytest.approx(0.5 * (count - dropped))
 
 
 def test_warm_up_that_ends_inside_a_window_cuts_the_window() -> None:
@@ -64,9 +64,9 @@ def test_each_attempt_has_its_own_warm_up() -> None:
     assert found.left_out["warm-up"] == 20
 
 
-def test_iterations_repeated_after_a_restart_count_once_as_the_later_attempt_made_them() -> None:
+def test_iterations_repeated_after_a_restart_count_once_with_the_later_times() -> None:
     first = [window(30, [9.0] * 10 + [1.0] * 10 + [2.0] * 10)]
-    resumed = [said(protocol.RESUMED, 20, attempt=2)]
+    resumed = [messages(protocol.RESUMED, 20, attempt=2)]
     second = [window(50, [9.0] * 10 + [4.0] * 20, attempt=2)]
     found = rates(first + resumed + second)
     assert found.left_out["repeated after a restart"] == 10
@@ -88,13 +88,15 @@ def test_a_middle_attempt_that_got_less_far_does_not_bring_repeated_iterations_b
 
 def test_the_window_in_which_an_attempt_was_interrupted_is_counted_though_its_times_are_lost() -> None:
     # Saved at 34 on notice, but the window from 31 on was never told.
-    found = rates([window(30, [1.0] * 30), said(protocol.RESUMED, 34, attempt=2), window(60, [1.0] * 26, attempt=2)])
+    found = rates(
+        [window(30, [1.0] * 30), messages(protocol.RESUMED, 34, attempt=2), window(60, [1.0] * 26, attempt=2)]
+    )
     assert found.left_out["in an interrupted window"] == 4
     assert found.left_out["repeated after a restart"] == 0
     assert found.iterations == (30 - 10) + (26 - 10)
 
 
-def test_a_window_that_notice_cut_short_is_left_out_and_counted() -> None:
+def test_an_interrupted_window_is_left_out_and_counted() -> None:
     first = [window(30, [1.0] * 30), {**window(34, [7.0] * 4), "cut": True}]
     found = rates([*first, window(60, [1.0] * 26, attempt=2)])
     assert found.left_out["in an interrupted window"] == 4
@@ -108,13 +110,13 @@ def test_a_window_that_notice_cut_short_is_left_out_and_counted() -> None:
 def test_iterations_on_both_sides_of_an_evaluation_or_a_checkpoint_are_left_out(kind: str) -> None:
     seconds = [1.0] * 20
     seconds[14] = seconds[15] = 50.0
-    found = rates([window(15, seconds[:15]), said(kind, 15), window(20, seconds[15:])])
+    found = rates([window(15, seconds[:15]), messages(kind, 15), window(20, seconds[15:])])
     assert found.left_out["beside an evaluation or checkpoint"] == 2
     assert found.seconds == pytest.approx(8.0)
 
 
 def test_every_reported_iteration_counts_or_is_named_as_left_out() -> None:
-    first = [window(30, [1.0] * 30), said(protocol.CHECKPOINT, 20), said(protocol.EVALUATION, 30)]
+    first = [window(30, [1.0] * 30), messages(protocol.CHECKPOINT, 20), messages(protocol.EVALUATION, 30)]
     training = metrics.read([*first, window(60, [1.0] * 40, attempt=2)])
     assert training.rates is not None
     assert training.rates.iterations + sum(training.rates.left_out.values()) == training.reported == 70
@@ -160,10 +162,10 @@ def test_a_scalar_has_one_value_per_iteration_over_all_attempts() -> None:
         {"t": 10.0, "attempt": 1, "node": 0, "kind": protocol.CONTEXT, "world_size": 2},
         window(10, [1.0] * 10, t=20.0, loss=3.0),
         window(20, [1.0] * 10, t=30.0, loss=2.0),
-        said(protocol.EVALUATION, 20, t=31.0, accuracy=0.4),
+        messages(protocol.EVALUATION, 20, t=31.0, accuracy=0.4),
         window(27, [1.0] * 7, t=35.0, loss=1.9),
         window(20, [1.0] * 5, attempt=2, t=50.0, loss=2.5),
-        said(protocol.EVALUATION, 20, attempt=2, t=51.0, accuracy=0.5),
+        messages(protocol.EVALUATION, 20, attempt=2, t=51.0, accuracy=0.5),
         window(30, [1.0] * 10, attempt=2, t=60.0, loss=float("nan")),
     ]
     training = metrics.read(lines)
@@ -174,11 +176,11 @@ def test_a_scalar_has_one_value_per_iteration_over_all_attempts() -> None:
     assert training.attempts == 2
 
 
-def test_the_last_result_and_all_evaluations_are_kept() -> None:
+def test_the_last_result_and_all_evaluations_are_returned() -> None:
     lines = [
         window(20, [1.0] * 20, loss=1.0),
-        said(protocol.EVALUATION, 20, accuracy=0.5, time=3.0),
-        said(protocol.RESULT, 20, loss=0.3, accuracy=0.9, parameters="abc"),
+        messages(protocol.EVALUATION, 20, accuracy=0.5, time=3.0),
+        messages(protocol.RESULT, 20, loss=0.3, accuracy=0.9, parameters="abc"),
     ]
     training = metrics.read(lines)
     assert training.result == {"iteration": 20, "loss": 0.3, "accuracy": 0.9, "parameters": "abc"}

@@ -60,63 +60,73 @@ def work_of(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def record(runs: Path, run: str, spec: JobSpec, made: Recorded) -> RunPaths:
+def record(runs: Path, run: str, spec: JobSpec, recorded: Recorded) -> RunPaths:
     """Write the folder of one run."""
     paths = RunPaths(runs / run)
     paths.folder.mkdir(parents=True)
     paths.spec.write_text(spec.to_toml())
     plan = {
         "run": run,
-        "work": {**work_of(spec), **made.work},
-        "oversubscribed": made.oversubscribed,
+        "work": {**work_of(spec), **recorded.work},
+        "oversubscribed": recorded.oversubscribed,
     }
     paths.plan.write_text(json.dumps(plan))
-    lines, clock = _metrics(spec, made)
+    lines, clock = _metrics(spec, recorded)
     _write(paths.metrics, lines)
     events = [{"t": START, "event": "submitted", "name": spec.title}, {"t": START, "event": "started", "attempt": 1}]
-    for number, _ in enumerate(made.interrupted_at, 1):
+    for number, _ in enumerate(recorded.interrupted_at, 1):
         events.append({"t": START + number, "event": "interrupted", "interruptions": number, "reason": "reclaimed"})
         events.append({"t": START + number, "event": "started", "attempt": number + 1})
-    if made.state != "running":
-        events.append({"t": clock, "event": made.state})
+    if recorded.state != "running":
+        events.append({"t": clock, "event": recorded.state})
     _write(paths.events, events)
     return paths
 
 
-def _metrics(spec: JobSpec, made: Recorded) -> tuple[list[dict[str, Any]], float]:
+def _metrics(spec: JobSpec, recorded: Recorded) -> tuple[list[dict[str, Any]], float]:
     context = {
         "world_size": spec.world_size,
-        "scaling": made.scaling,
-        "samples_per_iteration": made.samples,
-        "total_iterations": made.iterations,
+        "scaling": recorded.scaling,
+        "samples_per_iteration": recorded.samples,
+        "total_iterations": recorded.iterations,
         "versions": {"framework": "1.0"},
-        **made.context,
+        **recorded.context,
     }
     clock = START + 1
     lines: list[dict[str, Any]] = []
-    bounds = [0, *made.interrupted_at, made.iterations]
+    bounds = [0, *recorded.interrupted_at, recorded.iterations]
     for attempt in range(1, len(bounds)):
         first = max(bounds[attempt - 1] - 10, 0)
         lines.append({"t": clock, "attempt": attempt, "node": 0, "kind": "context", **context})
         for last in range(first + 10, bounds[attempt] + 1, 10):
-            seconds = [_seconds(made, at) for at in range(last - 9, last + 1)]
+            seconds = [_seconds(recorded, at) for at in range(last - 9, last + 1)]
             clock += sum(seconds)
-            said: dict[str, Any] = {"iteration": last}
-            said |= {} if made.loss is None else {"loss": made.loss * made.iterations / last}
-            said |= {"ranks": protocol.pack([[mean] * 10 for mean in made.ranks])} if made.ranks else {}
-            timed = {} if made.by_arrival else {"seconds": seconds}
-            lines.append({"t": clock, "attempt": attempt, "node": 0, "kind": "metric", **said, **timed})
-    if made.state == "succeeded":
-        result = {"iteration": made.iterations, **({} if made.loss is None else {"loss": made.loss})}
-        quality = {} if made.accuracy is None else {"accuracy": made.accuracy}
+            messages: dict[str, Any] = {"iteration": last}
+            messages |= {} if recorded.loss is None else {"loss": recorded.loss * recorded.iterations / last}
+            messages |= {"ranks": protocol.pack([[mean] * 10 for mean in recorded.ranks])} if recorded.ranks else {}
+            timed = {} if recorded.by_arrival else {"seconds": seconds}
+            lines.append({"t": clock, "attempt": attempt, "node": 0, "kind": "metric", **messages, **timed})
+    if recorded.state == "succeeded":
+        result = {"iteration": recorded.iterations, **({} if recorded.loss is None else {"loss": recorded.loss})}
+        quality = {} if recorded.accuracy is None else {"accuracy": recorded.accuracy}
         lines.append(
-            {"t": clock, "attempt": len(bounds) - 1, "node": 0, "kind": "result", **result, **quality, **made.result}
+            {
+                "t": clock,
+                "attempt": len(bounds) - 1,
+                "node": 0,
+                "kind": "result",
+                **result,
+                **quality,
+                **recorded.result,
+            }
         )
     return lines, clock
 
 
-def _seconds(made: Recorded, at: int) -> float:
-    return (1 + made.wobble * (at * 7 % 11 - 5) / 5) * (1 + made.slows * at / made.iterations) / made.rate
+def _seconds(recorded: Recorded, at: int) -> float:
+    return (
+        (1 + recorded.wobble * (at * 7 % 11 - 5) / 5) * (1 + recorded.slows * at / recorded.iterations) / recorded.rate
+    )
 
 
 def _write(path: Path, lines: list[dict[str, Any]]) -> None:
@@ -124,14 +134,14 @@ def _write(path: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def record_sweep(
-    runs: Path, spec: JobSpec, factors: StudyOptions, made: dict[tuple[str, int], list[Recorded]]
+    runs: Path, spec: JobSpec, factors: StudyOptions, recorded: dict[tuple[str, int], list[Recorded]]
 ) -> Sweep:
     """A finished sweep: for each variant and node count what its repeats came to; fewer than asked for are missing."""
     study = full_factorial(spec, factors)
     sweep = Sweep(sweep_folder("sweep-1", runs), study, work_of(spec), START)
     sweep.create()
     for trial in study.trials():
-        repeats = made[trial.variant, trial.nodes]
+        repeats = recorded[trial.variant, trial.nodes]
         if trial.repeat > len(repeats):
             continue
         run = f"run-{trial.variant}-{trial.nodes}-{trial.repeat}"
@@ -141,10 +151,10 @@ def record_sweep(
     return sweep
 
 
-def over_nodes(runs: Path, *made: tuple[int, Recorded], force: bool = False, spec: JobSpec = SPEC) -> Report:
+def over_nodes(runs: Path, *recorded: tuple[int, Recorded], force: bool = False, spec: JobSpec = SPEC) -> Report:
     """The report of one run for each (nodes, what it came to)."""
     ids = []
-    for index, (nodes, what) in enumerate(made):
+    for index, (nodes, what) in enumerate(recorded):
         ids.append(f"run-{index}")
         record(runs, ids[-1], spec.model_copy(update={"nodes": nodes}), what)
     return gather(ids, runs, NOW, force)
@@ -154,9 +164,9 @@ def sweep_report(runs: Path) -> Report:
     factors = StudyOptions([1, 2, 4], ["double:args+=--double-buffering"], repeats=2)
     rates = {("base", 1): 10.0, ("base", 2): 18.0, ("base", 4): 30.0}
     rates |= {("double", 1): 10.2, ("double", 2): 20.0, ("double", 4): 43.5}
-    made = {key: [Recorded(rate), Recorded(rate * 1.03, accuracy=0.975)] for key, rate in rates.items()}
-    made["base", 4][1] = replace(made["base", 4][1], interrupted_at=(30,), iterations=80)
-    record_sweep(runs, SPEC, factors, made)
+    recorded = {key: [Recorded(rate), Recorded(rate * 1.03, accuracy=0.975)] for key, rate in rates.items()}
+    recorded["base", 4][1] = replace(recorded["base", 4][1], interrupted_at=(30,), iterations=80)
+    record_sweep(runs, SPEC, factors, recorded)
     return gather(["sweep-1"], runs, NOW)
 
 

@@ -26,9 +26,9 @@ def reported(
     sweep.create()
     for trial in study.trials():
         rate = rates[trial.variant, trial.nodes] * (1 + 0.01 * (trial.repeat % 3 - 1))
-        made = (changed or {}).get((trial.role, trial.repeat), Recorded())
+        recorded = (changed or {}).get((trial.role, trial.repeat), Recorded())
         run = f"run-{trial.number}"
-        made = replace(made, rate=rate * (1.25 if trial.role == WITHOUT_ALLREDUCE else made.rate / 10.0))
-        record(runs, run, study.spec_of(trial), made)
+        recorded = replace(recorded, rate=rate * (1.25 if trial.role == WITHOUT_ALLREDUCE else recorded.rate / 10.0))
+        record(runs, run, study.spec_of(trial), recorded)
         sweep.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
     return gather([], runs, NOW)

@@ -13,7 +13,7 @@ from tests.unit.report.recorded_runs import SPEC, START, Recorded, record, work_
 NEW_CODE = {"code": {"files": {"programs": "e" * 64}, "commit": "f" * 40, "diff": None}}
 
 
-def measured(runs: Path, name: str, rates: dict[int, list[float]], made: Recorded = Recorded()) -> None:  # noqa: B008
+def measured(runs: Path, name: str, rates: dict[int, list[float]], recorded: Recorded = Recorded()) -> None:  # noqa: B008
     """A sweep whose trials at each node count have these rates."""
     repeats = max(map(len, rates.values()))
     study = full_factorial(SPEC, StudyOptions(list(rates), repeats=repeats))
@@ -21,7 +21,7 @@ def measured(runs: Path, name: str, rates: dict[int, list[float]], made: Recorde
     sweep.create()
     for trial in study.trials():
         run = f"{name}-{trial.number}"
-        values = {**vars(made), "rate": rates[trial.nodes][trial.repeat - 1]}
+        values = {**vars(recorded), "rate": rates[trial.nodes][trial.repeat - 1]}
         record(runs, run, study.spec_of(trial), Recorded(**values))
         sweep.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
 
@@ -45,11 +45,11 @@ class Command:
         self._monkeypatch.setattr(sys, "argv", ["spotmpi", "report", *given])
         with pytest.raises(SystemExit) as ended:
             main()
-        said = self._capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        messages = self._capsys.readouterr()
+        return int(ended.value.code or 0), messages.out, messages.err
 
 
-def test_a_slower_rate_is_told_from_noise_and_what_changed_is_named(runs: Path, spotmpi: Command) -> None:
+def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path, spotmpi: Command) -> None:
     measured(runs, "old", {1: around(10.0), 2: around(18.0)})
     measured(runs, "new", {1: around(10.02), 2: around(15.0)}, Recorded(work=NEW_CODE))
     code, out, _ = spotmpi("--compare", "old", "new")

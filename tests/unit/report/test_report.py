@@ -49,8 +49,8 @@ def test_efficiency_under_weak_scaling_does_not_ask_for_more_iterations(runs: Pa
 
 def test_strong_and_weak_scaling_never_share_a_line_or_a_chart(runs: Path) -> None:
     strong, weak = Recorded(), Recorded(scaling="weak")
-    made = [(1, strong), (2, strong), (1, replace(weak, samples=32)), (2, replace(weak, samples=64))]
-    found = over_nodes(runs, *made)
+    recorded = [(1, strong), (2, strong), (1, replace(weak, samples=32)), (2, replace(weak, samples=64))]
+    found = over_nodes(runs, *recorded)
     assert len(found.lines) == 2
     titles = [(chart.title, chart.subtitle.split(",")[0]) for chart in charts.charts(found)]
     assert titles[0] == ("Iterations per second", "strong scaling")
@@ -60,11 +60,11 @@ def test_strong_and_weak_scaling_never_share_a_line_or_a_chart(runs: Path) -> No
 
 
 def test_the_ideal_line_rises_under_strong_scaling_and_is_flat_under_weak(runs: Path) -> None:
-    made = [(1, Recorded(10.0)), (4, Recorded(30.0))]
-    made += [(1, Recorded(10.0, scaling="weak", samples=8)), (4, Recorded(9.0, scaling="weak", samples=32))]
+    recorded = [(1, Recorded(10.0)), (4, Recorded(30.0))]
+    recorded += [(1, Recorded(10.0, scaling="weak", samples=8)), (4, Recorded(9.0, scaling="weak", samples=32))]
     ideals = [
         [round(y, 1) for _, y in curve.points]
-        for chart in charts.charts(over_nodes(runs, *made))
+        for chart in charts.charts(over_nodes(runs, *recorded))
         if chart.title == "Iterations per second"
         for curve in chart.curves
         if curve.kind == chart_data.IDEAL
@@ -88,7 +88,7 @@ def test_the_kind_of_scaling_follows_from_the_batches_where_a_program_does_not_t
     assert len(found.lines) == 1
 
 
-def test_without_samples_per_iteration_there_is_no_efficiency_and_the_remedy_is_told(runs: Path) -> None:
+def test_without_samples_per_iteration_there_is_no_efficiency_but_a_remedy(runs: Path) -> None:
     found = over_nodes(runs, (1, Recorded(samples=None)), (2, Recorded(samples=None)))
     assert "Efficiency" not in table(found).header
     assert any("metrics.samples_per_iteration" in warning for warning in found.warnings)
@@ -96,8 +96,8 @@ def test_without_samples_per_iteration_there_is_no_efficiency_and_the_remedy_is_
 
 
 def test_the_specs_samples_per_iteration_serve_a_program_that_does_not_tell_them(runs: Path) -> None:
-    told = Metrics(pattern="(?P<iteration>)", samples_per_iteration=16)
-    spec = JobSpec(name="foreign", command=["x"], metrics=told)
+    metrics = Metrics(pattern="(?P<iteration>)", samples_per_iteration=16)
+    spec = JobSpec(name="foreign", command=["x"], metrics=metrics)
     found = over_nodes(runs, (1, Recorded(10.0, samples=None)), (2, Recorded(15.0, samples=None)), spec=spec)
     assert found.rows[1].efficiency == pytest.approx(0.75, rel=1e-3)
 
@@ -121,7 +121,7 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
 
 
 @pytest.mark.parametrize(
-    ("made", "flag"),
+    ("recorded", "flag"),
     [
         ([(1, Recorded(10.0)), (1, Recorded(10.6))], "spread above 5 %"),
         ([(1, Recorded(wobble=0.1))], "spread above 5 %"),
@@ -138,8 +138,8 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(iterations=10))], "run-0: only 10 iterations reported, no rate after the warm-up"),
     ],
 )
-def test_what_a_reader_must_know_is_flagged(runs: Path, made: list[tuple[int, Recorded]], flag: str) -> None:
-    found = over_nodes(runs, *made)
+def test_what_a_reader_must_know_is_flagged(runs: Path, recorded: list[tuple[int, Recorded]], flag: str) -> None:
+    found = over_nodes(runs, *recorded)
     assert flag in [note for _, note in table(found).notes]
     assert flag in found.rows[-1].flags
 
@@ -151,7 +151,9 @@ def test_a_clean_row_has_no_flags_and_its_table_no_notes(runs: Path) -> None:
 
 
 def test_reading_by_arrival_is_explained(runs: Path) -> None:
-    assert any("arrival of one line" in said for said in over_nodes(runs, (1, Recorded(by_arrival=True))).method)
+    assert any(
+        "arrival of one line" in messages for messages in over_nodes(runs, (1, Recorded(by_arrival=True))).method
+    )
 
 
 def test_interruptions_are_counted_and_their_iterations_only_once(runs: Path) -> None:
@@ -171,7 +173,7 @@ def test_runs_of_different_work_are_refused_with_what_differs(runs: Path) -> Non
         over_nodes(runs, *((1, Recorded(context=context)) for context in data))
 
 
-def test_many_runs_that_differ_alike_are_told_in_one_line(runs: Path) -> None:
+def test_runs_with_the_same_difference_share_one_line(runs: Path) -> None:
     other = Recorded(work={"args": ["--fast"]})
     with pytest.raises(InputError) as refused:
         over_nodes(runs, (1, Recorded()), (2, other), (4, other))
@@ -238,7 +240,7 @@ def test_a_run_that_was_cleaned_away_is_missing_from_its_sweep_and_the_report_sa
     assert found.warnings[0].endswith("the folder of its run run-base-1-2 has been removed.")
 
 
-def test_nothing_recorded_and_unknown_ids_are_told(runs: Path) -> None:
+def test_an_empty_folder_and_unknown_ids_are_refused(runs: Path) -> None:
     with pytest.raises(UnknownRun, match="nothing recorded"):
         gather([], runs, NOW)
     with pytest.raises(UnknownRun, match="no such run"):
@@ -252,7 +254,7 @@ def test_a_sweep_is_not_mixed_with_runs(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"name": "x"}'])
-def test_a_run_with_a_damaged_plan_is_told_by_its_id(runs: Path, damage: str) -> None:
+def test_a_run_with_a_damaged_plan_is_refused_by_its_id(runs: Path, damage: str) -> None:
     record(runs, "run-0", SPEC, Recorded()).plan.write_text(damage)
     with pytest.raises(InputError, match="run-0"):
         gather(["run-0"], runs, NOW)
@@ -285,7 +287,7 @@ def test_a_report_reads_no_more_of_a_run_than_its_folder(runs: Path, monkeypatch
     assert facts["Code"] == f"commit {'c' * 12}; programs {'b' * 12}"
 
 
-def test_a_run_on_a_machine_that_nobody_described_is_reported_with_what_it_said_itself(runs: Path) -> None:
+def test_a_run_on_an_unknown_machine_is_reported_with_what_its_program_reported(runs: Path) -> None:
     data = dict.fromkeys(("files", "bytes", "listing", "state", "content"))
     elsewhere = {"machine": None, "data": {"path": "/data/voc", **data}}
     facts = dict(over_nodes(runs, (1, Recorded(work=elsewhere, context={"hosts": ["pod-0"]}))).conditions)

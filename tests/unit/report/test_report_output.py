@@ -51,8 +51,8 @@ def test_the_page_holds_table_charts_conditions_method_and_command(runs: Path) -
     assert len([1 for tag, values in parsed.tags if tag == "svg" and values.get("class") == "chart"]) == 6
     for cells in table(report).cells:
         assert all(cell in parsed.text for cell in cells)
-    for said in (*report.method, *report.commands, *(value for _, value in report.conditions)):
-        assert said in parsed.text
+    for messages in (*report.method, *report.commands, *(value for _, value in report.conditions)):
+        assert messages in parsed.text
     assert "prefers-color-scheme: dark" in page(report)
 
 
@@ -125,10 +125,10 @@ def test_a_legend_names_the_ideal_once_and_last(runs: Path) -> None:
 
 
 def test_a_line_has_the_same_colour_in_every_chart(runs: Path) -> None:
-    made = [(1, Recorded()), (2, Recorded())]
-    made += [(1, Recorded(scaling="weak", samples=32)), (2, Recorded(scaling="weak", samples=64))]
+    recorded = [(1, Recorded()), (2, Recorded())]
+    recorded += [(1, Recorded(scaling="weak", samples=32)), (2, Recorded(scaling="weak", samples=64))]
     tones: dict[str, set[int]] = {}
-    for chart in charts.charts(over_nodes(runs, *made))[:4]:
+    for chart in charts.charts(over_nodes(runs, *recorded))[:4]:
         for curve in chart.curves:
             if curve.kind == chart_data.MEASURED:
                 tones.setdefault(curve.label, set()).add(curve.tone)
@@ -222,7 +222,7 @@ def test_a_run_without_anything_to_draw_has_no_picture_and_still_a_page(runs: Pa
     assert "no rate after the warm-up" in written.page.read_text()
 
 
-def test_a_folder_that_cannot_be_written_is_told_with_the_remedy(runs: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpotmpiError, match=r"cannot write the report into .*file.*--out"):
         files.write(over_nodes(runs, (1, Recorded())), tmp_path / "file")

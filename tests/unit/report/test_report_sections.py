@@ -1,4 +1,4 @@
-"""What a study's report shows beside its main table, from recorded runs of known contents."""
+"""The sections of the report of a study, from recorded runs of known contents."""
 
 import csv
 import io
@@ -30,8 +30,8 @@ def section(report: Report, title: str) -> Section:
     return next(each for each in report.sections if each.title == title)
 
 
-def curves(told: Section, at: int = 0) -> Sequence[Curve]:
-    chart = told.charts[at]
+def curves(section: Section, at: int = 0) -> Sequence[Curve]:
+    chart = section.charts[at]
     assert isinstance(chart, Chart)
     return chart.curves
 
@@ -45,7 +45,7 @@ def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) ->
     assert [y for _, y in curves(costs)[0].points] == pytest.approx(dollars, rel=0.01)
 
 
-def test_without_a_price_nothing_is_said_of_money(runs: Path) -> None:
+def test_without_a_price_there_is_no_cost_section(runs: Path) -> None:
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0})
     assert "Cost" not in [each.title for each in report.sections]
 
@@ -64,7 +64,7 @@ def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
     assert [len(row.runs) for row in report.rows] == [5, 5]  # trials without allreduce are in no rate
 
 
-def test_a_switch_that_brings_something_is_told_from_one_that_does_not(runs: Path) -> None:
+def test_a_significant_effect_is_distinguished_from_noise(runs: Path) -> None:
     factors = {"nodes": [2], "double_buffering": [False, True], "loader_processes": [0, 2]}
     spec = SPEC.canonical() | {"resources": {"gpu": 1}}
     study = from_values({"spec": spec, "factors": factors})
@@ -91,7 +91,7 @@ def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> Non
     assert [bar[0] for bar in drawn.curves[1].bars] == [2.0]
 
 
-def test_the_picture_of_a_study_shows_split_and_switches_in_the_place_of_the_loss(runs: Path) -> None:
+def test_the_picture_of_a_study_shows_time_breakdown_and_effects_instead_of_the_loss(runs: Path) -> None:
     factors = {"nodes": [1, 2], "loader_processes": [0, 2]}
     cells = {(f"loader processes {level}", nodes): 10.0 * nodes for level in (0, 2) for nodes in (1, 2)}
     report = reported(runs, factors, cells, without_allreduce=True, repeats=5)
@@ -124,8 +124,8 @@ def test_a_published_table_is_compared_with_ours_and_all_differences_are_listed(
 
 
 def test_the_timeline_has_every_attempt_and_the_reason_of_an_interruption(runs: Path) -> None:
-    made = {("measured", 2): Recorded(interrupted_at=(30,))}
-    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, made)
+    recorded = {("measured", 2): Recorded(interrupted_at=(30,))}
+    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, recorded)
     timeline = section(report, "Attempts and interruptions")
     assert timeline.text[0] == "8 attempts of 6 trials."
     assert {(cells[3], cells[4]) for cells in timeline.cells} == {("interrupted", "reclaimed")}
@@ -143,7 +143,7 @@ def test_drift_between_start_and_end_is_a_caveat(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "caveat"),
+    ("recorded", "caveat"),
     [
         (Recorded(context={"versions": {}}), "No versions reported by run-1 (and 4 more)"),
         (Recorded(loss=None), "No loss reported by run-1 (and 4 more)"),
@@ -154,9 +154,9 @@ def test_drift_between_start_and_end_is_a_caveat(runs: Path) -> None:
         (Recorded(ranks=(0.1, 0.1, 0.13)), "rank 2 takes 30.0 % longer than the median rank"),
     ],
 )
-def test_doubtful_figures_have_caveats(runs: Path, made: Recorded, caveat: str) -> None:
+def test_doubtful_figures_have_caveats(runs: Path, recorded: Recorded, caveat: str) -> None:
     report = reported(
-        runs, {"nodes": [1]}, {("base", 1): 10.0}, {("measured", at): made for at in range(1, 6)}, repeats=5
+        runs, {"nodes": [1]}, {("base", 1): 10.0}, {("measured", at): recorded for at in range(1, 6)}, repeats=5
     )
     assert any(caveat in warning for warning in report.warnings), report.warnings
 
@@ -196,7 +196,7 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
     assert float(rows[1]["iterations_per_second"]) == pytest.approx(16.0, rel=0.01)
 
 
-def test_what_the_nodes_could_do_beforehand_is_told(runs: Path) -> None:
+def test_micro_benchmarks_have_a_section(runs: Path) -> None:
     busy = {("allreduce", 0): Recorded(result={"best_busbw": 1.25})}
     report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, busy, probe=True)
     beforehand = section(report, "Micro-benchmarks")

@@ -35,7 +35,7 @@ def opened(folder: Path, study: Study, name: str = "study-1") -> Sweep:
     return execution.open_sweep(study, execution.Recording(folder, name), False, quiet)
 
 
-def test_the_estimate_says_what_is_not_known_and_what_will_be_cut_off() -> None:
+def test_the_estimate_names_unknown_durations_and_exceeded_limits() -> None:
     trials = [Trial(number, "base", 2, number) for number in range(1, 11)]
     assert "unknown duration" in Budget().estimate(trials)
     price = Price(3.6, "us-east-1 spot, 2026-11-21")
@@ -44,14 +44,14 @@ def test_the_estimate_says_what_is_not_known_and_what_will_be_cut_off() -> None:
     assert tight.endswith("; exceeds limits.time = '2m' and limits.money = 0.1, where it will stop")
 
 
-def test_a_study_is_cut_off_by_its_money_limit_and_goes_on_with_a_higher_one(tmp_path: Path) -> None:
+def test_a_study_stops_at_its_money_limit_and_continues_with_a_higher_one(tmp_path: Path) -> None:
     def limited(money: float) -> Study:
         price = {"node_hour": 60.0, "source": "a dollar a minute"}
         return study_of({"nodes": [1]}, repeats=5, price=price, limits={"money": money, "trial": "60s"})
 
-    sweep, said = opened(tmp_path, limited(2.5)), list[str]()
-    execution.run_sweep(sweep, Timed(), said.append)
-    assert said[0].startswith("estimate: 5 trials, about 5 min and $5.00; exceeds limits.money = 2.5")
+    sweep, messages = opened(tmp_path, limited(2.5)), list[str]()
+    execution.run_sweep(sweep, Timed(), messages.append)
+    assert messages[0].startswith("estimate: 5 trials, about 5 min and $5.00; exceeds limits.money = 2.5")
     assert states(sweep) == ["succeeded"] * 2 + ["pending"] * 3
     kept = load_sweep(sweep.folder)
     assert kept.limit_reached == "limits.money = 2.5 reached: $2.00 spent, the next trial costs $1.00"
@@ -69,14 +69,14 @@ def test_a_time_limit_counts_failed_tries_too(tmp_path: Path) -> None:
     assert states(sweep) == ["succeeded", "pending", "pending"]
 
 
-def test_a_trial_that_fails_three_times_is_reported_and_the_study_goes_on(tmp_path: Path) -> None:
-    sweep, said = opened(tmp_path, study_of({"nodes": [1, 2]}, repeats=1)), list[str]()
-    execution.run_sweep(sweep, Timed({1: ["failed"], 2: ["failed"], 3: ["failed"]}), said.append)
+def test_a_trial_that_fails_three_times_is_reported_and_the_study_continues(tmp_path: Path) -> None:
+    sweep, messages = opened(tmp_path, study_of({"nodes": [1, 2]}, repeats=1)), list[str]()
+    execution.run_sweep(sweep, Timed({1: ["failed"], 2: ["failed"], 3: ["failed"]}), messages.append)
     assert states(sweep) == ["failed", "succeeded"]
-    assert [line for line in said if "failed (try" in line][-1].startswith("trial 1 failed (try 3 of 3): it failed")
+    assert [line for line in messages if "failed (try" in line][-1].startswith("trial 1 failed (try 3 of 3): it failed")
 
 
-def test_a_study_reads_back_from_its_record_and_from_the_file_beside_it(tmp_path: Path) -> None:
+def test_a_study_reads_back_from_its_record_and_from_its_study_file(tmp_path: Path) -> None:
     study = study_of(
         {"nodes": [1, 2], "mine": {"a": ["env.X=1"], "b": ["slots=2"]}},
         repeats=2,
@@ -123,10 +123,10 @@ def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(
     monkeypatch.setattr(sys, "argv", ["spotmpi", "bench", "study.toml", "--json"])
     with pytest.raises(SystemExit) as ended:
         main()
-    told, said = capsys.readouterr()
+    out, messages = capsys.readouterr()
     assert ended.value.code == 1  # the bad level is missing, and the study went on without it
-    assert "estimate: 8 trials, about 16 s" in said
-    rates = {row["variant"]: row["iterations_per_second"] for row in json.loads(told)["rows"]}
+    assert "estimate: 8 trials, about 16 s" in messages
+    rates = {row["variant"]: row["iterations_per_second"] for row in json.loads(out)["rows"]}
     assert rates == {"slow": pytest.approx(50.0), "fast": pytest.approx(100.0)}
     report = gather([], runs, NOW)
     assert sum("failed 3 times and is missing" in warning for warning in report.warnings) == 2

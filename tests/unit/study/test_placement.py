@@ -38,13 +38,13 @@ def instance(name: str) -> str:
     return f"i-{name:0>17}"
 
 
-def ran_on(paths: RunPaths, *nodes: str, claim: Mapping[str, str] = CLAIM, told: bool = True) -> None:
-    """A run in an environment whose pods were on *nodes*; where *told*, they know which instance that is."""
+def ran_on(paths: RunPaths, *nodes: str, claim: Mapping[str, str] = CLAIM, with_instances: bool = True) -> None:
+    """A run in an environment whose pods were on *nodes*; *with_instances* they know their EC2 instance."""
     plan = json.loads(paths.plan.read_text())
     paths.plan.write_text(json.dumps({**plan, "there": OUTPUTS}))
     paths.summary.write_text(json.dumps({"hardware": [{**claim, "nodes": list(range(len(nodes)))}]}))
     machines = [
-        {"node": at, "since": START, "name": name, "instance": instance(name) if told else None}
+        {"node": at, "since": START, "name": name, "instance": instance(name) if with_instances else None}
         for at, name in enumerate(nodes)
     ]
     with paths.events.open("a") as events:
@@ -70,11 +70,13 @@ class Ec2:
         found = [self.machines[id] for id in only["Values"] if id in self.machines]
         return {"Reservations": [{"Instances": found}]}
 
-    def note(self, paths: RunPaths, cluster: ScriptedCluster | None = None) -> list[str]:
+    def record_placement(self, paths: RunPaths, cluster: ScriptedCluster | None = None) -> list[str]:
         """What was said while AWS was asked."""
-        said: list[str] = []
-        PlacementRecorder(said.append, lambda _: self.account.aws, lambda _: cluster or ScriptedCluster()).record(paths)
-        return said
+        messages: list[str] = []
+        PlacementRecorder(messages.append, lambda _: self.account.aws, lambda _: cluster or ScriptedCluster()).record(
+            paths
+        )
+        return messages
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def paths(runs: Path) -> RunPaths:
     return record(runs, "run-0", SPEC, Recorded())
 
 
-def told(found: Report) -> list[dict[str, str]]:
+def node_rows(found: Report) -> list[dict[str, str]]:
     for section in found.sections:
         if section.title == "Nodes":
             return [dict(zip(section.header, row, strict=True)) for row in section.cells]
@@ -99,16 +101,14 @@ def on_nodes(found: Report) -> list[str]:
     return [each for each in found.warnings if each.startswith(("According to AWS", "Some runs had nodes"))]
 
 
-def test_a_node_that_is_what_the_environment_says_is_told_by_aws_without_a_warning(
-    ec2: Ec2, paths: RunPaths, runs: Path
-) -> None:
+def test_a_node_that_aws_confirms_has_no_caveat(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
     ran_on(paths, "a", "b")
     ec2.has("a")
     ec2.has("b")
-    assert ec2.note(paths) == []
+    assert ec2.record_placement(paths) == []
 
     found = gather(["run-0"], runs, NOW)
-    (row,) = told(found)
+    (row,) = node_rows(found)
     assert row == {
         "Nodes": "2",
         "Type": "g5.xlarge",
@@ -145,27 +145,27 @@ def test_where_aws_and_the_environment_differ_the_node_is_named(
 ) -> None:
     ran_on(paths, "a", claim={**CLAIM, **claim})
     ec2.has("a", **really)
-    ec2.note(paths)
-    (said,) = on_nodes(gather(["run-0"], runs, NOW))
-    assert f"According to AWS, a ({instance('a')}) {warning}" in said
+    ec2.record_placement(paths)
+    (message,) = on_nodes(gather(["run-0"], runs, NOW))
+    assert f"According to AWS, a ({instance('a')}) {warning}" in message
 
 
 def test_of_several_groups_any_one_is_what_was_claimed(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
     both = {"type": "g5.xlarge or g4dn.xlarge", "market": "spot or on-demand", "placement_group": "yes or no"}
     ran_on(paths, "a", claim={**CLAIM, **both})
     ec2.has("a", "g4dn.xlarge", None, GroupName="")
-    ec2.note(paths)
+    ec2.record_placement(paths)
     found = gather(["run-0"], runs, NOW)
-    assert on_nodes(found) == [] and told(found)[0]["Placement group"] == "none"
+    assert on_nodes(found) == [] and node_rows(found)[0]["Placement group"] == "none"
 
 
 def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
     ec2: Ec2, paths: RunPaths, runs: Path
 ) -> None:
-    ran_on(paths, "a", "gone", told=False)
+    ran_on(paths, "a", "gone", with_instances=False)
     ec2.has("a")
-    ec2.note(paths, ScriptedCluster([node("a"), node("other")]))
-    assert [(row["Nodes"], row["Source"]) for row in told(gather(["run-0"], runs, NOW))] == [
+    ec2.record_placement(paths, ScriptedCluster([node("a"), node("other")]))
+    assert [(row["Nodes"], row["Source"]) for row in node_rows(gather(["run-0"], runs, NOW))] == [
         ("1", "AWS"),
         ("1", "the environment (not verified)"),
     ]
@@ -174,10 +174,10 @@ def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
 def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
     ran_on(paths, "a")
     ec2.account.refuse("DescribeInstances", "UnauthorizedOperation")
-    (said,) = ec2.note(paths)
-    assert said.startswith("cannot verify the nodes with AWS:")
+    (message,) = ec2.record_placement(paths)
+    assert message.startswith("cannot verify the nodes with AWS:")
     found = gather(["run-0"], runs, NOW)
-    (row,) = told(found)
+    (row,) = node_rows(found)
     assert (row["Zone"], row["Placement group"]) == ("us-east-1a", "in one")
     assert row["Source"] == "the environment (not verified)"
     (section,) = found.sections
@@ -190,9 +190,9 @@ def test_without_an_environment_nobody_is_asked_and_pods_tell_what_they_know(
     ran_on(paths, "a", claim={"zone": "zone-a"})
     plan = json.loads(paths.plan.read_text())
     paths.plan.write_text(json.dumps({**plan, "there": None}))
-    ec2.note(paths)
+    ec2.record_placement(paths)
     assert not paths.nodes.exists() and ec2.account.calls("DescribeInstances") == []
-    (row,) = told(gather(["run-0"], runs, NOW))
+    (row,) = node_rows(gather(["run-0"], runs, NOW))
     assert (row["Zone"], row["Type"], row["Source"]) == ("zone-a", "-", "its pods")
 
 
@@ -200,7 +200,7 @@ def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(ec2: Ec2, pat
     ran_on(paths, "a", "b", claim={**CLAIM, "zone": "us-east-1a or us-east-1b"})
     ec2.has("a")
     ec2.has("b", AvailabilityZone="us-east-1b", GroupName="spotmpi-lab-other")
-    ec2.note(paths)
+    ec2.record_placement(paths)
     assert on_nodes(gather(["run-0"], runs, NOW)) == [
         "Some runs had nodes in several zones (us-east-1a, us-east-1b): the network between those is slower.",
         "Some runs had nodes in several placement groups (spotmpi-lab-g5, spotmpi-lab-other): "
@@ -208,7 +208,7 @@ def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(ec2: Ec2, pat
     ]
 
 
-def test_a_study_tells_the_nodes_of_all_variants_and_of_benchmarks_that_ran_elsewhere(ec2: Ec2, runs: Path) -> None:
+def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks_only(ec2: Ec2, runs: Path) -> None:
     rates = {(name, 2): 10.0 for name in ("fp32 allreduce", "fp16 allreduce")}
     spec = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"gpu": 1})})
     more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "probe": True}
@@ -217,14 +217,14 @@ def test_a_study_tells_the_nodes_of_all_variants_and_of_benchmarks_that_ran_else
         ran_on(RunPaths(runs / f"run-{number}"), *nodes)
         for name in nodes:
             ec2.has(name)
-        ec2.note(RunPaths(runs / f"run-{number}"))
+        ec2.record_placement(RunPaths(runs / f"run-{number}"))
     found = gather([], runs, NOW)
-    assert [(row["Nodes"], row["Variants"]) for row in told(found)] == [("3", "all")]
+    assert [(row["Nodes"], row["Variants"]) for row in node_rows(found)] == [("3", "all")]
     elsewhere = [each for each in found.warnings if ALLREDUCE in each or "micro" in each]
     assert elsewhere == [f"The micro-benchmarks also ran on x ({instance('x')}), which no trial used."]
 
 
-def test_aws_is_asked_after_each_trial_and_what_keeps_it_from_answering_is_said_once(
+def test_aws_is_asked_after_each_trial_and_its_failure_is_reported_once(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_account(environment: Any) -> Any:
@@ -232,12 +232,12 @@ def test_aws_is_asked_after_each_trial_and_what_keeps_it_from_answering_is_said_
 
     monkeypatch.setattr("spotmpi.study.placement._account", no_account)
     ended = [dataclasses.replace(Recorded(), rate=rate) for rate in (10.0, 11.0)]
-    every = [record(runs, f"run-{at}", SPEC, made) for at, made in enumerate(ended)]
+    every = [record(runs, f"run-{at}", SPEC, recorded) for at, recorded in enumerate(ended)]
     for paths in every:
         ran_on(paths, "a")
-    said: list[str] = []
+    messages: list[str] = []
     backend = SimpleNamespace(events=lambda run, follow: iter([Event(1.0, "succeeded")]), state=lambda run: run)
-    runner = BackendRunner(cast(Backend, backend), runs, lambda event: None, said.append)
+    runner = BackendRunner(cast(Backend, backend), runs, lambda event: None, messages.append)
     assert [str(runner.follow(paths.id)) for paths in every] == ["run-0", "run-1"]
     assert [json.loads(paths.nodes.read_text())["failure"] for paths in every] == ["no credentials"] * 2
-    assert said == ["cannot verify the nodes with AWS: no credentials"]
+    assert messages == ["cannot verify the nodes with AWS: no credentials"]

@@ -69,15 +69,15 @@ def hourly(priced: Study) -> dict[str, float]:
 
 
 def test_a_node_costs_what_its_own_group_does_now(lab: Target) -> None:
-    said: list[str] = []
-    assert hourly(pricing.with_prices(study(["g4dn"]), lab, said.append)) == {"base": 0.20}
-    (line,) = said
+    messages: list[str] = []
+    assert hourly(pricing.with_prices(study(["g4dn"]), lab, messages.append)) == {"base": 0.20}
+    (line,) = messages
     assert line.startswith("node price: $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
     assert line.endswith(" UTC)")
-    both = pricing.with_prices(study(["g4dn", "g5"]), lab, said.append)
+    both = pricing.with_prices(study(["g4dn", "g5"]), lab, messages.append)
     assert hourly(both) == {"group g4dn": 0.20, "group g5": 0.45}
     assert [price.node_hour for price in both.budget.all_prices] == [0.45, 0.20]
-    assert len(said) == 3
+    assert len(messages) == 3
 
 
 def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_of_each(
@@ -108,7 +108,7 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     assert "$0.2 an hour (spot price of g4dn.xlarge" in costs.text[0]
 
 
-def test_a_limit_of_money_cuts_at_the_price_of_the_groups_that_ran(lab: Target, tmp_path: Path) -> None:
+def test_a_money_limit_uses_the_price_of_the_groups_that_ran(lab: Target, tmp_path: Path) -> None:
     limits = {"money": 0.25, "trial": "10m"}
     priced = pricing.with_prices(study(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab, quiet)
     sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
@@ -127,7 +127,7 @@ class TenMinutes(FakeRunner):
         return replace(super().state(run), submitted=1000.0, ended=1600.0)
 
 
-def test_what_a_study_or_its_spec_says_asks_nobody(lab: Target, account: ScriptedAccount) -> None:
+def test_a_price_in_the_study_or_its_spec_needs_no_request_to_aws(lab: Target, account: ScriptedAccount) -> None:
     price = {"node_hour": 0.9, "source": "list price"}
     assert prices_of(pricing.with_prices(study(["g5"], price=price), lab, quiet)) == {"base": Price(0.9, "list price")}
     spec = {"command": ["train"], "launcher": "none", "price": 0.7}
@@ -138,9 +138,9 @@ def test_what_a_study_or_its_spec_says_asks_nobody(lab: Target, account: Scripte
 
 def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Target, account: ScriptedAccount) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
-    said: list[str] = []
-    assert prices_of(pricing.with_prices(study(["g5"]), lab, said.append)) == {"base": None}
-    (line,) = said
+    messages: list[str] = []
+    assert prices_of(pricing.with_prices(study(["g5"]), lab, messages.append)) == {"base": None}
+    (line,) = messages
     assert line.startswith("costs are not shown: node price unknown (")
     assert "not permitted" in line and line.endswith("set [price] in the study")
     limited = study(["g5"], limits={"money": 5.0, "trial": "1m"})
@@ -153,7 +153,7 @@ def test_here_a_limit_of_money_needs_a_price_too() -> None:
         pricing.with_prices(study(["g5"], limits={"money": 5.0, "trial": "1m"}), None, quiet)
 
 
-def test_the_price_that_was_found_is_kept_with_the_sweep_and_in_its_report(lab: Target, tmp_path: Path) -> None:
+def test_the_price_at_the_time_of_the_sweep_is_recorded_and_reported(lab: Target, tmp_path: Path) -> None:
     priced = pricing.with_prices(
         study_file.from_values({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab, quiet
     )

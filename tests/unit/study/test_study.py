@@ -85,9 +85,9 @@ def test_micro_benchmarks_run_first_on_each_kind_of_node_with_the_data_of_the_st
         (role, kind, 4) for role in ("allreduce", "read") for kind in ("a", "b")
     ]
     assert first[4].role == DRIFT
-    made = study.spec_of(first[0])
-    assert (made.program, made.args, made.image) == (first[0].role, [], "chainermn")
-    assert made.data == study.spec.data
+    probe = study.spec_of(first[0])
+    assert (probe.program, probe.args, probe.image) == (first[0].role, [], "chainermn")
+    assert probe.data == study.spec.data
     alone = study_of({"nodes": [1]}, repeats=1, probe=True).trials()
     assert [trial.role for trial in alone] == [MEASURED]  # one rank, no data: there is nothing to probe
     assert "need an image" in problems_of({"nodes": [1]}, {"command": ["x"], "launcher": "none"}, probe=True)[0]

@@ -18,9 +18,9 @@ SPEC = JobSpec(name="it's a test", command=["train"], launcher="none", args=["--
 
 
 def open_sweep(
-    runs: Path, factors: StudyOptions, name: str = "sweep-1", spec: JobSpec = SPEC, said: list[str] | None = None
+    runs: Path, factors: StudyOptions, name: str = "sweep-1", spec: JobSpec = SPEC, messages: list[str] | None = None
 ) -> Sweep:
-    say = quiet if said is None else said.append
+    say = quiet if messages is None else messages.append
     return execution.open_sweep(full_factorial(spec, factors), execution.Recording(runs, name), factors.fresh, say)
 
 
@@ -98,7 +98,7 @@ def test_all_problems_of_the_factors_come_at_once() -> None:
     ]
 
 
-def test_what_keeps_any_trial_from_running_is_told_before_the_first_one_starts() -> None:
+def test_problems_of_any_trial_are_reported_before_the_first_one_starts() -> None:
     runner = FakeRunner()
     runner.invalid = lambda spec: spec.nodes * spec.slots > 4
     study = full_factorial(SPEC, StudyOptions([1, 2, 4], ["b:slots=2"]))
@@ -116,16 +116,16 @@ def test_a_sweep_runs_every_trial_once_and_notes_its_run(tmp_path: Path) -> None
     assert recorded.finished
 
 
-def test_a_broken_off_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
     factors = StudyOptions([1, 2], repeats=2)
     sweep, runner = open_sweep(tmp_path, factors), FakeRunner({3: ["power cut"]})
     with pytest.raises(KeyboardInterrupt):
         execution.run_sweep(sweep, runner, quiet)
     assert states(sweep) == ["succeeded", "succeeded", "running", "pending"]
-    said: list[str] = []
-    again = open_sweep(tmp_path, factors, "sweep-2", said=said)
+    messages: list[str] = []
+    again = open_sweep(tmp_path, factors, "sweep-2", messages=messages)
     assert again.id == sweep.id
-    assert said == ["continuing sweep sweep-1: 2 of 4 trials done (--new starts over)"]
+    assert messages == ["continuing sweep sweep-1: 2 of 4 trials done (--new starts over)"]
     runner.known["run-3"] = "succeeded"  # its supervisor outlived our terminal
     execution.run_sweep(again, runner, quiet)
     assert [t.runs for t in load_sweep(sweep.folder).trials] == [("run-1",), ("run-2",), ("run-3",), ("run-4",)]
@@ -154,7 +154,7 @@ def test_a_trial_noted_but_never_started_is_run_under_a_new_id(tmp_path: Path) -
     assert load_sweep(sweep.folder).trials[0].runs == ("run-2",)
 
 
-def test_a_stopped_trial_stops_the_sweep_which_goes_on_later(tmp_path: Path) -> None:
+def test_a_stopped_trial_stops_the_sweep_which_continues_later(tmp_path: Path) -> None:
     factors = StudyOptions([1, 2], repeats=1)
     sweep, runner = open_sweep(tmp_path, factors), FakeRunner({1: ["stopped"]})
     with pytest.raises(execution.SweepStopped, match="run-1 was stopped") as stopped:
@@ -165,14 +165,14 @@ def test_a_stopped_trial_stops_the_sweep_which_goes_on_later(tmp_path: Path) -> 
     assert states(sweep) == ["succeeded", "succeeded"]
 
 
-def test_a_failed_trial_is_tried_again_and_then_marked_while_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_a_failed_trial_is_retried_and_then_marked_while_the_sweep_continues(tmp_path: Path) -> None:
     sweep = open_sweep(tmp_path, StudyOptions([1, 2], repeats=1, retries=1))
-    runner, said = FakeRunner({1: ["failed"], 2: ["failed"]}), list[str]()
-    execution.run_sweep(sweep, runner, said.append)
+    runner, messages = FakeRunner({1: ["failed"], 2: ["failed"]}), list[str]()
+    execution.run_sweep(sweep, runner, messages.append)
     first, second = load_sweep(sweep.folder).trials
     assert (first.state, first.failures, first.runs, first.reason) == ("failed", 2, ("run-1", "run-2"), "it failed")
     assert second.state == "succeeded"
-    assert "trial 1 failed (try 2 of 2): it failed" in said
+    assert "trial 1 failed (try 2 of 2): it failed" in messages
 
 
 def test_a_trial_that_fails_once_succeeds_with_its_second_run(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_a_sweep_is_not_continued_with_other_work(tmp_path: Path, monkeypatch: p
     spec = SPEC.model_copy(update={"command": ["python3", str(script)]})
     open_sweep(tmp_path, StudyOptions([1]), spec=spec)
     script.write_text("2")
-    said: list[str] = []
-    assert open_sweep(tmp_path, StudyOptions([1]), "sweep-2", spec, said).id == "sweep-2"
-    assert "measured different work" in said[0]
+    messages: list[str] = []
+    assert open_sweep(tmp_path, StudyOptions([1]), "sweep-2", spec, messages).id == "sweep-2"
+    assert "measured different work" in messages[0]
 
 
 def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_place(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
     assert again.work == json.loads(json.dumps(fingerprint.identify(SPEC)))
 
 
-def test_a_damaged_record_is_told_with_its_folder_and_hides_no_other(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_with_its_folder_and_hides_no_other(tmp_path: Path) -> None:
     damaged = open_sweep(tmp_path, StudyOptions([1]))
     (damaged.folder / "sweep.json").write_text("{")
     with pytest.raises(InputError, match=r"cannot read its sweep\.json"):

@@ -70,12 +70,12 @@ def test_trials_without_exchange_tell_a_fixed_part_of_the_computation_from_the_v
 
 
 def test_the_interval_of_a_prediction_holds_the_truth() -> None:
-    lock = 0
+    covered = 0
     for seed in range(60):
         fitted_model = model.fit(generated([1, 2, 4, 8], trials=3, noise=0.02, seed=seed), [1, 2, 4]).predict(8)
         assert fitted_model.low is not None and fitted_model.high is not None
-        lock += fitted_model.low <= 1 / truth(8) <= fitted_model.high
-    assert lock >= 54
+        covered += fitted_model.low <= 1 / truth(8) <= fitted_model.high
+    assert covered >= 54
 
 
 def test_a_fit_without_degrees_of_freedom_has_no_interval_and_says_so() -> None:
@@ -124,7 +124,7 @@ def test_the_published_8_nodes_are_predicted_from_2_and_4_honestly(table: str, n
 
 def test_the_super_linear_published_cell_raises_our_own_warning_and_no_other_does() -> None:
     warnings = [
-        messages for table in published_tables().values() for each in table.as_series() for messages in each.warnings()
+        warning for table in published_tables().values() for each in table.as_series() for warning in each.warnings()
     ]
     (messages,) = warnings
     assert messages.startswith("fp16, double buffering, 8 nodes: efficiency 108.5 % against 2 nodes is above 105 %")

@@ -41,12 +41,12 @@ def test_the_interval_holds_the_true_rate_at_least_93_times_in_100(count: int, s
 def test_an_interval_that_ignored_differences_between_trials_would_not_hold() -> None:
     """The check above can fail: one long trial cut into 8 is sure of a rate that is only that trial's."""
     generator = numpy.random.default_rng(11)
-    lock = 0
+    covered = 0
     for _ in range(100):
         (one,) = trials(generator, 1, iterations=800)
         bounds = intervals.rate_bounds([one[at : at + 100] for at in range(0, 800, 100)])
-        lock += bounds is not None and bounds.contains(10.0)
-    assert lock < 80
+        covered += bounds is not None and bounds.contains(10.0)
+    assert covered < 80
 
 
 def test_the_interval_narrows_with_more_trials() -> None:

@@ -69,16 +69,15 @@ Pairs = list[tuple[Spent, Spent]]  # without, with measuring
 
 def measure(pairs: int, iterations: int) -> None:
     """One rank: windows with and without measuring by turns, what they took, and what measuring costs."""
-    from spotmpi.programs.batching import divide
     from spotmpi.programs.chainermn import digits
-    from spotmpi.programs.chainermn.exchange import communicator, world_of
-    from spotmpi.programs.digits_data import load_digits
+    from spotmpi.programs.chainermn.exchange import communicator, create_world
+    from spotmpi.programs.digits import load_digits
     from spotmpi.programs.loader import Loader
-    from spotmpi.programs.order import Order
+    from spotmpi.programs.sampling import Order, divide
 
     options = digits.parse(["--global-batch", "64", "--iterations", "1"])
     comm = communicator(options)
-    world, (training, test) = world_of(comm), load_digits(0)
+    world, (training, test) = create_world(comm), load_digits(0)
     trainee = digits.build(options, comm, test)
     batches = Loader(training, Order(0, len(training)), divide(64, None, world.size), world.rank).batches(0)
     empty = _Empty(trainee.clock)
@@ -158,12 +157,12 @@ def _window(trainee: Any, world: Any, batches: Iterator[Any], iterations: int, m
     watch.start()
     began, worked = time.perf_counter(), time.process_time()
     for number in range(1, iterations + 1):
-        scalars = trainee.step(watch.batch(batches) if measured else next(batches), number)
+        scalars = trainee.step(watch.next_batch(batches) if measured else next(batches), number)
         if measured:
             watch.lap()
         if number % _EVERY == 0:
             numbers, times = {name: float(value) for name, value in scalars.items()}, watch.take()
-            means, ranks = world.together(numbers, times.seconds)
+            means, ranks = world.average_scalars(numbers, times.seconds)
             if measured and world.rank == 0:
                 seconds = [round(second, 6) for second in times.seconds]
                 protocol.encode(

@@ -229,7 +229,7 @@ def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, faul
         assert second["resumed_iteration"] >= written
     else:
         assert second["resumed_iteration"] < written
-        assert any(f"unfinished checkpoint .writing-{written:09d}" in line for line in run.lines())
+        assert any(f"incomplete checkpoint .writing-{written:09d}" in line for line in run.lines())
 
 
 @pytest.mark.nightly("half a minute; nothing happens to a run while a kubelet is away")

@@ -88,7 +88,7 @@ class Started:
 
 
 def _is_rank(folder: Path) -> bool:
-    return b"loading_process" not in (folder / "cmdline").read_bytes()
+    return b"spotmpi.programs.loader" not in (folder / "cmdline").read_bytes()
 
 
 class Image:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.programs.checkpoint import Checkpoints, Identity, Standing, model_fingerprint, parameters_checksum
-from spotmpi.programs.ending import Failed, Fatal
+from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress, model_fingerprint, parameters_checksum
+from spotmpi.programs.exits import Failed, Fatal
 from tests.transient_errors import TransientErrors
 
 OURS = Identity("numpy/line", "model-a", "data-a", 0)
@@ -25,8 +25,8 @@ def state(value: float) -> dict[str, Any]:
     return {"parameters//weight": np.full((3, 2), value, np.float32), "optimizer/t": np.array(7)}
 
 
-def standing(iteration: int) -> Standing:
-    return Standing(iteration, iteration * 8, 2, 8, {"loss": 0.5})
+def progress(iteration: int) -> Progress:
+    return Progress(iteration, iteration * 8, 2, 8, {"loss": 0.5})
 
 
 def checkpoints(folder: Path, keep: int = 3, identity: Identity = OURS) -> Checkpoints:
@@ -36,18 +36,18 @@ def checkpoints(folder: Path, keep: int = 3, identity: Identity = OURS) -> Check
 
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
-    path = checkpoints(tmp_path / "it's a new" / '"folder"').write(standing(5), state(1.5), "timer")
+    path = checkpoints(tmp_path / "it's a new" / '"folder"').write(progress(5), state(1.5), "timer")
 
     found = checkpoints(path.parent).newest()
 
     assert found is not None
-    assert (found.path, found.standing) == (path, standing(5))
+    assert (found.path, found.progress) == (path, progress(5))
     assert found.state.keys() == state(1.5).keys()
     assert all(np.array_equal(found.state[name], value) for name, value in state(1.5).items())
 
 
 def test_the_manifest_tells_where_training_stands_and_what_the_files_are(tmp_path: Path) -> None:
-    path = checkpoints(tmp_path).write(standing(5), state(0), "notice")
+    path = checkpoints(tmp_path).write(progress(5), state(0), "notice")
 
     manifest = json.loads((path / "manifest.json").read_text())
 
@@ -59,7 +59,7 @@ def test_the_manifest_tells_where_training_stands_and_what_the_files_are(tmp_pat
 def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     ours = checkpoints(tmp_path, keep=2)
     for iteration in (9, 10, 11, 100):
-        ours.write(standing(iteration), state(iteration), "timer")
+        ours.write(progress(iteration), state(iteration), "timer")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-000000011", "iteration-000000100"]
 
@@ -94,26 +94,29 @@ def empty_the_manifest(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [cut_short, flip_a_bit, lose_the_state, lose_the_manifest, cut_the_manifest, empty_the_manifest]
 )
-def test_a_torn_checkpoint_is_skipped_with_a_line_and_not_lost(
+def test_a_damaged_checkpoint_is_renamed_with_a_line_and_not_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
 ) -> None:
     ours = checkpoints(tmp_path, keep=1)
-    ours.write(standing(5), state(5), "timer")
-    torn = checkpoints(tmp_path, keep=2).write(standing(6), state(6), "timer")
-    damage(torn)
+    ours.write(progress(5), state(5), "timer")
+    damaged = checkpoints(tmp_path, keep=2).write(progress(6), state(6), "timer")
+    damage(damaged)
 
     found = checkpoints(tmp_path).newest()
 
     assert found is not None
-    assert found.standing.iteration == 5
-    assert "checkpoint iteration-000000006 skipped" in capsys.readouterr().err
+    assert found.progress.iteration == 5
+    assert (
+        "checkpoint iteration-000000006 is damaged and was renamed to torn-iteration-000000006-"
+        in capsys.readouterr().err
+    )
     assert len(list(tmp_path.glob("torn-iteration-000000006-*"))) == 1
-    ours.write(standing(5), state(5), "timer")
-    assert (tmp_path / "iteration-000000005" / "manifest.json").exists(), "a torn newer one must not push it out"
+    ours.write(progress(5), state(5), "timer")
+    assert (tmp_path / "iteration-000000005" / "manifest.json").exists(), "a damaged newer one must not displace it"
 
 
 def test_nothing_whole_means_a_start_from_zero(tmp_path: Path) -> None:
-    cut_short(checkpoints(tmp_path).write(standing(5), state(5), "timer"))
+    cut_short(checkpoints(tmp_path).write(progress(5), state(5), "timer"))
 
     assert checkpoints(tmp_path).newest() is None
 
@@ -124,7 +127,7 @@ def test_what_a_broken_off_write_left_is_removed_with_a_line(
 ) -> None:
     if run:
         monkeypatch.setenv(protocol.ENV_RUN, run)
-    whole = checkpoints(tmp_path).write(standing(5), state(5), "timer")
+    whole = checkpoints(tmp_path).write(progress(5), state(5), "timer")
     left = f".writing-000000006-{run or 'by-hand'}-123"
     shutil.copytree(whole, tmp_path / left)
     (tmp_path / f".writing-probe-{run or 'by-hand'}-7").mkdir()
@@ -132,8 +135,8 @@ def test_what_a_broken_off_write_left_is_removed_with_a_line(
     found = checkpoints(tmp_path).newest()
 
     assert found is not None
-    assert found.standing.iteration == 5
-    assert f"unfinished checkpoint {left} removed" in capsys.readouterr().err
+    assert found.progress.iteration == 5
+    assert f"incomplete checkpoint {left} removed" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [whole.name]
 
 
@@ -141,7 +144,7 @@ def test_what_a_broken_off_write_left_is_removed_with_a_line(
     ("change", "value"), [("program", "numpy/curve"), ("model", "model-b"), ("data", "data-b"), ("seed", 1)]
 )
 def test_a_checkpoint_of_something_else_is_refused_and_stays(tmp_path: Path, change: str, value: Any) -> None:
-    path = checkpoints(tmp_path).write(standing(5), state(5), "timer")
+    path = checkpoints(tmp_path).write(progress(5), state(5), "timer")
     changed: dict[str, Any] = {change: value}
     other = checkpoints(tmp_path, identity=replace(OURS, **changed))
 
@@ -162,17 +165,17 @@ FULL = """
 import resource, signal
 import numpy as np
 from pathlib import Path
-from spotmpi.programs.checkpoint import Checkpoints, Identity, Standing
+from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress
 
 ours = Checkpoints(Path({folder!r}), 1, Identity("p", "m", "d", 0))
 ours.prepare()
-ours.write(Standing(1, 1, 1, 1), {{"parameters/a": np.zeros(10)}}, "timer")
+ours.write(Progress(1, 1, 1, 1), {{"parameters/a": np.zeros(10)}}, "timer")
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:
-    ours.write(Standing(2, 2, 1, 1), {{"parameters/a": np.zeros(10_000)}}, "timer")
+    ours.write(Progress(2, 2, 1, 1), {{"parameters/a": np.zeros(10_000)}}, "timer")
 except OSError as problem:
     print(problem.strerror)
-print(ours.newest().standing.iteration)
+print(ours.newest().progress.iteration)
 """
 
 
@@ -187,10 +190,10 @@ def test_a_write_that_the_system_refuses_leaves_the_earlier_one_and_no_rest(
 
 def test_an_existing_checkpoint_of_the_same_iteration_is_not_written_again(tmp_path: Path) -> None:
     ours = checkpoints(tmp_path)
-    first = ours.write(standing(5), state(5), "timer")
+    first = ours.write(progress(5), state(5), "timer")
     inode = first.stat().st_ino
 
-    assert ours.write(standing(5), state(5), "end") == first
+    assert ours.write(progress(5), state(5), "end") == first
     assert first.stat().st_ino == inode
 
 
@@ -234,11 +237,11 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> TransientErrors:
         ("list", "*", errno.EIO),
     ],
 )
-def test_a_checkpoint_that_cannot_be_read_is_not_torn_and_the_attempt_ends(
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged_and_the_attempt_ends(
     tmp_path: Path, errors: TransientErrors, call: str, name: str, error: int
 ) -> None:
     for iteration in (4, 5, 6):
-        checkpoints(tmp_path).write(standing(iteration), state(iteration), "timer")
+        checkpoints(tmp_path).write(progress(iteration), state(iteration), "timer")
     ours = checkpoints(tmp_path)
     errors.add(call, name, error)
 
@@ -246,7 +249,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_torn_and_the_attempt_ends(
         ours.newest()
 
     found = checkpoints(tmp_path).newest()
-    assert found is not None and found.standing.iteration == 6, "the next attempt goes on from the newest one"
+    assert found is not None and found.progress.iteration == 6, "the next attempt goes on from the newest one"
     assert not list(tmp_path.glob("torn-*"))
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent import protocol
-from tests.programs.test_programs_checkpoint import checkpoints, standing, state
+from tests.programs.test_programs_checkpoint import checkpoints, progress, state
 
 
-def cut_off(folder: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def partial_metric(folder: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a checkpoint in the middle of its write: what `os.fsync` does not come back from."""
 
     class Gone(BaseException):
@@ -26,7 +26,7 @@ def cut_off(folder: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> Path:
         cut.setattr(os, "fsync", never)
         before = set(folder.iterdir())
         with pytest.raises(Gone):
-            checkpoints(folder).write(standing(6), state(6), "timer")
+            checkpoints(folder).write(progress(6), state(6), "timer")
     (left,) = set(folder.iterdir()) - before
     return left
 
@@ -35,7 +35,7 @@ def cut_off(folder: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_another_run_has_not_finished_stays_where_two_share_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    ours, theirs = cut_off(tmp_path, "digits-1", monkeypatch), cut_off(tmp_path, other, monkeypatch)
+    ours, theirs = partial_metric(tmp_path, "digits-1", monkeypatch), partial_metric(tmp_path, other, monkeypatch)
     (tmp_path / f".writing-probe-{other}-7").mkdir()
     monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
 
@@ -48,7 +48,7 @@ def test_what_another_run_has_not_finished_stays_where_two_share_a_folder(
 def test_a_folder_that_somebody_else_takes_away_meanwhile_is_no_reason_to_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left = cut_off(tmp_path, "digits-1", monkeypatch)
+    left = partial_metric(tmp_path, "digits-1", monkeypatch)
     monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
     rmtree = shutil.rmtree
 

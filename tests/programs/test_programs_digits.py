@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.programs.digits_network import initial_layers
+from spotmpi.programs.digits import initial_layers
 from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_training_goes_on(chaine
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--global-batch", "33", "--iterations", "1"), "--global-batch 33 cannot be shared evenly by 2 ranks: use 32"),
+        (("--global-batch", "33", "--iterations", "1"), "--global-batch 33 is not divisible by 2 ranks: use 32"),
         (("--global-batch", "32"), "one of the arguments --epochs --iterations is required"),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_wrong_world_is_refused_before_training(image: Image) -> None:
     run = image.alone(*image.program("digits"), *options, SPOTMPI_WORLD_SIZE="2", SPOTMPI_HOSTS="1")
 
     assert run.end() == protocol.NOT_RETRYABLE
-    assert "1 ranks found each other, but 2 were asked for" in run.one(protocol.FATAL)["reason"]
+    assert "1 ranks, expected 2" in run.one(protocol.FATAL)["reason"]
     assert not run.all(protocol.METRIC)
 
 
@@ -230,13 +230,13 @@ def test_a_checkpoint_of_the_other_framework_is_refused(chainermn: Image, pytorc
 
 
 RAISES_IN_RANK_ONE = """
-from spotmpi.programs.ending import ends_together, rank_given_by_launcher
+from spotmpi.programs.exits import exit_together, launcher_rank
 {join}
 def main():
-    if rank_given_by_launcher() == 1:
+    if launcher_rank() == 1:
         raise ValueError("rank 1 is broken")
     {wait}
-ends_together(main)()
+exit_together(main)()
 """
 JOIN = {
     "chainermn": ("import chainermn; comm = chainermn.create_communicator('naive')", "comm.mpi_comm.Barrier()"),

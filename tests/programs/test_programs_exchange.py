@@ -43,7 +43,7 @@ from spotmpi.programs.chainermn import digits, exchange
 options = digits.parse(["--global-batch", "8", "--iterations", "1", "--communicator", "pure_nccl", *sys.argv[1:]])
 exchange.uses_gpu = lambda options: False
 comm = exchange.communicator(options)
-optimizer = exchange.multi_node(chainer.optimizers.SGD(), chainer.links.Linear(2, 2), comm, options)
+optimizer = exchange.create_optimizer(chainer.optimizers.SGD(), chainer.links.Linear(2, 2), comm, options)
 print(json.dumps({**recorded, "communicator": type(comm).__name__, "optimizer": type(optimizer).__name__}))
 """
 
@@ -96,7 +96,7 @@ def test_nccl_without_a_gpu_is_refused_with_the_way_out(image: Image) -> None:
 COUNTING = """
 import json, os, socket, struct, time
 import torch, torch.distributed as dist
-from spotmpi.programs.digits_network import initial_layers
+from spotmpi.programs.digits import initial_layers
 from spotmpi.programs.pytorch import digits
 from spotmpi.programs.pytorch.exchange import distribute
 from spotmpi.programs.pytorch.processes import join

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.programs.batching import divide
-from spotmpi.programs.digits_data import Digits
-from spotmpi.programs.ending import Failed
+from spotmpi.programs.digits import Digits
+from spotmpi.programs.exits import Failed
 from spotmpi.programs.loader import Loader
-from spotmpi.programs.order import Order
+from spotmpi.programs.sampling import Order, divide
 from spotmpi.programs.synthetic_images import SyntheticImages
 
 SAMPLES = 40
@@ -91,7 +90,7 @@ def test_a_killed_loader_process_is_named() -> None:
         next(prepared)
         process = loader._processes[0]._process
         process.kill()
-        with pytest.raises(Failed, match=rf"loader process 0 \(pid {process.pid}\) ended with -9"):
+        with pytest.raises(Failed, match=rf"loader process 0 \(pid {process.pid}\) exited with -9"):
             list(islice(prepared, 50))
 
 
@@ -107,9 +106,9 @@ def test_closing_ends_every_process() -> None:
 
 PARENT = """
 import sys, time
-from spotmpi.programs.batching import divide
+from spotmpi.programs.sampling import divide
 from spotmpi.programs.loader import Loader
-from spotmpi.programs.order import Order
+from spotmpi.programs.sampling import Order
 from spotmpi.programs.synthetic_images import SyntheticImages
 
 loader = Loader(SyntheticImages(64, 10, 100, 0), Order(0, 100), divide(8, None, 1), 0, 2)

@@ -13,11 +13,11 @@ import pytest
 
 from spotmpi.agent import protocol
 from spotmpi.programs.checkpoint import State
-from spotmpi.programs.digits_data import Digits
-from spotmpi.programs.ending import Failed, Fatal
+from spotmpi.programs.digits import Digits
+from spotmpi.programs.exits import Failed, Fatal
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, training_parser
-from spotmpi.programs.trainee import Clock, WallClock
+from spotmpi.programs.timing import Clock, WallClock
 from spotmpi.programs.world import alone
 
 SAMPLES = 64

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.programs.notice import Notices
+from spotmpi.programs.exits import Notices
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def acted() -> list[bool]:
 @pytest.fixture
 def notices(acted: list[bool], tmp_path: Path) -> Notices:
     listening = Notices(acted.append, tmp_path / "rank-0.pid")
-    listening.listen()
+    listening.install_handlers()
     return listening
 
 
@@ -66,7 +66,7 @@ def test_sigterm_asks_for_the_end_also_beside_sigusr1(notices: Notices, acted: l
 
 
 def test_during_an_evaluation_a_signal_is_acted_on_at_once(notices: Notices, acted: list[bool]) -> None:
-    with notices.parameters_unchanging():
+    with notices.parameters_unchanged():
         os.kill(os.getpid(), signal.SIGUSR1)
         assert acted == [False]
         os.kill(os.getpid(), signal.SIGTERM)
@@ -76,7 +76,7 @@ def test_during_an_evaluation_a_signal_is_acted_on_at_once(notices: Notices, act
 def test_a_signal_that_came_before_an_evaluation_does_not_wait_for_its_end(notices: Notices, acted: list[bool]) -> None:
     os.kill(os.getpid(), signal.SIGUSR1)
 
-    with notices.parameters_unchanging():
+    with notices.parameters_unchanged():
         assert acted == [False]
 
 
@@ -90,10 +90,10 @@ def test_after_the_end_a_late_checkpoint_notice_does_not_kill(notices: Notices, 
 
 
 ENDING = """
-from spotmpi.programs.ending import Failed, Fatal, ends_together
+from spotmpi.programs.exits import Failed, Fatal, exit_together
 def main():
     {does}
-ends_together(main)()
+exit_together(main)()
 """
 
 
@@ -125,9 +125,9 @@ def test_a_fatal_reason_is_a_protocol_line(python_process: Callable[..., Any]) -
 
 OTHER_RANK = """
 import time
-from spotmpi.programs import notice
-notice._OTHERS_STAY = 0.5
-notice.let_rank_zero_finish()
+from spotmpi.programs import exits
+exits._OTHER_RANKS_GRACE = 0.5
+exits.wait_for_rank_zero()
 print("ready", flush=True)
 time.sleep(30)
 """

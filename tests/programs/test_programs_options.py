@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotmpi.agent import protocol
+from spotmpi.agent.network import interface_towards
 from spotmpi.programs.bandwidth import bandwidth_parser, bandwidths, sizes
-from spotmpi.programs.ending import Fatal
-from spotmpi.programs.options import TrainingOptions, data_option, described, training_parser
-from spotmpi.programs.pytorch.interface import local_interface
+from spotmpi.programs.exits import Fatal
+from spotmpi.programs.options import TrainingOptions, data_option, describe_options, training_parser
 from spotmpi.programs.world import World, alone, check_world
 
 ENOUGH = ["--global-batch", "32", "--epochs", "1"]
@@ -81,7 +82,7 @@ def test_a_program_that_reads_data_must_be_told_where() -> None:
 def test_paths_are_no_part_of_the_work() -> None:
     parsed = training_parser("", {}).parse_args([*ENOUGH, "--checkpoint-path", "/somewhere"])
 
-    told = described(parsed, "numpy", {"numpy": "1"})
+    told = describe_options(parsed, "numpy", {"numpy": "1"})
 
     assert told["options"] == {name: value for name, value in vars(parsed).items() if name != "checkpoint_path"}
     assert (told["framework"], told["versions"]) == ("numpy", {"numpy": "1"})
@@ -97,12 +98,12 @@ def test_the_asked_for_world_passes() -> None:
 
 
 def test_ranks_that_did_not_find_each_other_are_fatal() -> None:
-    with pytest.raises(Fatal, match="wrong world: 1 ranks found each other, but 4 were asked for"):
+    with pytest.raises(Fatal, match="wrong world: 1 ranks, expected 4"):
         check_world(world(1, ("a",)), {protocol.ENV_WORLD_SIZE: "4"})
 
 
 def test_ranks_that_crowd_on_fewer_hosts_are_fatal_and_the_hosts_are_named() -> None:
-    with pytest.raises(Fatal, match=r"wrong world: 1 hosts hold the ranks \(a\), but 2 were asked for"):
+    with pytest.raises(Fatal, match=r"wrong world: 1 hosts \(a\), expected 2"):
         check_world(world(2, ("a",)), {protocol.ENV_WORLD_SIZE: "2", protocol.ENV_HOSTS: "2"})
 
 
@@ -115,12 +116,12 @@ def test_scalars_are_averaged_over_ranks_and_seconds_kept_apart_in_one_exchange(
 
     two = World(0, 2, 0, ("a",), lambda value: value, gather)
 
-    assert two.together({"loss": 1.0, "accuracy": 1.0}, [0.1, 0.2]) == (
+    assert two.average_scalars({"loss": 1.0, "accuracy": 1.0}, [0.1, 0.2]) == (
         {"loss": 2.0, "accuracy": 0.75},
         [[0.1, 0.2], [0.3, 0.4]],
     )
     assert len(exchanged) == 1
-    assert alone().together({"loss": 1.0}, [0.1]) == ({"loss": 1.0}, [[0.1]])
+    assert alone().average_scalars({"loss": 1.0}, [0.1]) == ({"loss": 1.0}, [[0.1]])
 
 
 def test_message_sizes_are_whole_items_each_a_factor_larger() -> None:
@@ -143,6 +144,8 @@ def test_a_factor_below_two_is_refused() -> None:
 
 
 def test_the_interface_is_chosen_by_the_route_to_the_peer() -> None:
-    assert local_interface("127.0.0.1") == "lo"
-    assert local_interface("no-such-host.invalid") is None
-    assert local_interface("203.0.113.7") != "lo"
+    assert interface_towards("127.0.0.1") == "lo"
+    with pytest.raises(OSError):
+        interface_towards("no-such-host.invalid")
+    with contextlib.suppress(OSError):  # without a route
+        assert interface_towards("203.0.113.7") != "lo"

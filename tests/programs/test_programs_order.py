@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 
-from spotmpi.programs.batching import STRONG, WEAK, Batching, divide, iterations_left
-from spotmpi.programs.ending import Fatal
-from spotmpi.programs.order import Order, iteration_seed, sample_generator
+from spotmpi.programs.exits import Fatal
+from spotmpi.programs.sampling import (
+    STRONG,
+    WEAK,
+    Batching,
+    Order,
+    divide,
+    iteration_seed,
+    iterations_left,
+    sample_generator,
+)
 
 
 def test_every_epoch_holds_every_sample_once_in_an_order_of_its_own() -> None:
@@ -55,15 +63,15 @@ def test_a_global_batch_is_strong_scaling_and_a_batch_per_worker_weak() -> None:
     ("batch", "ranks", "remedy"), [(33, 2, "use 32 or 34"), (3, 4, "use 4"), (10, 4, "use 8 or 12")]
 )
 def test_a_global_batch_that_the_ranks_cannot_share_evenly_is_refused(batch: int, ranks: int, remedy: str) -> None:
-    with pytest.raises(Fatal, match=f"--global-batch {batch} cannot be shared evenly by {ranks} ranks: {remedy}"):
+    with pytest.raises(Fatal, match=f"--global-batch {batch} is not divisible by {ranks} ranks: {remedy}"):
         divide(batch, None, ranks)
 
 
 def test_epochs_become_iterations_from_where_the_samples_stand() -> None:
-    assert iterations_left(2, samples=100, position=0, in_all=32) == 7
-    assert iterations_left(2, samples=100, position=96, in_all=8) == 13, "also with another batch after a resume"
-    assert iterations_left(2, samples=100, position=224, in_all=32) == 0
-    assert iterations_left(0.5, samples=100, position=0, in_all=10) == 5
+    assert iterations_left(2, samples=100, position=0, global_batch=32) == 7
+    assert iterations_left(2, samples=100, position=96, global_batch=8) == 13, "also with another batch after a resume"
+    assert iterations_left(2, samples=100, position=224, global_batch=32) == 0
+    assert iterations_left(0.5, samples=100, position=0, global_batch=10) == 5
 
 
 def test_what_one_rank_takes_together_is_what_two_take() -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spotmpi.agent import protocol
-from spotmpi.programs.ending import Fatal
-from spotmpi.programs.reading import chosen, measure
+from spotmpi.programs.exits import Fatal
+from spotmpi.programs.reading import choose_files, measure
 from spotmpi.programs.reporting import Reporter
 from spotmpi.programs.world import World
 
@@ -24,13 +24,13 @@ def data(folder: Path, files: int) -> Path:
     return folder
 
 
-def test_the_same_files_are_chosen_everywhere_and_no_more_than_asked_for(tmp_path: Path) -> None:
+def test_the_same_files_are_choose_files_everywhere_and_no_more_than_asked_for(tmp_path: Path) -> None:
     folder = data(tmp_path, 20)
-    assert chosen(folder, 7) == chosen(folder, 7)
-    assert len(set(chosen(folder, 7))) == 7
-    assert set(chosen(folder, 100)) == set(folder.rglob("*.jpg"))
-    with pytest.raises(Fatal, match="holds no files"):
-        chosen(tmp_path / "nothing", 7)
+    assert choose_files(folder, 7) == choose_files(folder, 7)
+    assert len(set(choose_files(folder, 7))) == 7
+    assert set(choose_files(folder, 100)) == set(folder.rglob("*.jpg"))
+    with pytest.raises(Fatal, match="contains no files"):
+        choose_files(tmp_path / "nothing", 7)
 
 
 def test_rates_are_those_of_all_ranks_at_the_speed_of_the_slowest(
@@ -42,7 +42,7 @@ def test_rates_are_those_of_all_ranks_at_the_speed_of_the_slowest(
         return [value, (2.0, 10_000)] if value else [value, value]
 
     world = World(0, 2, 0, ("here",), lambda value: value, gather)
-    measure(world, chosen(data(tmp_path, 20), 20), {}, Reporter(0))
+    measure(world, choose_files(data(tmp_path, 20), 20), {}, Reporter(0))
     lines = [protocol.decode(line) for line in capsys.readouterr().out.splitlines()]
     assert [line and line[0] for line in lines] == ["context", "metric", "metric", "result"]
     result = lines[-1][1] if lines[-1] else {}

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from spotmpi.programs.detection import Detections
-from spotmpi.programs.mean_average_precision import average_precisions, mean_average_precision
+from spotmpi.programs.detection import Detections, average_precisions, mean_average_precision
 from spotmpi.programs.voc import CLASSES, Objects
 
 Box = tuple[float, float, float, float]

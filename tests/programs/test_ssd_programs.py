@@ -11,7 +11,7 @@ import pytest
 from spotmpi.agent import protocol
 from spotmpi.programs import shapes
 from spotmpi.programs.detection_data import load_data
-from spotmpi.programs.order import Order, sample_generator
+from spotmpi.programs.sampling import Order, sample_generator
 from spotmpi.programs.world import alone
 from tests.programs.by_day import in_chainermn
 

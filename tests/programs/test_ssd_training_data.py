@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from spotmpi.core.names import EXAMPLES
-from spotmpi.programs import page_cache, shapes
+from spotmpi.programs import reading, shapes
 from spotmpi.programs.augment import Pixels
 from spotmpi.programs.boxes import Floats, default_boxes, encode
+from spotmpi.programs.detection import evaluate
 from spotmpi.programs.detection_data import DetectionData, load_data
-from spotmpi.programs.detection_evaluation import evaluate
-from spotmpi.programs.ending import Fatal
+from spotmpi.programs.exits import Fatal
 from spotmpi.programs.options import Parser, training_parser
-from spotmpi.programs.order import sample_generator
-from spotmpi.programs.ssd_data import ssd_data
-from spotmpi.programs.ssd_options import learning_rate, ssd_options
+from spotmpi.programs.sampling import sample_generator
+from spotmpi.programs.ssd import learning_rate, ssd_data, ssd_options
 from spotmpi.programs.weights import read_npz, read_weights
 from spotmpi.programs.world import World, alone
 from spotmpi.spec.job import load
@@ -64,8 +63,8 @@ def test_one_rank_of_each_node_makes_the_data_cold_or_warm(
     folder: Path, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: dict[str, list[Path]] = {}
-    monkeypatch.setattr(page_cache, "let_go", lambda files: done.setdefault("cold", list(files)))
-    monkeypatch.setattr(page_cache, "read", lambda files: done.setdefault("warm", list(files)))
+    monkeypatch.setattr(reading, "drop_pages", lambda files: done.setdefault("cold", list(files)))
+    monkeypatch.setattr(reading, "read_files", lambda files: done.setdefault("warm", list(files)))
     waited: list[object] = []
 
     def gather(value: Any) -> list[Any]:
@@ -74,7 +73,7 @@ def test_one_rank_of_each_node_makes_the_data_cold_or_warm(
 
     for local_rank in (0, 1):
         world = World(local_rank, 2, local_rank, ("a",), lambda value: value, gather)
-        page_cache.prepare(folder, state, world)
+        reading.prepare_cache(folder, state, world)
     assert list(done) == [state]
     assert len([path for path in done[state] if path.suffix == ".jpg"]) == 8
     assert len(waited) == 2  # nobody begins before all are ready
@@ -205,7 +204,7 @@ def test_weights_of_a_trunk_are_taken_and_what_the_model_lacks_is_left(tmp_path:
     path = _weights(tmp_path / "w.npz", trunk__W=(2, 3), trunk__b=(2,), classifier__W=(9,))
     weights = read_weights(path, read_npz, MODEL, ["trunk/W", "trunk/b"])
     assert sorted(weights.arrays) == ["trunk/W", "trunk/b"]
-    assert weights.described(3) == {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "arrays": "2 of 3"}
+    assert weights.describe(3) == {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "arrays": "2 of 3"}
 
 
 def test_a_checkpoints_state_serves_as_weights(tmp_path: Path) -> None:
@@ -223,11 +222,11 @@ def test_wrong_weights_are_refused_in_one_line(tmp_path: Path) -> None:
     cut = tmp_path / "cut.npz"
     cut.write_bytes(wider.read_bytes()[:-100])
     for path, message in (
-        (tmp_path / "absent.npz", "no such file"),
-        (tmp_path, "no such file"),
-        (text, r"not readable as weights \(no NumPy archive\)"),
+        (tmp_path / "absent.npz", "file not found"),
+        (tmp_path, "file not found"),
+        (text, r"not readable as weights \(not a NumPy archive\)"),
         (cut, "not readable as weights"),
-        (other, r"no trunk/W in it, it holds conv1, conv2"),
+        (other, r"it has no trunk/W, but conv1, conv2"),
         (wider, r"trunk/W has shape \(2, 4\), the model \(2, 3\)"),
     ):
         with pytest.raises(Fatal, match=message) as caught:

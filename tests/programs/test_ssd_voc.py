@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from spotmpi.programs import shapes
-from spotmpi.programs.ending import Fatal
+from spotmpi.programs.exits import Fatal
 from spotmpi.programs.voc import CLASSES, digest, read_sets
 
 

@@ -1,4 +1,4 @@
-"""How fast an allreduce is, over message sizes, as nccl-tests define it, and whether its sums are right.
+"""Measures the bandwidth of allreduce over message sizes, as nccl-tests define it, and checks its sums.
 
 Algorithm bandwidth is bytes / time; bus bandwidth is that times 2 (n - 1) / n, which does not depend on the number of
 ranks where every link is equally fast. 5 calls warm up, 20 are measured.
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from spotmpi.programs.ending import Failed
+from spotmpi.programs.exits import Failed
 from spotmpi.programs.options import Parser, at_least, positive
 from spotmpi.programs.reporting import Reporter
 from spotmpi.programs.world import World
@@ -21,13 +21,13 @@ _ITEM = 4  # bytes of a float32
 
 
 class Buffer(Protocol):
-    """A float32 vector where the transport wants it."""
+    """A float32 vector in the memory that the transport uses."""
 
     def fill(self, values: Any) -> None:
         """Set it to *values*, a host array of its length."""
 
     def allreduce(self) -> None:
-        """Replace it by the sum over ranks, and wait until that is done."""
+        """Replace it by the sum over ranks, and wait for that."""
 
     def values(self) -> Any:
         """A copy on the host."""
@@ -56,15 +56,21 @@ def sizes(smallest: int, largest: int, ratio: int) -> Iterator[int]:
 
 
 def measure(
-    world: World, make: Callable[[int], Buffer], wanted: list[int], details: Mapping[str, Any], reporter: Reporter
+    world: World,
+    make: Callable[[int], Buffer],
+    message_sizes: list[int],
+    details: Mapping[str, Any],
+    reporter: Reporter,
 ) -> None:
-    """Say the bandwidth of each of the *wanted* sizes; *make* gives a buffer of so many items.
+    """Measure and report the bandwidth of each size in bytes; *make* creates a buffer of so many items.
 
     Raises Failed where a sum is wrong.
     """
-    reporter.context(world_size=world.size, hosts=list(world.hosts), total_iterations=MEASURED * len(wanted), **details)
+    reporter.context(
+        world_size=world.size, hosts=list(world.hosts), total_iterations=MEASURED * len(message_sizes), **details
+    )
     best, done = 0.0, 0
-    for size in wanted:
+    for size in message_sizes:
         times, wrong = _one_size(world, make(size // _ITEM), size // _ITEM)
         done += MEASURED
         if wrong:
@@ -72,7 +78,7 @@ def measure(
         scalars = bandwidths(size, world.size, times)
         best = max(best, scalars["busbw"])
         reporter.metric(done, 0.0, times, {"bytes": size, **scalars})
-    reporter.result(done, {"best_busbw": best, "sizes": len(wanted)})
+    reporter.result(done, {"best_busbw": best, "sizes": len(message_sizes)})
 
 
 def bandwidths(size: int, ranks: int, times: list[float]) -> dict[str, float]:
@@ -86,15 +92,15 @@ def _one_size(world: World, buffer: Buffer, items: int) -> tuple[list[float], li
     """Seconds of each measured call, of the slowest rank, and the ranks that got a wrong sum."""
     buffer.fill(_contribution(world.rank, items))
     buffer.allreduce()
-    right = np.array_equal(buffer.values(), sum(_contribution(rank, items) for rank in range(world.size)))
+    correct = np.array_equal(buffer.values(), sum(_contribution(rank, items) for rank in range(world.size)))
     buffer.fill(np.zeros(items, np.float32))  # sums of sums would overflow
     for _ in range(WARM_UP):
         buffer.allreduce()
     world.gather(None)
     times = [_seconds(buffer) for _ in range(MEASURED)]
-    everyone = world.gather((times, right))
-    slowest = [max(calls) for calls in zip(*(theirs for theirs, _ in everyone), strict=True)]
-    return slowest, [rank for rank, (_, fine) in enumerate(everyone) if not fine]
+    results = world.gather((times, correct))
+    slowest = [max(calls) for calls in zip(*(seconds for seconds, _ in results), strict=True)]
+    return slowest, [rank for rank, (_, correct) in enumerate(results) if not correct]
 
 
 def _contribution(rank: int, items: int) -> Any:

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or do not exist: written aside, synced, checksummed, renamed.
+"""Atomic checkpoints: written to a temporary folder, synced, checksummed, renamed.
 
 One checkpoint is a folder ``iteration-<number>`` with ``state.npz`` and ``manifest.json``. The same format serves
 every framework.
@@ -21,7 +21,7 @@ import numpy as np
 
 from spotmpi.agent import protocol
 from spotmpi.agent.outcomes import is_permanent
-from spotmpi.programs.ending import Failed, Fatal
+from spotmpi.programs.exits import Failed, Fatal
 
 Array = np.ndarray[Any, np.dtype[Any]]
 State = dict[str, Array]
@@ -34,7 +34,7 @@ _WHOLE, _UNFINISHED, _TORN = "iteration-", ".writing-", "torn-"
 
 @dataclass(frozen=True)
 class Identity:
-    """What a checkpoint belongs to; only the same can resume from it."""
+    """What a checkpoint belongs to; only training with the same identity can resume from it."""
 
     program: str
     model: str
@@ -43,8 +43,8 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where training stands: iterations done, samples taken from the order, with which world, and the last scalars."""
+class Progress:
+    """The progress of training: iterations done, samples consumed, the world, and the last scalars."""
 
     iteration: int
     position: int
@@ -55,15 +55,15 @@ class Standing:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint, read."""
+    """The content of a checkpoint."""
 
     path: Path
-    standing: Standing
+    progress: Progress
     state: State
 
 
-class Torn(Exception):
-    """A checkpoint that is not what was written: the text says which file is missing, or of another size or content."""
+class DamagedCheckpoint(Exception):
+    """A damaged checkpoint; the text names the file that is missing, or has another size or content."""
 
 
 class Checkpoints:
@@ -76,37 +76,37 @@ class Checkpoints:
         self._run = os.environ.get(protocol.ENV_RUN, "by-hand")
 
     def prepare(self) -> None:
-        """Make sure that checkpoints can be written here, and remove what broken-off writes of this run left behind.
+        """Check that checkpoints can be written, and remove incomplete ones that earlier attempts of this run left.
 
-        Another run may be writing into the same folder at this moment: what it has not finished is its own.
+        Incomplete ones of other runs stay: such a run may be writing into the same folder at this moment.
 
-        Raises Fatal where they cannot, and Failed where that may pass.
+        Raises Fatal where none can be written, and Failed where that may be temporary.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            ours = re.compile(rf"{re.escape(_UNFINISHED)}(\d+|probe)-{re.escape(self._run)}-\d+")
-            for left in [path for path in self._folder.iterdir() if ours.fullmatch(path.name)]:
+            pattern = re.compile(rf"{re.escape(_UNFINISHED)}(\d+|probe)-{re.escape(self._run)}-\d+")
+            for left in [path for path in self._folder.iterdir() if pattern.fullmatch(path.name)]:
                 self._remove(left)
             probe = self._unfinished("probe")
             probe.mkdir()
             probe.rmdir()
         except OSError as problem:
-            said = f"checkpoints cannot be written to {self._folder}: {problem.strerror or problem}"
+            message = f"checkpoints cannot be written to {self._folder}: {problem.strerror or problem}"
             if not is_permanent(problem):
-                raise Failed(said) from problem
-            raise Fatal(f"{said}; make it writable or choose another --checkpoint-path") from problem
+                raise Failed(message) from problem
+            raise Fatal(f"{message}; make it writable or choose another --checkpoint-path") from problem
 
     def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint; torn ones are set aside with a line that says so.
+        """The newest complete checkpoint; damaged ones are renamed, with a line on stderr.
 
-        Raises Fatal for a whole one that belongs to another program, model, data or seed, and Failed where one cannot
-        be read: what the disk holds is not known then, and an earlier checkpoint would undo work.
+        Raises Fatal for one that belongs to another program, model, data or seed, and Failed where one cannot be read:
+        it may be complete, and an earlier checkpoint would undo work.
         """
         try:
             return self._newest()
         except OSError as problem:
             raise Failed(
-                f"the checkpoints in {self._folder} cannot be read: {problem}; they stay as they are, "
+                f"the checkpoints in {self._folder} cannot be read: {problem}; they are unchanged, "
                 "and the next attempt reads them again"
             ) from problem
 
@@ -114,69 +114,69 @@ class Checkpoints:
         for path in reversed(self._paths()):
             try:
                 return self._read(path)
-            except Torn as problem:
-                aside = path.with_name(f"{_TORN}{path.name}-{int(time.time())}")
-                path.rename(aside)
-                _say(f"checkpoint {path.name} skipped and set aside as {aside.name}: {problem}")
+            except DamagedCheckpoint as problem:
+                renamed = path.with_name(f"{_TORN}{path.name}-{int(time.time())}")
+                path.rename(renamed)
+                _print(f"checkpoint {path.name} is damaged and was renamed to {renamed.name}: {problem}")
         return None
 
-    def write(self, standing: Standing, state: Mapping[str, Array], reason: str) -> Path:
-        """The folder of the checkpoint that is now whole; older ones beyond the number to keep are gone.
+    def write(self, progress: Progress, state: Mapping[str, Array], reason: str) -> Path:
+        """Write a checkpoint and remove those beyond the number to keep; its folder.
 
-        Raises OSError where it could not be written; what was there before is then untouched.
+        Raises OSError where it could not be written; earlier ones are then untouched.
         """
-        final = self._folder / f"{_WHOLE}{standing.iteration:09d}"
+        final = self._folder / f"{_WHOLE}{progress.iteration:09d}"
         if (final / MANIFEST).is_file():
             return final
-        aside = self._unfinished(f"{standing.iteration:09d}")
+        temporary = self._unfinished(f"{progress.iteration:09d}")
         try:
-            self._write_aside(aside, standing, state, reason)
+            self._write_files(temporary, progress, state, reason)
             if final.exists():
                 shutil.rmtree(final)
-            aside.rename(final)
+            temporary.rename(final)
         except OSError:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
         _sync(self._folder)
-        self._forget_old()
+        self._remove_old()
         return final
 
-    def _remove(self, left: Path) -> None:
+    def _remove(self, path: Path) -> None:
         try:
-            shutil.rmtree(left)
+            shutil.rmtree(path)
         except FileNotFoundError:
-            return  # whoever wrote it has just finished it, or taken it away
-        _say(f"unfinished checkpoint {left.name} removed")
+            return  # its writer has just renamed or removed it
+        _print(f"incomplete checkpoint {path.name} removed")
 
     def _unfinished(self, what: str) -> Path:
         return self._folder / f"{_UNFINISHED}{what}-{self._run}-{os.getpid()}"
 
-    def _write_aside(self, aside: Path, standing: Standing, state: Mapping[str, Array], reason: str) -> None:
-        aside.mkdir()
-        with (aside / STATE).open("wb") as file:
+    def _write_files(self, folder: Path, progress: Progress, state: Mapping[str, Array], reason: str) -> None:
+        folder.mkdir()
+        with (folder / STATE).open("wb") as file:
             named: dict[str, Any] = dict(state)
             np.savez(file, **named)
             file.flush()
             os.fsync(file.fileno())
         manifest = {
             "format": FORMAT,
-            **asdict(standing),
+            **asdict(progress),
             "identity": asdict(self._identity),
             "random": {"seed": self._identity.seed, "derived_from": ["seed", "rank", "iteration", "epoch", "index"]},
             "reason": reason,
             "time": time.time(),
-            "files": {STATE: {"bytes": (aside / STATE).stat().st_size, "sha256": _sha256(aside / STATE)}},
+            "files": {STATE: {"bytes": (folder / STATE).stat().st_size, "sha256": _sha256(folder / STATE)}},
         }
-        with (aside / MANIFEST).open("w") as file:
+        with (folder / MANIFEST).open("w") as file:
             json.dump(manifest, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        _sync(aside)
+        _sync(folder)
 
     def _read(self, path: Path) -> Checkpoint:
         manifest = _manifest(path)
         try:
-            standing = Standing(
+            progress = Progress(
                 int(manifest["iteration"]),
                 int(manifest["position"]),
                 int(manifest["world_size"]),
@@ -186,30 +186,30 @@ class Checkpoints:
             identity = Identity(**manifest["identity"])
             files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
-            raise Torn(f"{MANIFEST} lacks {problem}") from problem
+            raise DamagedCheckpoint(f"{MANIFEST} lacks {problem}") from problem
         for name, (size, digest) in files.items():
             _verify(path / name, size, digest)
-        self._refuse_foreign(path, identity)
+        self._check_identity(path, identity)
         with np.load(path / STATE, allow_pickle=False) as arrays:
-            return Checkpoint(path, standing, dict(arrays))
+            return Checkpoint(path, progress, dict(arrays))
 
-    def _refuse_foreign(self, path: Path, found: Identity) -> None:
+    def _check_identity(self, path: Path, found: Identity) -> None:
         ours, theirs = asdict(self._identity), asdict(found)
         differing = [f"{name} {theirs[name]} (here {ours[name]})" for name in ours if ours[name] != theirs[name]]
         if differing:
             raise Fatal(
                 f"checkpoint {path} belongs to {', '.join(differing)}: "
-                "give the run another --checkpoint-path, or the options that it was made with"
+                "use another --checkpoint-path, or the options of that checkpoint"
             )
 
     def _paths(self) -> list[Path]:
-        # Neither glob nor is_dir: both take some errors, in newer versions of Python all of them, for "not there".
+        # Neither glob nor is_dir: both hide some errors, in newer versions of Python all of them.
         return sorted(path for path in self._folder.iterdir() if path.name.startswith(_WHOLE))
 
-    def _forget_old(self) -> None:
+    def _remove_old(self) -> None:
         for path in self._paths()[: -self._keep]:
             with suppress(OSError):
-                # Without its manifest a checkpoint does not exist, so a reader never sees one half removed.
+                # Without its manifest a checkpoint does not exist: readers never see one that is partly removed.
                 (path / MANIFEST).unlink(missing_ok=True)
                 shutil.rmtree(path)
 
@@ -238,23 +238,23 @@ def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except (FileNotFoundError, NotADirectoryError):
-        raise Torn(f"it has no {MANIFEST}") from None
+        raise DamagedCheckpoint(f"it has no {MANIFEST}") from None
     except ValueError as problem:
-        raise Torn(f"{MANIFEST} is cut off or damaged: {problem}") from problem
+        raise DamagedCheckpoint(f"{MANIFEST} is cut off or damaged: {problem}") from problem
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise Torn(f"{MANIFEST} is not of format {FORMAT}")
+        raise DamagedCheckpoint(f"{MANIFEST} is not of format {FORMAT}")
     return manifest
 
 
 def _verify(path: Path, size: int, digest: str) -> None:
     try:
-        found = path.stat().st_size
-        if found != size:
-            raise Torn(f"{path.name} has {found} bytes instead of {size}")
+        actual = path.stat().st_size
+        if actual != size:
+            raise DamagedCheckpoint(f"{path.name} has {actual} bytes, expected {size}")
         if _sha256(path) != digest:
-            raise Torn(f"{path.name} does not have the checksum that its manifest names")
+            raise DamagedCheckpoint(f"{path.name} does not match its checksum in the manifest")
     except FileNotFoundError:
-        raise Torn(f"it has no {path.name}") from None
+        raise DamagedCheckpoint(f"it has no {path.name}") from None
 
 
 def _sha256(path: Path) -> str:
@@ -270,5 +270,5 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -1,10 +1,15 @@
-"""From the network's raw output of one image to scored, labelled boxes, as the paper does at test time."""
+"""Evaluates a detection network: from its raw output to boxes, and from these to VOC2007's mean average precision."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from spotmpi.programs.boxes import Floats, Integers, decode, suppress
+from spotmpi.programs.augment import Pixels, plain
+from spotmpi.programs.boxes import Floats, Integers, decode, default_boxes, overlaps, suppress
+from spotmpi.programs.detection_data import DetectionData, open_image
+from spotmpi.programs.voc import CLASSES, Objects
+from spotmpi.programs.world import World
 
 SCORE_THRESHOLD = 0.01
 OVERLAP_THRESHOLD = 0.45
@@ -45,3 +50,93 @@ def softmax(confidences: Floats) -> Floats:
     raised = np.exp(confidences - confidences.max(axis=-1, keepdims=True))
     result: Floats = raised / raised.sum(axis=-1, keepdims=True)
     return result
+
+
+MINIMUM_OVERLAP = 0.5
+
+
+def mean_average_precision(found: Sequence[Detections], truth: Sequence[Objects]) -> float:
+    """The mean of `average_precisions`, from 0 to 1; NaN where no class has an object that counts."""
+    values = list(average_precisions(found, truth).values())
+    return float(np.mean(values)) if values else float("nan")
+
+
+def average_precisions(found: Sequence[Detections], truth: Sequence[Objects]) -> dict[str, float]:
+    """Average precision of each class that has at least one object that is not difficult.
+
+    *found* and *truth* speak of the same images in the same order; boxes only need one unit in both.
+    """
+    if len(found) != len(truth):
+        raise ValueError(f"{len(found)} images with detections but {len(truth)} with objects; they must be the same")
+    results = {}
+    for label, name in enumerate(CLASSES):
+        counted = sum(int((~image.difficult[image.labels == label]).sum()) for image in truth)
+        if counted:
+            results[name] = _eleven_points(_judge(label, found, truth), counted)
+    return results
+
+
+def _judge(label: int, found: Sequence[Detections], truth: Sequence[Objects]) -> list[bool]:
+    """Right or wrong of every detection of the class, best score first; those on difficult objects are left out."""
+    scored: list[tuple[float, bool]] = []
+    for detections, objects in zip(found, truth, strict=True):
+        scored += _judge_image(label, detections, objects)
+    # A stable sort: equal scores stay in image order, so a repeat gives the same value.
+    return [right for _, right in sorted(scored, key=lambda pair: -pair[0])]
+
+
+def _judge_image(label: int, detections: Detections, objects: Objects) -> list[tuple[float, bool]]:
+    mine = detections.labels == label
+    boxes, scores = detections.boxes[mine], detections.scores[mine]
+    targets, difficult = objects.boxes[objects.labels == label], objects.difficult[objects.labels == label]
+    if not len(targets):
+        return [(float(score), False) for score in scores]
+    shared = overlaps(boxes, targets)
+    taken = np.zeros(len(targets), dtype=bool)
+    verdicts = []
+    for index in np.argsort(-scores, kind="stable"):
+        target = int(shared[index].argmax())
+        hit = shared[index, target] >= MINIMUM_OVERLAP
+        if hit and difficult[target]:
+            continue
+        verdicts.append((float(scores[index]), bool(hit and not taken[target])))
+        taken[target] |= bool(hit)
+    return verdicts
+
+
+def _eleven_points(verdicts: list[bool], counted: int) -> float:
+    """Mean over the recalls 0, 0.1, ... 1 of the best precision at that recall or beyond."""
+    right = np.cumsum(verdicts, dtype=np.int64)
+    precision = right / np.arange(1, len(right) + 1)
+    # Whole numbers: 0.1 * 3 is not 0.3, and a recall of exactly 0.3 must count.
+    reached = [precision[10 * right >= point * counted] for point in range(11)]
+    return float(np.mean([part.max() if part.size else 0.0 for part in reached]))
+
+
+# Raw output (offsets and confidences) of pixels (b, 3, 300, 300).
+Predict = Callable[[Pixels], tuple[Floats, Floats]]
+_BATCH = 8
+
+
+def evaluate(predict: Predict, data: DetectionData, world: World) -> dict[str, float]:
+    """`mean_average_precision` and `ap_<class>` of each class that has objects which count, equal on all ranks.
+
+    Without images there is nothing to say.
+    """
+    if not len(data):
+        return {}
+    share = range(world.rank, len(data), world.size)
+    mine = [found for start in range(0, len(share), _BATCH) for found in _detect(predict, data, share, start)]
+    everyone = world.gather(mine)
+    found = [everyone[index % world.size][index // world.size] for index in range(len(data))]
+    precisions = average_precisions(found, [image.objects for image in data.images])
+    mean = float(np.mean(list(precisions.values()))) if precisions else float("nan")
+    return {"mean_average_precision": mean, **{f"ap_{name}": value for name, value in precisions.items()}}
+
+
+def _detect(predict: Predict, data: DetectionData, share: range, start: int) -> list[Detections]:
+    chosen = [data.images[index] for index in share[start : start + _BATCH]]
+    pixels = [plain(open_image(path), objects.boxes, objects.labels).pixels for path, _, objects in chosen]
+    offsets, confidences = predict(np.stack(pixels))
+    defaults = default_boxes()
+    return [detect(*raw, defaults) for raw in zip(offsets, confidences, strict=True)]

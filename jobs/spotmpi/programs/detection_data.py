@@ -8,7 +8,7 @@ from PIL import Image
 
 from spotmpi.programs.augment import Pixels, augment, plain
 from spotmpi.programs.boxes import Floats, Integers, default_boxes, encode
-from spotmpi.programs.ending import Failed, Fatal
+from spotmpi.programs.exits import Failed, Fatal
 from spotmpi.programs.voc import LabelledImage, digest, read_sets
 from spotmpi.programs.world import World
 

@@ -1,4 +1,8 @@
-"""Batches for one rank, in order, prepared by as many processes as wanted."""
+"""Batches for one rank, in order, prepared by as many loader processes as requested.
+
+A loader process (``python -m spotmpi.programs.loader``) answers requests on stdin by batches on stdout, as pickles,
+until stdin ends with its rank.
+"""
 
 import contextlib
 import os
@@ -8,23 +12,22 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from spotmpi.programs.batching import Batching
-from spotmpi.programs.dataset import Dataset
-from spotmpi.programs.ending import Failed
-from spotmpi.programs.order import Order, sample_generator
+from spotmpi.programs.exits import Failed
+from spotmpi.programs.sampling import Batching, Dataset, Order, sample_generator
 
-_AHEAD = 2  # batches that each process prepares before they are asked for
+_PREFETCH = 2  # batches that each process prepares in advance
 
 
 class Loader:
-    """The batches of *rank*: of every global batch it has the samples at its own places.
+    """The batches of *rank*: its share of every global batch.
 
-    What comes is the same for any number of *processes*; 0 prepares batches in this process. Close it after use.
+    They are the same for any number of *processes*; 0 prepares them in this process. Close it after use.
     """
 
     def __init__(self, dataset: Dataset, order: Order, batching: Batching, rank: int, processes: int = 0) -> None:
@@ -32,15 +35,15 @@ class Loader:
         self._order = order
         self._batching = batching
         self._rank = rank
-        self._processes = [_Process(dataset, order.seed, number) for number in range(processes)]
+        self._processes = [_LoaderProcess(dataset, order.seed, number) for number in range(processes)]
 
     def batches(self, position: int) -> Iterator[Any]:
-        """Batches without end, from the iteration whose global batch starts at *position*; call it once."""
-        wanted = (self._samples(position + number * self._batching.in_all) for number in count())
-        return self._from_processes(wanted) if self._processes else self._from_here(wanted)
+        """Endless batches, from the iteration whose global batch starts at *position*; call it once."""
+        requests = (self._samples(position + number * self._batching.global_batch) for number in count())
+        return self._from_processes(requests) if self._processes else self._load_here(requests)
 
     def close(self) -> None:
-        """End the loader processes."""
+        """Kill the loader processes."""
         for process in self._processes:
             process.close()
 
@@ -54,18 +57,18 @@ class Loader:
         share = self._batching.per_rank
         return self._order.slice(position + self._rank * share, share)
 
-    def _from_here(self, wanted: Iterator[list[tuple[int, int]]]) -> Iterator[Any]:
-        for samples in wanted:
+    def _load_here(self, requests: Iterator[list[tuple[int, int]]]) -> Iterator[Any]:
+        for samples in requests:
             yield load(self._dataset, self._order.seed, samples)
 
-    def _from_processes(self, wanted: Iterator[list[tuple[int, int]]]) -> Iterator[Any]:
-        for _ in range(_AHEAD):
+    def _from_processes(self, requests: Iterator[list[tuple[int, int]]]) -> Iterator[Any]:
+        for _ in range(_PREFETCH):
             for process in self._processes:
-                process.ask(next(wanted))
+                process.request(next(requests))
         while True:
             for process in self._processes:
-                batch = process.answer()
-                process.ask(next(wanted))
+                batch = process.result()
+                process.request(next(requests))
                 yield batch
 
 
@@ -74,34 +77,37 @@ def load(dataset: Dataset, seed: int, samples: list[tuple[int, int]]) -> Any:
     return dataset.batch([dataset.sample(index, sample_generator(seed, epoch, index)) for epoch, index in samples])
 
 
-class _Process:
+class _LoaderProcess:
     """One loader process: a fresh interpreter, since forking a rank that has MPI or CUDA open is not safe."""
 
     def __init__(self, dataset: Dataset, seed: int, number: int) -> None:
         self._number = number
-        self._answers: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=_AHEAD)
-        with _notices_blocked():
+        self._answers: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=_PREFETCH)
+        with _signals_blocked():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "spotmpi.programs.loading_process"],
+                [sys.executable, "-m", "spotmpi.programs.loader"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=_environment(),
             )
-        self.ask((dataset, seed))
+        self.request((dataset, seed))
         threading.Thread(target=self._receive, daemon=True).start()
 
-    def ask(self, request: Any) -> None:
+    def request(self, request: Any) -> None:
         assert self._process.stdin is not None
-        # A process that has ended says why, or that it is gone, through its answers.
+        # A process that has ended is reported by `result`.
         with contextlib.suppress(BrokenPipeError):
             pickle.dump(request, self._process.stdin, pickle.HIGHEST_PROTOCOL)
             self._process.stdin.flush()
 
-    def answer(self) -> Any:
+    def result(self) -> Any:
         kind, value = self._answers.get()
         if kind == "gone":
             code = self._process.wait()
-            raise Failed(f"loader process {self._number} (pid {self._process.pid}) ended with {code}; memory short?")
+            raise Failed(
+                f"loader process {self._number} (pid {self._process.pid}) exited with {code}; "
+                "it may have run out of memory"
+            )
         if kind == "error":
             raise value
         return value
@@ -125,8 +131,8 @@ class _Process:
 
 
 @contextlib.contextmanager
-def _notices_blocked() -> Iterator[None]:
-    """What is started meanwhile never gets a notice: it concerns the rank, which needs its loader until the end."""
+def _signals_blocked() -> Iterator[None]:
+    """Processes that are started meanwhile ignore these signals: the rank handles them, and needs its loader."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
     try:
         yield
@@ -135,7 +141,33 @@ def _notices_blocked() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    # A loader process is no rank: with the launcher's variables it would look like one to a library that asks.
+    # A loader process is not a rank: with the launcher's variables, libraries would take it for one.
     launcher = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
-    return {**kept, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+    others = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
+    return {**others, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+
+
+def main() -> None:
+    """Run a loader process."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not get between the pickles
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        _serve(sys.stdin.buffer, answers)
+    os._exit(0)
+
+
+def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    dataset, seed = pickle.load(requests)
+    while True:
+        samples = pickle.load(requests)
+        try:
+            answer: tuple[str, Any] = ("batch", load(dataset, seed, samples))
+        except Exception as problem:
+            problem.add_note(f"in a loader process:\n{traceback.format_exc()}")
+            answer = ("error", problem)
+        pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -5,26 +5,43 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from spotmpi.agent import protocol
-from spotmpi.programs.batching import Batching, divide, iterations_left
-from spotmpi.programs.checkpoint import Checkpoints, Identity, Standing, model_fingerprint, parameters_checksum
-from spotmpi.programs.dataset import Dataset
-from spotmpi.programs.ending import STOPPED, Failed, leave
+from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress, State, model_fingerprint, parameters_checksum
+from spotmpi.programs.exits import STOPPED, Failed, Notices, leave, wait_for_rank_zero
 from spotmpi.programs.loader import Loader
-from spotmpi.programs.notice import Notices, let_rank_zero_finish
 from spotmpi.programs.options import TrainingOptions
-from spotmpi.programs.order import Order, iteration_seed
 from spotmpi.programs.reporting import Reporter
-from spotmpi.programs.timing import Stopwatch
-from spotmpi.programs.trainee import Trainee
+from spotmpi.programs.sampling import Batching, Dataset, Order, divide, iteration_seed, iterations_left
+from spotmpi.programs.timing import Clock, Stopwatch
 from spotmpi.programs.world import World
+
+
+class Trainee(Protocol):
+    """The model to train, in some framework. Every rank has one and calls the same methods."""
+
+    clock: Clock
+
+    def seed(self, seed: int) -> None:
+        """Seed every generator that the model draws from in the next step."""
+
+    def step(self, batch: Any, iteration: int) -> Mapping[str, Any]:
+        """One update, of *iteration* (from 0); scalars of this rank, converted by float() only when reported."""
+
+    def state(self) -> State:
+        """Copies of everything that resuming needs; the model is in names that start with ``parameters/``."""
+
+    def load_state(self, state: State) -> None:
+        """Load a result of `state`, of this or another rank or attempt."""
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Scalars of the model on test data, equal on all ranks; empty where only speed matters."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One program about to train; *details* go into the context line (versions, options)."""
+    """What to train; *details* go into the context line (versions, options)."""
 
     program: str
     options: TrainingOptions
@@ -35,27 +52,27 @@ class Job:
 
 
 def train(job: Job) -> None:
-    """Train to the end, from the newest checkpoint where there is one, and say the result.
+    """Train to the end, from the newest checkpoint if there is one, and report the result.
 
     Raises Fatal or Failed; ends the process with 143 after SIGTERM, once a checkpoint is whole.
     """
     options, world = job.options, job.world
     batching = divide(options.global_batch, options.batch_per_worker, world.size)
     checkpoints = _checkpoints(job)
-    standing, path = _begin(job, batching, checkpoints)
+    progress, path = _restore(job, batching, checkpoints)
     tensorboard = os.environ.get(protocol.ENV_TENSORBOARD)
     reporter = Reporter(world.rank, Path(tensorboard) if tensorboard else None)
-    training = _Training(job, batching, reporter, checkpoints, standing)
+    training = _Training(job, batching, reporter, checkpoints, progress)
     reporter.context(**_context(job, batching, training.total))
     if path:
-        reporter.resumed(standing.iteration, path)
+        reporter.resumed(progress.iteration, path)
     training.run()
     reporter.close()
 
 
 def _checkpoints(job: Job) -> Checkpoints | None:
     options = job.options
-    # Without exchange the ranks' parameters drift apart: nobody should go on from them.
+    # Without exchange the ranks' parameters diverge: nobody should resume from them.
     if job.world.rank or not options.checkpoint_path or options.no_exchange:
         return None
     identity = Identity(job.program, model_fingerprint(job.trainee.state()), job.dataset.fingerprint(), options.seed)
@@ -64,20 +81,20 @@ def _checkpoints(job: Job) -> Checkpoints | None:
     return checkpoints
 
 
-def _begin(job: Job, batching: Batching, checkpoints: Checkpoints | None) -> tuple[Standing, Path | None]:
-    """Give all ranks rank 0's state, from a checkpoint or fresh; where training stands, and the checkpoint's path."""
+def _restore(job: Job, batching: Batching, checkpoints: Checkpoints | None) -> tuple[Progress, Path | None]:
+    """Broadcast rank 0's state, from a checkpoint or initial, to all ranks; the progress and the checkpoint's path."""
     world = job.world
-    found = checkpoints.newest() if checkpoints else None
-    standing = found.standing if found else Standing(0, 0, world.size, batching.in_all)
-    if found:
-        job.trainee.load_state(found.state)
-    standing = world.broadcast(standing)
+    checkpoint = checkpoints.newest() if checkpoints else None
+    progress = checkpoint.progress if checkpoint else Progress(0, 0, world.size, batching.global_batch)
+    if checkpoint:
+        job.trainee.load_state(checkpoint.state)
+    progress = world.broadcast(progress)
     if world.size > 1:
-        _share_state(world, job.trainee)
-    return standing, found.path if found else None
+        _broadcast_state(world, job.trainee)
+    return progress, checkpoint.path if checkpoint else None
 
 
-def _share_state(world: World, trainee: Trainee) -> None:
+def _broadcast_state(world: World, trainee: Trainee) -> None:
     state = trainee.state() if world.rank == 0 else {}
     # One array at a time, so that no message is larger than the largest of them.
     shared = {name: world.broadcast(state.get(name)) for name in world.broadcast(sorted(state))}
@@ -91,7 +108,7 @@ def _context(job: Job, batching: Batching, total: int) -> dict[str, Any]:
         "world_size": job.world.size,
         "hosts": list(job.world.hosts),
         "scaling": batching.scaling,
-        "samples_per_iteration": batching.in_all,
+        "samples_per_iteration": batching.global_batch,
         "batch_per_worker": batching.per_rank,
         "total_iterations": total,
         "samples": len(job.dataset),
@@ -103,28 +120,28 @@ def _context(job: Job, batching: Batching, total: int) -> dict[str, Any]:
 
 
 class _Training:
-    """The iterations from *standing* to the end."""
+    """The iterations from *progress* to the end."""
 
     def __init__(
-        self, job: Job, batching: Batching, reporter: Reporter, checkpoints: Checkpoints | None, standing: Standing
+        self, job: Job, batching: Batching, reporter: Reporter, checkpoints: Checkpoints | None, progress: Progress
     ) -> None:
         self._job = job
         self._options = job.options
         self._batching = batching
         self._reporter = reporter
         self._checkpoints = checkpoints
-        self._iteration = standing.iteration
-        self._position = standing.position
-        self._watch = Stopwatch(job.trainee.clock)
-        self._said = dict(standing.scalars)  # the last reported scalars
+        self._iteration = progress.iteration
+        self._position = progress.position
+        self._stopwatch = Stopwatch(job.trainee.clock)
+        self._last_scalars = dict(progress.scalars)
         pid_file = os.environ.get(protocol.ENV_PID_FILE) if checkpoints else None
-        self._notices = Notices(self._noticed, Path(pid_file) if pid_file else None)
+        self._notices = Notices(self._handle_notice, Path(pid_file) if pid_file else None)
         self._due = 0.0
         self.total = self._last_iteration()
 
     def run(self) -> None:
-        """Train, evaluate, save, and say the result."""
-        self._listen()
+        """Train, evaluate, save, and report the result."""
+        self._install_handlers()
         self._due = time.monotonic() + self._options.checkpoint_every
         order = Order(self._options.seed, len(self._job.dataset))
         evaluated: Mapping[str, float] | None = None
@@ -133,12 +150,12 @@ class _Training:
         ) as loader:
             batches = loader.batches(self._position)
             self._notices.between_iterations()
-            self._watch.start()
+            self._stopwatch.start()
             while self._iteration < self.total:
-                scalars = self._iterate(self._watch.batch(batches))
-                evaluated, paused = self._pause(scalars)
+                scalars = self._iterate(self._stopwatch.next_batch(batches))
+                evaluated, paused = self._between_iterations(scalars)
                 if paused:
-                    self._watch.start()
+                    self._stopwatch.start()
         self._finish(evaluated)
 
     def _iterate(self, batch: Any) -> Mapping[str, Any]:
@@ -146,12 +163,12 @@ class _Training:
         trainee.seed(iteration_seed(self._options.seed, self._job.world.rank, self._iteration))
         scalars = trainee.step(batch, self._iteration)
         self._iteration += 1
-        self._position += self._batching.in_all
-        self._watch.lap()
+        self._position += self._batching.global_batch
+        self._stopwatch.lap()
         return scalars
 
-    def _pause(self, scalars: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, bool]:
-        """Do what is due between two iterations: an evaluation's scalars if there was one, and whether it took time."""
+    def _between_iterations(self, scalars: Mapping[str, Any]) -> tuple[Mapping[str, float] | None, bool]:
+        """Report, save and evaluate if due: the scalars of an evaluation, and whether any of this took time."""
         options = self._options
         last = self._iteration == self.total
         report = last or self._iteration % options.report_every == 0
@@ -163,16 +180,16 @@ class _Training:
         return (self._evaluate() if evaluate else None), report or evaluate or written
 
     def _report(self, scalars: Mapping[str, Any]) -> None:
-        told, times = {name: float(value) for name, value in scalars.items()}, self._watch.take()
-        self._said, ranks = self._job.world.together(told, times.seconds)
-        self._reporter.metric(self._iteration, self._epoch, times.seconds, self._said, times.waited, ranks)
+        own, times = {name: float(value) for name, value in scalars.items()}, self._stopwatch.take()
+        self._last_scalars, ranks = self._job.world.average_scalars(own, times.seconds)
+        self._reporter.metric(self._iteration, self._epoch, times.seconds, self._last_scalars, times.waited, ranks)
 
     @property
     def _epoch(self) -> float:
         return self._position / len(self._job.dataset)
 
     def _evaluate(self) -> Mapping[str, float]:
-        with self._notices.parameters_unchanging():
+        with self._notices.parameters_unchanged():
             scalars = self._job.trainee.evaluate()
         if scalars:
             self._reporter.evaluation(self._iteration, scalars)
@@ -184,25 +201,25 @@ class _Training:
         scalars = self._evaluate() if evaluated is None else evaluated
         self._notices.close()
         checksum = parameters_checksum(self._job.trainee.state()) if self._job.world.rank == 0 else ""
-        self._reporter.result(self._iteration, {**self._said, **scalars, "parameters": checksum})
+        self._reporter.result(self._iteration, {**self._last_scalars, **scalars, "parameters": checksum})
         if not saved:
-            raise Failed("the trained model could not be saved; make room or choose another --checkpoint-path")
+            raise Failed("the trained model could not be saved; free some space or choose another --checkpoint-path")
 
-    def _listen(self) -> None:
+    def _install_handlers(self) -> None:
         if self._job.world.rank:
-            let_rank_zero_finish()
+            wait_for_rank_zero()
         else:
-            self._notices.listen()
+            self._notices.install_handlers()
 
-    def _noticed(self, ending: bool) -> None:
+    def _handle_notice(self, exiting: bool) -> None:
         if self._checkpoints:
             self._write("notice")
         else:
-            self._reporter.warn("notice taken, but nothing is written without --checkpoint-path")
-        if ending:
-            if not self._watch.empty:
-                # What needs the other ranks is left out: they may be gone.
-                self._reporter.cut_off(self._iteration, self._epoch, self._watch.take().seconds)
+            self._reporter.warn("notice received, but no checkpoint is written without --checkpoint-path")
+        if exiting:
+            if not self._stopwatch.empty:
+                # Values that need other ranks are left out: those may be gone.
+                self._reporter.partial_metric(self._iteration, self._epoch, self._stopwatch.take().seconds)
             self._notices.close()
             leave(STOPPED)
 
@@ -213,23 +230,23 @@ class _Training:
         return True
 
     def _write(self, reason: str) -> bool:
-        """Write a checkpoint unless there is one of this iteration; whether training could go on from here."""
+        """Write a checkpoint, if not done for this iteration; whether training can resume from this iteration."""
         if not self._checkpoints:
             return True
         self._due = time.monotonic() + self._options.checkpoint_every
-        began = time.perf_counter()
+        start = time.perf_counter()
         size = self._job.world.size
-        standing = Standing(self._iteration, self._position, size, self._batching.in_all, self._said)
+        progress = Progress(self._iteration, self._position, size, self._batching.global_batch, self._last_scalars)
         try:
-            path = self._checkpoints.write(standing, self._job.trainee.state(), reason)
+            path = self._checkpoints.write(progress, self._job.trainee.state(), reason)
         except OSError as problem:
-            goes_on = f"; training goes on, the next try is in {self._options.checkpoint_every:g} s"
+            retry = f"; training continues, the next try is in {self._options.checkpoint_every:g} s"
             self._reporter.warn(
                 f"checkpoint of iteration {self._iteration} not written: {problem}; earlier ones are untouched"
-                + (goes_on if self._iteration < self.total else "")
+                + (retry if self._iteration < self.total else "")
             )
             return False
-        self._reporter.checkpoint(self._iteration, path, time.perf_counter() - began, reason)
+        self._reporter.checkpoint(self._iteration, path, time.perf_counter() - start, reason)
         return True
 
     def _last_iteration(self) -> int:
@@ -237,4 +254,6 @@ class _Training:
             return self._options.iterations
         assert self._options.epochs is not None
         samples = len(self._job.dataset)
-        return self._iteration + iterations_left(self._options.epochs, samples, self._position, self._batching.in_all)
+        return self._iteration + iterations_left(
+            self._options.epochs, samples, self._position, self._batching.global_batch
+        )

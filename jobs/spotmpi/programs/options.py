@@ -1,4 +1,4 @@
-"""Command line options that all training programs share, named as in the field."""
+"""Command line options that all training programs share."""
 
 import argparse
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from spotmpi.agent import protocol
-from spotmpi.programs.ending import Fatal
+from spotmpi.programs.exits import Fatal
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What the loop is told: one of *global_batch* and *batch_per_worker*, one of *epochs* and *iterations*.
+    """The options of the training loop: one of *global_batch* and *batch_per_worker*, one of *epochs* and *iterations*.
 
     *report_every* and *evaluate_every* count iterations (0: evaluate at the end only), *checkpoint_every* seconds.
     """
@@ -33,7 +33,7 @@ class TrainingOptions:
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> "TrainingOptions":
-        """The part of the parsed options that concerns the loop."""
+        """The options of the training loop among the parsed ones."""
         return cls(**{name: getattr(parsed, name) for name in cls.__dataclass_fields__})
 
 
@@ -41,14 +41,14 @@ _DATA = "folder of the data set"
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose refusal ends the run for good: the same options would be refused again."""
+    """An argument parser that raises Fatal: another attempt has the same options."""
 
     def __init__(self, description: str) -> None:
         super().__init__(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
 
     def error(self, message: str) -> NoReturn:
-        """Raise Fatal with what is wrong with the options."""
-        raise Fatal(f"options: {message}; --help lists them all")
+        """Raise Fatal with *message*."""
+        raise Fatal(f"options: {message}; see --help")
 
 
 def training_parser(description: str, environ: Mapping[str, str] | None = None) -> Parser:
@@ -56,7 +56,7 @@ def training_parser(description: str, environ: Mapping[str, str] | None = None) 
     environ = os.environ if environ is None else environ
     parser = Parser(description)
     batch = parser.add_mutually_exclusive_group(required=True)
-    batch.add_argument("--global-batch", type=positive, help="samples per iteration, shared by the ranks")
+    batch.add_argument("--global-batch", type=positive, help="samples per iteration, divided between the ranks")
     batch.add_argument("--batch-per-worker", type=positive, help="samples per iteration of each rank")
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--epochs", type=positive_number, help="at least this many passes over the data")
@@ -65,7 +65,7 @@ def training_parser(description: str, environ: Mapping[str, str] | None = None) 
     parser.add_argument("--loader-processes", type=not_negative, default=0, help="per rank; 0 loads in the rank itself")
     parser.add_argument("--report-every", type=positive, default=10, help="iterations between reports")
     parser.add_argument("--evaluate-every", type=not_negative, default=0, help="iterations; 0: at the end only")
-    without = "leave the exchange of gradients out: this measures and does not train, so there are no checkpoints"
+    without = "do not exchange gradients: this measures speed and does not train, so there are no checkpoints"
     parser.add_argument("--no-exchange", action="store_true", help=without)
     _checkpoint_options(parser, environ)
     return parser
@@ -82,8 +82,8 @@ def data_options(parser: Parser, environ: Mapping[str, str] | None = None) -> No
     default = _data(environ)
     source = parser.add_mutually_exclusive_group(required=not default)
     source.add_argument("--data", type=Path, default=default, help=_DATA)
-    source.add_argument("--synthetic", action="store_true", help="drawn images: only the times mean anything")
-    about = "have each node let go of the data first, or read all of it"
+    source.add_argument("--synthetic", action="store_true", help="use random images: only the times mean anything")
+    about = "drop the data from each node's page cache first, or read all of it"
     parser.add_argument("--data-cache", choices=("cold", "warm"), help=about)
 
 
@@ -100,10 +100,10 @@ def _checkpoint_options(parser: Parser, environ: Mapping[str, str]) -> None:
     folder = environ.get(protocol.ENV_CHECKPOINT_PATH) or None
     every = environ.get(protocol.ENV_CHECKPOINT_EVERY) or "600"
     keep = environ.get(protocol.ENV_CHECKPOINT_KEEP) or "3"
-    # Defaults are given as text, so that argparse checks what comes from the environment as well.
-    parser.add_argument("--checkpoint-path", type=Path, default=folder, help="folder; without one there are none")
+    # Defaults are text, so that argparse checks values from the environment, too.
+    parser.add_argument("--checkpoint-path", type=Path, default=folder, help="folder; without it, none are written")
     parser.add_argument("--checkpoint-every", type=positive_number, default=every, help="seconds between checkpoints")
-    parser.add_argument("--checkpoint-keep", type=positive, default=keep, help="whole checkpoints that stay")
+    parser.add_argument("--checkpoint-keep", type=positive, default=keep, help="how many checkpoints to keep")
 
 
 def positive(text: str) -> int:
@@ -149,10 +149,10 @@ def share(text: str) -> float:
     return value
 
 
-def described(options: argparse.Namespace, framework: str, versions: Mapping[str, str]) -> dict[str, object]:
-    """What a context line says about options and versions; paths are left out, they are no part of the work."""
-    told = {name: value for name, value in sorted(vars(options).items()) if not isinstance(value, Path)}
-    return {"framework": framework, "versions": dict(versions), "options": told}
+def describe_options(options: argparse.Namespace, framework: str, versions: Mapping[str, str]) -> dict[str, object]:
+    """The options and versions for a context line, without paths, which are no part of the work."""
+    values = {name: value for name, value in sorted(vars(options).items()) if not isinstance(value, Path)}
+    return {"framework": framework, "versions": dict(versions), "options": values}
 
 
 def image_options(parser: Parser) -> None:

@@ -1,4 +1,4 @@
-"""What a program says while it runs: protocol lines on stdout and TensorBoard event files, both from rank 0."""
+"""Reports of a running program: protocol lines on stdout and TensorBoard event files, both from rank 0."""
 
 import sys
 import time
@@ -10,20 +10,20 @@ from spotmpi.agent import protocol
 
 
 class Reporter:
-    """Says what happens; on ranks other than 0 it is silent, so that every rank can call it."""
+    """Reports what happens; does nothing on ranks other than 0, so that every rank can call it."""
 
     def __init__(self, rank: int, tensorboard: Path | None = None) -> None:
-        self._speaks = rank == 0
-        self._folder = tensorboard if self._speaks else None
+        self._enabled = rank == 0
+        self._folder = tensorboard if self._enabled else None
         self._events: Any = None
 
     def context(self, **values: Any) -> None:
-        """Once at the start: what is trained, with what, on what."""
-        self._say(protocol.CONTEXT, **values)
+        """Report once at the start: the program, its data, and where it runs."""
+        self._emit(protocol.CONTEXT, **values)
 
     def resumed(self, iteration: int, path: Path) -> None:
-        """Training goes on from a checkpoint."""
-        self._say(protocol.RESUMED, iteration=iteration, path=str(path))
+        """Report that training resumes from a checkpoint."""
+        self._emit(protocol.RESUMED, iteration=iteration, path=str(path))
 
     def metric(
         self,
@@ -34,50 +34,50 @@ class Reporter:
         waited: float | None = None,
         ranks: Sequence[Sequence[float]] = (),
     ) -> None:
-        """Training has come to *iteration*; *seconds* are those of each iteration since the last such line.
+        """Report scalars after *iteration*; *seconds* are those of each iteration since the last such line.
 
-        *waited* is how much of them went by waiting for batches, *ranks* the same seconds of every rank.
+        *waited* is the part of them that was spent waiting for batches, *ranks* the same seconds of every rank.
         """
         timed: dict[str, Any] = {"seconds": [round(second, 6) for second in seconds]}
         timed |= {} if waited is None else {"waited": round(waited, 6)}
-        timed |= {"ranks": protocol.pack(ranks)} if self._speaks and len(ranks) > 1 else {}
-        self._say(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, **timed, **scalars)
+        timed |= {"ranks": protocol.pack(ranks)} if self._enabled and len(ranks) > 1 else {}
+        self._emit(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, **timed, **scalars)
         rate = {"iterations_per_second": len(seconds) / sum(seconds)} if sum(seconds) > 0 else {}
-        self._draw("training", iteration, {**scalars, **rate})
+        self._write_events("training", iteration, {**scalars, **rate})
 
-    def cut_off(self, iteration: int, epoch: float, seconds: list[float]) -> None:
-        """Training ends at *iteration*, in the middle of a window, since its machine goes away."""
+    def partial_metric(self, iteration: int, epoch: float, seconds: list[float]) -> None:
+        """Report the end at *iteration*, before the interval is complete, since the machine goes away."""
         timed = [round(second, 6) for second in seconds]
-        self._say(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, seconds=timed, cut=True)
+        self._emit(protocol.METRIC, iteration=iteration, time=time.time(), epoch=epoch, seconds=timed, cut=True)
 
     def evaluation(self, iteration: int, scalars: Mapping[str, float]) -> None:
-        """The model after *iteration* was tested."""
-        self._say(protocol.EVALUATION, iteration=iteration, time=time.time(), **scalars)
-        self._draw("evaluation", iteration, scalars)
+        """Report the evaluation of the model after *iteration*."""
+        self._emit(protocol.EVALUATION, iteration=iteration, time=time.time(), **scalars)
+        self._write_events("evaluation", iteration, scalars)
 
     def checkpoint(self, iteration: int, path: Path, seconds: float, reason: str) -> None:
-        """A checkpoint is whole."""
-        self._say(protocol.CHECKPOINT, iteration=iteration, path=str(path), seconds=round(seconds, 6), reason=reason)
+        """Report a complete checkpoint."""
+        self._emit(protocol.CHECKPOINT, iteration=iteration, path=str(path), seconds=round(seconds, 6), reason=reason)
 
     def result(self, iteration: int, scalars: Mapping[str, Any]) -> None:
-        """Once at the end."""
-        self._say(protocol.RESULT, iteration=iteration, **scalars)
+        """Report once at the end."""
+        self._emit(protocol.RESULT, iteration=iteration, **scalars)
 
     def warn(self, text: str) -> None:
-        """One line for people, on stderr."""
-        if self._speaks:
+        """Print a warning on stderr."""
+        if self._enabled:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Finish the event file."""
+        """Close the event file."""
         if self._events:
             self._events.close()
 
-    def _say(self, kind: str, **values: Any) -> None:
-        if self._speaks:
+    def _emit(self, kind: str, **values: Any) -> None:
+        if self._enabled:
             print(protocol.encode(kind, **values), flush=True)
 
-    def _draw(self, group: str, iteration: int, scalars: Mapping[str, float]) -> None:
+    def _write_events(self, group: str, iteration: int, scalars: Mapping[str, float]) -> None:
         if not self._folder:
             return
         try:
@@ -87,11 +87,11 @@ class Reporter:
                 self._events.add_scalar(f"{group}/{name}", value, iteration)
         except OSError as problem:
             self._folder = None
-            self.warn(f"no TensorBoard events from here on: {problem}")
+            self.warn(f"TensorBoard events are no longer written: {problem}")
 
 
 def _event_writer(folder: Path, iteration: int) -> Any:
-    # Imported only here: programs of one's own may report without tensorboardX.
+    # Imported only here: other programs may report without tensorboardX.
     from tensorboardX import SummaryWriter
 
     return SummaryWriter(str(folder), purge_step=iteration)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from spotmpi.programs.digits_data import Floats, Integers
+from spotmpi.programs.digits import Floats, Integers
 
 _STREAM = 1_000_037
 

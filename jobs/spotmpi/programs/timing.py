@@ -1,21 +1,41 @@
-"""How long the iterations of this rank took, and how long it waited for their batches."""
+"""Times the iterations of a rank, on the clock of its device, and its waits for batches."""
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from spotmpi.programs.trainee import Clock
+
+class Clock(Protocol):
+    """Marks in time, taken cheaply and read later."""
+
+    def mark(self) -> Any:
+        """Now, in the order of the work handed to the device."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds between two marks; waits until both have passed."""
+
+
+class WallClock:
+    """The clock of a device that works while the program waits for it."""
+
+    def mark(self) -> float:
+        """Seconds from an arbitrary start."""
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        """Seconds between two marks."""
+        return end - start
 
 
 class Times(NamedTuple):
-    """Seconds of each iteration in order, and how long the host waited for batches during all of them."""
+    """Seconds of each iteration in order, and the seconds that the host waited for batches during all of them."""
 
     seconds: list[float]
     waited: float
 
 
 class Stopwatch:
-    """Collects the times of iterations until they are reported; reading a GPU's clock is left to that moment."""
+    """Collects the times of iterations until they are reported; the clock of a GPU is read only then."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,18 +44,18 @@ class Stopwatch:
         self._start: Any = None
 
     def start(self) -> None:
-        """The next iteration begins now."""
+        """Start the first iteration, after a pause."""
         self._start = self._clock.mark()
 
-    def batch(self, batches: Iterator[Any]) -> Any:
+    def next_batch(self, batches: Iterator[Any]) -> Any:
         """The next batch."""
-        began = time.perf_counter()
-        found = next(batches)
-        self._waited += time.perf_counter() - began
-        return found
+        start = time.perf_counter()
+        batch = next(batches)
+        self._waited += time.perf_counter() - start
+        return batch
 
     def lap(self) -> None:
-        """An iteration is done, and the next one begins."""
+        """End an iteration and start the next one."""
         end = self._clock.mark()
         self._marks.append((self._start, end))
         self._start = end

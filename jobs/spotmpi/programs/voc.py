@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spotmpi.programs.boxes import Floats, Integers
-from spotmpi.programs.ending import Fatal
+from spotmpi.programs.exits import Fatal
 
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",

@@ -1,4 +1,4 @@
-"""The ranks of this job, and the check that they are the ones that were asked for."""
+"""The ranks of this job, and the check that they are as many as requested."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.agent import protocol
-from spotmpi.programs.ending import Fatal
+from spotmpi.programs.exits import Fatal
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class World:
     """All ranks, seen from one of them.
 
     Attributes:
-        broadcast: gives every rank the object that rank 0 passed; called by all.
-        gather: gives every rank the list of all ranks' objects, by rank; called by all.
+        broadcast: returns the object that rank 0 passed; called by all ranks.
+        gather: returns the list of all ranks' objects, by rank; called by all ranks.
     """
 
     rank: int
@@ -26,22 +26,22 @@ class World:
     broadcast: Callable[[Any], Any]
     gather: Callable[[Any], list[Any]]
 
-    def together(
+    def average_scalars(
         self, scalars: Mapping[str, float], seconds: list[float]
     ) -> tuple[dict[str, float], list[list[float]]]:
-        """Each scalar averaged over the ranks, and the *seconds* of each rank, in one exchange.
+        """Each scalar averaged over the ranks, and the *seconds* of each rank, by one collective.
 
         All ranks must pass the same names.
         """
         if self.size == 1:
             return dict(scalars), [seconds]
-        everyone = self.gather((list(scalars.values()), seconds))
-        means = [sum(values) / self.size for values in zip(*(values for values, _ in everyone), strict=True)]
-        return dict(zip(scalars, means, strict=True)), [seconds for _, seconds in everyone]
+        results = self.gather((list(scalars.values()), seconds))
+        means = [sum(values) / self.size for values in zip(*(values for values, _ in results), strict=True)]
+        return dict(zip(scalars, means, strict=True)), [seconds for _, seconds in results]
 
 
 def alone() -> World:
-    """The world of a process that no launcher started."""
+    """The world of a process without a launcher."""
     return World(0, 1, 0, (socket.gethostname(),), lambda value: value, lambda value: [value])
 
 
@@ -51,19 +51,22 @@ def distinct_hosts(gather: Callable[[Any], list[Any]]) -> tuple[str, ...]:
 
 
 def check_world(world: World, environ: Mapping[str, str] | None = None) -> None:
-    """Raise Fatal unless world size and number of hosts are what the agent asked for (nothing asked: nothing checked).
+    """Raise Fatal unless world size and number of hosts are those in the agent's environment variables, if set.
 
-    Launchers differ in how they read a host file; a job that silently runs on one host would train all the same.
+    Launchers differ in how they read a hostfile; a job that runs on one host by mistake would train all the same.
     """
     environ = os.environ if environ is None else environ
-    _compare(environ, protocol.ENV_WORLD_SIZE, world.size, "ranks found each other", "the launcher's Open MPI")
-    _compare(environ, protocol.ENV_HOSTS, len(world.hosts), f"hosts hold the ranks ({', '.join(world.hosts)})", "")
+    _compare(
+        environ,
+        protocol.ENV_WORLD_SIZE,
+        world.size,
+        "ranks",
+        "check that the program uses the Open MPI of its launcher",
+    )
+    _compare(environ, protocol.ENV_HOSTS, len(world.hosts), f"hosts ({', '.join(world.hosts)})", "check the hostfile")
 
 
-def _compare(environ: Mapping[str, str], name: str, found: int, what: str, hint: str) -> None:
-    asked = environ.get(name)
-    if asked and int(asked) != found:
-        remedy = (
-            f"check that the program's environment holds {hint}" if hint else "check the host file that it was given"
-        )
-        raise Fatal(f"wrong world: {found} {what}, but {asked} were asked for ({name}); {remedy}")
+def _compare(environ: Mapping[str, str], name: str, actual: int, what: str, remedy: str) -> None:
+    expected = environ.get(name)
+    if expected and int(expected) != actual:
+        raise Fatal(f"wrong world: {actual} {what}, expected {expected} ({name}); {remedy}")

@@ -11,7 +11,7 @@ import chainer
 import numpy as np
 
 from spotmpi.programs.chainermn import ssd
-from spotmpi.programs.chainermn.exchange import communicator, world_of
+from spotmpi.programs.chainermn.exchange import communicator, create_world
 from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums
 
 
@@ -39,7 +39,7 @@ def network(batch: Path, other: Path, target: Path) -> None:
         parameter.array[...] = theirs[f"before/{name}"]
     options = ssd.parse(["--data", "unused", "--global-batch", "1", "--iterations", "1", "--learning-rate", "1"])
     comm = communicator(options)
-    trainee = ssd.build(model, options, comm, world_of(comm), None)  # type: ignore[arg-type]  # nothing is evaluated
+    trainee = ssd.build(model, options, comm, create_world(comm), None)  # type: ignore[arg-type]  # nothing is evaluated
     with chainer.no_backprop_mode():
         offsets, confidences = model(given["pixels"])
     said = trainee.step((given["pixels"], given["targets"], given["labels"]), 0)

@@ -16,7 +16,7 @@ from torchvision.models.vgg import cfgs, make_layers
 from torchvision.ops.boxes import box_iou
 
 from spotmpi.programs.boxes import ASPECT_RATIOS, BOX_SIZES, STEPS
-from spotmpi.programs.ending import Fatal
+from spotmpi.programs.exits import Fatal
 from spotmpi.programs.pytorch import ssd
 from spotmpi.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
 from spotmpi.programs.world import alone

@@ -43,7 +43,7 @@ def rank(run: str, number: int) -> int:
             variables = _variables(pid)
             told = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
             command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
-            others = (b"loading_process", b"distributed.run", b"starter.py")
+            others = (b"spotmpi.programs.loader", b"distributed.run", b"starter.py")
             if told == str(number) and not any(other in command for other in others):
                 return pid
         return 0

@@ -7,9 +7,9 @@ import chainer
 import numpy as np
 
 from spotmpi.programs.bandwidth import Buffer, bandwidth_parser, measure, sizes
-from spotmpi.programs.chainermn.exchange import PURE_NCCL, communicator, exchange_options, versions, world_of
-from spotmpi.programs.ending import ends_together
-from spotmpi.programs.options import described
+from spotmpi.programs.chainermn.exchange import PURE_NCCL, communicator, create_world, exchange_options, versions
+from spotmpi.programs.exits import exit_together
+from spotmpi.programs.options import describe_options
 from spotmpi.programs.reporting import Reporter
 
 
@@ -65,15 +65,15 @@ def main() -> None:
     """Run the program with the options of the command line."""
     options = parse()
     comm = communicator(options)
-    world = world_of(comm)
-    details = {**described(options, "chainermn", versions()), "program": "chainermn/allreduce"}
+    world = create_world(comm)
+    details = {**describe_options(options, "chainermn", versions()), "program": "chainermn/allreduce"}
     kind = NcclBuffer if options.communicator == PURE_NCCL else HostBuffer
 
     def make(items: int) -> Buffer:
         return kind(comm, items)
 
-    wanted = list(sizes(options.min_bytes, options.max_bytes, options.factor))
-    measure(world, make, wanted, details, Reporter(world.rank))
+    message_sizes = list(sizes(options.min_bytes, options.max_bytes, options.factor))
+    measure(world, make, message_sizes, details, Reporter(world.rank))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -84,4 +84,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

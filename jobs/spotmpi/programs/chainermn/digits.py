@@ -7,13 +7,19 @@ import chainer
 import chainer.functions as F
 import chainer.links as L
 
-from spotmpi.programs.chainermn.exchange import communicator, exchange_options, multi_node, uses_gpu, versions, world_of
+from spotmpi.programs.chainermn.exchange import (
+    communicator,
+    create_optimizer,
+    create_world,
+    exchange_options,
+    uses_gpu,
+    versions,
+)
 from spotmpi.programs.chainermn.trainee import ChainerTrainee
-from spotmpi.programs.digits_data import Digits, load_digits
-from spotmpi.programs.digits_network import Layers, initial_layers
-from spotmpi.programs.ending import ends_together
+from spotmpi.programs.digits import Digits, Layers, initial_layers, load_digits
+from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
-from spotmpi.programs.options import TrainingOptions, described, learning_rate_option, share, training_parser
+from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
 
 
 class Network(chainer.Chain):
@@ -62,7 +68,7 @@ def main() -> None:
     comm = communicator(options)
     training, test = load_digits(options.seed)
     trainee = build(options, comm, test)
-    job = Job("chainermn/digits", TrainingOptions.of(options), world_of(comm), training, trainee, details(options))
+    job = Job("chainermn/digits", TrainingOptions.of(options), create_world(comm), training, trainee, details(options))
     train(job)
 
 
@@ -80,14 +86,14 @@ def build(options: argparse.Namespace, comm: Any, test: Digits) -> ChainerTraine
     model = Network(initial_layers(options.seed), options.dropout)
     if uses_gpu(options):
         model.to_device(f"@cupy:{comm.intra_rank}")
-    optimizer = multi_node(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
+    optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
     return ChainerTrainee(model, optimizer, loss, lambda trained: evaluate(trained, test))
 
 
 def details(options: argparse.Namespace) -> dict[str, Any]:
     """What the context line says about this program."""
-    return described(options, "chainermn", versions())
+    return describe_options(options, "chainermn", versions())
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

@@ -1,4 +1,4 @@
-"""How ChainerMN's ranks exchange gradients: communicator, allreduce type and double buffering, as asked for."""
+"""How ChainerMN's ranks exchange gradients: communicator, allreduce type and double buffering, by options."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import chainer
 import chainermn
 import numpy as np
 
-from spotmpi.programs.ending import Fatal
+from spotmpi.programs.exits import Fatal
 from spotmpi.programs.options import Parser
 from spotmpi.programs.world import World, check_world, distinct_hosts
 
@@ -32,9 +32,9 @@ def gpus() -> int:
 def communicator(options: Any) -> Any:
     """The communicator of *options*, on this rank's GPU where it uses one.
 
-    Raises Fatal for options that it cannot serve, and for a communicator that this machine cannot run.
+    Raises Fatal for options that it does not support, and for a communicator that this machine cannot run.
     """
-    _refuse_what_needs_nccl(options)
+    _check_nccl_options(options)
     kwargs = {}
     if options.allreduce_dtype:
         kwargs["allreduce_grad_dtype"] = _ALLREDUCE_TYPES[options.allreduce_dtype]
@@ -42,11 +42,11 @@ def communicator(options: Any) -> Any:
         comm = chainermn.create_communicator(options.communicator, **kwargs)
     except (RuntimeError, ImportError) as problem:
         raise Fatal(
-            f"--communicator {options.communicator} cannot run here: {problem}; without GPUs use naive"
+            f"--communicator {options.communicator} is not usable here: {problem}; without GPUs use naive"
         ) from None
     if uses_gpu(options):
         if gpus() <= comm.intra_rank:
-            raise Fatal(f"rank {comm.rank} has no GPU of its own: {gpus()} found; use fewer slots or naive")
+            raise Fatal(f"rank {comm.rank} has no GPU: this node has {gpus()}; use fewer slots or naive")
         chainer.cuda.get_device_from_id(comm.intra_rank).use()
     return comm
 
@@ -56,31 +56,29 @@ def uses_gpu(options: Any) -> bool:
     return bool(options.communicator != _ON_CPU)
 
 
-def _refuse_what_needs_nccl(options: Any) -> None:
-    asked = {"--allreduce-dtype": options.allreduce_dtype, "--double-buffering": options.double_buffering}
-    for name, value in asked.items():
+def _check_nccl_options(options: Any) -> None:
+    requested = {"--allreduce-dtype": options.allreduce_dtype, "--double-buffering": options.double_buffering}
+    for name, value in requested.items():
         if value and options.communicator != PURE_NCCL:
-            raise Fatal(
-                f"{name} is not possible with --communicator {options.communicator}: only {PURE_NCCL} has it, on GPUs"
-            )
+            raise Fatal(f"{name} is not supported by --communicator {options.communicator}: use {PURE_NCCL}, on GPUs")
 
 
-def world_of(comm: Any) -> World:
-    """The world of *comm*, checked against what was asked for."""
+def create_world(comm: Any) -> World:
+    """The world of *comm*; Fatal unless it has the requested size."""
 
     def broadcast(value: Any) -> Any:
         return comm.bcast_obj(value if comm.rank == 0 else None, root=0)
 
     def gather(value: Any) -> list[Any]:
-        everyone: list[Any] = comm.mpi_comm.allgather(value)
-        return everyone
+        values: list[Any] = comm.mpi_comm.allgather(value)
+        return values
 
     world = World(comm.rank, comm.size, comm.intra_rank, distinct_hosts(gather), broadcast, gather)
     check_world(world)
     return world
 
 
-def multi_node(optimizer: Any, model: Any, comm: Any, options: Any) -> Any:
+def create_optimizer(optimizer: Any, model: Any, comm: Any, options: Any) -> Any:
     """*optimizer*, set up for *model*, such that each update uses the mean of all ranks' gradients.
 
     Rank 0's parameters are broadcast here. Every parameter must have its shape by now. With --no-exchange each rank
@@ -89,24 +87,24 @@ def multi_node(optimizer: Any, model: Any, comm: Any, options: Any) -> Any:
     overlapped = options.double_buffering and not options.no_exchange
     shared = chainermn.create_multi_node_optimizer(optimizer, comm, double_buffering=overlapped)
     shared.setup(model)
-    # ChainerMN's first update only broadcasts. Left to the first batch, that batch would be lost, after each restart.
+    # ChainerMN's first update only broadcasts parameters, and would ignore the first batch after each restart.
     model.cleargrads()
     shared.update()
     if options.no_exchange:
-        comm.multi_node_mean_grad = _keep_ones_own
+        comm.multi_node_mean_grad = _skip_exchange
     return shared
 
 
-def _keep_ones_own(*ignored: Any, **more: Any) -> None:
-    """In the place of the exchange: every rank goes on with its own gradients."""
+def _skip_exchange(*ignored: Any, **more: Any) -> None:
+    """Replaces the exchange: every rank keeps its own gradients."""
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the speed and the numbers depend on."""
+    """Versions of the software that speed and results depend on."""
     import mpi4py
     from mpi4py import MPI
 
-    found = {
+    versions = {
         "chainer": chainer.__version__,
         "numpy": np.__version__,
         "mpi4py": mpi4py.__version__,
@@ -114,5 +112,5 @@ def versions() -> dict[str, str]:
     }
     if chainer.cuda.available:
         runtime = chainer.cuda.cupy.cuda.runtime
-        found |= {"cupy": chainer.cuda.cupy.__version__, "cuda": str(runtime.runtimeGetVersion())}
-    return found
+        versions |= {"cupy": chainer.cuda.cupy.__version__, "cuda": str(runtime.runtimeGetVersion())}
+    return versions

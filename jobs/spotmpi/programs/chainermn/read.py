@@ -2,19 +2,19 @@
 
 import argparse
 
-from spotmpi.programs.chainermn.exchange import communicator, exchange_options, versions, world_of
-from spotmpi.programs.ending import ends_together
-from spotmpi.programs.options import described
-from spotmpi.programs.reading import chosen, measure, reading_parser
+from spotmpi.programs.chainermn.exchange import communicator, create_world, exchange_options, versions
+from spotmpi.programs.exits import exit_together
+from spotmpi.programs.options import describe_options
+from spotmpi.programs.reading import choose_files, measure, reading_parser
 from spotmpi.programs.reporting import Reporter
 
 
 def main() -> None:
     """Run the program with the options of the command line."""
     options = parse()
-    world = world_of(communicator(options))
-    details = {**described(options, "chainermn", versions()), "program": "chainermn/read"}
-    measure(world, chosen(options.data, options.files), details, Reporter(world.rank))
+    world = create_world(communicator(options))
+    details = {**describe_options(options, "chainermn", versions()), "program": "chainermn/read"}
+    measure(world, choose_files(options.data, options.files), details, Reporter(world.rank))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -25,4 +25,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

@@ -8,11 +8,24 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 
-from spotmpi.programs.chainermn.exchange import communicator, exchange_options, multi_node, uses_gpu, versions, world_of
+from spotmpi.programs.chainermn.exchange import (
+    communicator,
+    create_optimizer,
+    create_world,
+    exchange_options,
+    uses_gpu,
+    versions,
+)
 from spotmpi.programs.chainermn.trainee import ChainerTrainee
-from spotmpi.programs.ending import ends_together
+from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
-from spotmpi.programs.options import TrainingOptions, described, image_options, learning_rate_option, training_parser
+from spotmpi.programs.options import (
+    TrainingOptions,
+    describe_options,
+    image_options,
+    learning_rate_option,
+    training_parser,
+)
 from spotmpi.programs.synthetic_images import SyntheticImages
 
 
@@ -38,8 +51,8 @@ def main() -> None:
     options = parse()
     comm = communicator(options)
     images = SyntheticImages(options.image_size, options.classes, options.samples, options.seed)
-    details = described(options, "chainermn", versions())
-    world = world_of(comm)
+    details = describe_options(options, "chainermn", versions())
+    world = create_world(comm)
     train(Job("chainermn/resnet50", TrainingOptions.of(options), world, images, build(options, comm), details))
 
 
@@ -57,9 +70,9 @@ def build(options: argparse.Namespace, comm: Any) -> ChainerTrainee:
     model = network(options.classes, options.seed)
     if uses_gpu(options):
         model.to_device(f"@cupy:{comm.intra_rank}")
-    optimizer = multi_node(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
+    optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=options.learning_rate), model, comm, options)
     return ChainerTrainee(model, optimizer, loss, lambda trained: {})
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

@@ -8,16 +8,22 @@ import chainer
 import numpy as np
 from chainer.optimizer_hooks import WeightDecay
 
-from spotmpi.programs.chainermn.exchange import communicator, exchange_options, multi_node, uses_gpu, versions, world_of
+from spotmpi.programs.chainermn.exchange import (
+    communicator,
+    create_optimizer,
+    create_world,
+    exchange_options,
+    uses_gpu,
+    versions,
+)
 from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums, trunk_names
 from spotmpi.programs.chainermn.trainee import ChainerTrainee
+from spotmpi.programs.detection import evaluate
 from spotmpi.programs.detection_data import DetectionData
-from spotmpi.programs.detection_evaluation import evaluate
-from spotmpi.programs.ending import ends_together
+from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
-from spotmpi.programs.options import TrainingOptions, described, training_parser
-from spotmpi.programs.ssd_data import ssd_data
-from spotmpi.programs.ssd_options import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_options
+from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
+from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options
 from spotmpi.programs.voc import CLASSES
 from spotmpi.programs.weights import Weights, read_npz, read_weights
 from spotmpi.programs.world import World
@@ -29,14 +35,14 @@ def main() -> None:
     """Run the program with the options of the command line."""
     options = parse()
     comm = communicator(options)
-    world = world_of(comm)
+    world = create_world(comm)
     training, test = ssd_data(options, world)
     np.random.seed(options.seed)
     model = Ssd300(len(CLASSES), options.width)
     weights = load_weights(model, options, world)
     trainee = build(model, options, comm, world, test)
     details = (
-        described(options, "chainermn", versions())
+        describe_options(options, "chainermn", versions())
         | {"model_parameters": sum(p.size for p in model.params())}
         | weights
     )
@@ -52,7 +58,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def load_weights(model: Ssd300, options: argparse.Namespace, world: World) -> dict[str, Any]:
-    """Pretrained weights into rank 0's model (the others get them from it), and what to say about them."""
+    """Load pretrained weights into rank 0's model, which broadcasts them; their description for the context line."""
     if not options.weights or world.rank:
         return {}
     parameters = {name.lstrip("/"): parameter for name, parameter in model.namedparams()}
@@ -61,10 +67,10 @@ def load_weights(model: Ssd300, options: argparse.Namespace, world: World) -> di
     model.pixel_deviation = float(weights.arrays.get(PIXELS, 1.0))
     for name in weights.arrays.keys() & parameters.keys():
         parameters[name].array[...] = weights.arrays[name]
-    return {"weights": weights.described(len(shapes))}
+    return {"weights": weights.describe(len(shapes))}
 
 
-class Faster:
+class ScaledRate:
     """An optimizer hook by which a parameter learns *rate* times as fast."""
 
     name = "Faster"
@@ -84,9 +90,9 @@ def build(model: Ssd300, options: argparse.Namespace, comm: Any, world: World, t
     if uses_gpu(options):
         model.to_device(f"@cupy:{comm.intra_rank}")
     rate = learning_rate(options)
-    optimizer = multi_node(chainer.optimizers.MomentumSGD(lr=rate(0), momentum=MOMENTUM), model, comm, options)
+    optimizer = create_optimizer(chainer.optimizers.MomentumSGD(lr=rate(0), momentum=MOMENTUM), model, comm, options)
     for name, parameter in model.namedparams():
-        hook = Faster(BIAS_RATE) if name.endswith("/b") else WeightDecay(WEIGHT_DECAY)
+        hook = ScaledRate(BIAS_RATE) if name.endswith("/b") else WeightDecay(WEIGHT_DECAY)
         parameter.update_rule.add_hook(hook)
     return ChainerTrainee(
         model,
@@ -118,4 +124,4 @@ def predict(model: Any, pixels: Any) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

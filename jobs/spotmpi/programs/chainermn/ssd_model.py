@@ -10,7 +10,7 @@ import numpy as np
 from spotmpi.programs.augment import MEAN_COLOUR
 from spotmpi.programs.boxes import BOXES_PER_CELL
 from spotmpi.programs.multibox import hard_negatives
-from spotmpi.programs.ssd_options import PIXEL_DEVIATION, thinned
+from spotmpi.programs.ssd import PIXEL_DEVIATION, scale_channels
 
 SCALE = 20  # to which conv4_3, whose values are far larger than the others', is normalised
 _TRUNK = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -43,16 +43,18 @@ class Trunk(chainer.Chain):
             given = 3
             for block, sizes in enumerate(_TRUNK, start=1):
                 for layer, size in enumerate(sizes, start=1):
-                    setattr(self, f"conv{block}_{layer}", _convolution(given, thinned(size, width), initial="he"))
-                    given = thinned(size, width)
+                    setattr(
+                        self, f"conv{block}_{layer}", _convolution(given, scale_channels(size, width), initial="he")
+                    )
+                    given = scale_channels(size, width)
             self.norm4 = Normalize(given)
-            self.conv6 = _convolution(given, thinned(1024, width), padding=6, dilation=6)
-            self.conv7 = _convolution(thinned(1024, width), thinned(1024, width), kernel=1, padding=0)
-            given = thinned(1024, width)
+            self.conv6 = _convolution(given, scale_channels(1024, width), padding=6, dilation=6)
+            self.conv7 = _convolution(scale_channels(1024, width), scale_channels(1024, width), kernel=1, padding=0)
+            given = scale_channels(1024, width)
             for block, (narrow, wide, stride, padding) in enumerate(_EXTRA, start=8):
-                setattr(self, f"conv{block}_1", _convolution(given, thinned(narrow, width), kernel=1, padding=0))
-                given = thinned(wide, width)
-                last = _convolution(thinned(narrow, width), given, stride=stride, padding=padding)
+                setattr(self, f"conv{block}_1", _convolution(given, scale_channels(narrow, width), kernel=1, padding=0))
+                given = scale_channels(wide, width)
+                last = _convolution(scale_channels(narrow, width), given, stride=stride, padding=padding)
                 setattr(self, f"conv{block}_2", last)
 
     def forward(self, images: Any) -> list[Any]:
@@ -84,7 +86,11 @@ class Ssd300(chainer.Chain):
         super().__init__()
         self._columns = (4, classes + 1)
         self.add_persistent("pixel_deviation", PIXEL_DEVIATION)
-        channels = [thinned(512, width), thinned(1024, width), *(thinned(wide, width) for _, wide, _, _ in _EXTRA)]
+        channels = [
+            scale_channels(512, width),
+            scale_channels(1024, width),
+            *(scale_channels(wide, width) for _, wide, _, _ in _EXTRA),
+        ]
         with self.init_scope():
             self.extractor = Trunk(width)
             self.offsets, self.confidences = (

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from spotmpi.programs.bandwidth import Buffer, bandwidth_parser, measure, sizes
-from spotmpi.programs.ending import ends_together
-from spotmpi.programs.options import described
+from spotmpi.programs.exits import exit_together
+from spotmpi.programs.options import describe_options
 from spotmpi.programs.pytorch.exchange import versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.reporting import Reporter
@@ -45,7 +45,7 @@ def main() -> None:
     def make(items: int) -> Buffer:
         return TensorBuffer(place, items)
 
-    details = {**described(options, "pytorch", versions()), "program": "pytorch/allreduce"}
+    details = {**describe_options(options, "pytorch", versions()), "program": "pytorch/allreduce"}
     wanted = list(sizes(options.min_bytes, options.max_bytes, options.factor))
     measure(world, make, wanted, details, Reporter(world.rank))
     finish()
@@ -59,4 +59,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from spotmpi.programs.digits_data import Digits, load_digits
-from spotmpi.programs.digits_network import Layers, initial_layers
-from spotmpi.programs.ending import ends_together
+from spotmpi.programs.digits import Digits, Layers, initial_layers, load_digits
+from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
-from spotmpi.programs.options import TrainingOptions, described, learning_rate_option, share, training_parser
+from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
 from spotmpi.programs.pytorch.exchange import distribute, exchange_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
@@ -63,7 +62,7 @@ def main() -> None:
     world = join(options)
     training, test = load_digits(options.seed)
     trainee = build(options, world, test)
-    details = described(options, "pytorch", versions())
+    details = describe_options(options, "pytorch", versions())
     train(Job("pytorch/digits", TrainingOptions.of(options), world, training, trainee, details))
     finish()
 
@@ -88,4 +87,4 @@ def build(options: argparse.Namespace, world: World, test: Digits) -> TorchTrain
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

@@ -1,4 +1,4 @@
-"""How DDP exchanges gradients: bucket size and compression, as asked for."""
+"""How DDP exchanges gradients: bucket size and compression, by options."""
 
 from typing import Any
 
@@ -15,19 +15,21 @@ _HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_c
 
 def exchange_options(parser: Parser) -> None:
     """Add --ddp-hook and --bucket-mb."""
-    parser.add_argument("--ddp-hook", choices=sorted(_HOOKS), help="type in which DDP sends gradients; else their own")
+    parser.add_argument(
+        "--ddp-hook", choices=sorted(_HOOKS), help="type in which DDP sends gradients; by default their own"
+    )
     parser.add_argument("--bucket-mb", type=positive_number, default=25.0, help="DDP's bucket size in MB")
 
 
 def distribute(model: nn.Module, world: World, options: Any) -> nn.Module:
-    """*model* such that backward leaves the mean of all ranks' gradients; alone it needs nothing around it.
+    """*model*, wrapped such that backward leaves the mean of all ranks' gradients; a single rank needs no wrapper.
 
     Rank 0's parameters are broadcast here. With --no-exchange each rank keeps its own gradients.
     """
     if world.size == 1 or options.no_exchange:
         return model
-    place = next(model.parameters()).device
-    devices = [place.index] if place.type == "cuda" else None
+    device = next(model.parameters()).device
+    devices = [device.index] if device.type == "cuda" else None
     wrapped = DistributedDataParallel(model, device_ids=devices, bucket_cap_mb=options.bucket_mb)
     if options.ddp_hook:
         wrapped.register_comm_hook(None, _HOOKS[options.ddp_hook])
@@ -35,11 +37,11 @@ def distribute(model: nn.Module, world: World, options: Any) -> nn.Module:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the speed and the numbers depend on."""
+    """Versions of the software that speed and results depend on."""
     import numpy
 
-    found = {"torch": torch.__version__, "numpy": numpy.__version__}
+    versions = {"torch": torch.__version__, "numpy": numpy.__version__}
     if torch.cuda.is_available():
         nccl = ".".join(str(part) for part in torch.cuda.nccl.version())
-        found |= {"cuda": str(torch.version.cuda), "nccl": nccl, "gpu": torch.cuda.get_device_name()}
-    return found
+        versions |= {"cuda": str(torch.version.cuda), "nccl": nccl, "gpu": torch.cuda.get_device_name()}
+    return versions

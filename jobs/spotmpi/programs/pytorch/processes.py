@@ -1,5 +1,6 @@
-"""How PyTorch's ranks find each other: under mpirun, under torchrun, or alone."""
+"""How PyTorch's ranks connect: under mpirun, under torchrun, or as a single process."""
 
+import contextlib
 import os
 import socket
 import sys
@@ -8,9 +9,9 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from spotmpi.programs.ending import Fatal, leave
+from spotmpi.agent.network import interface_towards
+from spotmpi.programs.exits import Fatal, leave
 from spotmpi.programs.options import Parser
-from spotmpi.programs.pytorch.interface import local_interface
 from spotmpi.programs.world import World, alone, check_world, distinct_hosts
 
 _BACKENDS = ("gloo", "nccl")
@@ -23,16 +24,16 @@ def process_options(parser: Parser) -> None:
 
 
 def join(options: Any) -> World:
-    """The world that the launcher started, with torch.distributed up in it, checked against what was asked for.
+    """The world that the launcher started, with torch.distributed initialized; Fatal unless it has the requested size.
 
-    Raises Fatal for a back end that this machine cannot run.
+    Raises Fatal for a backend that this machine cannot run, too.
     """
     if options.backend == "nccl" and not torch.cuda.is_available():
-        raise Fatal("--backend nccl needs a GPU and none is found here: use gloo")
+        raise Fatal("--backend nccl needs a GPU, and this node has none: use gloo")
     if "RANK" in os.environ and "MASTER_ADDR" in os.environ:
-        world = _initialise(options.backend, int(os.environ.get("LOCAL_RANK", "0")))
+        world = _initialize(options.backend, int(os.environ.get("LOCAL_RANK", "0")))
     elif "OMPI_COMM_WORLD_SIZE" in os.environ:
-        world = _join_under_mpirun(options.backend)
+        world = _join_mpirun(options.backend)
     else:
         world = alone()
     check_world(world)
@@ -44,13 +45,13 @@ def device(world: World, options: Any) -> torch.device:
     if options.backend != "nccl":
         return torch.device("cpu")
     if world.local_rank >= torch.cuda.device_count():
-        raise Fatal(f"rank {world.rank} has no GPU of its own: {torch.cuda.device_count()} found; use fewer slots")
+        raise Fatal(f"rank {world.rank} has no GPU: this node has {torch.cuda.device_count()}; use fewer slots")
     torch.cuda.set_device(world.local_rank)
     return torch.device("cuda", world.local_rank)
 
 
-def _join_under_mpirun(backend: str) -> World:
-    """MPI is used to agree on a port and then stays silent."""
+def _join_mpirun(backend: str) -> World:
+    """Use MPI to agree on a port, and for nothing else."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -58,27 +59,27 @@ def _join_under_mpirun(backend: str) -> World:
         return alone()
     hosts = distinct_hosts(comm.allgather)
     address = "127.0.0.1" if len(hosts) == 1 else comm.bcast(socket.gethostname())
-    # Held open until every other free port on this host that ranks may pick is picked, then given to the store.
+    # Held open so that no rank picks the same port, then released for the store.
     with socket.create_server(("", 0)) as held:
         port = comm.bcast(held.getsockname()[1])
     comm.Barrier()
     os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": str(port), "RANK": str(comm.rank)}
     os.environ["WORLD_SIZE"] = str(comm.size)
     _choose_interface(hosts)
-    return _initialise(backend, int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")))
+    return _initialize(backend, int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")))
 
 
 def _choose_interface(hosts: tuple[str, ...]) -> None:
-    """Name the interface by the route to another host; left to guess, libraries take docker0 or loopback."""
+    """Set the interface by the route to another host; by themselves, libraries may choose docker0 or loopback."""
     peer = next((host for host in hosts if host != socket.gethostname()), "127.0.0.1")
-    interface = local_interface(peer)
-    if interface:
+    with contextlib.suppress(OSError):
+        interface = interface_towards(peer)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         if interface != "lo":
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
 
 
-def _initialise(backend: str, local_rank: int) -> World:
+def _initialize(backend: str, local_rank: int) -> World:
     # Gloo beside NCCL carries the small objects, which then need no copy to a GPU.
     dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo")
 
@@ -90,18 +91,18 @@ def _initialise(backend: str, local_rank: int) -> World:
     objects = dist.new_group(backend="gloo") if backend == "nccl" else None
 
     def gather(value: Any) -> list[Any]:
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, value, group=objects)
-        return everyone
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value, group=objects)
+        return values
 
     return World(dist.get_rank(), dist.get_world_size(), local_rank, distinct_hosts(gather), broadcast, gather)
 
 
 def finish() -> NoReturn:
-    """End this rank with success after the last collective, without the interpreter's own end.
+    """Exit with success after the last collective, without the shutdown of the interpreter.
 
-    A thread of Gloo may hold a tensor a moment longer than its collective takes; letting go of it while the
-    interpreter ends aborts the process (https://github.com/pytorch/pytorch/pull/179291).
+    A thread of Gloo may hold a tensor a moment longer than its collective takes; freeing it while the interpreter
+    shuts down aborts the process (https://github.com/pytorch/pytorch/pull/179291).
     """
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -2,11 +2,11 @@
 
 import argparse
 
-from spotmpi.programs.ending import ends_together
-from spotmpi.programs.options import described
+from spotmpi.programs.exits import exit_together
+from spotmpi.programs.options import describe_options
 from spotmpi.programs.pytorch.exchange import versions
 from spotmpi.programs.pytorch.processes import finish, join, process_options
-from spotmpi.programs.reading import chosen, measure, reading_parser
+from spotmpi.programs.reading import choose_files, measure, reading_parser
 from spotmpi.programs.reporting import Reporter
 
 
@@ -14,8 +14,8 @@ def main() -> None:
     """Run the program with the options of the command line."""
     options = parse()
     world = join(options)
-    details = {**described(options, "pytorch", versions()), "program": "pytorch/read"}
-    measure(world, chosen(options.data, options.files), details, Reporter(world.rank))
+    details = {**describe_options(options, "pytorch", versions()), "program": "pytorch/read"}
+    measure(world, choose_files(options.data, options.files), details, Reporter(world.rank))
     finish()
 
 
@@ -27,4 +27,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

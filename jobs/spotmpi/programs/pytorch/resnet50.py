@@ -8,9 +8,15 @@ import torch.nn.functional as F
 from torch import nn
 from torchvision.models import resnet50
 
-from spotmpi.programs.ending import ends_together
+from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
-from spotmpi.programs.options import TrainingOptions, described, image_options, learning_rate_option, training_parser
+from spotmpi.programs.options import (
+    TrainingOptions,
+    describe_options,
+    image_options,
+    learning_rate_option,
+    training_parser,
+)
 from spotmpi.programs.pytorch.exchange import distribute, exchange_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
@@ -29,7 +35,7 @@ def main() -> None:
     options = parse()
     world = join(options)
     images = SyntheticImages(options.image_size, options.classes, options.samples, options.seed)
-    details = described(options, "pytorch", versions())
+    details = describe_options(options, "pytorch", versions())
     train(Job("pytorch/resnet50", TrainingOptions.of(options), world, images, build(options, world), details))
     finish()
 
@@ -55,4 +61,4 @@ def build(options: argparse.Namespace, world: World) -> TorchTrainee:
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

@@ -8,17 +8,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from spotmpi.programs.detection import evaluate
 from spotmpi.programs.detection_data import DetectionData
-from spotmpi.programs.detection_evaluation import evaluate
-from spotmpi.programs.ending import ends_together
+from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
-from spotmpi.programs.options import TrainingOptions, described, training_parser
+from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
 from spotmpi.programs.pytorch.exchange import distribute, exchange_options, versions
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
 from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
-from spotmpi.programs.ssd_data import ssd_data
-from spotmpi.programs.ssd_options import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_options
+from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options
 from spotmpi.programs.voc import CLASSES
 from spotmpi.programs.weights import Weights, read_weights
 from spotmpi.programs.world import World
@@ -36,7 +35,7 @@ def main() -> None:
     weights = load_weights(model, options, world)
     trainee = build(model, options, world, test)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    details = described(options, "pytorch", versions()) | {"model_parameters": parameters} | weights
+    details = describe_options(options, "pytorch", versions()) | {"model_parameters": parameters} | weights
     train(Job("pytorch/ssd", TrainingOptions.of(options), world, training, trainee, details))
     finish()
 
@@ -52,13 +51,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def load_weights(model: Ssd300, options: argparse.Namespace, world: World) -> dict[str, Any]:
-    """Pretrained weights into rank 0's model (the others get them from it), and what to say about them."""
+    """Load pretrained weights into rank 0's model, which broadcasts them; their description for the context line."""
     if not options.weights or world.rank:
         return {}
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     weights: Weights = read_weights(options.weights, read_state, shapes, trunk_names())
     model.load_state_dict({PIXELS: torch.tensor(1.0), **weights.arrays}, strict=False)
-    return {"weights": weights.described(len(shapes))}
+    return {"weights": weights.describe(len(shapes))}
 
 
 def build(model: Ssd300, options: argparse.Namespace, world: World, test: DetectionData) -> TorchTrainee:
@@ -104,4 +103,4 @@ def predict(model: nn.Module, pixels: Any) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    ends_together(main)()
+    exit_together(main)()

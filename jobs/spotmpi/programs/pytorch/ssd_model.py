@@ -10,7 +10,7 @@ from torchvision.models.detection import ssd300_vgg16
 
 from spotmpi.programs.augment import MEAN_COLOUR
 from spotmpi.programs.multibox import NEGATIVES_PER_POSITIVE
-from spotmpi.programs.ssd_options import PIXEL_DEVIATION, thinned
+from spotmpi.programs.ssd import PIXEL_DEVIATION, scale_channels
 from spotmpi.programs.weights import read_npz
 
 _VGG16 = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)  # places of convolutions in torchvision's vgg16.features
@@ -49,8 +49,8 @@ def _thin(model: Ssd300, width: float) -> None:
         for name, old in list(parent.named_children()):
             if not isinstance(old, nn.Conv2d):
                 continue
-            given = old.in_channels if old.in_channels == 3 else thinned(old.in_channels, width)
-            wanted = old.out_channels if old in heads else thinned(old.out_channels, width)
+            given = old.in_channels if old.in_channels == 3 else scale_channels(old.in_channels, width)
+            wanted = old.out_channels if old in heads else scale_channels(old.out_channels, width)
             new = nn.Conv2d(given, wanted, old.kernel_size, old.stride, old.padding, old.dilation)
             if old in heads:
                 nn.init.xavier_uniform_(new.weight)
@@ -59,7 +59,7 @@ def _thin(model: Ssd300, width: float) -> None:
             nn.init.zeros_(new.bias)
             setattr(parent, name, new)
     scale = model.backbone.scale_weight
-    model.backbone.scale_weight = nn.Parameter(scale.detach()[: thinned(len(scale), width)].clone())
+    model.backbone.scale_weight = nn.Parameter(scale.detach()[: scale_channels(len(scale), width)].clone())
 
 
 def multibox_sums(

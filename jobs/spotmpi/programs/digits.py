@@ -1,4 +1,4 @@
-"""The real handwritten digits that scikit-learn ships: 1797 images of 8 x 8, split by seed."""
+"""The handwritten digits of scikit-learn, and the initial weights of the network that all frameworks train on them."""
 
 import hashlib
 from typing import Any
@@ -54,3 +54,21 @@ def load_digits(seed: int) -> tuple[Digits, Digits]:
 
 def _part(images: Floats, labels: Integers, chosen: Any) -> Digits:
     return Digits(images[chosen], labels[chosen])
+
+
+SHAPES = {"conv1": (16, 1, 3, 3), "conv2": (32, 16, 3, 3), "full1": (64, 32 * 4 * 4), "full2": (10, 64)}
+_WEIGHTS_STREAM = 1_000_033
+
+Layers = dict[str, tuple[Floats, Floats]]
+
+
+def initial_layers(seed: int) -> Layers:
+    """Weights and biases of each layer: weights normal with the variance of He et al. (2015), biases 0."""
+    random = np.random.default_rng([_WEIGHTS_STREAM, seed])
+    return {name: (_weights(random, shape), np.zeros(shape[0], np.float32)) for name, shape in SHAPES.items()}
+
+
+def _weights(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    deviation = np.sqrt(2 / np.prod(shape[1:]))
+    weights: Floats = (random.standard_normal(shape) * deviation).astype(np.float32)
+    return weights

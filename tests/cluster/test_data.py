@@ -18,7 +18,7 @@ from spotmpi.agent import fetch, store
 from spotmpi.backends.targets import Target
 from spotmpi.data import datasets
 from spotmpi.data.datasets import Storage
-from spotmpi.data.store import Moved
+from spotmpi.data.store import Transfer
 from spotmpi.plan.volume_pod import LABEL_PURPOSE
 from tests.testbed.certificates import Authority
 from tests.testbed.cluster import Cluster
@@ -104,7 +104,7 @@ def test_a_folder_and_a_tar_file_are_pushed_and_pulled_byte_for_byte(
 
     moved = datasets.push([str(source_folder), str(tmp_path / "set.tar.gz")], "team/voc", shared.storage, output.append)
 
-    assert moved == [Moved(count, size, count)] * 2, output
+    assert moved == [Transfer(count, size, count)] * 2, output
     assert tree(shared.folder / "team" / "voc") == tree(source_folder) | {
         f"packed/{n}": c for n, c in tree(source_folder).items()
     }
@@ -112,9 +112,9 @@ def test_a_folder_and_a_tar_file_are_pushed_and_pulled_byte_for_byte(
     assert (owner.st_uid, owner.st_gid) == (1000, 1000)
     assert datasets.ls("", shared.storage) == [{"name": "team/", "bytes": 2 * size, "files": 2 * count}]
 
-    assert datasets.push([str(source_folder)], "team/voc", shared.storage) == [Moved(count, size, 0)]
+    assert datasets.push([str(source_folder)], "team/voc", shared.storage) == [Transfer(count, size, 0)]
     pulled = datasets.pull("team/voc/packed", tmp_path / "back", shared.storage)
-    assert (pulled, tree(tmp_path / "back")) == (Moved(count, size, count), tree(source_folder))
+    assert (pulled, tree(tmp_path / "back")) == (Transfer(count, size, count), tree(source_folder))
     assert shared.remaining_pods() == []
 
 
@@ -151,7 +151,7 @@ def test_a_fetch_continues_without_terminal_and_pod_and_is_followed_by_the_same_
     site.free = FILES
     site.open.clear()
     words = ("push", "s3://sets/voc/", "team/voc")
-    progress = rf"MB of 1.0 MB; \d+ of {FILES} files are there"
+    progress = rf"MB of 1.0 MB; \d+ of {FILES} files are complete"
 
     output = shared.kill_at(progress, *words)
     (job,) = shared.testbed.get("jobs", "-n", shared.namespace)["items"]

@@ -13,7 +13,7 @@ from spotmpi.cli.options import Json, On
 
 if TYPE_CHECKING:
     from spotmpi.data.datasets import Storage
-    from spotmpi.data.store import Moved
+    from spotmpi.data.store import Transfer
 
 app = typer.Typer(
     help="Push, list and pull data sets on the shared storage.",
@@ -64,14 +64,14 @@ def push(
     storage = _storage(on, volume, image)
     if sources[0] == VOC:
         files, folder = (sources[1:], VOC) if len(sources) == 4 else (sources[1:-1], sources[-1])
-        moved = datasets.push_voc(files, folder, storage, say, ca)
+        transfers = datasets.push_voc(files, folder, storage, say, ca)
     else:
         files, folder = sources[:-1], sources[-1]
-        moved = datasets.push(files, folder, storage, say, ca)
+        transfers = datasets.push(files, folder, storage, say, ca)
     if as_json:
-        print(json.dumps([asdict(each) for each in moved]))
+        print(json.dumps([asdict(each) for each in transfers]))
         return
-    for source, each in zip(files, moved, strict=True):
+    for source, each in zip(files, transfers, strict=True):
         print(f"{source.partition('#')[0]} -> {folder}: {_counts(each)}")
     say(f"a spec reads it with: data = {json.dumps(folder)}")
 
@@ -115,8 +115,10 @@ def pull(
     from spotmpi.data import datasets
 
     path = into if into != Path() else Path(Path(folder).name)
-    moved = datasets.pull(folder, path, _storage(on, volume, image), say)
-    print(json.dumps(asdict(moved)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(moved)}")
+    transfer = datasets.pull(folder, path, _storage(on, volume, image), say)
+    print(
+        json.dumps(asdict(transfer)) if as_json else f"{folder} -> {names.shown(path.absolute())}: {_counts(transfer)}"
+    )
 
 
 def _storage(on: str | None, claim: str | None, image: str | None) -> Storage:
@@ -125,5 +127,5 @@ def _storage(on: str | None, claim: str | None, image: str | None) -> Storage:
     return Storage(on, claim, image)
 
 
-def _counts(moved: Moved) -> str:
-    return f"{moved.files} files, {moved.bytes / 1e6:,.1f} MB, {moved.moved} of them new"
+def _counts(transfer: Transfer) -> str:
+    return f"{transfer.files} files, {transfer.bytes / 1e6:,.1f} MB, {transfer.moved} of them new"

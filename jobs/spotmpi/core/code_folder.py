@@ -1,4 +1,4 @@
-"""A folder of the user's code as one deterministic archive; what git ignores stays behind."""
+"""A folder of the user's code as one deterministic archive, without files that git ignores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spotmpi.core import archives
 from spotmpi.core.errors import input_error
 
-LARGEST = 500 << 20  # bytes of files: what is more is data, not code
+LARGEST = 500 << 20  # bytes of files; more is data, not code
 
 
 class Packed(NamedTuple):
@@ -34,42 +34,42 @@ class Packed(NamedTuple):
 
 
 def names(folder: Path) -> list[str]:
-    """The files of *folder* that git would not ignore, relative to it, in order; no checkout is needed.
+    """The files of *folder* that git does not ignore, relative to it, sorted; it need not be in a repository.
 
     Raises:
-        InputError: git cannot tell.
+        InputError: git cannot list them.
     """
     if _git(folder, "rev-parse", "--is-inside-work-tree").returncode == 0:
-        listed = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        process = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     else:
-        with tempfile.TemporaryDirectory() as aside:
-            # An empty repository knows no file, and reads the ignore files all the same.
-            _git(folder, "init", "--quiet", "--bare", aside)
-            there = ("--git-dir", aside, "--work-tree", ".")
-            listed = _git(folder, *there, "ls-files", "-z", "--others", "--exclude-standard")
-    if listed.returncode:
-        said = listed.stderr.decode("utf-8", "replace").strip()
-        raise input_error("code", str(folder), f"git cannot list its files: {said}")
-    found = {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name}
+        with tempfile.TemporaryDirectory() as empty:
+            # An empty repository tracks no file, but applies the ignore files.
+            _git(folder, "init", "--quiet", "--bare", empty)
+            repository = ("--git-dir", empty, "--work-tree", ".")
+            process = _git(folder, *repository, "ls-files", "-z", "--others", "--exclude-standard")
+    if process.returncode:
+        message = process.stderr.decode("utf-8", "replace").strip()
+        raise input_error("code", str(folder), f"git cannot list its files: {message}")
+    found = {os.fsdecode(name) for name in process.stdout.split(b"\0") if name}
     return sorted(name for name in found if os.path.lexists(folder / name))
 
 
 def pack(folder: Path) -> Packed:
-    """All that `names` gives, packed.
+    """The files that `names` lists, packed.
 
     Raises:
-        InputError: a file cannot be read, or there is too much for code.
+        InputError: a file cannot be read, or the files are too large.
     """
     members, size = [], 0
     for name in names(folder):
         member = _member(folder, name)
         size += len(member.content)
         if size > LARGEST:
-            remedy = f"is more than {LARGEST >> 20} MiB; put data elsewhere (`data`) or into .gitignore"
+            remedy = f"is larger than {LARGEST >> 20} MiB; move data to another folder (`data`) or add it to .gitignore"
             raise input_error("code", str(folder), remedy)
         members.append(member)
     if not members:
-        raise input_error("code", str(folder), "has no file that git does not ignore")
+        raise input_error("code", str(folder), "has no files except those that git ignores")
     archive = archives.archive(members)
     return Packed(archive, hashlib.sha256(archive).hexdigest(), len(members), size)
 
@@ -78,11 +78,11 @@ def _member(folder: Path, name: str) -> archives.Member:
     path = folder / name
     try:
         if path.is_symlink() and not path.is_file():
-            raise input_error("code", name, "is a link that leads to no file; remove it or put it into .gitignore")
+            raise input_error("code", name, "is a broken link; remove it or add it to .gitignore")
         return archives.Member(name, path.read_bytes(), os.access(path, os.X_OK))
     except OSError as error:
         raise input_error(
-            "code", name, f"cannot be read ({error.strerror}); put it into .gitignore or mend it"
+            "code", name, f"cannot be read ({error.strerror}); change its permissions or add it to .gitignore"
         ) from error
 
 
@@ -92,5 +92,5 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(command, capture_output=True, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
     except OSError as error:
         raise input_error(
-            "code", str(folder), f"git is needed to tell what to leave behind: {error.strerror}"
+            "code", str(folder), f"cannot run git, which lists the files to ship: {error.strerror}"
         ) from error

@@ -1,4 +1,4 @@
-"""What an environment offers to runs: the only contract with the programs that build environments."""
+"""What an environment exports for runs: the only contract with the programs that build environments."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONTRACT = 1
 
 
 class _Part(BaseModel):
-    # Environments may tell more than this reader knows; what it can't do without has a new contract number.
+    # Environments may export more than this version reads; what it requires gets a new contract number.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Taint(_Part):
-    """A taint that a pod has to tolerate to get onto a node."""
+    """A taint that a pod must tolerate to run on a node."""
 
     key: str
     value: str
@@ -31,7 +31,7 @@ class Taint(_Part):
 class NodeGroup(_Part):
     """Like machines in one zone; `gpus`, `vcpus` and `memory_mib` are what one node has in all.
 
-    `allocatable_mib` is the memory that its pods can have; environments of older versions don't say.
+    `allocatable_mib` is the memory for its pods; environments of older versions do not export it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class NodeGroup(_Part):
 
 
 class Environment(_Part):
-    """One environment as its stack exports it; nothing in it is secret."""
+    """An environment as its stack exports it; holds no secrets."""
 
     contract: Literal[1]
     name: str
@@ -75,7 +75,7 @@ class Environment(_Part):
         return any(group.gpus for group in self.node_groups)
 
     def group(self, name: str) -> NodeGroup:
-        """The node group of that name; InputError lists the names there are."""
+        """The node group of that name; InputError with the known names."""
         for group in self.node_groups:
             if group.name == name:
                 return group
@@ -93,7 +93,7 @@ class Runner(Protocol):
 
 
 def parse(outputs: Mapping[str, Any]) -> Environment:
-    """The environment in a stack's outputs; InputError names everything that doesn't fit the contract."""
+    """The environment in a stack's outputs; InputError with everything that does not fit the contract."""
     contract = outputs.get("contract")
     if contract != CONTRACT:
         remedy = f"this version of spotmpi reads contract {CONTRACT}: "
@@ -109,7 +109,7 @@ def parse(outputs: Mapping[str, Any]) -> Environment:
 
 def _problem(detail: Any) -> Problem:
     field = ".".join(str(part) for part in detail["loc"])
-    return Problem(field, detail["input"], f"{detail['msg']}; write it anew with `pulumi stack output --json`")
+    return Problem(field, detail["input"], f"{detail['msg']}; write the file again with `pulumi stack output --json`")
 
 
 def load(path: Path) -> Environment:
@@ -117,13 +117,13 @@ def load(path: Path) -> Environment:
     try:
         outputs = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise input_error("environment", str(path), f"can't be read ({error.strerror})") from error
+        raise input_error("environment", str(path), f"cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise input_error(
-            "environment", str(path), f"is no JSON ({error}): write it with `pulumi stack output --json`"
+            "environment", str(path), f"is not JSON ({error}): write it with `pulumi stack output --json`"
         ) from error
     if not isinstance(outputs, dict):
-        raise input_error("environment", str(path), "holds no JSON object: write it with `pulumi stack output --json`")
+        raise input_error("environment", str(path), "is not a JSON object: write it with `pulumi stack output --json`")
     return parse(outputs)
 
 
@@ -133,10 +133,10 @@ def of_stack(stack: str | None = None, project: Path | None = None, run: Runner 
     command += ["--stack", stack] if stack else []
     command += ["--cwd", str(project)] if project else []
     try:
-        done = run(command, capture_output=True, text=True, check=False)
+        process = run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise SpotmpiError("pulumi is not on PATH: install it, or give a file with the stack's outputs") from error
-    if done.returncode:
-        shown = done.stderr.strip() or f"exit status {done.returncode}"
-        raise SpotmpiError(f"pulumi could not tell the outputs of stack {stack or '(selected)'}: {shown}")
-    return parse(json.loads(done.stdout))
+        raise SpotmpiError("command not found: pulumi; install it, or name a file with the stack's outputs") from error
+    if process.returncode:
+        reason = process.stderr.strip() or f"exit status {process.returncode}"
+        raise SpotmpiError(f"pulumi could not read the outputs of stack {stack or '(selected)'}: {reason}")
+    return parse(json.loads(process.stdout))

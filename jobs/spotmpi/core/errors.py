@@ -1,4 +1,4 @@
-"""What can go wrong in a way that a user can mend: one base error and few children."""
+"""Errors that a user can fix: one base class and few subclasses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXIT_INTERRUPTED = 130
 
 
 class SpotmpiError(Exception):
-    """Something failed; the message says what, with which value, and what to do."""
+    """Something failed; the message says what happened, the value and the remedy."""
 
     exit_code = EXIT_FAILURE
 
@@ -31,7 +31,7 @@ class Problem:
 
 
 class InputError(SpotmpiError):
-    """The input is wrong; ``problems`` holds all that was found, at least one."""
+    """The input is wrong; ``problems`` has all problems, at least one."""
 
     exit_code = EXIT_WRONG_INPUT
 
@@ -42,15 +42,15 @@ class InputError(SpotmpiError):
 
 
 class UnknownRun(InputError):
-    """No run of that id is recorded where we looked."""
+    """No run of that id is recorded at the target."""
 
 
 class NotPermitted(SpotmpiError):
-    """Whoever we are may not do or read this; others may."""
+    """This user lacks the permission; others may have it."""
 
 
 class UnreadableRun(SpotmpiError):
-    """A run on a cluster whose JobSet this version cannot read: another version made it, or another program."""
+    """A run on a cluster whose JobSet this version cannot read: another version or another program created it."""
 
 
 class RunInUse(SpotmpiError):
@@ -63,7 +63,7 @@ def input_error(field: str, value: object, remedy: str) -> InputError:
 
 
 def _short(value: object, limit: int = 80) -> str:
-    """Both ends of a long value: of a path, the end is what tells one from the other."""
+    """Both ends of a long value: the ends of paths differ."""
     text = repr(value)
     half = (limit - 3) // 2
     return text if len(text) <= limit else f"{text[:half]}...{text[-half:]}"

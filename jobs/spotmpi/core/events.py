@@ -1,4 +1,4 @@
-"""What happens to a run, as one stream that every backend gives in the same shape."""
+"""The events of a run, in the same form from every backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotmpi.agent.record import LINE, LOST, TERMINAL
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
+    """An event of a run.
 
     ``kind`` is one of submitted, waiting, started, line, metric, interrupted, restarted, succeeded, failed, stopped,
     lost, gap.
@@ -34,7 +34,7 @@ class Event:
 
     @property
     def reason(self) -> str | None:
-        """Why, where a reason is known."""
+        """The reason, None if unknown."""
         reason = self.values.get("reason")
         return None if reason is None else str(reason)
 
@@ -45,7 +45,7 @@ class Event:
 
 
 class Lines(NamedTuple):
-    """Lines of one attempt and node that follow each other: as many events, at a tenth of their cost.
+    """Consecutive output lines of one attempt and node: stands for as many events, at a tenth of their cost.
 
     ``number`` is that of the first; ``times`` (Unix seconds), ``ranks``, ``streams`` and ``texts`` have one item each.
     """
@@ -60,7 +60,7 @@ class Lines(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The number of the last one."""
+        """The number of the last line."""
         return self.number + len(self.times) - 1
 
     def events(self) -> Iterator[Event]:
@@ -72,7 +72,7 @@ class Lines(NamedTuple):
 
 
 class Stream:
-    """An iterator over events; ``pieces`` gives the same, with lines that came together in one."""
+    """An iterator over events; ``pieces`` has the same events, with consecutive lines as `Lines`."""
 
     def __init__(self, pieces: Iterator[Event | Lines]) -> None:
         self.pieces = pieces

@@ -1,4 +1,4 @@
-"""Every derived name and path of a run: each format is written once, here. Pure."""
+"""Names and paths of runs, and the folders of the checkout, the user and the cache: each format is written once."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def run_id(name: str, now: datetime, chance: int) -> str:
 
 
 def default_runs_folder() -> Path:
-    """Where runs are recorded: ``SPOTMPI_RUNS``, else ``runs`` in the current folder."""
+    """The folder of run records: ``SPOTMPI_RUNS``, else ``runs`` in the current folder."""
     return Path(os.environ.get("SPOTMPI_RUNS", "runs")).absolute()
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for what can be made again: ``SPOTMPI_CACHE``, else the XDG one."""
+    """The user's cache folder for files that can be created again: ``SPOTMPI_CACHE``, else the XDG one."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("SPOTMPI_CACHE") or Path(home) / "spotmpi")
 
 
 def user() -> str:
-    """Who runs this: the login name, or the number of a user that has none."""
+    """The login name of the user, or the uid if there is none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -65,19 +65,19 @@ def user() -> str:
 
 
 def state_folder() -> Path:
-    """Where this machine writes down what it must not forget: ``SPOTMPI_STATE``, else the XDG one."""
+    """The folder of this machine's own records: ``SPOTMPI_STATE``, else the XDG one."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(os.environ.get("SPOTMPI_STATE") or Path(home) / "spotmpi")
 
 
 def shown(path: Path) -> str:
-    """*path* as a user would write it: relative where it is inside the current folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    """*path* for messages: relative if it is below the current folder."""
+    current = Path.cwd()
+    return str(path.relative_to(current) if path.is_relative_to(current) else path)
 
 
 def program_module(image: str, program: str) -> str:
-    """The Python module of one of our programs for an image."""
+    """The Python module of a training program of an image."""
     return f"spotmpi.programs.{image}.{program}"
 
 
@@ -92,13 +92,13 @@ def parts_name(run: str) -> str:
 
 
 def checkpoints(run_folder: str, path: str | None) -> str:
-    """Where a run writes checkpoints: the spec's *path*, from the run folder if relative, by default in it."""
+    """The checkpoint folder of a run: the spec's *path*, relative to the run folder, by default in it."""
     return os.path.normpath(Path(run_folder, path or "checkpoints"))
 
 
 KUBERNETES = "kubernetes"  # the backend, as plans name it
 LABEL_RUN = "spotmpi.dev/run"
-LABEL_TYPE = "node.kubernetes.io/instance-type"  # that every cloud gives its nodes
+LABEL_TYPE = "node.kubernetes.io/instance-type"  # every cloud sets it on its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"
 PREFIX = "spotmpi.dev/"  # of labels and annotations by which runs are found, kept apart and ended
 
@@ -115,7 +115,7 @@ def run_labels(run: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Every path inside a run folder."""
+    """The paths in a run folder."""
 
     folder: Path
 
@@ -151,17 +151,17 @@ class RunPaths:
 
     @property
     def bill(self) -> Path:
-        """What the run has cost, JSON; there once somebody has asked after its end."""
+        """The cost of the run, JSON; exists once it was computed after the end."""
         return self.folder / "bill.json"
 
     @property
     def nodes(self) -> Path:
-        """What AWS said of its nodes, JSON; there where it was asked."""
+        """The nodes as AWS describes them, JSON; exists if AWS was asked."""
         return self.folder / "nodes.json"
 
     @property
     def summary(self) -> Path:
-        """What the run came to, JSON; there only once the run has ended."""
+        """The outcome of the run, JSON; exists once the run has ended."""
         return self.folder / "summary.json"
 
     @property
@@ -171,7 +171,7 @@ class RunPaths:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints go unless the spec says otherwise."""
+        """The default folder of checkpoints."""
         return Path(checkpoints(str(self.folder), None))
 
     @property
@@ -181,7 +181,7 @@ class RunPaths:
 
     @property
     def supervisor_log(self) -> Path:
-        """What the supervisor itself had to say, normally nothing."""
+        """Output of the supervisor itself, normally empty."""
         return self.folder / "supervisor.log"
 
     def __fspath__(self) -> str:

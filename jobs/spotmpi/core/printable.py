@@ -1,15 +1,15 @@
-"""What programs and other users wrote, such that a terminal or a page shows it and does nothing else. Pure."""
+"""Texts of programs and other users, made harmless for a terminal or a page. Pure."""
 
 from __future__ import annotations
 
 import re
 
-LONGEST = 1000  # letters of a reason, a name or a value; both ends of a longer one are kept
-WHOLE = 100_000  # letters of a text that may say much, such as all hosts of a run
+LONGEST = 1000  # characters of a reason, a name or a value; of a longer one both ends are kept
+WHOLE = 100_000  # characters of a long text, such as all hosts of a run
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}m")
 _RESET = "\x1b[0m"
-_JOINERS = "\u200c\u200d"  # without which some scripts and emoji fall apart
+_JOINERS = "\u200c\u200d"  # needed by some scripts and emoji
 _SPACES = "\u00a0\u2002\u2003\u2007\u2009\u202f\u3000"
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 

@@ -19,20 +19,20 @@ from spotmpi.core.progress import Say
 from spotmpi.data import fetch
 from spotmpi.data.local_source import source_of
 from spotmpi.data.remote_source import authority_of, is_remote, orders_of
-from spotmpi.data.store import DataStore, Moved
+from spotmpi.data.store import DataStore, Transfer
 from spotmpi.images.build import build_for
 
 T = TypeVar("T")
 _VOC_TARS = 3
 _OURS = {
-    "runs": "runs are recorded there",
-    "code": "the code of runs is stored there",
+    "runs": "runs are recorded in it",
+    "code": "the code of runs is stored in it",
 }  # see `spotmpi.agent.pod_context`
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Where data is: a place as `--on` names it, with claim and image where it is no environment."""
+    """Shared storage: a target as --on names it, with claim and image if that is no environment."""
 
     on: TargetLike = None
     claim: str | None = None
@@ -45,20 +45,20 @@ def push(
     storage: Storage,
     say: Say = lambda text: None,
     authority: Path | None = None,
-) -> list[Moved]:
-    """Bring sources below *folder* of the volume, one after the other.
+) -> list[Transfer]:
+    """Copy *sources* to *folder* of the volume, one after the other.
 
-    A source is a folder or tar file of this machine, or an address, ``https://...#sha256=...`` or ``s3://``; those a
-    Job of the cluster fetches, whatever becomes of this process. The Job trusts the certificates in the PEM file
-    *authority* besides the usual ones.
+    A source is a folder or tar file of this machine, or an address, ``https://...#sha256=...`` or ``s3://``; addresses
+    are fetched by a Job of the cluster, which does not need this process. The Job trusts the certificates in the PEM
+    file *authority* besides the usual ones.
 
     Raises:
-        InputError: a source, the folder or the authority is none.
-        SpotmpiError: it broke off, and the same call goes on.
+        InputError: a source, the folder or the authority is wrong.
+        SpotmpiError: the transfer was interrupted; the same call continues it.
     """
     if not sources:
         raise input_error("SRC", None, "name what to push, then the folder on the storage")
-    return _push(_Wanted(sources, folder, authority), storage, say)
+    return _push(_Push(sources, folder, authority), storage, say)
 
 
 def push_voc(
@@ -67,91 +67,93 @@ def push_voc(
     storage: Storage,
     say: Say = lambda text: None,
     authority: Path | None = None,
-) -> list[Moved]:
-    """Bring the three original tar files of PASCAL VOC into one VOCdevkit below *folder*, and count its images.
+) -> list[Transfer]:
+    """Unpack the three original tar files of PASCAL VOC into one VOCdevkit in *folder*, and count its images.
 
     Raises:
         InputError: as `push`, and for another number of tar files.
-        SpotmpiError: as `push`, and where images or annotations of the published lists are missing.
+        SpotmpiError: as `push`, and if images or annotations of the published lists are missing.
     """
     if len(tars) != _VOC_TARS:
         remedy = "name the three original tar files: 2012 trainval, 2007 trainval, 2007 test (a folder here: ./voc)"
         raise input_error("voc", f"{len(tars)} files", remedy)
-    return _push(_Wanted(tars, folder, authority, voc=True), storage, say)
+    return _push(_Push(tars, folder, authority, voc=True), storage, say)
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Push:
     sources: Sequence[str]
     folder: str
     authority: Path | None
     voc: bool = False
 
 
-def _push(wanted: _Wanted, storage: Storage, say: Say) -> list[Moved]:
-    folder = folder_name(wanted.folder)
-    found = [orders_of(text) if is_remote(text) else source_of(text) for text in wanted.sources]
-    _require_once([order.address for source in found if isinstance(source, list) for order in source])
-    trusted = authority_of(wanted.authority) if wanted.authority else ""
-    api, volume = reached(storage)
+def _push(request: _Push, storage: Storage, say: Say) -> list[Transfer]:
+    folder = folder_name(request.folder)
+    parsed = [orders_of(text) if is_remote(text) else source_of(text) for text in request.sources]
+    _require_unique([order.address for source in parsed if isinstance(source, list) for order in source])
+    certificates = authority_of(request.authority) if request.authority else ""
+    api, volume = open_storage(storage)
 
-    async def whole() -> list[Moved]:
-        remote = [source for source in found if isinstance(source, list)]
-        fetched = iter(await fetch.fetch(api, volume, remote, folder, say, trusted) if remote else [])
-        if len(remote) == len(found) and not wanted.voc:
+    async def transfer() -> list[Transfer]:
+        remote = [source for source in parsed if isinstance(source, list)]
+        fetched = iter(await fetch.fetch(api, volume, remote, folder, say, certificates) if remote else [])
+        if len(remote) == len(parsed) and not request.voc:
             return list(fetched)
         async with volume_access(api, volume, say) as pod:
-            there = DataStore(pod, say)
-            moved = [next(fetched) if isinstance(each, list) else await there.push(each, folder) for each in found]
-            if wanted.voc:
-                await there.check_voc(folder)
-        return moved
+            store = DataStore(pod, say)
+            transfers = [next(fetched) if isinstance(each, list) else await store.push(each, folder) for each in parsed]
+            if request.voc:
+                await store.check_voc(folder)
+        return transfers
 
-    return call(whole())
+    return call(transfer())
 
 
-def _require_once(addresses: Sequence[str]) -> None:
-    twice = [Problem("SRC", each, "is named twice") for each, count in Counter(addresses).items() if count > 1]
-    if twice:
-        raise InputError(twice)
+def _require_unique(addresses: Sequence[str]) -> None:
+    duplicates = [Problem("SRC", each, "is named twice") for each, count in Counter(addresses).items() if count > 1]
+    if duplicates:
+        raise InputError(duplicates)
 
 
 def ls(folder: str, storage: Storage, say: Say = lambda text: None) -> list[dict[str, Any]]:
-    """What is directly in *folder* of the volume ("" is its top): name, bytes, and files of a folder."""
-    return _with_store(storage, say, lambda there: there.listed(folder_name(folder) if folder else ""))
+    """The entries of *folder* of the volume ("" is its top): name, bytes, and the number of files of a folder."""
+    return _with_store(storage, say, lambda store: store.entries(folder_name(folder) if folder else ""))
 
 
-def pull(folder: str, into: Path, storage: Storage, say: Say = lambda text: None) -> Moved:
-    """Bring every file below *folder* of the volume into a folder here; the same call goes on where it broke off."""
-    return _with_store(storage, say, lambda there: there.pull(folder_name(folder, reading=True), into))
+def pull(folder: str, into: Path, storage: Storage, say: Say = lambda text: None) -> Transfer:
+    """Copy every file below *folder* of the volume to *into* on this machine; the same call continues after a break."""
+    return _with_store(storage, say, lambda store: store.pull(folder_name(folder, reading=True), into))
 
 
 def folder_name(text: str, reading: bool = False) -> str:
-    """*text* as a folder of the volume; InputError where it leads out of it, or into one of spotmpi's own."""
+    """*text* as a folder of the volume; InputError if it leads out of it, or into a folder of spotmpi itself."""
     path = PurePosixPath(text)
     if not path.parts or path.is_absolute() or ".." in path.parts or not text.isprintable():
         raise input_error("DEST", text, "write a folder of the storage, such as voc or team/voc")
     if path.parts[0] in _OURS and not reading:
-        raise input_error("DEST", text, f"{_OURS[path.parts[0]]}; take another folder")
+        raise input_error("DEST", text, f"{_OURS[path.parts[0]]}; choose another folder")
     return str(path)
 
 
 def _with_store(storage: Storage, say: Say, work: Callable[[DataStore], Coroutine[Any, Any, T]]) -> T:
-    api, volume = reached(storage)
+    api, volume = open_storage(storage)
 
-    async def whole() -> T:
-        async with volume_access(api, volume, say) as there:
-            return await work(DataStore(there, say))
+    async def transfer() -> T:
+        async with volume_access(api, volume, say) as access:
+            return await work(DataStore(access, say))
 
-    return call(whole())
+    return call(transfer())
 
 
-def reached(storage: Storage) -> tuple[ClusterApi, Volume]:
-    """The cluster and the volume of a storage; InputError where the place has none."""
-    here = targets.target_of(storage.on)
-    if here.name == targets.LOCAL:
-        raise input_error("--on", here.name, "name an environment, or kubernetes: runs on this machine take any folder")
-    environment = targets.environment_of(here)
+def open_storage(storage: Storage) -> tuple[ClusterApi, Volume]:
+    """The cluster and the volume of a storage; InputError if the target has none."""
+    target = targets.target_of(storage.on)
+    if target.name == targets.LOCAL:
+        raise input_error(
+            "--on", target.name, "name an environment, or kubernetes: runs on this machine read any folder"
+        )
+    environment = targets.environment_of(target)
     claim, image = storage.claim, storage.image
     if environment is not None:
         name, repository = min(environment.repositories.items())
@@ -159,10 +161,10 @@ def reached(storage: Storage) -> tuple[ClusterApi, Volume]:
         image = image or build_for(name, environment.has_gpus).reference(repository)
         return ClusterApi(context_of(environment.cluster), environment.namespace), Volume(claim, image)
     problems = [
-        Problem(option, None, f"needed where the place is no environment: {what}")
+        Problem(option, None, f"needed if --on is no environment: {what}")
         for option, value, what in (("--volume", claim, "a claim (RWX)"), ("--image", image, "with python3"))
         if value is None
     ]
     if problems:
         raise InputError(problems)
-    return ClusterApi(None, here.name.partition("/")[2] or None), Volume(str(claim), str(image))
+    return ClusterApi(None, target.name.partition("/")[2] or None), Volume(str(claim), str(image))

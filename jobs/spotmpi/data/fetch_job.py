@@ -1,4 +1,4 @@
-"""The Job that fetches data from elsewhere to a run volume, whoever has gone home by then. Pure."""
+"""The Job that downloads data to a run volume, and its Secret and NetworkPolicy. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spotmpi.plan import volume_pod
 from spotmpi.plan.agent_plan import VOLUME
 
 PURPOSE = "fetch"
-LIVES = 24 * 3600  # seconds after which the cluster ends one that does not get on
-KEPT = 3600  # seconds for which a finished one stays to be asked
-TRIES = 6
+DEADLINE = 24 * 3600  # seconds after which the cluster ends the Job
+TTL = 3600  # seconds for which the ended Job can be read
+ATTEMPTS = 6
 _ORDERS = "/spotmpi/orders"
 _FILES = ("orders.json.gz", "authority.pem")
-_SHARE = {"cpu": "100m", "memory": "384Mi"}  # pieces under way are held in memory
-_LARGEST = 900_000  # bytes that a Secret takes besides the code
+_SHARE = {"cpu": "100m", "memory": "384Mi"}  # parts in transfer are held in memory
+_LARGEST = 900_000  # bytes that fit into a Secret besides the code
 _CODE = {
     "spotmpi/__init__.py": "",
     "spotmpi/agent/__init__.py": "",
@@ -41,7 +41,7 @@ def name_of(sources: Sequence[Sequence[Order]], folder: str, volume: str) -> str
 
 
 def fetch_job(name: str, namespace: str, volume: str, image: str, pull_secrets: Sequence[str]) -> dict[str, Any]:
-    """The Job, suspended until its orders are there; a pod that is taken away costs none of its tries."""
+    """The Job, suspended until its orders exist; an evicted pod does not count as an attempt."""
     command = ["python3", "-m", "spotmpi.agent.fetch", *(f"{_ORDERS}/{name}" for name in _FILES)]
     spec = volume_pod.pod_spec(volume, image, pull_secrets, command, _SHARE)
     items = [{"key": _key(path), "path": path} for path in (*_CODE, *_FILES)]
@@ -60,9 +60,9 @@ def fetch_job(name: str, namespace: str, volume: str, image: str, pull_secrets: 
         "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "spec": {
             "suspend": True,
-            "backoffLimit": TRIES - 1,
-            "activeDeadlineSeconds": LIVES,
-            "ttlSecondsAfterFinished": KEPT,
+            "backoffLimit": ATTEMPTS - 1,
+            "activeDeadlineSeconds": DEADLINE,
+            "ttlSecondsAfterFinished": TTL,
             "podFailurePolicy": {"rules": rules},
             "template": {"metadata": {"labels": dict(labels)}, "spec": spec},
         },
@@ -72,16 +72,16 @@ def fetch_job(name: str, namespace: str, volume: str, image: str, pull_secrets: 
 def orders_secret(
     job: dict[str, Any], sources: Sequence[Sequence[Order]], folder: str, authority: str
 ) -> dict[str, Any]:
-    """The Secret of the made *job*: code, orders with signed addresses, and the certificates to trust besides (PEM).
+    """The Secret of the created *job*: code, orders with signed addresses, and more certificates to trust (PEM).
 
-    InputError where the orders are too many.
+    InputError if there are too many orders.
     """
-    told = [[order.values(f"{VOLUME}/{folder}") for order in source] for source in sources]
-    packed = gzip.compress(json.dumps(told).encode(), mtime=0)
+    orders = [[order.values(f"{VOLUME}/{folder}") for order in source] for source in sources]
+    packed = gzip.compress(json.dumps(orders).encode(), mtime=0)
     if len(packed) > _LARGEST:
         count = sum(map(len, sources))
         raise input_error(
-            "SRC", f"{count} files", "are too many for one Job: push some of their folders at a time, or a tar"
+            "SRC", f"{count} files", "are too many for one Job: push a few of the folders at a time, or a tar"
         )
     texts = {**_CODE, "authority.pem": authority}
     data = {_key(path): base64.b64encode(text.encode()).decode() for path, text in texts.items()}
@@ -94,11 +94,11 @@ def orders_secret(
 
 
 def network_policy(job: dict[str, Any], sources: Sequence[Sequence[Order]]) -> dict[str, Any]:
-    """The NetworkPolicy of the made *job*: its pods resolve names and reach the ports of their sources, no more.
+    """The NetworkPolicy of the created *job*: its pods can resolve names and reach the ports of their sources only.
 
     Link-local addresses hold a machine's metadata and credentials.
     """
-    made = job["metadata"]
+    metadata = job["metadata"]
     ports = sorted({_port(order.address) for source in sources for order in source})
     anywhere = [
         {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
@@ -108,9 +108,9 @@ def network_policy(job: dict[str, Any], sources: Sequence[Sequence[Order]]) -> d
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _owned_by(made),
+        "metadata": _owned_by(metadata),
         "spec": {
-            "podSelector": {"matchLabels": {"batch.kubernetes.io/job-name": made["name"]}},
+            "podSelector": {"matchLabels": {"batch.kubernetes.io/job-name": metadata["name"]}},
             "policyTypes": ["Ingress", "Egress"],
             "egress": [
                 {"ports": names},
@@ -125,10 +125,10 @@ def _port(address: str) -> int:
     return parts.port or {"http": 80}.get(parts.scheme, 443)
 
 
-def _owned_by(made: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of what goes with the made Job."""
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": made["name"], "uid": made["uid"]}
-    own = {"name": made["name"], "namespace": made["namespace"], "labels": volume_pod.labels(PURPOSE)}
+def _owned_by(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of an object that the created Job owns."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
+    own = {"name": metadata["name"], "namespace": metadata["namespace"], "labels": volume_pod.labels(PURPOSE)}
     return {**own, "ownerReferences": [owner]}
 
 

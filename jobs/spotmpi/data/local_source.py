@@ -1,4 +1,4 @@
-"""Data on this machine that is to go to a run volume: a folder or a tar file, as named files with checksums."""
+"""Data on this machine to push to a run volume: the files of a folder or a tar file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Source(Protocol):
     """Files by name."""
 
     def files(self) -> Iterator[tuple[str, int, BinaryIO]]:
-        """Name, bytes and content of every file, in order; each content is read before the next is asked for."""
+        """Name, bytes and content of every file, in order; each content is read before the next file."""
         ...
 
 
@@ -30,7 +30,7 @@ class Folder:
         self._path = path
 
     def files(self) -> Iterator[tuple[str, int, BinaryIO]]:
-        """Every file below it; InputError for anything else, for what cannot be read and for links in a circle."""
+        """Every file below it; InputError for anything else, for unreadable files and for cyclic links."""
         for path in self._below(self._path, ()):
             try:
                 with path.open("rb") as file:
@@ -43,7 +43,7 @@ class Folder:
         """The files below *folder*, which is reached through the real folders *above*."""
         real = Path(os.path.realpath(folder))
         if real in above:
-            raise input_error("SRC", str(folder), f"is a link to {real}, in which it is; remove it")
+            raise input_error("SRC", str(folder), f"is a link to {real}, which contains it; remove it")
         try:
             entries = sorted(folder.iterdir())
         except OSError as error:
@@ -56,7 +56,7 @@ class Folder:
             elif path.is_file():
                 yield path
             else:
-                what = "is a link that leads nowhere" if path.is_symlink() else "is neither a file nor a folder"
+                what = "is a broken link" if path.is_symlink() else "is neither a file nor a folder"
                 raise input_error("SRC", str(path), f"{what}; remove it")
 
 
@@ -67,7 +67,7 @@ class Tar:
         self._path = path
 
     def files(self) -> Iterator[tuple[str, int, BinaryIO]]:
-        """Every file in it; InputError for anything else than files and folders, and for what leads out of it."""
+        """Every file in it; InputError for other members than files and folders, and for paths out of it."""
         with self._open() as packed:
             for member in packed:
                 if member.isdir():
@@ -95,10 +95,10 @@ class Tar:
 
 
 def source_of(text: str) -> Source:
-    """The folder or tar file of that path; InputError where it is neither."""
+    """The folder or tar file of that path; InputError if it is neither."""
     path = Path(text).expanduser()
     if path.is_dir():
         return Folder(path)
     if path.is_file():
         return Tar(path)
-    raise input_error("SRC", text, "is no folder or file here, and no https:// or s3:// address")
+    raise input_error("SRC", text, "no such folder or file on this machine, and no https:// or s3:// address")

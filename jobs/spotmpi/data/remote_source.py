@@ -1,4 +1,4 @@
-"""Data elsewhere that a Job of the cluster fetches by itself: https addresses with their SHA-256, and objects in S3."""
+"""Data that a Job of the cluster downloads: https addresses with their SHA-256, and objects in S3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotmpi.core.errors import input_error
 
 _HEX = re.compile(r"sha256=([0-9a-f]{64})")
 _PACKED = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-SIGNED_FOR = 12 * 3600  # seconds; credentials that end sooner end the address sooner
+SIGNED_FOR = 12 * 3600  # seconds; an address expires earlier if its credentials do
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Order:
         return self.url.partition("?")[0]
 
     def values(self, folder: str) -> dict[str, Any]:
-        """What the pod is told."""
+        """The order as the pod reads it."""
         unpack = self.name.endswith(_PACKED)
         return {"url": self.url, "name": self.name, "folder": folder, "sha256": self.sha256, "unpack": unpack}
 
@@ -42,14 +42,14 @@ def is_remote(text: str) -> bool:
 def orders_of(text: str, account: Any = None) -> list[Order]:
     """What to fetch for an address: one file, or every object below an ``s3://bucket/folder/``.
 
-    InputError for http, a missing or malformed SHA-256 and an address that names nothing. *account* is an open one.
+    InputError for http, a missing or malformed SHA-256 and an address without a file. *account* is an open one.
     """
     parts = urlsplit(text)
     checksum = _HEX.fullmatch(parts.fragment)
     if parts.fragment and checksum is None:
-        raise input_error("SRC", text, "ends in no SHA-256: write ...#sha256= and 64 hexadecimal digits")
+        raise input_error("SRC", text, "has a malformed SHA-256: write ...#sha256= and 64 hexadecimal digits")
     if parts.scheme == "http":
-        raise input_error("SRC", text, "is not safe on its way: use https, or download it and push the file")
+        raise input_error("SRC", text, "is not encrypted: use https, or download it and push the file")
     if parts.scheme == "s3":
         return _objects(text, parts.netloc, unquote(parts.path).lstrip("/"), checksum and checksum[1], account)
     name = PurePosixPath(unquote(parts.path)).name
@@ -61,14 +61,14 @@ def orders_of(text: str, account: Any = None) -> list[Order]:
 
 
 def authority_of(path: Path) -> str:
-    """The certificates (PEM) in a file; InputError where it holds none."""
+    """The certificates (PEM) in a file; InputError if it holds none."""
     import ssl
 
     try:
         text = path.read_text()
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (OSError, UnicodeDecodeError, ssl.SSLError, ValueError) as error:
-        raise input_error("--ca", str(path), f"is no file of certificates in PEM form: {error}") from error
+        raise input_error("--ca", str(path), f"not a file of PEM certificates: {error}") from error
     return text
 
 
@@ -78,13 +78,13 @@ def _objects(text: str, bucket: str, key: str, sha256: str | None, account: Any)
 
     aws = account or open_account()
     region = aws.region or ANY_REGION
-    found = aws.pages("s3", region, "list_objects_v2", "Contents", Bucket=bucket, Prefix=key)
-    keys = [each["Key"] for each in found if not each["Key"].endswith("/")]
+    objects = aws.pages("s3", region, "list_objects_v2", "Contents", Bucket=bucket, Prefix=key)
+    keys = [each["Key"] for each in objects if not each["Key"].endswith("/")]
     keys = [each for each in keys if each == key or key == "" or key.endswith("/")]
     if not keys:
-        raise input_error("SRC", text, "there is no such object; for all below a folder end it with /")
+        raise input_error("SRC", text, "no such object; end a folder with / for all objects below it")
     if sha256 and len(keys) > 1:
-        raise input_error("SRC", text, "a SHA-256 is of one object, and these are several")
+        raise input_error("SRC", text, "a SHA-256 is for one object, but these are several")
     client = aws.client("s3", region)
     folder = key.rpartition("/")[0]
     return [

@@ -1,4 +1,4 @@
-"""Data sets on a run volume: pushed, listed and brought here, checked by SHA-256 and taken up where they broke off."""
+"""Data sets on a run volume: push, list and pull, checked by SHA-256; an interrupted transfer is continued."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from spotmpi.data.local_source import Index, Source
 from spotmpi.plan import volume_pod
 from spotmpi.plan.agent_plan import VOLUME
 
-BATCH = 64 << 20  # bytes of files that go at once; what arrived of a batch that broke off is kept
+BATCH = 64 << 20  # bytes of files that are sent at once; files of an interrupted batch that arrived are kept
 AT_ONCE = 4
-ROUNDS = 3  # in which a pull asks for what did not arrive whole
+ROUNDS = 3  # of a pull for files that did not arrive completely
 # Images of the original tar files, as their authors publish them.
 VOC = {"VOC2007/trainval": 5011, "VOC2007/test": 4952, "VOC2012/trainval": 11540}
 _IN_MEMORY = 8 << 20
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What a push or pull came to: files and bytes in all, and how many of them had to travel."""
+class Transfer:
+    """A push or pull: files and bytes in all, and how many files had to be sent."""
 
     files: int
     bytes: int
@@ -38,87 +38,91 @@ class Moved:
 
 
 class DataStore:
-    """The data on a run volume, by way of a pod that sees it."""
+    """The data on a run volume, through a pod that mounts it."""
 
-    def __init__(self, there: VolumeAccess, say: Say) -> None:
-        self._there, self._say = there, say
+    def __init__(self, access: VolumeAccess, say: Say) -> None:
+        self._access, self._say = access, say
 
-    async def push(self, source: Source, folder: str) -> Moved:
-        """Bring every file of *source* below *folder*; those that are there already stay.
+    async def push(self, source: Source, folder: str) -> Transfer:
+        """Send every file of *source* to *folder*, except those that are on the volume already.
 
-        SpotmpiError where the volume has something else than what was sent.
+        SpotmpiError if files on the volume differ from those sent.
         """
         index = await asyncio.to_thread(_index, source)
-        self._say(f"{len(index)} files, {size_of(_bytes(index))}: comparing with what is there")
-        lacking = {name: index[name] for name in await self._missing(folder, index)}
-        batches, taking, sent = _batches(source, set(lacking)), asyncio.Lock(), 0
+        self._say(f"{len(index)} files, {format_size(_bytes(index))}: comparing with the volume")
+        missing = {name: index[name] for name in await self._missing(folder, index)}
+        batches, lock, sent_bytes = _batches(source, set(missing)), asyncio.Lock(), 0
 
-        async def carry() -> None:
-            nonlocal sent
+        async def send() -> None:
+            nonlocal sent_bytes
             while True:
-                async with taking:
+                async with lock:
                     batch = await asyncio.to_thread(next, batches, None)
                 if batch is None:
                     return
                 with batch[0]:
-                    await self._there.run(self._command("take", folder), batch[0])
-                sent += batch[1]
-                self._say(f"{size_of(sent)} of {size_of(_bytes(lacking))}")
+                    await self._access.run(self._command("take", folder), batch[0])
+                sent_bytes += batch[1]
+                self._say(f"{format_size(sent_bytes)} of {format_size(_bytes(missing))}")
 
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(AT_ONCE):
-                    group.create_task(carry())
+                    group.create_task(send())
         except ExceptionGroup as several:
             raise several.exceptions[0] from several
-        if lacking and (lost := await self._missing(folder, lacking)):
-            raise SpotmpiError(f"{len(lost)} files did not arrive whole, such as {lost[0]}; push again")
-        return Moved(len(index), _bytes(index), len(lacking))
+        if missing and (incomplete := await self._missing(folder, missing)):
+            raise SpotmpiError(
+                f"{len(incomplete)} files did not arrive completely, such as {incomplete[0]}; push again"
+            )
+        return Transfer(len(index), _bytes(index), len(missing))
 
     async def check_voc(self, folder: str) -> None:
         """SpotmpiError unless the folder holds the three published sets of PASCAL VOC, each image with its objects."""
-        found = json.loads(await self._said("voc", folder))
-        bad = [f"{name} has {found.get(name, 0)} of {count}" for name, count in VOC.items() if found.get(name) != count]
+        counts = json.loads(await self._ask("voc", folder))
+        bad = [
+            f"{name} has {counts.get(name, 0)} of {count}" for name, count in VOC.items() if counts.get(name) != count
+        ]
         if bad:
-            raise SpotmpiError(f"not the whole of PASCAL VOC: {', '.join(bad)} images; push what is missing")
-        self._say(f"PASCAL VOC is whole: {', '.join(f'{name} {count}' for name, count in VOC.items())}")
+            raise SpotmpiError(f"PASCAL VOC is incomplete: {', '.join(bad)} images; push what is missing")
+        self._say(f"PASCAL VOC is complete: {', '.join(f'{name} {count}' for name, count in VOC.items())}")
 
-    async def listed(self, folder: str) -> list[dict[str, Any]]:
-        """What is directly in *folder*: name, bytes, and the number of files where it is a folder."""
-        return list(json.loads(await self._said("list", folder)))
+    async def entries(self, folder: str) -> list[dict[str, Any]]:
+        """The entries of *folder*: name, bytes, and the number of files of a folder."""
+        return list(json.loads(await self._ask("list", folder)))
 
-    async def pull(self, folder: str, into: Path) -> Moved:
-        """Bring every file below *folder* here; those that are here already stay."""
-        index: Index = json.loads(await self._said("index", folder))
-        wanted = await asyncio.to_thread(store.missing, str(into), index)
-        self._say(f"{len(index)} files, {size_of(_bytes(index))}: {len(wanted)} are not here")
-        lacking = wanted
+    async def pull(self, folder: str, into: Path) -> Transfer:
+        """Copy every file below *folder* to *into*, except those that are in it already."""
+        index: Index = json.loads(await self._ask("index", folder))
+        required = await asyncio.to_thread(store.missing, str(into), index)
+        self._say(f"{len(index)} files, {format_size(_bytes(index))}: {len(required)} are missing on this machine")
+        missing = required
         for _ in range(ROUNDS):
-            if lacking:
-                await self._bring(folder, {name: index[name] for name in lacking}, into)
-                lacking = await asyncio.to_thread(store.missing, str(into), {name: index[name] for name in lacking})
-        if lacking:
-            raise SpotmpiError(f"{len(lacking)} files did not arrive whole, such as {lacking[0]}; pull again")
-        return Moved(len(index), _bytes(index), len(wanted))
+            if missing:
+                await self._receive(folder, {name: index[name] for name in missing}, into)
+                missing = await asyncio.to_thread(store.missing, str(into), {name: index[name] for name in missing})
+        if missing:
+            raise SpotmpiError(f"{len(missing)} files did not arrive completely, such as {missing[0]}; pull again")
+        return Transfer(len(index), _bytes(index), len(required))
 
-    async def _bring(self, folder: str, index: Index, into: Path) -> None:
-        """Have the files of *index* sent here; those after a break are left out."""
-        got, whole = 0, _bytes(index)
+    async def _receive(self, folder: str, index: Index, into: Path) -> None:
+        """Request the files of *index*; those after an interruption do not arrive."""
+        received, total = 0, _bytes(index)
         for batch in _named_batches(index):
             with tempfile.TemporaryFile() as file:
-                await self._there.exchange(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
+                await self._access.exchange(self._command("give", folder), io.BytesIO(json.dumps(batch).encode()), file)
                 file.seek(0)
                 await asyncio.to_thread(_unpack, file, into)
-            got += _bytes({name: index[name] for name in batch})
-            self._say(f"{size_of(got)} of {size_of(whole)}")
+            received += _bytes({name: index[name] for name in batch})
+            self._say(f"{format_size(received)} of {format_size(total)}")
 
     async def _missing(self, folder: str, index: Index) -> list[str]:
-        said = await self._said("missing", folder, json.dumps(index).encode())
-        return [str(name) for name in json.loads(said)]
+        output = await self._ask("missing", folder, json.dumps(index).encode())
+        return [str(name) for name in json.loads(output)]
 
-    async def _said(self, verb: str, folder: str, given: bytes = b"") -> str:
+    async def _ask(self, verb: str, folder: str, stdin: bytes = b"") -> str:
         into = io.BytesIO()
-        await self._there.exchange(self._command(verb, folder), io.BytesIO(given), into)
+        await self._access.exchange(self._command(verb, folder), io.BytesIO(stdin), into)
         return into.getvalue().decode()
 
     def _command(self, verb: str, folder: str) -> Sequence[str]:
@@ -127,21 +131,21 @@ class DataStore:
 
 def _index(source: Source) -> Index:
     """Bytes and SHA-256 of every file."""
-    found: Index = {}
+    counts: Index = {}
     for name, size, file in source.files():
-        found[name] = [size, store.digest(file)]
-    return found
+        counts[name] = [size, store.digest(file)]
+    return counts
 
 
-def _batches(source: Source, wanted: set[str]) -> Iterator[tuple[BinaryIO, int]]:
-    """The wanted files as tars of about 64 MiB, each with the bytes of its files."""
+def _batches(source: Source, required: set[str]) -> Iterator[tuple[BinaryIO, int]]:
+    """The required files as tars of about 64 MiB, each with the bytes of its files."""
     batch, packed, size = _new_batch()
     for name, length, file in source.files():
-        if name not in wanted:
+        if name not in required:
             continue
-        facts = tarfile.TarInfo(name)
-        facts.size, facts.mode = length, 0o644
-        packed.addfile(facts, file)
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mode = length, 0o644
+        packed.addfile(entry, file)
         size += length
         if size >= BATCH:
             yield _closed(batch, packed), size
@@ -179,15 +183,15 @@ def _unpack(file: BinaryIO, into: Path) -> None:
         with tarfile.open(fileobj=file, mode="r:") as packed:
             store.take(str(into), packed)
     except tarfile.ReadError:
-        pass  # the connection broke off; what lacks is asked for again
+        pass  # the connection broke; missing files are requested again
     except (tarfile.TarError, ValueError, OSError) as error:
-        raise SpotmpiError(f"what came from the run volume cannot be taken over: {error}") from error
+        raise SpotmpiError(f"cannot unpack the data from the run volume: {error}") from error
 
 
 def _bytes(index: Index) -> int:
-    return sum(int(str(facts[0])) for facts in index.values())
+    return sum(int(str(entry[0])) for entry in index.values())
 
 
-def size_of(count: int) -> str:
-    """A number of bytes, as it is told."""
+def format_size(count: int) -> str:
+    """A number of bytes for people."""
     return f"{count / 1e9:.2f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"

@@ -83,10 +83,10 @@ def probe_stack(stack: str, say: Say) -> tuple[Finding, ...]:
     """The findings of a pod on the storage of a stack's environment."""
     from spotmpi.backends.kubernetes.volume_access import volume_access
     from spotmpi.backends.targets import Target
-    from spotmpi.data.datasets import Storage, reached
+    from spotmpi.data.datasets import Storage, open_storage
 
     try:
-        api, volume = reached(Storage(Target(stack)))
+        api, volume = open_storage(Storage(Target(stack)))
     except SpotmpiError as error:
         return (Finding("probe", "error", str(error), "see the message"),)
     return probe(lambda: volume_access(api, volume, say))

@@ -1,4 +1,4 @@
-"""The job spec: what the user asks for. Every default lives here and in `spotmpi.spec.kubernetes`, and only there."""
+"""The job spec. Every default is defined here or in `spotmpi.spec.kubernetes`, and only there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds(value: object) -> object:
-    """Seconds from ``"90s"``, ``"10m"``, ``"2h"`` or ``"1d"``; what is no string is returned for pydantic to judge."""
+    """Seconds from ``"90s"``, ``"10m"``, ``"2h"`` or ``"1d"``; other types are returned for pydantic to check."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*", value)
         if match is None:
@@ -37,7 +37,7 @@ def duration(value: float) -> str:
 
 
 def read_duration(field: str, text: str) -> float:
-    """Seconds from *text*; InputError that names *field* where it is no duration."""
+    """Seconds from *text*; InputError that names *field* if it is no duration."""
     try:
         return float(str(seconds(text)))
     except ValueError:
@@ -59,12 +59,12 @@ class Data(Part):
 
 
 def _short_data(data: Data | None) -> object:
-    """A path alone, where that says all."""
+    """The path alone if nothing else is set."""
     return data.path if data and data.stage is None else data and data.model_dump()
 
 
 class Resources(Part):
-    """What one slot gets."""
+    """Resources of one slot."""
 
     cpu: Count = Field(1, description="threads per slot")
     memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory per slot, such as "4Gi"')
@@ -72,47 +72,51 @@ class Resources(Part):
 
 
 class Checkpoint(Part):
-    """When and where a program that can writes its checkpoints."""
+    """When and where programs with checkpoints write them."""
 
     every: Duration = Field(600.0, description="time between checkpoints")
-    keep: Count = Field(3, description="how many whole checkpoints stay")
+    keep: Count = Field(3, description="how many complete checkpoints are kept")
     path: str | None = Field(None, description="folder, from the run folder if relative (default: checkpoints)")
-    grace: Duration = Field(60.0, description="how long a stop waits for a checkpoint to become whole")
+    grace: Duration = Field(60.0, description="how long a stop waits for a complete checkpoint")
 
 
 class Limits(Part):
     """When a run gives up."""
 
-    start: Duration = Field(600.0, description="from submission to the first sign of life of the program")
-    run: Duration | None = Field(None, description="from submission to the end, less time that this machine sleeps")
+    start: Duration = Field(600.0, description="from submission to the first output of the program")
+    run: Duration | None = Field(
+        None, description="from submission to the end, without time in which this machine sleeps"
+    )
     no_progress: Duration = Field(600.0, description="without a new iteration (or line, until one is reported)")
-    failures: int = Field(2, ge=0, description="failed attempts that are followed by another one")
-    interruptions: int = Field(100, ge=0, description="interrupted attempts that are followed by another one")
-    cost: Money | None = Field(None, description="US dollars for nodes since submission; ends with a checkpoint before")
+    failures: int = Field(2, ge=0, description="failed attempts after which another one starts")
+    interruptions: int = Field(100, ge=0, description="interrupted attempts after which another one starts")
+    cost: Money | None = Field(
+        None, description="US dollars for nodes since submission; before, the run ends with a checkpoint"
+    )
 
 
 class Metrics(Part):
-    """How iterations are read from a program that does not report in our lines."""
+    """How iterations are read from the output of a program that does not report them itself."""
 
     pattern: str | None = Field(
         None, description="regular expression with the named group iteration; further named groups are scalars"
     )
-    samples_per_iteration: Count | None = Field(None, description="global batch of a program read by pattern")
+    samples_per_iteration: Count | None = Field(None, description="global batch size of a program read by pattern")
 
 
 class Mpi(Part):
-    """What mpirun gets besides the defaults; on a cluster only."""
+    """More arguments of mpirun; on a cluster only."""
 
-    args: list[str] = Field([], description="arguments put after the defaults, so that they win")
+    args: list[str] = Field([], description="arguments after the defaults, which they override")
 
 
 class JobSpec(Part):
-    """What the user asks for, whole and frozen; `load` makes one from TOML."""
+    """A job as its user describes it, frozen; `load` reads one from TOML."""
 
     name: str = Field("", description="a name for people; by default the program's or the command's")
     image: str | None = Field(None, description="a folder under images/; without one, this machine's own software")
-    program: str | None = Field(None, description="one of our training programs")
-    command: list[str] | None = Field(None, description="or any command of yours, as a list")
+    program: str | None = Field(None, description="a training program of the image")
+    command: list[str] | None = Field(None, description="or a command of your own, as a list")
     args: list[str] = Field([], description="arguments after the program or command")
     code: str | None = Field(None, description="folder of your code, where the command starts; shipped to a cluster")
     nodes: Count = 1
@@ -124,7 +128,9 @@ class JobSpec(Part):
     data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(
         None, description='folder of the data set, or { path = ..., stage = "node" or "memory" }'
     )
-    price: Money | None = Field(None, description="US dollars per node and hour; by default the environment's, now")
+    price: Money | None = Field(
+        None, description="US dollars per node and hour; by default the current one in the environment"
+    )
     env: dict[str, str] = {}
     forward: list[str] = Field([], description="variables of this terminal that ranks get; on a cluster by Secret")
     resources: Resources = Resources()
@@ -142,7 +148,7 @@ class JobSpec(Part):
 
     @property
     def title(self) -> str:
-        """The name, or what stands for it."""
+        """The name, by default that of the program or script."""
         if self.name:
             return self.name
         parts = self.command or ["run"]
@@ -150,7 +156,7 @@ class JobSpec(Part):
         return self.program or Path(script).stem
 
     def to_toml(self) -> str:
-        """The spec as TOML, without what was left at its default."""
+        """The spec as TOML, without keys at their defaults."""
         return tomli_w.dumps(self.model_dump(exclude_defaults=True, exclude_none=True))
 
     def canonical(self) -> dict[str, Any]:
@@ -159,16 +165,17 @@ class JobSpec(Part):
 
 
 def load(path: Path, overrides: Iterable[str] = ()) -> JobSpec:
-    """The spec in the TOML file *path* with ``key.path=value`` *overrides* applied; relative data paths are the file's.
+    """The spec in the TOML file *path* with *overrides* applied; relative paths are relative to the file.
 
     Raises:
-        InputError: no such file, malformed TOML, or any number of wrong or unknown keys, all at once.
+        WrongKeys: with every unknown key and every value of a wrong type.
+        InputError: no such file, malformed TOML, or an override that cannot be applied.
     """
-    return from_values(resolved(read_toml(path), path.parent), overrides)
+    return from_values(resolve_paths(read_toml(path), path.parent), overrides)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file; InputError tells where it is malformed."""
+    """The values of a TOML file; InputError with the position if it is malformed."""
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -189,7 +196,7 @@ def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job
     merged: dict[str, Any] = dict(values)
     for text in overrides:
         merged = override(merged, text)
-    merged = resolved(merged, Path.cwd())
+    merged = resolve_paths(merged, Path.cwd())
     try:
         return JobSpec.model_validate(merged)
     except ValidationError as error:
@@ -207,11 +214,11 @@ class WrongKeys(InputError):
         self.rest, self.wrong = rest, wrong
 
 
-def resolved(values: dict[str, Any], base: Path) -> dict[str, Any]:
-    """Paths in a spec file are meant from where the file is, others from the current folder.
+def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
+    """*values* with absolute paths; relative ones are relative to *base*.
 
-    A relative data path that leads nowhere here stays as it is: on a cluster it is meant from the run volume. So does
-    a relative checkpoint path, which is meant from the run folder everywhere.
+    A relative data path without a folder on this machine stays as it is: on a cluster it is relative to the run volume.
+    So does a relative checkpoint path, which is always relative to the run folder.
     """
     data = data_table(values.get("data"))
     if isinstance(data, dict) and isinstance(data.get("path"), str):
@@ -224,19 +231,19 @@ def resolved(values: dict[str, Any], base: Path) -> dict[str, Any]:
         values = {**values, "checkpoint": {**checkpoint, "path": str(Path(checkpoint["path"]).expanduser())}}
     kubernetes = values.get("kubernetes")
     if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
-        templates = [_resolved_template(name, base) for name in kubernetes["templates"]]
+        templates = [_resolve_template(name, base) for name in kubernetes["templates"]]
         values = {**values, "kubernetes": {**kubernetes, "templates": templates}}
     return values
 
 
-def _resolved_template(name: object, base: Path) -> object:
+def _resolve_template(name: object, base: Path) -> object:
     if not isinstance(name, str) or name.startswith(CONFIG_MAP):
         return name
     return str((base / Path(name).expanduser()).resolve())
 
 
 def problem(detail: dict[str, Any], model: type[Part]) -> Problem:
-    """What pydantic found wrong with values of *model*, in our words."""
+    """An error of pydantic for values of *model* as a Problem."""
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
     if detail["type"] == "extra_forbidden":
         return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
@@ -251,7 +258,7 @@ def _near(loc: tuple[Any, ...], model: Any) -> str:
         model = next(iter(get_args(model)), model)  # of a list or an Optional
     known = list(model.model_fields)
     close = _close(str(loc[-1]), known)
-    return f"did you mean {close}?" if close else f"known here: {', '.join(known)}"
+    return f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
 
 
 def _meant(key: str) -> str:

@@ -78,7 +78,7 @@ def load(path: Path, overrides: Iterable[str] = (), options: StudyOptions = _NO_
     if isinstance(spec, str):
         base = job.load(path.parent / spec, overrides)
     elif isinstance(spec, dict):
-        base = job.from_values(job.resolved(spec, path.parent), overrides)
+        base = job.from_values(job.resolve_paths(spec, path.parent), overrides)
     else:
         raise input_error("spec", spec, "give the path of the job spec to vary, or the spec as a table [spec]")
     return from_values({**values, "spec": base.canonical()})

@@ -92,7 +92,7 @@ def test_a_missing_pulumi_names_the_other_way() -> None:
     def missing(args: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         raise FileNotFoundError(args[0])
 
-    with pytest.raises(SpotmpiError, match="not on PATH: install it, or give a file"):
+    with pytest.raises(SpotmpiError, match="command not found: pulumi; install it, or name a file"):
         environment.of_stack("lab", run=missing)
 
 
@@ -119,7 +119,7 @@ def test_outputs_that_this_version_does_not_know_are_left_alone() -> None:
     assert "ci_roles" not in environment.parse(OUTPUTS | {"ci_roles": {"preview": "arn"}}).model_dump()
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "is no JSON"), ("[]", "holds no JSON object")])
+@pytest.mark.parametrize(("text", "said"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
 def test_a_file_that_holds_no_outputs_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "lab.json"
     path.write_text(text)

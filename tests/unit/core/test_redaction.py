@@ -27,7 +27,7 @@ def log() -> Iterator[io.StringIO]:
     root.removeHandler(handler)
     root.setLevel(level)
     logging.setLogRecordFactory(factory)
-    redaction._known.clear()
+    redaction._secrets.clear()
 
 
 @pytest.fixture
@@ -104,3 +104,11 @@ def test_what_looks_like_a_secret_is_blotted_out(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "g5.xlarge in us-east-1a", "quota L-3819A6DF", "signature of the function"])
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redacted(text) == text
+
+
+def test_records_of_the_package_itself_are_redacted(log: io.StringIO) -> None:
+    redaction.guard_logs()
+
+    logging.getLogger("spotmpi.somewhere").warning("the key is %s", KEY_ID)
+
+    assert log.getvalue() == "the key is [redacted]\n"

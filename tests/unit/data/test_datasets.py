@@ -21,7 +21,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data import datasets
 from spotmpi.data import store as data_store
 from spotmpi.data.local_source import source_of
-from spotmpi.data.store import DataStore, Moved
+from spotmpi.data.store import DataStore, Transfer
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.volume_pod import store_command
 from tests.unit.backends.kubernetes.local_pod import Pod
@@ -53,7 +53,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_store, "BATCH", 1000)
 
 
-def pushed(pod: Pod, source: Path | str, folder: str = "voc", said: list[str] | None = None) -> Moved:
+def pushed(pod: Pod, source: Path | str, folder: str = "voc", said: list[str] | None = None) -> Transfer:
     lines: list[str] = [] if said is None else said
     return asyncio.run(DataStore(pod, lines.append).push(source_of(str(source)), folder))
 
@@ -66,10 +66,10 @@ def test_a_folder_arrives_whole_with_hostile_names_and_again_nothing_travels(pod
     said: list[str] = []
     count, size = len(tree(here)), sum(map(len, tree(here).values()))
 
-    assert pushed(pod, here, "team/voc", said) == Moved(count, size, count)
+    assert pushed(pod, here, "team/voc", said) == Transfer(count, size, count)
     assert tree(pod.volume / "team" / "voc") == tree(here)
-    assert said[0] == f"{count} files, 1.0 MB: comparing with what is there" and said[-1] == "1.0 MB of 1.0 MB"
-    assert pushed(pod, here, "team/voc") == Moved(count, size, 0)
+    assert said[0] == f"{count} files, 1.0 MB: comparing with the volume" and said[-1] == "1.0 MB of 1.0 MB"
+    assert pushed(pod, here, "team/voc") == Transfer(count, size, 0)
 
 
 def test_what_differs_travels_again_even_at_the_same_size(pod: Pod, here: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_pull_whose_connection_tears_asks_again_for_what_lacks(pod: Pod, here:
     assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == len(tree(here))
     assert (pod.torn, tree(tmp_path / "back")) == ([], tree(here))
     pod.torn = ["give"] * 99
-    with pytest.raises(SpotmpiError, match=r"files did not arrive whole, such as .*; pull again"):
+    with pytest.raises(SpotmpiError, match=r"files did not arrive completely, such as .*; pull again"):
         asyncio.run(store.pull("voc", tmp_path / "other"))
 
 
@@ -157,7 +157,7 @@ def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_who
     it = DataStore(pod, lambda text: None)
     pod.meanwhile["give"] = (pod.volume / "voc" / "big").unlink
 
-    with pytest.raises(SpotmpiError, match="1 files did not arrive whole, such as big; pull again"):
+    with pytest.raises(SpotmpiError, match="1 files did not arrive completely, such as big; pull again"):
         asyncio.run(it.pull("voc", tmp_path / "back"))
     (here / "big").unlink()
     assert tree(tmp_path / "back") == tree(here)
@@ -176,7 +176,7 @@ def test_a_listing_tells_sizes_and_files(pod: Pod, here: Path) -> None:
     pushed(pod, here)
     (pod.volume / "notes.txt").write_text("abc")
 
-    found = asyncio.run(DataStore(pod, print).listed(""))
+    found = asyncio.run(DataStore(pod, print).entries(""))
 
     size = sum(map(len, tree(here).values()))
     assert found == [
@@ -193,12 +193,12 @@ def test_a_folder_that_is_none_of_the_storage_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "why"),
-    [(place.RUNS, "runs are recorded there"), (place.CODE_STORE, "the code of runs is stored there")],
+    [(place.RUNS, "runs are recorded in it"), (place.CODE_STORE, "the code of runs is stored in it")],
 )
 def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: str) -> None:
     name = folder.removeprefix(f"{VOLUME}/")
     for text in (name, f"./{name}", f"{name}/digits-1"):
-        with pytest.raises(InputError, match=f"{why}; take another folder"):
+        with pytest.raises(InputError, match=f"{why}; choose another folder"):
             datasets.folder_name(text)
     assert datasets.folder_name(f"{name}/digits-1", reading=True) == f"{name}/digits-1"
 
@@ -267,7 +267,7 @@ def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
 ) -> None:
     code, said, complaint = spotmpi("push", "voc", *voc)
     assert (code, said.count(" of them new\n")) == (0, 3), complaint
-    assert "PASCAL VOC is whole: VOC2012/trainval 2, VOC2007/trainval 2, VOC2007/test 1" in complaint
+    assert "PASCAL VOC is complete: VOC2012/trainval 2, VOC2007/trainval 2, VOC2007/test 1" in complaint
     devkit = pod.volume / "voc" / "VOCdevkit"
     assert sorted(image.stem for image in devkit.rglob("*.jpg")) == ["1", "2", "3", "4", "5"]
     assert spotmpi("push", "voc", *voc, "team/voc")[0] == 0

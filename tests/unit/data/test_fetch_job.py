@@ -22,7 +22,7 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data import datasets as data
 from spotmpi.data import fetch, fetch_job
 from spotmpi.data.remote_source import Order
-from spotmpi.data.store import Moved
+from spotmpi.data.store import Transfer
 from tests.unit.backends.kubernetes.watched_cluster import refused as refusal
 
 Object = dict[str, Any]
@@ -111,10 +111,10 @@ def out_of_reach(script: Script) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "LOOK", 0.001)
+    monkeypatch.setattr(fetch, "POLL_INTERVAL", 0.001)
 
 
-def fetched(script: Script) -> tuple[list[Moved], list[str]]:
+def fetched(script: Script) -> tuple[list[Transfer], list[str]]:
     said: list[str] = []
     work = fetch.fetch(script, VOLUME, [[ORDER]], "voc", said.append, "CERTIFICATE")  # type: ignore[arg-type]
     return asyncio.run(asyncio.wait_for(work, 10)), said
@@ -131,13 +131,13 @@ def test_a_job_is_made_suspended_gets_its_orders_and_is_told_about_until_it_is_d
 
     moved, said = fetched(script)
 
-    assert moved == [Moved(3, 300, 2)]
+    assert moved == [Transfer(3, 300, 2)]
     assert said == [
-        f"Job {NAME} fetches it, also when this terminal is closed; the same command shows how far it is",
+        f"Job {NAME} fetches it, also when this terminal is closed; the same command shows its progress",
         "waiting for the Job's first pod",
         "waiting for the Job's pod: 1/1 nodes: containers are being created",
         "set.tar: 16.0 MB of 100.0 MB",
-        "broke off (set.tar: no answer after 6 tries); Kubernetes tries again",
+        "interrupted (set.tar: no answer after 6 tries); Kubernetes retries it",
     ]
     made, policy, secret = script.created
     assert made["spec"]["suspend"] and script.did == ["unsuspended"]
@@ -155,14 +155,14 @@ def test_a_job_that_is_at_it_is_watched_and_no_other_is_made() -> None:
         shows(job()), shows(job(), pod("Running")), shows(job("Complete"), pod("Succeeded", DONE)), there=job()
     )
     moved, said = fetched(script)
-    assert moved == [Moved(3, 300, 2)] and script.created == []
+    assert moved == [Transfer(3, 300, 2)] and script.created == []
     assert said == [f"Job {NAME} is fetching this already", "set.tar: 16.0 MB of 100.0 MB"]
 
 
 @pytest.mark.parametrize("old", [job("Complete"), job("Failed"), job(suspended=True, age=100)])
 def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object) -> None:
     script = Script(shows(old), shows(job("Complete"), pod("Succeeded", DONE)), there=old)
-    assert fetched(script)[0] == [Moved(3, 300, 2)]
+    assert fetched(script)[0] == [Transfer(3, 300, 2)]
     assert script.did == ["deleted", "unsuspended"]
 
 
@@ -171,10 +171,10 @@ def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object)
     [
         (
             shows(job("Failed"), pod("Failed", {"failed": "set.tar: gone, X-Amz-Signature=s3cret"})),
-            r"could not fetch set.tar: gone, X-Amz-Signature=\[redacted\]; the same command goes on",
+            r"could not fetch set.tar: gone, X-Amz-Signature=\[redacted\]; the same command continues",
         ),
-        (shows(job("Failed")), "could not fetch it all: Job has reached the specified backoff limit"),
-        (shows(None), f"somebody deleted the Job {NAME}"),
+        (shows(job("Failed")), "could not fetch the data: Job has reached the specified backoff limit"),
+        (shows(None), f"the Job {NAME} was deleted"),
         (shows(job(suspended=True, age=100)), "never got its orders; the same command"),
     ],
 )
@@ -191,16 +191,16 @@ def test_a_job_that_is_done_while_its_pod_is_gone_is_no_failure_and_what_is_ther
 
     moved, said = fetched(script)
 
-    assert moved == [Moved(3, 300, 0)]
-    assert f"Job {NAME} is done; its pod is gone with the numbers, so what is there is counted once more" in said
+    assert moved == [Transfer(3, 300, 0)]
+    assert f"Job {NAME} has succeeded, but its pod is gone; counting the files again" in said
     assert script.did == ["unsuspended", "deleted", "unsuspended"]
 
 
 def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(shows(job()), out_of_reach, out_of_reach, shows(job("Complete"), pod("Succeeded", DONE)))
-    assert fetched(script)[0] == [Moved(3, 300, 2)]
-    monkeypatch.setattr(fetch, "PATIENCE", 0.01)
-    with pytest.raises(SpotmpiError, match=r"look at the Job .*, which goes on by itself: cannot reach"):
+    assert fetched(script)[0] == [Transfer(3, 300, 2)]
+    monkeypatch.setattr(fetch, "UNREACHABLE_TIMEOUT", 0.01)
+    with pytest.raises(SpotmpiError, match=r"look at the Job .*, which continues by itself: cannot reach"):
         fetched(Script(shows(job()), out_of_reach))
 
 
@@ -228,7 +228,7 @@ def test_two_terminals_at_once_make_one_job(monkeypatch: pytest.MonkeyPatch) -> 
         raise refusal(409)
 
     monkeypatch.setattr(script, "create", conflict)
-    assert fetched(script)[0] == [Moved(3, 300, 2)]
+    assert fetched(script)[0] == [Transfer(3, 300, 2)]
 
 
 def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:

@@ -58,9 +58,9 @@ def pipe(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("plant", "said"),
     [
-        (to_itself, r"x': is a link to .*, in which it is; remove it"),
-        (to_each_other, r"x': is a link to .*, in which it is; remove it"),
-        (to_nothing, r"x': is a link that leads nowhere; remove it"),
+        (to_itself, r"x': is a link to .*, which contains it; remove it"),
+        (to_each_other, r"x': is a link to .*, which contains it; remove it"),
+        (to_nothing, r"x': is a broken link; remove it"),
         (pipe, r"x': is neither a file nor a folder; remove it"),
     ],
 )
@@ -107,5 +107,7 @@ def test_a_tar_with_what_does_not_belong_there_is_refused(tmp_path: Path, name: 
 @pytest.mark.parametrize("path", ["missing", "broken.tar"])
 def test_a_source_that_is_none_is_named(tmp_path: Path, path: str) -> None:
     (tmp_path / "broken.tar").write_bytes(b"no tar")
-    with pytest.raises(InputError, match=r"SRC = .*(is no folder or file here|cannot be read as a tar file)"):
+    with pytest.raises(
+        InputError, match=r"SRC = .*(no such folder or file on this machine|cannot be read as a tar file)"
+    ):
         content_of(tmp_path / path)

@@ -25,7 +25,7 @@ def test_unknown_key_wrong_type_impossible_value_and_missing_program_come_togeth
 
     assert (code, said) == (2, "")
     assert sorted(line.partition(": ")[2] for line in complaint.splitlines()) == [
-        "colour = 'red': unknown key; known here: " + ", ".join(spotmpi.JobSpec.model_fields),
+        "colour = 'red': unknown key; known keys: " + ", ".join(spotmpi.JobSpec.model_fields),
         "data = 'nowhere': not a readable folder; check the path",
         "limits.failures = -1: input should be greater than or equal to 0",
         "program: give exactly one of program and command, not neither",

@@ -111,7 +111,7 @@ def test_no_time_is_infinite(value: object) -> None:
         ({"imgae": "x"}, "imgae = 'x': unknown key; did you mean image?"),
         ({"node": 2}, "node = 2: unknown key; did you mean nodes?"),
         ({"limits": {"failure": 1}}, "limits.failure = 1: unknown key; did you mean failures?"),
-        ({"checkpoint": {"dir": "x"}}, "checkpoint.dir = 'x': unknown key; known here: every, keep, path, grace"),
+        ({"checkpoint": {"dir": "x"}}, "checkpoint.dir = 'x': unknown key; known keys: every, keep, path, grace"),
     ],
 )
 def test_an_unknown_key_is_told_with_the_likeliest_known_one(values: dict[str, Any], told: str) -> None:

@@ -110,7 +110,7 @@ def test_all_problems_come_at_once_and_each_only_once() -> None:
         ({"repeat": 3}, "repeat = 3: unknown key; did you mean repeats?"),
         (
             {"silent": True},
-            "silent = True: unknown key; known here: spec, factors, combinations, repeats, seed, retries",
+            "silent = True: unknown key; known keys: spec, factors, combinations, repeats, seed, retries",
         ),
         ({"silent": True}, "without_allreduce"),
         ({"limits": {"time": "1h"}}, "limits.trial"),

@@ -87,14 +87,14 @@ def test_files_that_cannot_be_packed_are_named_with_a_remedy(
     code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (code / "gone").symlink_to("nowhere")
-    with pytest.raises(InputError, match=r"code = 'gone': is a link that leads to no file"):
+    with pytest.raises(InputError, match=r"code = 'gone': is a broken link"):
         code_folder.pack(code)
     (code / "gone").unlink()
     monkeypatch.setattr(code_folder, "LARGEST", 20)
-    with pytest.raises(InputError, match=r"is more than 0 MiB; put data elsewhere"):
+    with pytest.raises(InputError, match=r"is larger than 0 MiB; move data to another folder"):
         code_folder.pack(code)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="has no file that git does not ignore"):
+    with pytest.raises(InputError, match="has no files except those that git ignores"):
         code_folder.pack(tmp_path / "empty")
 
 

@@ -167,8 +167,8 @@ def test_a_program_without_progress_is_killed_and_retried(harness: BackendHarnes
     events = harness.all_events(job)
 
     assert kinds(events) == ["submitted", "started", "restarted", "started", "succeeded"]
-    told = next(event.reason or "" for event in events if event.kind == "restarted")
-    assert "no progress" in told and "last iteration 2" in told
+    printed = next(event.reason or "" for event in events if event.kind == "restarted")
+    assert "no progress" in printed and "last iteration 2" in printed
     assert iterations(events) == [1, 2, 3, 4]
 
 
@@ -190,18 +190,18 @@ def test_state_and_list_report_the_progress_of_a_run(harness: BackendHarness) ->
     assert (state.id, state.name, state.state, state.attempt) == (run, "fake", "running", 1)
     assert state.total_iterations == 1000 and (state.iteration or 0) >= 2
     assert state.scalars["loss"] == pytest.approx(1 / state.scalars["iteration"])
-    assert [found.id for found in harness.backend.list()] == [run]
+    assert [state.id for state in harness.backend.list()] == [run]
     harness.backend.stop(run, "seen", now=True)
     ended = harness.wait_for_state(run, "stopped")
     assert ended.submitted and ended.ended and ended.ended > ended.submitted
 
 
 def test_list_gives_the_oldest_first(harness: BackendHarness) -> None:
-    made = [harness.submit(command("sh", "-c", f"sleep {pause}")) for pause in (0.4, 0.01, 0.2)]
-    for run in made:
+    runs = [harness.submit(command("sh", "-c", f"sleep {pause}")) for pause in (0.4, 0.01, 0.2)]
+    for run in runs:
         harness.wait_for_state(run, "succeeded")
 
-    assert [state.id for state in harness.backend.list()] == made
+    assert [state.id for state in harness.backend.list()] == runs
 
 
 def test_an_unknown_run_is_named(harness: BackendHarness) -> None:
@@ -221,18 +221,18 @@ def test_another_process_follows_a_running_run(harness: BackendHarness, tmp_path
     )
 
     assert other.returncode == 0, other.stderr
-    told = [json.loads(line) for line in other.stdout.splitlines()]
-    assert told == [event.to_json() for event in harness.backend.events(run, follow=True)]
-    assert [event["iteration"] for event in told if event.get("kind") == "metric"] == list(range(1, 16))
+    printed = [json.loads(line) for line in other.stdout.splitlines()]
+    assert printed == [event.to_json() for event in harness.backend.events(run, follow=True)]
+    assert [event["iteration"] for event in printed if event.get("kind") == "metric"] == list(range(1, 16))
 
 
 def test_two_runs_at_once_do_not_mix(harness: BackendHarness) -> None:
-    made = [harness.submit(command("sh", "-c", f"for i in 1 2 3; do echo {word}; done")) for word in ("one", "two")]
+    runs = [harness.submit(command("sh", "-c", f"for i in 1 2 3; do echo {word}; done")) for word in ("one", "two")]
 
-    said = [texts(list(harness.backend.events(run, follow=True))) for run in made]
+    outputs = [texts(list(harness.backend.events(run, follow=True))) for run in runs]
 
-    assert said == [["one"] * 3, ["two"] * 3]
-    assert not set(itertools.chain(*said)) - {"one", "two"}
+    assert outputs == [["one"] * 3, ["two"] * 3]
+    assert not set(itertools.chain(*outputs)) - {"one", "two"}
 
 
 def test_a_run_ends_with_a_checkpoint_before_it_costs_more_than_its_limit(harness: BackendHarness) -> None:

@@ -42,7 +42,7 @@ class Target:
         return self.on or os.environ.get("SPOTMPI_ON") or LOCAL
 
 
-TargetLike = Target | str | None  # a str is what --on says
+TargetLike = Target | str | None  # a str is a value of --on
 
 
 def target_of(on: TargetLike) -> Target:
@@ -81,7 +81,7 @@ def _context(environment: Environment | None) -> str | None:
 def backend_of(run: str, on: TargetLike) -> Backend:
     """The backend that knows *run*: the named one, else the one that its record in the runs folder names.
 
-    ``kubernetes`` names no namespace: where the record has one, that is meant.
+    ``kubernetes`` names no namespace: the namespace of the record is used, if it has one.
     """
     target = target_of(on)
     try:

@@ -104,13 +104,13 @@ def plan(values: dict[str, Any], target: ClusterTarget = TARGET, run: str = "dig
     return kubernetes_plan(spec, target, submission(run, spec.forward))
 
 
-def found(value: Any, key: str) -> Iterator[Any]:
+def values_of(value: Any, key: str) -> Iterator[Any]:
     """Every value of *key*, however deep."""
     for name, item in value.items() if isinstance(value, dict) else enumerate(value):
         if name == key:
             yield item
         if isinstance(item, dict | list):
-            yield from found(item, key)
+            yield from values_of(item, key)
 
 
 GROUP = NodeGroup.model_validate(
@@ -159,8 +159,8 @@ def test_the_agent_plan_has_the_image_that_a_template_sets() -> None:
 
 @pytest.mark.parametrize(("spread", "groups"), [("any", [WITH_EFA]), ("node", [WITH_EFA, LIKE])])
 def test_pods_request_no_efa_on_shared_nodes_or_where_some_nodes_lack_it(spread: str, groups: list[NodeGroup]) -> None:
-    said = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, spread=spread), groups, "us-east-1a")))
-    assert pods.EFA not in said and "FI_PROVIDER" not in said
+    text = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, spread=spread), groups, "us-east-1a")))
+    assert pods.EFA not in text and "FI_PROVIDER" not in text
 
 
 @every_plan
@@ -196,7 +196,7 @@ def test_every_other_object_is_owned_by_the_jobset_and_in_its_namespace(
 
 @every_plan
 def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], target: ClusterTarget) -> None:
-    pod = next(found(plan(values, target)[0], "template"))["spec"]["template"]["spec"]
+    pod = next(values_of(plan(values, target)[0], "template"))["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
@@ -210,8 +210,8 @@ def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], target: Cl
 @every_plan
 def test_pods_refer_only_to_objects_of_the_plan(values: dict[str, Any], target: ClusterTarget) -> None:
     jobset, *parts = plan(values, target)
-    (template,) = found(jobset, "volumes")
-    (mounts,) = found(jobset, "volumeMounts")
+    (template,) = values_of(jobset, "volumes")
+    (mounts,) = values_of(jobset, "volumeMounts")
     assert {mount["name"] for mount in mounts} == {volume["name"] for volume in template}
     config_map = next(part for part in parts if part["kind"] == "ConfigMap")
     for mount in mounts:

@@ -26,24 +26,24 @@ def pod(*templates: Object) -> Object:
     return pods.template(SPEC, ClusterTarget(**{**vars(TARGET), "templates": named}), "run-1")
 
 
-def container(found: Object, name: str = "node") -> Object:
-    (one,) = [each for each in found["spec"]["containers"] if each["name"] == name]
+def container(result: Object, name: str = "node") -> Object:
+    (one,) = [each for each in result["spec"]["containers"] if each["name"] == name]
     return cast(Object, one)
 
 
 def test_the_later_template_wins_and_what_it_does_not_name_stays() -> None:
-    found = pod(
+    result = pod(
         {"spec": {"priorityClassName": "low", "nodeSelector": {"a": "1", "b": "1"}}},
         {"spec": {"priorityClassName": "high", "nodeSelector": {"b": "2"}}},
     )
-    assert found["spec"]["priorityClassName"] == "high"
-    assert found["spec"]["nodeSelector"] == {"a": "1", "b": "2"}
-    assert found["spec"]["securityContext"] == pod()["spec"]["securityContext"]
+    assert result["spec"]["priorityClassName"] == "high"
+    assert result["spec"]["nodeSelector"] == {"a": "1", "b": "2"}
+    assert result["spec"]["securityContext"] == pod()["spec"]["securityContext"]
 
 
 def test_named_things_are_merged_by_their_names_and_new_ones_come_after_ours() -> None:
     own = pod()
-    found = pod(
+    result = pod(
         {
             "spec": {
                 "containers": [
@@ -55,31 +55,31 @@ def test_named_things_are_merged_by_their_names_and_new_ones_come_after_ours() -
         },
         {"spec": {"containers": [{"name": "node", "env": [{"name": "TZ", "value": "CET"}]}]}},
     )
-    assert [each["name"] for each in found["spec"]["containers"]] == ["node", "watch"]
-    assert container(found)["env"] == [*container(own)["env"], {"name": "TZ", "value": "CET"}]
-    assert container(found)["volumeMounts"] == container(own)["volumeMounts"]
-    assert found["spec"]["volumes"] == [*own["spec"]["volumes"], {"name": "more", "emptyDir": {}}]
+    assert [each["name"] for each in result["spec"]["containers"]] == ["node", "watch"]
+    assert container(result)["env"] == [*container(own)["env"], {"name": "TZ", "value": "CET"}]
+    assert container(result)["volumeMounts"] == container(own)["volumeMounts"]
+    assert result["spec"]["volumes"] == [*own["spec"]["volumes"], {"name": "more", "emptyDir": {}}]
 
 
 def test_tolerations_are_added_lists_without_names_replaced_and_null_takes_away() -> None:
-    found = pod(
+    result = pod(
         {
             "metadata": {"annotations": {"karpenter.sh/do-not-disrupt": None}},
             "spec": {"tolerations": [{"key": "mine"}], "dnsConfig": {"searches": ["example"]}, "schedulerName": None},
         }
     )
-    assert found["spec"]["tolerations"] == [*pod()["spec"]["tolerations"], {"key": "mine"}]
-    assert found["spec"]["dnsConfig"]["searches"] == ["example"]
-    assert "karpenter.sh/do-not-disrupt" not in found["metadata"]["annotations"]
-    assert "schedulerName" not in found["spec"]
+    assert result["spec"]["tolerations"] == [*pod()["spec"]["tolerations"], {"key": "mine"}]
+    assert result["spec"]["dnsConfig"]["searches"] == ["example"]
+    assert "karpenter.sh/do-not-disrupt" not in result["metadata"]["annotations"]
+    assert "schedulerName" not in result["spec"]
 
 
 def test_a_container_of_a_template_gets_the_restricted_security_context_unless_it_has_one() -> None:
     own = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
     watch, sync = {"name": "watch", "image": "w"}, {"name": "sync", "image": "s", "securityContext": own}
-    found = pod({"spec": {"containers": [watch], "initContainers": [sync]}})
-    assert container(found, "watch")["securityContext"] == pods.container_security()
-    assert found["spec"]["initContainers"][0]["securityContext"] == own
+    result = pod({"spec": {"containers": [watch], "initContainers": [sync]}})
+    assert container(result, "watch")["securityContext"] == pods.container_security()
+    assert result["spec"]["initContainers"][0]["securityContext"] == own
 
 
 def test_one_template_may_serve_many_plans() -> None:
@@ -91,7 +91,7 @@ def test_one_template_may_serve_many_plans() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"spec": {"restartPolicy": "Always"}}, "must not change spec.restartPolicy, which spotmpi sets: remove it"),
         ({"spec": {"terminationGracePeriodSeconds": 5}}, "PeriodSeconds, which spotmpi sets: set checkpoint.grace"),
@@ -114,15 +114,15 @@ def test_one_template_may_serve_many_plans() -> None:
         ({"template": {}}, "unknown key template: use metadata and spec"),
     ],
 )
-def test_a_template_cannot_change_fields_that_the_run_depends_on(values: Object, told: str) -> None:
+def test_a_template_cannot_change_fields_that_the_run_depends_on(values: Object, message: str) -> None:
     with pytest.raises(InputError) as refused:
         pod({"spec": {"priorityClassName": "low"}}, values)
     text = str(refused.value)
-    assert text.startswith("kubernetes.templates = '2.yaml': ") and told in text, text
+    assert text.startswith("kubernetes.templates = '2.yaml': ") and message in text, text
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"spec": {"nodeSelektor": {"a": "b"}}}, "unknown fields of a pod template: spec.nodeSelektor"),
         (
@@ -133,10 +133,10 @@ def test_a_template_cannot_change_fields_that_the_run_depends_on(values: Object,
         ({"spec": {"initContainers": [{"image": "x"}]}}, "missing required field `name` - at `spec.initContainers[0]`"),
     ],
 )
-def test_unknown_fields_of_a_pod_template_are_named_by_path(values: Object, told: str) -> None:
+def test_unknown_fields_of_a_pod_template_are_named_by_path(values: Object, message: str) -> None:
     with pytest.raises(InputError) as refused:
         pod_templates.validate(pod(values), [Template("mine.yaml", values)])
-    assert str(refused.value).startswith("kubernetes.templates = 'mine.yaml': ") and told in str(refused.value)
+    assert str(refused.value).startswith("kubernetes.templates = 'mine.yaml': ") and message in str(refused.value)
 
 
 def test_our_own_pod_template_has_the_shape_of_one() -> None:
@@ -161,14 +161,14 @@ def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_k
     path = tmp_path / "pod.yaml"
     path.write_text("spec:\n  hostname: file\n")
 
-    found = pod_templates.read([str(path), "configmap:pods"], API)
+    result = pod_templates.read([str(path), "configmap:pods"], API)
 
-    assert [template.name for template in found] == [str(path), "configmap:pods/a.yaml", "configmap:pods/b.yaml"]
-    assert [template.values["spec"]["hostname"] for template in found] == ["file", "a", "b"]
+    assert [template.name for template in result] == [str(path), "configmap:pods/a.yaml", "configmap:pods/b.yaml"]
+    assert [template.values["spec"]["hostname"] for template in result] == ["file", "a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (None, "cannot be read as a text file"),
         (b"\xff", "cannot be read as a text file"),
@@ -177,13 +177,13 @@ def test_templates_are_read_in_the_order_given_and_a_config_map_in_that_of_its_k
         (b"", "is not a pod template"),
     ],
 )
-def test_a_template_that_cannot_be_read_is_named(tmp_path: Path, text: bytes | None, told: str) -> None:
+def test_a_template_that_cannot_be_read_is_named(tmp_path: Path, text: bytes | None, message: str) -> None:
     path = tmp_path / "pod.yaml"
     if text is not None:
         path.write_bytes(text)
     with pytest.raises(InputError) as refused:
         pod_templates.read([str(path)], API)
-    assert str(path)[-30:] in str(refused.value) and told in str(refused.value)
+    assert str(path)[-30:] in str(refused.value) and message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

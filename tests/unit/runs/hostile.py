@@ -25,7 +25,7 @@ TEXTS = {
 }
 
 
-def said(kind: str, **values: Any) -> bytes:
+def report_line(kind: str, **values: Any) -> bytes:
     """A line of a program, by its own encoder."""
     return json.dumps({"spotmpi": kind, **values}).encode()
 
@@ -74,23 +74,23 @@ LINES: dict[str, bytes] = {
     "ranks that are no base64": metric('"seconds": [0.1], "ranks": "\u00e4"'),
     "5,000 scalars": metric(", ".join(f'"name-{number}": {number}' for number in range(5000))),
     "a name without end": metric('"' + "n" * 500_000 + '": 1'),
-    "a total that is never reached": said("context", total_iterations=10**18),
-    "a total of 10**400": said("context", total_iterations=10**400),
-    "a context of other types": said(
+    "a total that is never reached": report_line("context", total_iterations=10**18),
+    "a total of 10**400": report_line("context", total_iterations=10**400),
+    "a context of other types": report_line(
         "context", data_fingerprint=5, seed=["x"], samples={"a": 1}, scaling=["strong"], exchange="no", hosts=None
     ),
-    "a version that is an object": said("context", versions={"mpi": {"a": ["b"]}, "b": None}),
-    "a checkpoint for an object": said("checkpoint", iteration=70, reason={"a": 1}, seconds=1.0),
-    "resumed from nowhere": said("resumed", path=5),
-    "an accuracy of 10**400": said("result", iteration=60, accuracy=10**400),
-    "an accuracy in words": said("result", iteration=60, accuracy="high", loss=[1]),
-    "a final loss of 1e308": said("result", iteration=60, loss=1e308),
+    "a version that is an object": report_line("context", versions={"mpi": {"a": ["b"]}, "b": None}),
+    "a checkpoint for an object": report_line("checkpoint", iteration=70, reason={"a": 1}, seconds=1.0),
+    "resumed from nowhere": report_line("resumed", path=5),
+    "an accuracy of 10**400": report_line("result", iteration=60, accuracy=10**400),
+    "an accuracy in words": report_line("result", iteration=60, accuracy="high", loss=[1]),
+    "a final loss of 1e308": report_line("result", iteration=60, loss=1e308),
     "a million letters": b"x" * 1_000_000,
     "bytes that are no UTF-8": b'{"spotmpi": "metric", "iteration": 70, "\xff\xfe": 1}',
-    **{f"a name of {name}": said("metric", iteration=70, **{text: 1.5}) for name, text in TEXTS.items()},
-    **{f"a reason of {name}": said("checkpoint", iteration=70, reason=text) for name, text in TEXTS.items()},
+    **{f"a name of {name}": report_line("metric", iteration=70, **{text: 1.5}) for name, text in TEXTS.items()},
+    **{f"a reason of {name}": report_line("checkpoint", iteration=70, reason=text) for name, text in TEXTS.items()},
     **{
-        f"a host of {name}": said("context", hosts=[text], versions={text: text}, data_fingerprint=text, samples=text)
+        f"a host of {name}": report_line("context", hosts=[text], versions={text: text}, data_fingerprint=text, samples=text)
         for name, text in TEXTS.items()
     },
     **{f"output of {name}": text.encode("utf-8", "surrogatepass") for name, text in TEXTS.items()},

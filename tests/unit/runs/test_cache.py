@@ -70,13 +70,13 @@ def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
     take(paths, STORY)
     state = reader.state(paths)
     assert (state.state, state.attempt, state.iteration, state.ended) == ("succeeded", 1, 20, 1010)
-    found = list(folder_events(paths, follow=False, alive=lambda: False))
-    assert [event.kind for event in found if event.kind not in (record.LINE, record.METRIC)] == [
+    recorded = list(folder_events(paths, follow=False, alive=lambda: False))
+    assert [event.kind for event in recorded if event.kind not in (record.LINE, record.METRIC)] == [
         "submitted",
         "started",
         "succeeded",
     ]
-    lines = [(event.node, event.number, event.values["text"]) for event in found if event.kind == record.LINE]
+    lines = [(event.node, event.number, event.values["text"]) for event in recorded if event.kind == record.LINE]
     assert sorted(lines) == [
         *((0, number, f"line {number} of node 0") for number in range(1, 6)),
         *((1, number, f"line {number} of node 1") for number in range(1, 4)),
@@ -88,15 +88,15 @@ def test_the_copy_reads_as_the_run_itself(paths: RunPaths) -> None:
 def test_a_second_follower_adds_only_new_entries(paths: RunPaths, tmp_path: Path, cut: int) -> None:
     take(paths, STORY[:cut])
     take(paths, STORY)
-    again = contents(paths)
+    repeated = contents(paths)
     take(paths, STORY)
-    assert contents(paths) == again
+    assert contents(paths) == repeated
     assert len(list(folder_events(paths, follow=False, alive=lambda: False))) == 1 + 2 + 8 + 2
 
 
 def test_entries_repeated_after_a_restart_are_written_once(paths: RunPaths, tmp_path: Path) -> None:
-    again = [*STORY[:-3], event(1008, record.RESTARTED), *STORY]
-    take(paths, again)
+    repeated = [*STORY[:-3], event(1008, record.RESTARTED), *STORY]
+    take(paths, repeated)
     metrics = [values["iteration"] for values in reader.lines(paths.metrics)]
     kinds = [values["event"] for values in reader.lines(paths.events)]
     assert metrics == [10, 20]
@@ -129,8 +129,8 @@ def test_a_gap_is_filled_with_placeholders_so_that_later_numbers_stay_right(path
     gap = event(1004, record.GAP, size=2, reason="2 entries can no longer be had")
     take(paths, [line(1), gap, line(4)])
     take(paths, [line(1), gap, line(4), line(5)])
-    found = [each for each in folder_events(paths, follow=False, alive=lambda: False) if each.kind == record.LINE]
-    assert [(each.number, each.values["text"]) for each in found] == [
+    recorded = [each for each in folder_events(paths, follow=False, alive=lambda: False) if each.kind == record.LINE]
+    assert [(each.number, each.values["text"]) for each in recorded] == [
         (1, "line 1 of node 0"),
         (2, MISSING),
         (3, MISSING),
@@ -144,11 +144,11 @@ def test_a_past_wait_of_an_agent_is_not_reported_after_the_next_attempt() -> Non
     """It works: told in its place, and by whoever comes first. It fails: told last, so that the run seems to wait."""
     waited, started = event(1.0, record.WAITING, reason="hosts")._replace(number=1), event(2.0, record.STARTED)
     of_follower = event(1.5, record.WAITING, reason="pods")._replace(number=0)
-    given = SeenEvents()
-    assert [each for entry in (waited, started) for each in given.new_in(entry)] == [waited.event, started.event]
-    again = SeenEvents()
-    assert started.event and again.is_new(started.event)  # from the copy
-    assert [each for entry in (waited, started, of_follower) for each in again.new_in(entry)] == [of_follower.event]
+    seen = SeenEvents()
+    assert [each for entry in (waited, started) for each in seen.new_in(entry)] == [waited.event, started.event]
+    repeated = SeenEvents()
+    assert started.event and repeated.is_new(started.event)  # from the copy
+    assert [each for entry in (waited, started, of_follower) for each in repeated.new_in(entry)] == [of_follower.event]
 
 
 def test_only_one_follower_writes_at_a_time(paths: RunPaths) -> None:

@@ -20,11 +20,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "a data set's folder"
-    (made / "inner").mkdir(parents=True)
-    (made / "b.txt").write_text("two")
-    (made / "inner" / "a.txt").write_text("one")
-    return made
+    folder = tmp_path / "a data set's folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "b.txt").write_text("two")
+    (folder / "inner" / "a.txt").write_text("one")
+    return folder
 
 
 def digits(**values: Any) -> JobSpec:
@@ -63,25 +63,25 @@ def test_big_data_is_not_read_at_the_start_but_when_two_places_are_compared(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "HASHED_AT_START", 5)
-    here = data_fingerprint.identify(folder)
+    original = data_fingerprint.identify(folder)
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
-    there = data_fingerprint.identify(copy)
-    assert here["content"] is there["content"] is None
-    assert data_fingerprint.same(here, there)
-    assert data_fingerprint.identify(folder)["content"] == data_fingerprint.with_content(here)["content"] is not None
+    duplicate = data_fingerprint.identify(copy)
+    assert original["content"] is duplicate["content"] is None
+    assert data_fingerprint.same(original, duplicate)
+    assert data_fingerprint.identify(folder)["content"] == data_fingerprint.with_content(original)["content"] is not None
 
 
 def test_big_data_that_changed_since_cannot_be_taken_for_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "HASHED_AT_START", 5)
-    here = data_fingerprint.identify(folder)
+    original = data_fingerprint.identify(folder)
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
     (folder / "b.txt").write_text("twO")
-    assert data_fingerprint.with_content(here)["content"] is None
-    assert not data_fingerprint.same(here, data_fingerprint.identify(copy))
+    assert data_fingerprint.with_content(original)["content"] is None
+    assert not data_fingerprint.same(original, data_fingerprint.identify(copy))
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
@@ -110,7 +110,7 @@ def test_work_is_the_same_for_any_number_of_nodes_and_slots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "difference"),
     [
         (digits(args=["--seed", "2"]), "args: none, --seed 2"),
         (digits(env={"X": "1"}), "env.X: none, 1"),
@@ -119,8 +119,8 @@ def test_work_is_the_same_for_any_number_of_nodes_and_slots() -> None:
         (JobSpec(image="chainermn", program="ssd"), "program: digits, ssd"),
     ],
 )
-def test_a_difference_is_reported_with_both_values(changed: JobSpec, told: str) -> None:
-    assert told in fingerprint.differences(fingerprint.identify(digits()), fingerprint.identify(changed))
+def test_a_difference_is_reported_with_both_values(changed: JobSpec, difference: str) -> None:
+    assert difference in fingerprint.differences(fingerprint.identify(digits()), fingerprint.identify(changed))
 
 
 def test_declared_differences_are_not_reported() -> None:
@@ -129,11 +129,11 @@ def test_declared_differences_are_not_reported() -> None:
 
 
 def test_another_machine_is_different_work_but_a_newer_kernel_is_not() -> None:
-    here = fingerprint.identify(digits())
-    newer = {**here, "machine": {**here["machine"], "system": "Linux 99"}}
-    bigger = {**here, "machine": {**here["machine"], "cores": 512}}
-    assert fingerprint.differences(here, newer) == []
-    assert fingerprint.differences(here, bigger) == [f"machine.cores: {here['machine']['cores']}, 512"]
+    original = fingerprint.identify(digits())
+    newer = {**original, "machine": {**original["machine"], "system": "Linux 99"}}
+    bigger = {**original, "machine": {**original["machine"], "cores": 512}}
+    assert fingerprint.differences(original, newer) == []
+    assert fingerprint.differences(original, bigger) == [f"machine.cores: {original['machine']['cores']}, 512"]
 
 
 def test_a_run_on_a_cluster_is_identified_without_reading_local_data() -> None:
@@ -175,6 +175,6 @@ def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -
 def test_a_command_outside_any_checkout_has_no_commit(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    found = fingerprint.identify(JobSpec(command=["python3", str(script)], launcher="none"))["code"]
-    assert (found["commit"], found["diff"]) == (None, None)
-    assert list(found["files"]) == [str(script)]
+    code = fingerprint.identify(JobSpec(command=["python3", str(script)], launcher="none"))["code"]
+    assert (code["commit"], code["diff"]) == (None, None)
+    assert list(code["files"]) == [str(script)]

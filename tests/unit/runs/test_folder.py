@@ -48,19 +48,19 @@ def write_run(folder: Path, attempts: int, lines: int, nodes: int = 2) -> None:
 
 def expected(attempts: int, lines: int, nodes: int = 2) -> list[tuple[str, int, int, int]]:
     """Kind, attempt, node and number of every event of `write_run`, in order."""
-    found: list[tuple[str, int, int, int]] = [(record.SUBMITTED, 0, 0, 0)]
+    events_read: list[tuple[str, int, int, int]] = [(record.SUBMITTED, 0, 0, 0)]
     for attempt in range(1, attempts + 1):
-        found.append((record.STARTED, attempt, 0, 0))
+        events_read.append((record.STARTED, attempt, 0, 0))
         for number in range(1, lines + 1):
-            found += [(record.LINE, attempt, node, number) for node in range(nodes)]
+            events_read += [(record.LINE, attempt, node, number) for node in range(nodes)]
             if number % 10 == 0:
-                found.append((record.METRIC, attempt, 0, 0))
+                events_read.append((record.METRIC, attempt, 0, 0))
         if attempt < attempts:
-            found.append((record.RESTARTED, 0, 0, 0))
-    return [*found, (record.SUCCEEDED, 0, 0, 0)]
+            events_read.append((record.RESTARTED, 0, 0, 0))
+    return [*events_read, (record.SUCCEEDED, 0, 0, 0)]
 
 
-def told(event: Event) -> tuple[str, int, int, int]:
+def identity(event: Event) -> tuple[str, int, int, int]:
     return event.kind, event.attempt, event.node, event.number
 
 
@@ -69,9 +69,9 @@ def test_a_long_record_is_read_in_order_of_time(tmp_path: Path, follow: bool) ->
     write_run(tmp_path, attempts=3, lines=4000)
     assert (tmp_path / "logs" / "1" / "node-0.log").stat().st_size > 2 * (1 << 17), "longer than what is read at once"
 
-    found = [told(event) for event in folder_events(names.RunPaths(tmp_path), follow, alive=lambda: False)]
+    events_read = [identity(event) for event in folder_events(names.RunPaths(tmp_path), follow, alive=lambda: False)]
 
-    assert found == expected(3, 4000)
+    assert events_read == expected(3, 4000)
 
 
 def test_a_concurrent_follower_sees_the_same_order_and_misses_nothing(tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_a_concurrent_follower_sees_the_same_order_and_misses_nothing(tmp_path: 
     events = folder_events(names.RunPaths(tmp_path), True, alive=writer.is_alive, sleep=lambda seconds: None)
     writer.start()
 
-    found = [told(event) for event in events]
+    events_read = [identity(event) for event in events]
 
     writer.join()
-    assert found == expected(3, 1500)
+    assert events_read == expected(3, 1500)
 
 
 def test_entries_written_after_reading_began_are_left_out_without_follow(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def taken(folder: Path, line: bytes, pattern: str | None = None) -> RunPaths:
     progress = Progress(0.0, pattern)
     for splitter in (LineSplitter("o"), PieceSplitter("o")):
         for each in [*splitter.feed(line + b"\n"), *splitter.end()]:
-            found = progress.read(0, each, 1.0)
-            if found:
-                written.metric(1, 0, *found)
+            metric_values = progress.read(0, each, 1.0)
+            if metric_values:
+                written.metric(1, 0, *metric_values)
             else:
                 written.line(1, 0, each)
     written.close()
@@ -105,9 +105,9 @@ def test_no_line_of_a_program_ends_logs_list_status_or_a_view_or_acts_on_its_ter
     state = reader.state(paths)
     tables.show_runs([state], as_json=False)
     tables.show_status(state, as_json=False)
-    said = capsys.readouterr()
-    harmless(said.out, 1_100_000)  # a program's own line is shown whole
-    harmless(said.err)
+    captured = capsys.readouterr()
+    harmless(captured.out, 1_100_000)  # a program's own line is shown whole
+    harmless(captured.err)
     harmless(_without_cursor(shown.getvalue()), 1_100_000)
     tables.show_runs([state], as_json=True)
     assert json.loads(capsys.readouterr().out, parse_constant=_no_json)
@@ -152,25 +152,25 @@ def test_no_line_of_a_program_ends_a_report_or_becomes_markup_in_it(tmp_path: Pa
 def test_no_reason_of_another_user_acts_on_a_terminal_or_becomes_markup(
     tmp_path: Path, text: str, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = Recorded(state=kind, interrupted_at=(30,))
-    paths = record(tmp_path, RUN, SPEC, made)
-    told = {"reason": text, "name": text, "owner": text, "container": text}
+    outcome = Recorded(state=kind, interrupted_at=(30,))
+    paths = record(tmp_path, RUN, SPEC, outcome)
+    values = {"reason": text, "name": text, "owner": text, "container": text}
     with paths.events.open("a") as events:
         for each in ("submitted", "started", kind):
-            events.write(json.dumps({"t": 1_789_000_100, "event": each, **told}) + "\n")
+            events.write(json.dumps({"t": 1_789_000_100, "event": each, **values}) + "\n")
     state = reader.state(paths)
     tables.show_runs([state], as_json=False)
     tables.show_status(state, as_json=False)
-    found = list(folder_events(paths, follow=False, alive=lambda: False))
-    print_events(found, Filter.from_options(None, None, None), as_json=False, live=False)
+    events_read = list(folder_events(paths, follow=False, alive=lambda: False))
+    print_events(events_read, Filter.from_options(None, None, None), as_json=False, live=False)
     shown = _on_terminal(monkeypatch)
     with view.LiveView() as live:
-        for event in found:
+        for event in events_read:
             live.show(event)
         live.say(text[:1000])
-    said = capsys.readouterr()
-    harmless(said.out, 12_000)
-    harmless(said.err, 12_000)
+    captured = capsys.readouterr()
+    harmless(captured.out, 12_000)
+    harmless(captured.err, 12_000)
     harmless(_without_cursor(shown.getvalue()))
 
 

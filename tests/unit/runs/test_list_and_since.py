@@ -30,8 +30,8 @@ def spotmpi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments, "--runs", str(tmp_path)])
         with pytest.raises(SystemExit) as ended:
             main()
-        said, complaint = capsys.readouterr()
-        return int(ended.value.code or 0), said, complaint
+        output, complaint = capsys.readouterr()
+        return int(ended.value.code or 0), output, complaint
 
     return command
 
@@ -78,6 +78,6 @@ def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: Command) 
 
 def test_an_age_that_is_none_is_refused(tmp_path: Path, spotmpi: Command) -> None:
     recorded(tmp_path, "run-1", {})
-    code, said, complaint = spotmpi("logs", "run-1", "--since", "yesterday")
-    assert (code, said) == (2, "")
+    code, output, complaint = spotmpi("logs", "run-1", "--since", "yesterday")
+    assert (code, output) == (2, "")
     assert "--since = 'yesterday': write a duration such as" in complaint

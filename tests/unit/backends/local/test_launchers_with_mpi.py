@@ -30,8 +30,8 @@ def own_open_mpi() -> int:
     """The major version of the Open MPI on PATH, 0 without one."""
     if not shutil.which("mpirun"):
         return 0
-    said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
-    return launchers.family(said)
+    output = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
+    return launchers.family(output)
 
 
 # Image, launcher and more of each way. Our images have Open MPI 5, Debian has Open MPI 4.
@@ -70,7 +70,7 @@ def launcher(run: str) -> list[int]:
     """The process ids of the run's launchers."""
     words = re.compile(r"prterun|torch\.distributed\.run|\bmpirun ")
     return wait_until(
-        lambda: [pid for pid, said in processes.of_run(run).items() if words.search(said.split(" -c ")[0])]
+        lambda: [pid for pid, command in processes.of_run(run).items() if words.search(command.split(" -c ")[0])]
     )
 
 
@@ -210,5 +210,5 @@ def test_ten_thousand_quick_lines_of_each_rank_arrive_in_order(local: BackendHar
 
     for number in (0, 1):
         lines = [event.values for event in events if event.kind == record.LINE]
-        said = [line["text"] for line in lines if line["rank"] == number]
-        assert said == [f"{i} {'y' * 60}" for i in range(10_000)]
+        printed = [line["text"] for line in lines if line["rank"] == number]
+        assert printed == [f"{i} {'y' * 60}" for i in range(10_000)]

@@ -38,11 +38,11 @@ out.write(b'{"spotmpi": "metric", "iterat\n')
 out.write(b'{"spotmpi": ["metric"]}\n')
 out.write(b"no end of line")
 """
-    said = texts(local.all_events(python(code)))
+    output = texts(local.all_events(python(code)))
 
-    longest = [text for text in said if text.startswith(("long", "xxx"))]
+    longest = [text for text in output if text.startswith(("long", "xxx"))]
     assert "".join(longest) == "long " + "x" * 3_000_000
-    assert said[len(longest) :] == [
+    assert output[len(longest) :] == [
         "not utf-8: \ufffd\ufffd",
         "100%",
         "windows",
@@ -61,9 +61,9 @@ def test_a_run_ends_as_its_program_does_whatever_that_has_written(
     local: BackendHarness, tmp_path: Path, ending: int, state: str
 ) -> None:
     (tmp_path / "all").write_bytes(b"\n".join([*hostile.LINES.values(), b"that is all\n"]))
-    said = f"cat {tmp_path}/all; cat {tmp_path}/all >&2; exit {ending}"
+    output = f"cat {tmp_path}/all; cat {tmp_path}/all >&2; exit {ending}"
     pattern = {"pattern": r"(?P<iteration>\d+) (?P<loss>\S+)"}
-    events = local.all_events(shell(said, limits={"failures": 0}, metrics=pattern))
+    events = local.all_events(shell(output, limits={"failures": 0}, metrics=pattern))
 
     assert events[-1].kind == state
     assert texts(events).count("that is all") == 2
@@ -96,10 +96,10 @@ def test_the_program_gets_the_users_environment_and_nothing_of_a_launcher_around
     monkeypatch.setenv("OMPI_MCA_pml", "ob1")
     code = "import json, os; print(json.dumps(dict(os.environ)))"
 
-    told = json.loads(texts(local.all_events(python(code)))[0])
+    environment = json.loads(texts(local.all_events(python(code)))[0])
 
-    assert told["PYTHONPATH"] == "/mine" and told["OMPI_MCA_pml"] == "ob1"
-    assert not {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "LOCAL_RANK"} & set(told)
+    assert environment["PYTHONPATH"] == "/mine" and environment["OMPI_MCA_pml"] == "ob1"
+    assert not {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "LOCAL_RANK"} & set(environment)
 
 
 def test_a_resumed_run_starts_in_its_first_folder(

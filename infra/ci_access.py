@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
+from pulumi.runtime import register_resource_transform
 from pulumi_aws import iam
 
 from infra import policies
@@ -17,6 +18,7 @@ _ISSUER = "token.actions.githubusercontent.com"
 _RIGHTS = Path(__file__).with_name("ci_rights.json")
 # CI may change roles that are named spotmpi-*, so its own have another prefix.
 _PREFIX = "ci-"
+_ROLE = "aws:iam/role:Role"
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,15 @@ class CiAccess(pulumi.ComponentResource):
         for part, document in (("rights", rights()[what]), ("state", state)):
             iam.RolePolicy(f"{logical}-{part}", role=role.name, policy=json.dumps(document), opts=self._child)
         return role.arn
+
+
+def set_role_boundary(policy_arn: str) -> None:
+    """Set the policy as the boundary of every role declared after this call, those of nested components included."""
+
+    def add_boundary(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:
+        if args.type_ != _ROLE:
+            return None
+        props = {**args.props, "permissionsBoundary": policy_arn}
+        return pulumi.ResourceTransformResult(props=props, opts=args.opts)
+
+    register_resource_transform(add_boundary)

@@ -11,7 +11,7 @@ from infra.access import Access, AccessArgs
 from infra.autoscaling import Autoscaler, AutoscalerArgs
 from infra.budget import BudgetAlarm
 from infra.checks import find_warnings
-from infra.ci_access import CiAccess
+from infra.ci_access import CiAccess, set_role_boundary
 from infra.cluster import Cluster, ClusterArgs
 from infra.gpu_nodes import Host, NodeGroup, NodeGroupArgs
 from infra.instance_types import catalog
@@ -21,7 +21,6 @@ from infra.network import Network, NetworkArgs
 from infra.providers import aws_provider, kubernetes_provider
 from infra.queueing import Queueing, QueueingArgs
 from infra.registry import Registry, RegistryArgs
-from infra.role_boundary import bound_roles
 from infra.settings import Group, Settings
 from infra.sources import Sources
 from infra.storage import FileSystemIds, Mount, MountArgs, Volume, VolumeArgs, file_system_ids
@@ -32,7 +31,7 @@ def build(settings: Settings) -> None:
     for warning in find_warnings(settings):
         pulumi.log.warn(warning)
     if settings.boundary:
-        bound_roles(settings.boundary)
+        set_role_boundary(settings.boundary)
     aws = pulumi.ResourceOptions(providers=[aws_provider(settings)])
     storage = file_system_ids(settings, aws)
     if settings.kind == "data":

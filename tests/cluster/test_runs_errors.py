@@ -32,7 +32,7 @@ def impatient(run: dict[str, Any], start: str = "6s") -> dict[str, Any]:
 
 
 def assert_given_up(run: FollowedRun, *words: str) -> None:
-    """Hold a run that could not start to its end: failed with these words, after a countdown, and all of it gone."""
+    """Check a run that could not start: it fails with this reason after a countdown, and its objects are deleted."""
     end = run.end(60)
     assert end.kind == "failed"
     assert str(end.reason).startswith("limits.start"), end.reason

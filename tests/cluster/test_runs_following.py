@@ -1,4 +1,4 @@
-"""Following over rotated logs: no line lost, none twice, also for whoever comes late."""
+"""Following over rotated logs: no line is lost or repeated, also for a late follower."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ time.sleep(600)
 
 
 def assert_whole(run: FollowedRun) -> None:
-    """Every line once and in order, and no gap told."""
+    """Check that every line came once and in order, without a reported gap."""
     lines = [event for event in run.events if event.kind == record.LINE]
     assert [line.number for line in lines] == list(range(1, len(lines) + 1))
     assert [line.values["text"][:6] for line in lines] == [f"{number:06d}" for number in range(len(lines))]

@@ -132,7 +132,7 @@ def test_a_run_under_open_mpi_4_stops_with_a_checkpoint_and_leaves_nothing_behin
 
 
 def says(run: FollowedRun, attempt: int, rank: int, text: str) -> None:
-    """Wait until a rank of an attempt has said a line that begins with *text*."""
+    """Wait until a rank of an attempt has printed a line that begins with *text*."""
     run.until(
         f"{text!r} of rank {rank} in attempt {attempt}",
         lambda event: (

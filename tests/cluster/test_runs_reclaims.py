@@ -120,18 +120,18 @@ def attempts(run: FollowedRun) -> list[dict[str, Any]]:
     ]
 
 
-def judge(run: FollowedRun, checksum: str, fault: Fault, struck: int) -> None:
-    """Hold a run with a fault in its attempt number *struck* to all that is promised."""
+def judge(run: FollowedRun, checksum: str, fault: Fault, faulty_attempt: int) -> None:
+    """Check the guarantees for a run with a fault in its attempt number *faulty_attempt*."""
     end = run.end(ENOUGH)
     assert end.kind == "succeeded", run.recent_events()
     summary = run.summary()
-    before, after = summary["attempts"][struck - 1], summary["attempts"][struck]
+    before, after = summary["attempts"][faulty_attempt - 1], summary["attempts"][faulty_attempt]
     assert before["cause"] == fault.counts, before["reason"]
     counted = {
         cause: sum(each["cause"] == cause for each in summary["attempts"]) for cause in ("failure", "interruption")
     }
     assert (summary["failures"], summary["interruptions"]) == (counted["failure"], counted["interruption"])
-    assert len(summary["attempts"]) == struck + 1, [each["reason"] for each in summary["attempts"]]
+    assert len(summary["attempts"]) == faulty_attempt + 1, [each["reason"] for each in summary["attempts"]]
     assert after["resumed_iteration"] and after["resumed_iteration"] > 0, summary["attempts"]
     assert after["first_iteration"] == after["resumed_iteration"] + 1, summary["attempts"]
     assert parameters(run.events) == checksum
@@ -178,7 +178,7 @@ def test_a_run_with_a_fault_at_the_start_of_an_attempt_starts_again(runs: Runs, 
     inject_fault(run, fault)
 
     run.until("the third attempt", lambda event: event.kind == record.STARTED and event.attempt == 3, seen)
-    # An agent that was killed leaves no record: what its program said tells whether the fault came at the start.
+    # An agent that was killed leaves no record: the output of its program shows whether the fault came at the start.
     metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     reported = [each for each in metrics if each["attempt"] == 2 and each["kind"] in ("metric", "result")]
     assert not reported, f"struck too late, the second attempt was on its way: {reported[-1]}"
@@ -186,7 +186,7 @@ def test_a_run_with_a_fault_at_the_start_of_an_attempt_starts_again(runs: Runs, 
 
 
 def state_of(process: int) -> str:
-    """The letter by which the kernel tells a process's state: T stopped, D waiting for a disk; X gone."""
+    """The kernel's letter for a process's state: T stopped, D waiting for a disk; X gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     return "X"

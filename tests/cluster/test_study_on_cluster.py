@@ -57,17 +57,21 @@ def put_data(volume: Path) -> None:
         (folder / f"{number}.bin").write_bytes(os.urandom(SIZE))
 
 
-def evict_in_the_middle(runs: Runs, folder: Path, struck: list[Trial]) -> None:
+def evict_in_the_middle(runs: Runs, folder: Path, interrupted_trials: list[Trial]) -> None:
     """Wait until a trial on two nodes is well under way, and take a node from it."""
 
     def is_running() -> bool:
         trials = [trial for path in sweep_folders(folder) for trial in load_sweep(path).trials]
-        struck[:] = [t for t in trials if t.state == RUNNING and t.role == MEASURED and t.nodes == 2 and t.runs]
-        lines = reader.lines(folder / struck[0].runs[-1] / "metrics.jsonl") if struck else iter(())
+        interrupted_trials[:] = [
+            t for t in trials if t.state == RUNNING and t.role == MEASURED and t.nodes == 2 and t.runs
+        ]
+        lines = (
+            reader.lines(folder / interrupted_trials[0].runs[-1] / "metrics.jsonl") if interrupted_trials else iter(())
+        )
         return any((line.get("iteration") or 0) >= STRUCK_AT for line in lines)
 
     wait_for("a trial on two nodes in its middle", is_running, 900.0)
-    runs.testbed.evict(runs.pod(struck[0].runs[-1], 1)["metadata"]["name"], runs.namespace)
+    runs.testbed.evict(runs.pod(interrupted_trials[0].runs[-1], 1)["metadata"]["name"], runs.namespace)
 
 
 def bench(runs: Runs, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -81,17 +85,17 @@ def bench(runs: Runs, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs, tmp_path: Path) -> None:
     assert runs.volume is not None
     put_data(runs.volume)
-    folder, struck = tmp_path / "runs", list[Trial]()
-    reclaim = threading.Thread(target=evict_in_the_middle, args=(runs, folder, struck), daemon=True)
+    folder, interrupted_trials = tmp_path / "runs", list[Trial]()
+    reclaim = threading.Thread(target=evict_in_the_middle, args=(runs, folder, interrupted_trials), daemon=True)
     reclaim.start()
     done = bench(runs, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert struck, "nothing was struck"
+    assert interrupted_trials, "nothing was struck"
 
     # The study went on to its end.
     sweep = load_sweep(sweep_folders(folder)[0])
     assert [trial.state for trial in sweep.trials] == [SUCCEEDED] * 6, done.stderr
-    assert len(sweep.trials[struck[0].number - 1].runs) == 1  # the same run, in another attempt
+    assert len(sweep.trials[interrupted_trials[0].number - 1].runs) == 1  # the same run, in another attempt
 
     report = json.loads(done.stdout)
     rows = {row["nodes"]: row for row in report["rows"]}
@@ -99,22 +103,22 @@ def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs
     assert (rows[1]["interruptions"], rows[2]["interruptions"], rows[2]["failures"]) == (0, 1, 0), restarts
 
     # What was going on when the node went is left out, and each iteration is accounted for.
-    run = next(run for run in rows[2]["runs"] if run["id"] == struck[0].runs[0])
-    undisturbed = next(run for run in rows[2]["runs"] if run["id"] != struck[0].runs[0])
+    run = next(run for run in rows[2]["runs"] if run["id"] == interrupted_trials[0].runs[0])
+    undisturbed = next(run for run in rows[2]["runs"] if run["id"] != interrupted_trials[0].runs[0])
     assert run["left_out"]["warm-up"] > undisturbed["left_out"]["warm-up"]
     again = run["left_out"]["repeated after a restart"]
     assert run["iterations"] + sum(run["left_out"].values()) == ITERATIONS + again, run
 
     # The report says which trial it was.
     (cut,) = restarts
-    assert (cut["Trial"], cut["Attempt"], cut["How"]) == (str(struck[0].number), "1", "interrupted")
+    assert (cut["Trial"], cut["Attempt"], cut["How"]) == (str(interrupted_trials[0].number), "1", "interrupted")
 
     # And what nodes and storage could do before, measured by both ranks on the nodes that the trials then had.
     assert_micro_benchmarks(report)
     probes = {trial.role: recorded_in(folder, trial) for trial in sweep.trials if trial.role in (ALLREDUCE, READ)}
     (read,) = [line for line in probes[READ] if line.get("kind") == "result"]
     assert (read["files"], read["bytes"]) == (FILES, FILES * SIZE)
-    measured_on = machines(folder, struck[0])
+    measured_on = machines(folder, interrupted_trials[0])
     assert len(measured_on) == 2
     assert all(machines(folder, trial) == measured_on for trial in sweep.trials if trial.role in (ALLREDUCE, READ))
 

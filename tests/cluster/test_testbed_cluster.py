@@ -166,7 +166,7 @@ def test_a_port_of_a_pod_is_reached_from_outside(testbed: Cluster, namespace: st
 
 
 def test_an_evicted_pod_makes_the_whole_jobset_start_again(testbed: Cluster, namespace: str) -> None:
-    # A peer that loses the other one must end by itself; here it does so when its name is gone.
+    # A peer that loses the other one must end by itself; here it does so when its name no longer resolves.
     command = "trap 'exit 75' TERM; sleep 300 & wait"
     testbed.apply(jobset("gang", 2, pod_spec(testbed.images["base"], ["sh", "-c", command])), namespace=namespace)
 

@@ -1,4 +1,4 @@
-"""The controllers that tests may run beside the cluster: Kueue, kwok and the MPI Operator."""
+"""The controllers that tests may add to the cluster: Kueue, kwok and the MPI Operator."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_older_tags_are_removed_with_their_layers_unless_a_cluster_runs(store: S
 def test_only_the_unpacked_form_of_a_layer_is_kept(store: Store, tmp_path: Path) -> None:
     store.add(f"{REGISTRY}/image:1", archive_of(tmp_path, f"{REGISTRY}/image:1", "said-once"))
     blobs = (store.folder / "store/io.containerd.content.v1.content/blobs/sha256").iterdir()
-    # Configuration and manifest; the layer itself is gone.
+    # Configuration and manifest; the layer itself is removed.
     assert len(list(blobs)) == 2
     assert unpacked(store) == ["said-once"]
 

@@ -49,7 +49,7 @@ pytestmark = [
 
 NODE = "node-1"
 NAMESPACE = "training"
-OPERATOR = "operator"  # the service account that stands for whoever holds the AWS credentials
+OPERATOR = "operator"  # the service account in place of the holder of the AWS credentials
 LIMIT = 1200.0  # seconds for one command
 
 

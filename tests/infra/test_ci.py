@@ -134,7 +134,7 @@ def test_spotmpi_down_is_the_real_command(
     pulumi.never_built()  # else the state is shown, which needs no passphrase
     pulumi.answers("0 lab", "255 error: incorrect passphrase")
     assert ci("destroy", "lab") == 1
-    assert "the state of lab can't be read: set PULUMI_CONFIG_PASSPHRASE" in capfd.readouterr().err
+    assert "the state of lab can't be decrypted: set PULUMI_CONFIG_PASSPHRASE" in capfd.readouterr().err
     assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name", "stack export"]
 
 

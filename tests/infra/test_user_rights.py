@@ -50,7 +50,7 @@ _INTO_PODS = {
     "last_line": {("pods/log", "get")},
     "log": {("pods/log", "get")},
 }
-# The doctor looks into the shared keys for whoever may read them: administrators of the cluster.
+# The doctor reads the shared keys if the user may do so, as administrators of the cluster may.
 _OF_ADMINISTRATORS = {("secrets", "get")}
 # Rights for kubectl commands in messages and docs.
 _KUBECTL = {("configmaps", "list")}

@@ -23,7 +23,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from tests.engine.engine import Engine, small_project  # noqa: E402
 from tests.engine.providers.cloud import Cloud  # noqa: E402
-from tests.engine.providers.server import serving  # noqa: E402
+from tests.engine.providers.server import serve_cloud  # noqa: E402
 
 _PROGRAM = """
 import atexit, json, os, resource, sys
@@ -54,7 +54,7 @@ def measure(folder: Path, groups: int) -> Measured:
     """Preview an environment with this many groups from nothing."""
     usage = folder / "usage.json"
     variables = {"SPEED_GROUPS": str(groups), "SPEED_FILE": str(usage), "SPEED_REPOSITORY": str(REPOSITORY)}
-    with serving(Cloud()) as ports:
+    with serve_cloud(Cloud()) as ports:
         engine = Engine(folder / "engine", ports, variables)
         small_project(engine, _PROGRAM)
         began = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from spotmpi.core.environment import Environment
-from tests.engine.providers.cloud import Asked, Cloud
+from tests.engine.providers.cloud import Cloud, ResourceRequest
 from tests.engine.providers.kubernetes import RELEASE, Kubernetes, object_name
 from tests.engine.providers.records import Record
 from tests.testbed.cluster import Cluster
@@ -35,15 +35,17 @@ class ApplyingKubernetes(Kubernetes):
         if self._endpoint is not None:
             self._cluster.kubeconfig.write_text(settings["kubeconfig"])
 
-    def create(self, asked: Asked, inputs: dict[str, Any]) -> Record:
+    def create(self, resource: ResourceRequest, inputs: dict[str, Any]) -> Record:
         """Create an object in the state and in the cluster."""
-        self._apply(asked, inputs)
-        return super().create(asked, inputs)
+        self._apply(resource, inputs)
+        return super().create(resource, inputs)
 
-    def update(self, asked: Asked, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]) -> Record:
+    def update(
+        self, resource: ResourceRequest, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]
+    ) -> Record:
         """Change an object in the state and in the cluster."""
-        self._apply(asked, inputs)
-        return super().update(asked, identity, inputs, state)
+        self._apply(resource, inputs)
+        return super().update(resource, identity, inputs, state)
 
     def clear(self, testbed: Cluster) -> None:
         """Delete all applied objects, which the program leaves to the deletion of the cluster."""
@@ -51,8 +53,8 @@ class ApplyingKubernetes(Kubernetes):
             where = ["-n", namespace] if namespace else []
             testbed.kubectl("delete", kind, name, *where, "--ignore-not-found", "--wait=false")
 
-    def _apply(self, asked: Asked, inputs: dict[str, Any]) -> None:
-        if asked.token == RELEASE:
+    def _apply(self, resource: ResourceRequest, inputs: dict[str, Any]) -> None:
+        if resource.token == RELEASE:
             return
         applied = dict(inputs)
         if applied["kind"] == "PersistentVolume":

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.engine.journey import ACCESS
 
 import spotmpi
 from spotmpi.backends import targets
@@ -29,10 +30,9 @@ from tests.cluster.killable_command import without_cuda
 from tests.cluster.runs import PARTS
 from tests.engine.engine import Engine, repository_project
 from tests.engine.engine_environment import EngineEnvironment
-from tests.engine.journey import ACCESS
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
-from tests.engine.providers.server import serving
+from tests.engine.providers.server import serve_cloud
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import as_yaml
 
@@ -158,8 +158,8 @@ def account(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     cloud.records.endpoint, cloud.records.authority = server["server"], server["certificate-authority-data"]
     testbed.kubectl("apply", "-f", "-", stdin=as_yaml(operator()))
     applied = ApplyingKubernetes(cloud, tmp_path, volume)
-    with serving(cloud, applied) as served:
-        account = Account(Engine(engine_folder, served), cloud, testbed, tmp_path / "outputs.json")
+    with serve_cloud(cloud, applied) as servers:
+        account = Account(Engine(engine_folder, servers), cloud, testbed, tmp_path / "outputs.json")
         repository_project(account.engine)
         with serve(account.answers()) as account.address:
             install(tmp_path / "bin", account.address)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.cloud_builder import CloudBuilder
 from tests.engine.engine import Engine, repository_project
-from tests.engine.journey import Journey, travel
 from tests.engine.providers.cloud import Cloud
-from tests.engine.providers.server import Served, serving
-from tests.engine.world import World
+from tests.engine.providers.server import StandInServers, serve_cloud
+from tests.engine.stack_lifecycle import StackLifecycle, run_lifecycle
 
 
 @pytest.fixture
@@ -19,22 +19,22 @@ def cloud() -> Cloud:
 
 
 @pytest.fixture
-def world() -> World:
+def cloud_builder() -> CloudBuilder:
     """Hands on a cloud without an engine in between."""
-    return World()
+    return CloudBuilder()
 
 
 @pytest.fixture
-def served(cloud: Cloud) -> Iterator[Served]:
+def servers(cloud: Cloud) -> Iterator[StandInServers]:
     """The cloud's providers and its API, ready for an engine."""
-    with serving(cloud) as made:
+    with serve_cloud(cloud) as made:
         yield made
 
 
 @pytest.fixture
-def engine(tmp_path: Path, served: Served) -> Engine:
+def engine(tmp_path: Path, servers: StandInServers) -> Engine:
     """The CLI on the repository's program and stacks."""
-    made = Engine(tmp_path, served)
+    made = Engine(tmp_path, servers)
     repository_project(made)
     return made
 
@@ -48,6 +48,6 @@ OTHERS = [
 
 
 @pytest.fixture(scope="session", params=[pytest.param("lab", marks=pytest.mark.smoke), *OTHERS])
-def journey(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Journey:
+def stack_lifecycle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StackLifecycle:
     """The life of one ready stack, from nothing to nothing."""
-    return travel(request.param, tmp_path_factory.mktemp(request.param))
+    return run_lifecycle(request.param, tmp_path_factory.mktemp(request.param))

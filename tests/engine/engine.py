@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tests.engine.providers.server import Served
+from tests.engine.providers.server import StandInServers
 from tests.tools import OF_MARKER, REPOSITORY, bin_folder
 
 GUARDRAILS = REPOSITORY / "infra" / "guardrails"
@@ -52,7 +52,7 @@ class Engine:
     """The CLI in a folder of its own; `served` is what `serving` gives."""
 
     folder: Path
-    served: Served
+    servers: StandInServers
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -78,8 +78,8 @@ class Engine:
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "PULUMI_DEBUG_COMMANDS": "true",
-            "PULUMI_DEBUG_PROVIDERS": self.served.providers,
-            "AWS_ENDPOINT_URL_AUTO_SCALING": self.served.scaling,
+            "PULUMI_DEBUG_PROVIDERS": self.servers.providers,
+            "AWS_ENDPOINT_URL_AUTO_SCALING": self.servers.scaling,
             "AWS_ACCESS_KEY_ID": "nobody",
             "AWS_SECRET_ACCESS_KEY": "nothing",
             **self.environment,
@@ -104,7 +104,7 @@ class Engine:
         text, _ = process.communicate()
         return Outcome(process.returncode, text)
 
-    def state_is_quiet(self, stack: str, seconds: float = 2.0) -> bool:
+    def state_is_stable(self, stack: str, seconds: float = 2.0) -> bool:
         """Whether the state was not written for so long; who kills the CLI while it writes is left with half a file."""
         files = list((self.folder / "state").rglob(f"{stack}.json"))
         return bool(files) and time.time() - files[0].stat().st_mtime > seconds

@@ -43,7 +43,9 @@ class EngineEnvironment:
         self.resources.networks = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(VPC)}
         self.resources.file_systems = {each.id: dict(each.inputs.get("tags", {})) for each in records.of(FILE_SYSTEM)}
         planted = {name for name in self.resources.logs if "late" in name}
-        self.resources.logs = {each.id for each in records.of(LOG_GROUP)} | self.cloud.memories.log_groups | planted
+        self.resources.logs = (
+            {each.id for each in records.of(LOG_GROUP)} | self.cloud.deleted_resources.log_groups | planted
+        )
         self.resources.repositories = {each.id for each in records.of(REPOSITORY)}
         self.resources.clusters = {each.id for each in records.of(CLUSTER)}
         self._read_memories()
@@ -58,7 +60,7 @@ class EngineEnvironment:
 
     def _read_memories(self) -> None:
         """Deleted resources that the tagging API still lists, and their states in their services."""
-        self.resources.tagged = dict(self.cloud.memories.tagged)
+        self.resources.tagged = dict(self.cloud.deleted_resources.tagged)
         gone = {arn.rpartition("/")[2]: arn for arn in self.resources.tagged}
         self.resources.keys = {id: "PendingDeletion" for id, arn in gone.items() if ":key/" in arn}
         self.resources.keys |= {each.id: "Enabled" for each in self.cloud.records.of(KEY)}
@@ -69,9 +71,9 @@ class EngineEnvironment:
         account = self.resources.account()
         usual = account.answers["DeleteLogGroup"]
 
-        def delete(region: str, asked: Mapping[str, Any]) -> Any:
-            self.cloud.memories.log_groups.discard(asked["logGroupName"])
-            return usual(region, asked)
+        def delete(region: str, parameters: Mapping[str, Any]) -> Any:
+            self.cloud.deleted_resources.log_groups.discard(parameters["logGroupName"])
+            return usual(region, parameters)
 
         account.answers["DeleteLogGroup"] = delete
         return account
@@ -100,7 +102,7 @@ class EngineEnvironment:
         self.actions.append(what)
         if what in self.failures:
             self.failures.remove(what)
-            raise SpotmpiError(f"{what} was told to fail")
+            raise SpotmpiError(f"{what} injected failure")
 
     def run_command(self, words: Sequence[str]) -> None:
         self.do(words[0])

@@ -95,7 +95,7 @@ def test_a_program_of_the_user_is_taken_when_it_is_new_enough(
         assert tools.usable_on_path(recipe) == taken
 
 
-def test_a_full_disk_is_told_before_anything_is_built(
+def test_a_full_disk_is_reported_before_anything_is_built(
     tools: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

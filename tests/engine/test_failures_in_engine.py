@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.engine.engine import Engine
-from tests.engine.journey import prepare
 from tests.engine.providers.aws_cluster import ADDON, ATTACHMENT
 from tests.engine.providers.aws_network import ASSOCIATION, CLUSTER, GATEWAY, NODE_GROUP, ROUTE, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.script import Script
+from tests.engine.stack_lifecycle import prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
 
@@ -33,7 +33,7 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     prepare(engine, "lab")
     slow = cloud.script.slow("create", NODE_GROUP, 120, times=2)
     process = engine.start("up", "--stack", "lab", "--yes", "--skip-preview")
-    _wait(lambda: slow.seen == 2 and engine.state_is_quiet("lab"), process)
+    _wait(lambda: slow.seen == 2 and engine.state_is_stable("lab"), process)
     slow.times = 0
     engine.kill(process)
     locked = engine.up("lab")
@@ -55,7 +55,7 @@ def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) 
     assert engine.up("cpu").status == 0
     slow = cloud.script.slow("delete", CLUSTER, 120)
     process = engine.start("destroy", "--stack", "cpu", "--yes", "--skip-preview")
-    _wait(lambda: slow.seen > 0 and engine.state_is_quiet("cpu"), process)
+    _wait(lambda: slow.seen > 0 and engine.state_is_stable("cpu"), process)
     engine.kill(process)
     assert engine.run("cancel", "--yes", "--stack", "cpu").status == 0
     finished = engine.destroy("cpu")
@@ -83,7 +83,7 @@ def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cl
     (cluster,) = cloud.records.of(CLUSTER)
     for record in cloud.records:
         if record.inputs.get("clusterName") == cluster.id or record.key == cluster.key:
-            cloud.records.drop(record)
+            cloud.records.delete(record)
     destroyed = engine.destroy("lab")
     assert destroyed.status == 0, destroyed.text
     assert len(cloud.records) == 0
@@ -113,7 +113,7 @@ def _stands_on(held: list[dict[str, Any]], urn: str) -> set[str]:
 
 
 @pytest.mark.nightly("a whole `up` of 12 s; tests/infra holds the dependencies under the mock engine")
-def test_nodes_stand_on_everything_that_they_need_to_join(engine: Engine, cloud: Cloud) -> None:
+def test_nodes_depend_on_everything_that_they_need_to_join(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "lab")
     made = engine.up("lab")
     assert made.status == 0, made.text
@@ -138,7 +138,7 @@ def test_another_account_is_refused_before_anything_is_made(engine: Engine, clou
     assert len(cloud.records) == 0
 
 
-def test_every_problem_of_the_settings_is_told_at_once_and_nothing_is_made(engine: Engine, cloud: Cloud) -> None:
+def test_every_problem_of_the_settings_is_reported_at_once_and_nothing_is_made(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     engine.configure("cpu", {"spotmpi:zone": "eu-west-1a", "spotmpi:network": {"cidr": "8.8.0.0/16"}})
     refused = engine.up("cpu")
@@ -155,7 +155,7 @@ def test_an_unknown_stack_is_named(engine: Engine) -> None:
     assert "nowhere" in refused.text
 
 
-def test_kept_storage_has_to_be_there_first(engine: Engine, cloud: Cloud) -> None:
+def test_persistent_storage_must_exist_first(engine: Engine, cloud: Cloud) -> None:
     engine.init("p3", {"spotmpi:access": ["198.51.100.0/24"]})
     refused = engine.up("p3")
     assert refused.status != 0
@@ -163,7 +163,7 @@ def test_kept_storage_has_to_be_there_first(engine: Engine, cloud: Cloud) -> Non
 
 
 @pytest.mark.nightly("25 s; the journey of `spotmpi up` and `down` keeps storage too")
-def test_kept_storage_outlives_its_environment_and_is_not_destroyed_by_accident(engine: Engine, cloud: Cloud) -> None:
+def test_persistent_storage_outlives_its_environment_and_is_protected(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "p3")
     assert engine.up("p3").status == 0
     assert engine.destroy("p3").status == 0

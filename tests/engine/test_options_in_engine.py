@@ -3,10 +3,10 @@
 import pytest
 
 from tests.engine.engine import GUARDRAILS, Engine
-from tests.engine.journey import prepare
 from tests.engine.providers.aws_cluster import SCALING_TAG
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
+from tests.engine.stack_lifecycle import prepare
 
 pytestmark = [
     pytest.mark.engine,

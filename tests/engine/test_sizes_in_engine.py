@@ -3,9 +3,9 @@
 import pytest
 
 from tests.engine.engine import Engine
-from tests.engine.journey import prepare
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.scaling import autoscale, node_group, sizes
+from tests.engine.stack_lifecycle import prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
 GROUP = "spotmpi-cpu-c6i"
@@ -65,7 +65,7 @@ def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> Non
 
 
 @pytest.mark.nightly("an environment of its own; test_up holds the refusal and what lifts it without an engine")
-def test_nodes_that_run_are_not_replaced_unless_somebody_allows_it(engine: Engine, cloud: Cloud) -> None:
+def test_running_nodes_are_replaced_only_if_allowed(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     assert engine.up("cpu").status == 0
     autoscale(cloud, GROUP, 3)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.cloud_builder import CloudBuilder, trust
 from tests.engine.providers.aws_cluster import (
     ACCESS_ENTRY,
     ADDON,
@@ -26,55 +27,54 @@ from tests.engine.providers.aws_network import (
     VPC,
 )
 from tests.engine.providers.aws_services import FILE_SYSTEM, MOUNT_TARGET
-from tests.engine.providers.cloud import Asked
-from tests.engine.providers.records import Refused
+from tests.engine.providers.cloud import ResourceRequest
+from tests.engine.providers.records import Refusal
 from tests.engine.providers.schema import UNKNOWN
-from tests.engine.world import World, trust
 
 _RULE = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 _GROUP = "aws:ec2/securityGroup:SecurityGroup"
 
 
-def test_a_whole_cluster_can_be_made(world: World) -> None:
-    subnets = world.ready()
-    group = world.nodes(subnets)
+def test_a_whole_cluster_can_be_made(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
+    group = cloud_builder.nodes(subnets)
     scaling_group = group.outputs["resources"][0]["autoscalingGroups"][0]["name"]
-    world.make(
+    cloud_builder.make(
         SCALING_TAG, autoscalingGroupName=scaling_group, tag={"key": "a", "value": "b", "propagateAtLaunch": False}
     )
-    world.make(ADDON, clusterName="lab", addonName="coredns")
+    cloud_builder.make(ADDON, clusterName="lab", addonName="coredns")
     assert scaling_group.startswith("eks-work-")
 
 
-def test_subnets_lie_in_their_network_in_its_region_and_apart(world: World) -> None:
-    vpc = world.make(VPC, cidrBlock="10.0.0.0/16").id
-    world.make(SUBNET, vpcId=vpc, cidrBlock="10.0.0.0/24", availabilityZone="us-east-1a")
+def test_subnets_lie_in_their_network_in_its_region_and_apart(cloud_builder: CloudBuilder) -> None:
+    vpc = cloud_builder.make(VPC, cidrBlock="10.0.0.0/16").id
+    cloud_builder.make(SUBNET, vpcId=vpc, cidrBlock="10.0.0.0/24", availabilityZone="us-east-1a")
     for cidr, zone, message in (
         ("10.1.0.0/24", "us-east-1a", "outside"),
         ("10.0.0.128/25", "us-east-1a", "Conflict"),
         ("10.0.2.0/24", "eu-west-1a", "parameter availabilityZone is invalid"),
     ):
-        with pytest.raises(Refused, match=message):
-            world.make(SUBNET, vpcId=vpc, cidrBlock=cidr, availabilityZone=zone)
+        with pytest.raises(Refusal, match=message):
+            cloud_builder.make(SUBNET, vpcId=vpc, cidrBlock=cidr, availabilityZone=zone)
 
 
-def test_a_nat_gateway_asks_for_an_internet_gateway(world: World) -> None:
-    subnets = world.network()
-    address = world.make(ADDRESS, domain="vpc").id
-    with pytest.raises(Refused, match="no internet gateway"):
-        world.make(NAT, subnetId=subnets[0], allocationId=address)
+def test_a_nat_gateway_asks_for_an_internet_gateway(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.network()
+    address = cloud_builder.make(ADDRESS, domain="vpc").id
+    with pytest.raises(Refusal, match="no internet gateway"):
+        cloud_builder.make(NAT, subnetId=subnets[0], allocationId=address)
 
 
-def test_an_internet_gateway_stays_while_nodes_use_it(world: World) -> None:
-    subnets = world.ready()
-    (gateway,) = world.cloud.records.of(GATEWAY)
-    (route,) = world.cloud.records.of(ROUTE)
-    nodes = world.nodes(subnets)
-    with pytest.raises(Refused, match="public addresses"):
-        world.drop(gateway)
-    world.drop(nodes)
-    world.drop(route)
-    world.drop(gateway)
+def test_an_internet_gateway_stays_while_nodes_use_it(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
+    (gateway,) = cloud_builder.cloud.records.of(GATEWAY)
+    (route,) = cloud_builder.cloud.records.of(ROUTE)
+    nodes = cloud_builder.nodes(subnets)
+    with pytest.raises(Refusal, match="public addresses"):
+        cloud_builder.delete(gateway)
+    cloud_builder.delete(nodes)
+    cloud_builder.delete(route)
+    cloud_builder.delete(gateway)
 
 
 @pytest.mark.parametrize(
@@ -85,151 +85,156 @@ def test_an_internet_gateway_stays_while_nodes_use_it(world: World) -> None:
         ({"ipProtocol": "-1", "referencedSecurityGroupId": "sg-0123456789abcdef0"}, "NotFound"),
     ],
 )
-def test_a_security_group_rule_is_whole(world: World, inputs: dict[str, Any], message: str) -> None:
-    vpc = world.make(VPC, cidrBlock="10.0.0.0/16").id
-    group = world.make(_GROUP, vpcId=vpc).id
-    with pytest.raises(Refused, match=message):
-        world.make(_RULE, securityGroupId=group, **inputs)
+def test_a_security_group_rule_is_whole(cloud_builder: CloudBuilder, inputs: dict[str, Any], message: str) -> None:
+    vpc = cloud_builder.make(VPC, cidrBlock="10.0.0.0/16").id
+    group = cloud_builder.make(_GROUP, vpcId=vpc).id
+    with pytest.raises(Refusal, match=message):
+        cloud_builder.make(_RULE, securityGroupId=group, **inputs)
 
 
-def test_a_cluster_wants_two_zones_and_a_role_with_its_policy(world: World) -> None:
-    subnets = world.network()
-    with pytest.raises(Refused, match="two different AZs"):
-        world.cluster(subnets[:1])
-    weak = world.role("weak", "eks.amazonaws.com")
-    with pytest.raises(Refused, match="AmazonEKSClusterPolicy"):
-        world.make(CLUSTER, name="weak", roleArn=weak, vpcConfig={"subnetIds": subnets})
+def test_a_cluster_needs_two_zones_and_a_role_with_its_policy(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.network()
+    with pytest.raises(Refusal, match="two different AZs"):
+        cloud_builder.cluster(subnets[:1])
+    weak = cloud_builder.role("weak", "eks.amazonaws.com")
+    with pytest.raises(Refusal, match="AmazonEKSClusterPolicy"):
+        cloud_builder.make(CLUSTER, name="weak", roleArn=weak, vpcConfig={"subnetIds": subnets})
 
 
-def test_nodes_do_not_join_without_policies_addons_and_a_way_out(world: World) -> None:
-    subnets = world.network()
-    world.cluster(subnets)
-    world.role("nodes", "ec2.amazonaws.com")
-    with pytest.raises(Refused, match="failed to join") as refusal:
-        world.nodes(subnets)
+def test_nodes_do_not_join_without_policies_addons_and_an_internet_route(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.network()
+    cloud_builder.cluster(subnets)
+    cloud_builder.role("nodes", "ec2.amazonaws.com")
+    with pytest.raises(Refusal, match="failed to join") as refusal:
+        cloud_builder.nodes(subnets)
     for missing in ("vpc-cni", "kube-proxy", "AmazonEKS_CNI_Policy", "ContainerRegistry", "a way out of"):
         assert missing in str(refusal.value)
-    world.nodes(subnets, desired=0)
+    cloud_builder.nodes(subnets, desired=0)
 
 
 @pytest.mark.parametrize("size", [{"minSize": 3}, {"desiredSize": 3}, {"maxSize": 0}, {"maxSize": 451}])
-def test_a_node_group_keeps_to_its_sizes(world: World, size: dict[str, int]) -> None:
-    with pytest.raises(Refused):
-        world.nodes(world.ready(), size=size)
+def test_a_node_group_keeps_to_its_sizes(cloud_builder: CloudBuilder, size: dict[str, int]) -> None:
+    with pytest.raises(Refusal):
+        cloud_builder.nodes(cloud_builder.node_group_requirements(), size=size)
 
 
-def test_a_cluster_has_a_quota_of_node_groups(world: World) -> None:
-    subnets = world.ready()
+def test_a_cluster_has_a_quota_of_node_groups(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
     for number in range(GROUPS_PER_CLUSTER):
-        world.nodes(subnets, f"g{number}", desired=0)
-    with pytest.raises(Refused, match="ResourceLimitExceeded"):
-        world.nodes(subnets, "more", desired=0)
+        cloud_builder.nodes(subnets, f"g{number}", desired=0)
+    with pytest.raises(Refusal, match="ResourceLimitExceeded"):
+        cloud_builder.nodes(subnets, "more", desired=0)
 
 
-def test_missing_capacity_refuses_only_who_wants_machines_now(world: World) -> None:
-    subnets = world.ready()
-    world.cloud.records.without_capacity.add("p3.2xlarge")
-    world.nodes(subnets, "later", desired=0, instanceTypes=["p3.2xlarge"])
-    with pytest.raises(Refused, match="InsufficientInstanceCapacity"):
-        world.nodes(subnets, "now", desired=1, instanceTypes=["p3.2xlarge"])
+def test_missing_capacity_refuses_only_who_needs_machines_now(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
+    cloud_builder.cloud.records.without_capacity.add("p3.2xlarge")
+    cloud_builder.nodes(subnets, "later", desired=0, instanceTypes=["p3.2xlarge"])
+    with pytest.raises(Refusal, match="InsufficientInstanceCapacity"):
+        cloud_builder.nodes(subnets, "now", desired=1, instanceTypes=["p3.2xlarge"])
 
 
-def test_a_placement_group_takes_no_burstable_machines_and_stays_while_used(world: World) -> None:
-    subnets = world.ready()
-    placement = world.make(PLACEMENT_GROUP, name="close", strategy="cluster")
-    template = world.make(LAUNCH_TEMPLATE, name="close", placement={"groupName": "close"})
+def test_a_placement_group_takes_no_burstable_machines_and_stays_while_used(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
+    placement = cloud_builder.make(PLACEMENT_GROUP, name="close", strategy="cluster")
+    template = cloud_builder.make(LAUNCH_TEMPLATE, name="close", placement={"groupName": "close"})
     chosen = {"id": template.id, "version": "1"}
-    with pytest.raises(Refused, match="t3"):
-        world.nodes(subnets, launchTemplate=chosen, instanceTypes=["t3.medium"])
-    world.nodes(subnets, launchTemplate=chosen, instanceTypes=["p3.2xlarge"])
-    with pytest.raises(Refused, match="in use"):
-        world.drop(placement)
+    with pytest.raises(Refusal, match="t3"):
+        cloud_builder.nodes(subnets, launchTemplate=chosen, instanceTypes=["t3.medium"])
+    cloud_builder.nodes(subnets, launchTemplate=chosen, instanceTypes=["p3.2xlarge"])
+    with pytest.raises(Refusal, match="in use"):
+        cloud_builder.delete(placement)
 
 
-def test_a_launch_template_has_only_the_versions_that_were_made(world: World) -> None:
-    subnets = world.ready()
-    template = world.make(LAUNCH_TEMPLATE, name="plain")
-    with pytest.raises(Refused, match="no version 2"):
-        world.nodes(subnets, launchTemplate={"id": template.id, "version": "2"})
-    asked = Asked(LAUNCH_TEMPLATE, "it", template.urn)
-    changed = world.aws.update(asked, template.id, {"name": "plain", "ebsOptimized": "true"}, template.outputs)
+def test_a_launch_template_has_only_the_versions_that_were_made(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
+    template = cloud_builder.make(LAUNCH_TEMPLATE, name="plain")
+    with pytest.raises(Refusal, match="no version 2"):
+        cloud_builder.nodes(subnets, launchTemplate={"id": template.id, "version": "2"})
+    resource = ResourceRequest(LAUNCH_TEMPLATE, "it", template.urn)
+    changed = cloud_builder.aws.update(
+        resource, template.id, {"name": "plain", "ebsOptimized": "true"}, template.outputs
+    )
     assert changed.outputs["latestVersion"] == 2
-    world.nodes(subnets, launchTemplate={"id": template.id, "version": "2"})
+    cloud_builder.nodes(subnets, launchTemplate={"id": template.id, "version": "2"})
 
 
-def test_addons_with_pods_want_nodes_that_take_them(world: World) -> None:
-    subnets = world.ready()
+def test_addons_with_pods_need_nodes_that_take_them(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
     taint = {"key": "gpu", "value": "yes", "effect": "NO_SCHEDULE"}
-    world.nodes(subnets, "tainted", taints=[taint])
-    with pytest.raises(Refused, match="DEGRADED"):
-        world.make(ADDON, clusterName="lab", addonName="coredns")
+    cloud_builder.nodes(subnets, "tainted", taints=[taint])
+    with pytest.raises(Refusal, match="DEGRADED"):
+        cloud_builder.make(ADDON, clusterName="lab", addonName="coredns")
 
 
-def test_logs_of_a_cluster_stay_unless_somebody_holds_their_group_longer(world: World) -> None:
-    subnets = world.network()
-    cluster = world.cluster(subnets, enabledClusterLogTypes=["api"])
-    with pytest.raises(Refused, match="already"):
-        world.make(LOG_GROUP, name="/aws/eks/lab/cluster")
-    world.drop(cluster)
-    assert world.cloud.leftovers == ["log group /aws/eks/lab/cluster, which EKS made"]
+def test_logs_of_a_cluster_stay_unless_somebody_holds_their_group_longer(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.network()
+    cluster = cloud_builder.cluster(subnets, enabledClusterLogTypes=["api"])
+    with pytest.raises(Refusal, match="already"):
+        cloud_builder.make(LOG_GROUP, name="/aws/eks/lab/cluster")
+    cloud_builder.delete(cluster)
+    assert cloud_builder.cloud.leftovers == ["log group /aws/eks/lab/cluster, which EKS made"]
 
 
 @pytest.mark.parametrize(("zone", "said"), [("us-east-1g", "InvalidParameterValue"), ("us-west-2a", "us-east-1a, us-")])
-def test_a_letter_that_the_region_does_not_have_is_refused(world: World, zone: str, said: str) -> None:
-    vpc = world.make(VPC, cidrBlock="10.0.0.0/16").id
-    with pytest.raises(Refused, match=said):
-        world.make(SUBNET, vpcId=vpc, cidrBlock="10.0.0.0/24", availabilityZone=zone)
+def test_a_letter_that_the_region_does_not_have_is_refused(cloud_builder: CloudBuilder, zone: str, said: str) -> None:
+    vpc = cloud_builder.make(VPC, cidrBlock="10.0.0.0/16").id
+    with pytest.raises(Refusal, match=said):
+        cloud_builder.make(SUBNET, vpcId=vpc, cidrBlock="10.0.0.0/24", availabilityZone=zone)
 
 
-def test_eks_takes_no_subnet_in_a_zone_of_a_certain_id(world: World) -> None:
-    subnets = world.network()
-    vpc = world.cloud.records.of(VPC)[0].id
-    other = world.make(SUBNET, vpcId=vpc, cidrBlock="10.0.2.0/24", availabilityZone="us-east-1e").id
-    with pytest.raises(Refused, match="UnsupportedAvailabilityZoneException"):
-        world.cluster([subnets[0], other])
+def test_eks_refuses_subnets_in_certain_zone_ids(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.network()
+    vpc = cloud_builder.cloud.records.of(VPC)[0].id
+    other = cloud_builder.make(SUBNET, vpcId=vpc, cidrBlock="10.0.2.0/24", availabilityZone="us-east-1e").id
+    with pytest.raises(Refusal, match="UnsupportedAvailabilityZoneException"):
+        cloud_builder.cluster([subnets[0], other])
 
 
-def test_the_log_group_of_a_deleted_cluster_is_made_again_and_in_the_way(world: World) -> None:
-    subnets = world.network()
-    group = world.make(LOG_GROUP, name="/aws/eks/lab/cluster")
-    world.drop(world.cluster(subnets, enabledClusterLogTypes=["api"]))
-    world.drop(group)
-    assert world.cloud.memories.log_groups == {"/aws/eks/lab/cluster"} and world.cloud.leftovers == []
-    with pytest.raises(Refused, match="EKS made /aws/eks/lab/cluster again after its deletion"):
-        world.make(LOG_GROUP, name="/aws/eks/lab/cluster")
+def test_the_log_group_of_a_deleted_cluster_is_recreated_and_blocks_a_new_one(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.network()
+    group = cloud_builder.make(LOG_GROUP, name="/aws/eks/lab/cluster")
+    cloud_builder.delete(cloud_builder.cluster(subnets, enabledClusterLogTypes=["api"]))
+    cloud_builder.delete(group)
+    assert (
+        cloud_builder.cloud.deleted_resources.log_groups == {"/aws/eks/lab/cluster"}
+        and cloud_builder.cloud.leftovers == []
+    )
+    with pytest.raises(Refusal, match="EKS made /aws/eks/lab/cluster again after its deletion"):
+        cloud_builder.make(LOG_GROUP, name="/aws/eks/lab/cluster")
 
 
-def test_machines_disks_and_keys_are_told_of_after_their_end(world: World) -> None:
-    group = world.nodes(world.ready(), tags={"spotmpi:environment": "spotmpi-lab"})
-    key = world.make(KEY, tags={"spotmpi:environment": "spotmpi-lab"})
-    assert world.cloud.memories.tagged == {}
-    world.drop(group)
-    world.drop(key)
-    kinds = [arn.split(":")[5].partition("/")[0] for arn in world.cloud.memories.tagged]
+def test_instances_disks_and_keys_are_listed_after_their_end(cloud_builder: CloudBuilder) -> None:
+    group = cloud_builder.nodes(cloud_builder.node_group_requirements(), tags={"spotmpi:environment": "spotmpi-lab"})
+    key = cloud_builder.make(KEY, tags={"spotmpi:environment": "spotmpi-lab"})
+    assert cloud_builder.cloud.deleted_resources.tagged == {}
+    cloud_builder.delete(group)
+    cloud_builder.delete(key)
+    kinds = [arn.split(":")[5].partition("/")[0] for arn in cloud_builder.cloud.deleted_resources.tagged]
     assert kinds == ["instance", "volume", "key"]
-    assert set(world.cloud.memories.tagged.values()) == {"spotmpi-lab"}
+    assert set(cloud_builder.cloud.deleted_resources.tagged.values()) == {"spotmpi-lab"}
 
 
-def test_a_one_zone_file_system_is_mounted_in_its_zone_once(world: World) -> None:
-    subnets = world.network()
-    system = world.make(FILE_SYSTEM, availabilityZoneName="us-east-1b").id
-    with pytest.raises(Refused, match="AvailabilityZonesMismatch"):
-        world.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[0])
-    world.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[1])
-    with pytest.raises(Refused, match="MountTargetConflict"):
-        world.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[1])
+def test_a_one_zone_file_system_is_mounted_in_its_zone_once(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.network()
+    system = cloud_builder.make(FILE_SYSTEM, availabilityZoneName="us-east-1b").id
+    with pytest.raises(Refusal, match="AvailabilityZonesMismatch"):
+        cloud_builder.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[0])
+    cloud_builder.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[1])
+    with pytest.raises(Refusal, match="MountTargetConflict"):
+        cloud_builder.make(MOUNT_TARGET, fileSystemId=system, subnetId=subnets[1])
 
 
 @pytest.mark.parametrize(
     "document", ["{", "{}", '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Acton": "x"}]}']
 )
-def test_a_role_wants_a_policy_that_is_one(world: World, document: str) -> None:
-    with pytest.raises(Refused, match="MalformedPolicyDocument"):
-        world.make(ROLE, name="r", assumeRolePolicy=document)
+def test_a_role_needs_a_valid_policy(cloud_builder: CloudBuilder, document: str) -> None:
+    with pytest.raises(Refusal, match="MalformedPolicyDocument"):
+        cloud_builder.make(ROLE, name="r", assumeRolePolicy=document)
 
 
 @pytest.mark.parametrize(("token", "name"), [(ROLE, "r" * 65), (NODE_GROUP, "n" * 64), (LAUNCH_TEMPLATE, "a b")])
-def test_a_name_has_its_greatest_length_and_letters(world: World, token: str, name: str) -> None:
+def test_a_name_has_its_greatest_length_and_letters(cloud_builder: CloudBuilder, token: str, name: str) -> None:
     wanted: dict[str, Any] = {
         ROLE: {"name": name, "assumeRolePolicy": trust("ec2.amazonaws.com")},
         LAUNCH_TEMPLATE: {"name": name},
@@ -241,51 +246,51 @@ def test_a_name_has_its_greatest_length_and_letters(world: World, token: str, na
             "scalingConfig": {"minSize": 0, "desiredSize": 0, "maxSize": 1},
         },
     }
-    with pytest.raises(Refused, match=r"longer than|does not match"):
-        world.make(token, **wanted[token])
+    with pytest.raises(Refusal, match=r"longer than|does not match"):
+        cloud_builder.make(token, **wanted[token])
 
 
-def test_a_made_up_name_that_grows_too_long_is_refused_too(world: World) -> None:
-    with pytest.raises(Refused, match="longer than 64"):
-        world.make(ROLE, "r" * 60, assumeRolePolicy=trust("ec2.amazonaws.com"))
+def test_a_generated_name_that_is_too_long_is_refused_too(cloud_builder: CloudBuilder) -> None:
+    with pytest.raises(Refusal, match="longer than 64"):
+        cloud_builder.make(ROLE, "r" * 60, assumeRolePolicy=trust("ec2.amazonaws.com"))
 
 
-def test_fifty_tags_are_enough(world: World) -> None:
-    with pytest.raises(Refused, match="AWS takes 50"):
-        world.make(VPC, cidrBlock="10.0.0.0/16", tags={f"k{n}": "v" for n in range(51)})
+def test_fifty_tags_are_enough(cloud_builder: CloudBuilder) -> None:
+    with pytest.raises(Refusal, match="AWS takes 50"):
+        cloud_builder.make(VPC, cidrBlock="10.0.0.0/16", tags={f"k{n}": "v" for n in range(51)})
 
 
-def test_what_is_used_is_not_deleted(world: World) -> None:
-    subnets = world.ready()
-    world.nodes(subnets)
+def test_what_is_used_is_not_deleted(cloud_builder: CloudBuilder) -> None:
+    subnets = cloud_builder.node_group_requirements()
+    cloud_builder.nodes(subnets)
     for token in (VPC, CLUSTER):
-        with pytest.raises(Refused, match="DependencyViolation"):
-            world.drop(world.cloud.records.of(token)[0])
+        with pytest.raises(Refusal, match="DependencyViolation"):
+            cloud_builder.delete(cloud_builder.cloud.records.of(token)[0])
 
 
-def test_a_principal_has_one_access_entry_and_the_builder_has_it_from_the_start(world: World) -> None:
-    world.cluster(world.network())
+def test_a_principal_has_one_access_entry_and_the_builder_has_it_from_the_start(cloud_builder: CloudBuilder) -> None:
+    cloud_builder.cluster(cloud_builder.network())
     somebody = "arn:aws:iam::123456789012:role/somebody"
-    world.cloud.given.add(somebody)
-    world.make(ACCESS_ENTRY, clusterName="lab", principalArn=somebody, type="STANDARD")
-    for principal in (somebody, world.cloud.builder):
-        with pytest.raises(Refused, match="409, ResourceInUseException: The specified access entry"):
-            world.make(ACCESS_ENTRY, clusterName="lab", principalArn=principal, type="STANDARD")
+    cloud_builder.cloud.given.add(somebody)
+    cloud_builder.make(ACCESS_ENTRY, clusterName="lab", principalArn=somebody, type="STANDARD")
+    for principal in (somebody, cloud_builder.cloud.builder):
+        with pytest.raises(Refusal, match="409, ResourceInUseException: The specified access entry"):
+            cloud_builder.make(ACCESS_ENTRY, clusterName="lab", principalArn=principal, type="STANDARD")
 
 
-def test_a_second_thing_of_one_name_is_refused(world: World) -> None:
-    world.make(PLACEMENT_GROUP, name="close", strategy="cluster")
-    with pytest.raises(Refused, match="already exists"):
-        world.make(PLACEMENT_GROUP, name="close", strategy="cluster")
+def test_a_second_resource_of_one_name_is_refused(cloud_builder: CloudBuilder) -> None:
+    cloud_builder.make(PLACEMENT_GROUP, name="close", strategy="cluster")
+    with pytest.raises(Refusal, match="already exists"):
+        cloud_builder.make(PLACEMENT_GROUP, name="close", strategy="cluster")
 
 
-def test_a_fault_comes_at_the_call_that_it_was_planned_for(world: World) -> None:
-    script = world.cloud.script
+def test_a_fault_comes_at_the_call_that_it_was_planned_for(cloud_builder: CloudBuilder) -> None:
+    script = cloud_builder.cloud.script
     script.fail("create", "aws:ec2/*", nth=2)
     assert script.before("create", VPC, "a") is None
     assert script.before("create", ROLE, "b") is None
-    with pytest.raises(Refused, match="told to fail"):
+    with pytest.raises(Refusal, match="injected fault"):
         script.before("create", SUBNET, "c")
     assert script.before("create", SUBNET, "c") is None
-    late = script.fail("delete", VPC, done_anyway=True)
+    late = script.fail("delete", VPC, after_success=True)
     assert script.before("delete", VPC, "a") is late

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.engine import GUARDRAILS, Engine, small_project
 from tests.engine.providers.cloud import Cloud
-from tests.engine.providers.server import serving
+from tests.engine.providers.server import serve_cloud
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(300)]
 
@@ -82,8 +82,8 @@ _BROKEN = {
 
 @contextmanager
 def _small(folder: Path, cloud: Cloud, program: str) -> Iterator[Engine]:
-    with serving(cloud) as served:
-        engine = Engine(folder, served)
+    with serve_cloud(cloud) as servers:
+        engine = Engine(folder, servers)
         small_project(engine, _whole(program))
         yield engine
 

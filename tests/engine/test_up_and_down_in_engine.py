@@ -15,11 +15,11 @@ from spotmpi.environments.up import up
 from spotmpi.runs.reader import RunState
 from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
-from tests.engine.journey import ACCESS
 from tests.engine.providers.aws_cluster import LOG_GROUP
 from tests.engine.providers.aws_network import NODE_GROUP, SUBNET, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM
 from tests.engine.providers.cloud import Cloud
+from tests.engine.stack_lifecycle import ACCESS
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(900)]
 
@@ -33,10 +33,10 @@ def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.Monkey
     return EngineEnvironment(engine, cloud)
 
 
-def broken_off(step: str, lab: EngineEnvironment, work: Any) -> None:
+def interrupted_at(step: str, lab: EngineEnvironment, work: Any) -> None:
     """Do *work* with one failure planted; it has to be told."""
     lab.failures.add(step)
-    with pytest.raises(SpotmpiError, match=f"{step} was told to fail"):
+    with pytest.raises(SpotmpiError, match=f"{step} injected failure"):
         work()
 
 
@@ -46,7 +46,7 @@ def up_broken_off_at_every_step(lab: EngineEnvironment, cloud: Cloud) -> None:
     with pytest.raises(SpotmpiError, match=r"`pulumi up --stack lab` failed.*the same command continues"):
         up("lab", lab.dependencies)
     for step in ("aws", "push chainermn", "run"):
-        broken_off(step, lab, lambda: up("lab", lab.dependencies))
+        interrupted_at(step, lab, lambda: up("lab", lab.dependencies))
     there = up("lab", lab.dependencies)
     assert there.cluster == "spotmpi-lab"
     made = lab.changes("create")
@@ -64,11 +64,11 @@ def down_with_much_in_its_way(lab: EngineEnvironment, cloud: Cloud, network: str
     cloud.script.fail("delete", VPC)
     with pytest.raises(SpotmpiError, match=r"`pulumi destroy --stack lab` failed.*the same command continues"):
         down("lab", lab.dependencies)
-    assert "a-1 can't be stopped: stop a-1 was told to fail" in lab.output
+    assert "a-1 can't be stopped: stop a-1 injected failure" in lab.output
     assert lab.resources.interfaces == {} and len(cloud.records) > 0
 
 
-def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(lab: EngineEnvironment, cloud: Cloud) -> None:
+def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnvironment, cloud: Cloud) -> None:
     lab.engine.configure("lab", {"spotmpi:access": ACCESS, "spotmpi:cluster": {"encrypt_secrets": True}})
     up_broken_off_at_every_step(lab, cloud)
 
@@ -87,7 +87,11 @@ def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(lab: EngineEnv
     (left,) = down("lab", lab.dependencies)
     again = "/aws/eks/spotmpi-lab/cluster"
     assert f"deleted log group {again}, which EKS had recreated" in lab.output
-    assert {arn.split(":")[5].partition("/")[0] for arn in cloud.memories.tagged} == {"instance", "volume", "key"}
+    assert {arn.split(":")[5].partition("/")[0] for arn in cloud.deleted_resources.tagged} == {
+        "instance",
+        "volume",
+        "key",
+    }
     assert (left.what, left.id) == ("log groups", "/aws/eks/spotmpi-lab/late")
     assert len(cloud.records) == 0 and list(cloud.leftovers) == []
     assert read_inventory("spotmpi-lab", "us-east-1").of("networks") == {network}
@@ -100,20 +104,18 @@ def test_up_and_down_are_taken_up_at_every_step_and_leave_nothing(lab: EngineEnv
 
 
 @pytest.mark.nightly("two more ups; by day the stand-in's refusal and the step of up are held one by one")
-def test_up_finds_the_log_group_that_eks_made_again_after_a_destroy_by_hand(
-    lab: EngineEnvironment, cloud: Cloud
-) -> None:
+def test_up_finds_a_log_group_that_eks_recreated_after_a_manual_destroy(lab: EngineEnvironment, cloud: Cloud) -> None:
     lab.engine.configure("lab", {"spotmpi:access": ACCESS})
     up("lab", lab.dependencies)
     assert lab.engine.destroy("lab").status == 0
-    assert cloud.memories.log_groups == {"/aws/eks/spotmpi-lab/cluster"}
+    assert cloud.deleted_resources.log_groups == {"/aws/eks/spotmpi-lab/cluster"}
 
     up("lab", lab.dependencies)
 
     assert [record.id for record in cloud.records.of(LOG_GROUP)] == ["/aws/eks/spotmpi-lab/cluster"]
 
 
-def test_kept_storage_outlives_down_until_its_deletion_is_asked_for_by_name(
+def test_persistent_storage_outlives_down_until_its_deletion_is_asked_for_by_name(
     lab: EngineEnvironment, cloud: Cloud
 ) -> None:
     lab.engine.configure("p3", {"spotmpi:access": ACCESS})

@@ -12,10 +12,10 @@ from spotmpi.environments.up import UpOptions, up
 from spotmpi.environments.upgrade import UpgradeOptions, upgrade
 from tests.engine.engine import Engine
 from tests.engine.engine_environment import EngineEnvironment
-from tests.engine.journey import ACCESS
 from tests.engine.providers.aws_cluster import ADDON
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
+from tests.engine.stack_lifecycle import ACCESS
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(900)]
 
@@ -55,7 +55,7 @@ def running(lab: EngineEnvironment) -> dict[str, set[str]]:
     }
 
 
-def go(lab: EngineEnvironment, **options: Any) -> None:
+def upgrade_lab(lab: EngineEnvironment, **options: Any) -> None:
     upgrade("lab", lab.dependencies, UpgradeOptions(**options), lambda plan: None)
 
 
@@ -64,10 +64,10 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
 ) -> None:
     path = lab.engine.project / "stacks" / "Pulumi.lab.yaml"
     before = path.read_bytes()
-    go(lab, dry_run=True)
+    upgrade_lab(lab, dry_run=True)
     assert changed(lab) == [] and path.read_bytes() == before and lab.actions == []
 
-    go(lab)
+    upgrade_lab(lab)
     assert changed(lab) == [CLUSTER, ADDON, NODE_GROUP]
     assert running(lab) == {
         "control plane": {"1.35"},
@@ -81,7 +81,7 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
     assert changed(lab) == [] and "agree" not in lab.actions[2:]
 
     # The next one, with the nodes left where they are.
-    go(lab, nodes=False)
+    upgrade_lab(lab, nodes=False)
     assert changed(lab) == [CLUSTER, ADDON]
     assert running(lab)["control plane"] == {"1.36"} and running(lab)["nodes"] == {NEWEST["1.35"]}
     up("lab", lab.dependencies, UpOptions(images=False))
@@ -105,12 +105,12 @@ def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leave
 ) -> None:
     (cluster,) = lab.cloud.records.of(CLUSTER)
     lab.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.36"})
-    go(lab)
+    upgrade_lab(lab)
     changed(lab)
     path = lab.engine.project / "stacks" / "Pulumi.lab.yaml"
     before = path.read_bytes()
     with pytest.raises(SpotmpiError, match="`pulumi preview --stack lab` failed"):
-        go(lab, to="1.37")
+        upgrade_lab(lab, to="1.37")
     assert any("spotmpi:cluster.version = '1.37': use one of" in line for line in lab.output)
     assert changed(lab) == [] and path.read_bytes() == before
 
@@ -132,7 +132,7 @@ def test_nodes_that_a_new_launch_template_moved_are_not_rolled_back_by_the_next_
 def test_a_control_plane_that_eks_upgraded_by_itself_is_followed(lab: EngineEnvironment) -> None:
     (cluster,) = lab.cloud.records.of(CLUSTER)
     lab.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.35"})
-    go(lab)
+    upgrade_lab(lab)
     assert CLUSTER not in changed(lab)
     assert running(lab) == {
         "control plane": {"1.35"},

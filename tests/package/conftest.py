@@ -20,7 +20,7 @@ from spotmpi.images.environment import find_uv
 from tests.tools import REPOSITORY
 
 if TYPE_CHECKING:
-    from tests.engine.providers.server import Served
+    from tests.engine.providers.server import StandInServers
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
+def servers() -> Iterator[StandInServers]:
     """Stand-in providers of a cloud in which nothing exists."""
     from tests.engine.providers.cloud import Cloud
-    from tests.engine.providers.server import serving
+    from tests.engine.providers.server import serve_cloud
 
-    with serving(Cloud()) as served:
-        yield served
+    with serve_cloud(Cloud()) as servers:
+        yield servers

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.engine.engine import Engine
-from tests.engine.providers.server import Served
+from tests.engine.providers.server import StandInServers
 from tests.package.conftest import Installed
 
 pytestmark = [pytest.mark.engine, pytest.mark.smoke, pytest.mark.timeout(600)]
 
 
 def test_a_preview_of_the_written_project_plans_the_environment(
-    installed: Installed, served: Served, tmp_path: Path
+    installed: Installed, servers: StandInServers, tmp_path: Path
 ) -> None:
-    engine = Engine(tmp_path, served)
+    engine = Engine(tmp_path, servers)
     engine.prepare()
     written = installed.spotmpi("init", "--environment", "lab", folder=engine.project)
     assert written.returncode == 0, written.stderr

@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any
 
 from tests.engine.providers import aws_cluster, aws_network, aws_services, scaling
-from tests.engine.providers.cloud import Asked, Provider
+from tests.engine.providers.cloud import Provider, ResourceRequest
 from tests.engine.providers.kinds import Kind
-from tests.engine.providers.records import Record, Refused
+from tests.engine.providers.records import Record, Refusal
 
 
 @cache
@@ -26,9 +26,9 @@ class Aws(Provider):
         region, accounts = settings.get("region"), settings.get("allowedAccountIds")
         allowed = json.loads(accounts) if isinstance(accounts, str) else accounts
         if not region:
-            raise Refused("missing required configuration key 'aws:region'")
+            raise Refusal("missing required configuration key 'aws:region'")
         if allowed and self.cloud.account not in allowed:
-            raise Refused(f"AWS account ID not allowed: {self.cloud.account}, not one of {', '.join(allowed)}")
+            raise Refusal(f"AWS account ID not allowed: {self.cloud.account}, not one of {', '.join(allowed)}")
         self.cloud.records.region = region
 
     def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
@@ -44,15 +44,15 @@ class Aws(Provider):
                 failures.append(f"tags.{key}: reserved, or longer than 128 (key) or 256 (value) characters")
         return failures
 
-    def create(self, asked: Asked, inputs: dict[str, Any]) -> Record:
+    def create(self, resource: ResourceRequest, inputs: dict[str, Any]) -> Record:
         """Make it; a log group that EKS made before is refused."""
-        if asked.token == aws_cluster.LOG_GROUP and inputs["name"] in map(_log_group, self._logging_clusters()):
-            raise Refused(f"ResourceAlreadyExistsException: EKS made {inputs['name']} already")
-        if asked.token == aws_cluster.LOG_GROUP and inputs["name"] in self.cloud.memories.log_groups:
-            raise Refused(f"ResourceAlreadyExistsException: EKS made {inputs['name']} again after its deletion")
-        if asked.token == aws_cluster.ACCESS_ENTRY:
+        if resource.token == aws_cluster.LOG_GROUP and inputs["name"] in map(_log_group, self._logging_clusters()):
+            raise Refusal(f"ResourceAlreadyExistsException: EKS made {inputs['name']} already")
+        if resource.token == aws_cluster.LOG_GROUP and inputs["name"] in self.cloud.deleted_resources.log_groups:
+            raise Refusal(f"ResourceAlreadyExistsException: EKS made {inputs['name']} again after its deletion")
+        if resource.token == aws_cluster.ACCESS_ENTRY:
             self._require_new_principal(inputs["clusterName"], inputs["principalArn"])
-        return super().create(asked, inputs)
+        return super().create(resource, inputs)
 
     def _require_new_principal(self, cluster: str, principal: str) -> None:
         """Refuse a second entry; who builds a cluster with pulumi-eks has the first (pulumi-eks#2373).
@@ -61,31 +61,33 @@ class Aws(Provider):
         """
         held = self.cloud.records.get(aws_cluster.ACCESS_ENTRY, f"{cluster}:{principal}")
         if principal == self.cloud.builder or held:
-            raise Refused(
+            raise Refusal(
                 f"creating EKS Access Entry ({cluster}:{principal}): operation error EKS: CreateAccessEntry, https "
                 "response error StatusCode: 409, ResourceInUseException: The specified access entry resource is "
                 "already in use on this cluster."
             )
 
-    def update(self, asked: Asked, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]) -> Record:
+    def update(
+        self, resource: ResourceRequest, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]
+    ) -> Record:
         """Change it; a node group's sizes are sent as the provider sends them."""
         with self.cloud.lock:
-            group = self.cloud.records.get(asked.token, identity)
-            if group is None or asked.token != aws_network.NODE_GROUP:
-                return super().update(asked, identity, inputs, state)
+            group = self.cloud.records.get(resource.token, identity)
+            if group is None or resource.token != aws_network.NODE_GROUP:
+                return super().update(resource, identity, inputs, state)
             sent, ended = scaling.sent(group, inputs, state)
-            changed = super().update(asked, identity, sent, state)
+            changed = super().update(resource, identity, sent, state)
             self.cloud.terminated += [(identity, ended)] * (ended > 0)
             return changed
 
-    def delete(self, asked: Asked, identity: str) -> None:
+    def delete(self, resource: ResourceRequest, identity: str) -> None:
         """Take it away; the log group that EKS writes to stays unless the program has it."""
-        if asked.token == aws_cluster.LOG_GROUP and identity in map(_log_group, self._logging_clusters()):
+        if resource.token == aws_cluster.LOG_GROUP and identity in map(_log_group, self._logging_clusters()):
             self.cloud.leftovers.append(f"EKS makes log group {identity} again")
-        record = self.cloud.records.get(asked.token, identity)
-        super().delete(asked, identity)
+        record = self.cloud.records.get(resource.token, identity)
+        super().delete(resource, identity)
         if record:
-            self.cloud.memories.deleted(record, self.cloud.records)
+            self.cloud.deleted_resources.deleted(record, self.cloud.records)
         if record in self._logging_clusters_of([record]):
             assert record
             if self.cloud.records.get(aws_cluster.LOG_GROUP, _log_group(record)) is None:

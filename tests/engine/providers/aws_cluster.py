@@ -12,11 +12,11 @@ from tests.engine.providers.aws_network import (
     PLACEMENT_GROUP,
     SECURITY_GROUPS,
     SUBNET,
-    way_out,
+    internet_route,
     zone_of,
 )
 from tests.engine.providers.kinds import Kind, Name, Target
-from tests.engine.providers.records import Record, Records, Refused, pluck
+from tests.engine.providers.records import Record, Records, Refusal, value_at
 from tests.engine.providers.zones import require_eks
 
 ROLE = "aws:iam/role:Role"
@@ -51,12 +51,12 @@ def policies_of(role_name: str, records: Records) -> set[str]:
 def _cluster_rule(inputs: dict[str, Any], records: Records) -> None:
     subnets = [records.get(SUBNET, identity) for identity in inputs["vpcConfig"]["subnetIds"]]
     if len({zone_of(subnet.inputs) for subnet in subnets if subnet}) < 2:
-        raise Refused("InvalidParameterException: subnets specified must be in at least two different AZs")
+        raise Refusal("InvalidParameterException: subnets specified must be in at least two different AZs")
     for subnet in subnets:
         if subnet:
             require_eks(records.region, zone_of(subnet.inputs))
     if "AmazonEKSClusterPolicy" not in policies_of(inputs["roleArn"].rsplit("/", 1)[-1], records):
-        raise Refused(f"InvalidParameterException: {inputs['roleArn']} lacks AmazonEKSClusterPolicy")
+        raise Refusal(f"InvalidParameterException: {inputs['roleArn']} lacks AmazonEKSClusterPolicy")
 
 
 def _cluster_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
@@ -88,9 +88,9 @@ def nodes_of(cluster: str, records: Records) -> list[Record]:
 def _node_group_rule(inputs: dict[str, Any], records: Records) -> None:
     size, cluster = inputs["scalingConfig"], inputs["clusterName"]
     if not 0 <= size["minSize"] <= size["desiredSize"] <= size["maxSize"] or size["maxSize"] < 1:
-        raise Refused(f"InvalidParameterException: min <= desired <= max does not hold for {size}")
+        raise Refusal(f"InvalidParameterException: min <= desired <= max does not hold for {size}")
     if size["maxSize"] > NODES_PER_GROUP:
-        raise Refused(f"ResourceLimitExceededException: {size['maxSize']} nodes, the limit is {NODES_PER_GROUP}")
+        raise Refusal(f"ResourceLimitExceededException: {size['maxSize']} nodes, the limit is {NODES_PER_GROUP}")
     _check_template(inputs, records)
     if size["desiredSize"]:
         _check_nodes_can_join(cluster, inputs, records)
@@ -99,39 +99,39 @@ def _node_group_rule(inputs: dict[str, Any], records: Records) -> None:
 def _new_node_group_rule(inputs: dict[str, Any], records: Records) -> None:
     peers = [group for group in records.of(NODE_GROUP) if group.inputs["clusterName"] == inputs["clusterName"]]
     if len(peers) >= GROUPS_PER_CLUSTER:
-        raise Refused(f"ResourceLimitExceededException: {GROUPS_PER_CLUSTER} node groups is the limit")
+        raise Refusal(f"ResourceLimitExceededException: {GROUPS_PER_CLUSTER} node groups is the limit")
     _node_group_rule(inputs, records)
 
 
 def _check_template(inputs: dict[str, Any], records: Records) -> None:
-    template = records.get(LAUNCH_TEMPLATE, str(pluck(inputs, "launchTemplate.id")))
+    template = records.get(LAUNCH_TEMPLATE, str(value_at(inputs, "launchTemplate.id")))
     if template is None:
         return
     if inputs.get("diskSize"):
-        raise Refused("InvalidParameterException: disk size belongs into the launch template")
+        raise Refusal("InvalidParameterException: disk size belongs into the launch template")
     version = inputs["launchTemplate"]["version"]
     if version not in ("$Latest", "$Default") and int(version) > template.outputs["latestVersion"]:
-        raise Refused(f"InvalidLaunchTemplateId.VersionNotFound: {template.id} has no version {version}")
-    group = pluck(template.inputs, "placement.groupName")
+        raise Refusal(f"InvalidLaunchTemplateId.VersionNotFound: {template.id} has no version {version}")
+    group = value_at(template.inputs, "placement.groupName")
     families = {kind.split(".")[0] for kind in inputs.get("instanceTypes") or []}
     if group and (burstable := families & {"t2", "t3", "t3a", "t4g"}):
-        raise Refused(f"InvalidParameterCombination: {burstable} can't join placement group {group}")
+        raise Refusal(f"InvalidParameterCombination: {burstable} can't join placement group {group}")
     zones = {zone_of(subnet.inputs) for one in inputs["subnetIds"] if (subnet := records.get(SUBNET, one))}
     if group and len(zones) > 1 and records.get(PLACEMENT_GROUP, group):
-        raise Refused(f"InvalidParameterValue: cluster placement group {group} can't span {sorted(zones)}")
+        raise Refusal(f"InvalidParameterValue: cluster placement group {group} can't span {sorted(zones)}")
 
 
 def _check_nodes_can_join(cluster: str, inputs: dict[str, Any], records: Records) -> None:
     """Machines that start now have to be had, and to find image registry, API and network plug-in."""
     if gone := records.without_capacity & set(inputs.get("instanceTypes") or []):
-        raise Refused(f"InsufficientInstanceCapacity: no {', '.join(sorted(gone))} in this zone now")
+        raise Refusal(f"InsufficientInstanceCapacity: no {', '.join(sorted(gone))} in this zone now")
     missing = [what for what in _ADDONS_FOR_NODES if records.get(ADDON, f"{cluster}:{what}") is None]
     policies = policies_of(inputs["nodeRoleArn"].rsplit("/", 1)[-1], records)
     missing += [policy for policy in _NODE_POLICIES if policy not in policies]
     missing += [] if policies & set(_IMAGE_POLICIES) else [_IMAGE_POLICIES[0]]
-    missing += [f"a way out of {subnet}" for subnet in inputs["subnetIds"] if way_out(subnet, records) is None]
+    missing += [f"a way out of {subnet}" for subnet in inputs["subnetIds"] if internet_route(subnet, records) is None]
     if missing:
-        raise Refused(f"NodeCreationFailure: instances failed to join the cluster, without {', '.join(missing)}")
+        raise Refusal(f"NodeCreationFailure: instances failed to join the cluster, without {', '.join(missing)}")
 
 
 def _node_group_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
@@ -142,15 +142,15 @@ def _node_group_answers(inputs: dict[str, Any], identity: str, records: Records)
 
 def _addon_rule(inputs: dict[str, Any], records: Records) -> None:
     if (values := inputs.get("configurationValues")) and not isinstance(json.loads(values), dict):
-        raise Refused(f"InvalidParameterException: configuration values are an object, not {values}")
+        raise Refusal(f"InvalidParameterException: configuration values are an object, not {values}")
     if inputs["addonName"] in _ADDONS_WITH_PODS and not nodes_of(inputs["clusterName"], records):
-        raise Refused(f"addon {inputs['addonName']} stays DEGRADED: no node in {inputs['clusterName']} takes its pods")
+        raise Refusal(f"addon {inputs['addonName']} stays DEGRADED: no node in {inputs['clusterName']} takes its pods")
 
 
 def _tag_rule(inputs: dict[str, Any], records: Records) -> None:
     owner = records.owner_of(inputs["autoscalingGroupName"])
     if owner is None or owner.token != NODE_GROUP:
-        raise Refused(f"ValidationError: no Auto Scaling group {inputs['autoscalingGroupName']!r}")
+        raise Refusal(f"ValidationError: no Auto Scaling group {inputs['autoscalingGroupName']!r}")
 
 
 def _control_planes() -> Iterator[tuple[str, Kind]]:

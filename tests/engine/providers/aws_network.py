@@ -5,7 +5,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from tests.engine.providers.kinds import Kind, Name, Target
-from tests.engine.providers.records import Record, Records, Refused, pluck
+from tests.engine.providers.records import Record, Records, Refusal, value_at
 from tests.engine.providers.zones import zone_id
 
 VPC = "aws:ec2/vpc:Vpc"
@@ -28,17 +28,17 @@ _IN_VPC = {"vpcId": (Target(VPC),)}
 
 def _vpc_rule(inputs: dict[str, Any], records: Records) -> None:
     if not 16 <= ip_network(inputs["cidrBlock"]).prefixlen <= 28:
-        raise Refused(f"InvalidVpc.Range: the CIDR {inputs['cidrBlock']!r} is invalid")
+        raise Refusal(f"InvalidVpc.Range: the CIDR {inputs['cidrBlock']!r} is invalid")
 
 
 def _subnet_rule(inputs: dict[str, Any], records: Records) -> None:
     own, vpc = ip_network(inputs["cidrBlock"]), records.get(VPC, inputs["vpcId"])
     assert vpc
     if not own.subnet_of(ip_network(vpc.inputs["cidrBlock"])):  # type: ignore[arg-type]
-        raise Refused(f"InvalidSubnet.Range: {own} is outside the VPC's {vpc.inputs['cidrBlock']}")
+        raise Refusal(f"InvalidSubnet.Range: {own} is outside the VPC's {vpc.inputs['cidrBlock']}")
     for other in records.of(SUBNET):
         if other.inputs["vpcId"] == vpc.id and own.overlaps(ip_network(other.inputs["cidrBlock"])):
-            raise Refused(f"InvalidSubnet.Conflict: {own} conflicts with {other.id}")
+            raise Refusal(f"InvalidSubnet.Conflict: {own} conflicts with {other.id}")
     zone_id(records.region, zone_of(inputs))
 
 
@@ -47,7 +47,7 @@ def zone_of(subnet: dict[str, Any]) -> str:
     return str(subnet.get("availabilityZone"))
 
 
-def way_out(subnet_id: str, records: Records) -> Record | None:
+def internet_route(subnet_id: str, records: Records) -> Record | None:
     """The internet or NAT gateway that a subnet's default route leads to, if machines there can use it."""
     subnet = records.get(SUBNET, subnet_id)
     tables = [a.inputs["routeTableId"] for a in records.of(ASSOCIATION) if a.inputs["subnetId"] == subnet_id]
@@ -64,40 +64,40 @@ def _nat_rule(inputs: dict[str, Any], records: Records) -> None:
     subnet = records.get(SUBNET, inputs["subnetId"])
     assert subnet
     if not any(gateway.inputs.get("vpcId") == subnet.inputs["vpcId"] for gateway in records.of(GATEWAY)):
-        raise Refused(f"Gateway.NotAttached: the network of {subnet.id} has no internet gateway")
+        raise Refusal(f"Gateway.NotAttached: the network of {subnet.id} has no internet gateway")
 
 
 def _detach_rule(gateway: Record, records: Records) -> None:
     """AWS keeps an internet gateway attached while machines or NAT gateways use public addresses behind it."""
     users = [nat.key for nat in records.of(NAT)]
     for group in records.of(NODE_GROUP):
-        ways = [way_out(subnet, records) for subnet in group.inputs["subnetIds"]]
+        ways = [internet_route(subnet, records) for subnet in group.inputs["subnetIds"]]
         if group.inputs["scalingConfig"]["desiredSize"] and any(way and way.id == gateway.id for way in ways):
             users.append(group.key)
     if users:
-        raise Refused(f"DependencyViolation: {gateway.id}'s network has mapped public addresses: {', '.join(users)}")
+        raise Refusal(f"DependencyViolation: {gateway.id}'s network has mapped public addresses: {', '.join(users)}")
 
 
 def _route_rule(inputs: dict[str, Any], records: Records) -> None:
     targets = [key for key in ("gatewayId", "natGatewayId", "vpcEndpointId", "networkInterfaceId") if inputs.get(key)]
     if len(targets) != 1:
-        raise Refused(f"InvalidParameterCombination: a route has one target, not {targets}")
+        raise Refusal(f"InvalidParameterCombination: a route has one target, not {targets}")
 
 
 def _ports_rule(inputs: dict[str, Any], records: Records) -> None:
     sources = [key for key in ("cidrIpv4", "cidrIpv6", "prefixListId", "referencedSecurityGroupId") if inputs.get(key)]
     if len(sources) != 1:
-        raise Refused(f"InvalidParameterCombination: a rule has one source or destination, not {sources}")
+        raise Refusal(f"InvalidParameterCombination: a rule has one source or destination, not {sources}")
     if inputs["ipProtocol"] in ("tcp", "udp") and (inputs.get("fromPort") is None or inputs.get("toPort") is None):
-        raise Refused("InvalidParameterValue: tcp and udp rules have fromPort and toPort")
+        raise Refusal("InvalidParameterValue: tcp and udp rules have fromPort and toPort")
 
 
 def _template_rule(inputs: dict[str, Any], records: Records) -> None:
     for interface in inputs.get("networkInterfaces") or []:
         if interface.get("deviceIndex") is None:
-            raise Refused("InvalidParameterValue: a network interface has a device index")
+            raise Refusal("InvalidParameterValue: a network interface has a device index")
     if inputs.get("networkInterfaces") and inputs.get("vpcSecurityGroupIds"):
-        raise Refused("InvalidParameterCombination: security groups belong to the network interfaces")
+        raise Refusal("InvalidParameterCombination: security groups belong to the network interfaces")
 
 
 def _vpc_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
@@ -277,6 +277,6 @@ def kinds() -> Iterator[tuple[str, Kind]]:
 def _placement_rule(group: Record, records: Records) -> None:
     """AWS keeps a placement group while machines are in it."""
     for nodes in records.of(NODE_GROUP):
-        template = records.get(LAUNCH_TEMPLATE, str(pluck(nodes.inputs, "launchTemplate.id")))
-        if template and pluck(template.inputs, "placement.groupName") == group.id:
-            raise Refused(f"InvalidPlacementGroup.InUse: {group.id} is in use by {nodes.id}")
+        template = records.get(LAUNCH_TEMPLATE, str(value_at(nodes.inputs, "launchTemplate.id")))
+        if template and value_at(template.inputs, "placement.groupName") == group.id:
+            raise Refusal(f"InvalidPlacementGroup.InUse: {group.id} is in use by {nodes.id}")

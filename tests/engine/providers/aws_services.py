@@ -7,7 +7,7 @@ from typing import Any
 from tests.engine.providers.aws_cluster import ATTACHMENT, KEY, LOG_GROUP, ROLE
 from tests.engine.providers.aws_network import SECURITY_GROUPS, SUBNET, zone_of
 from tests.engine.providers.kinds import Kind, Name, Target
-from tests.engine.providers.records import ACCOUNT, Records, Refused
+from tests.engine.providers.records import ACCOUNT, Records, Refusal
 
 POLICY = "aws:iam/policy:Policy"
 OPEN_ID = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
@@ -30,26 +30,26 @@ def _check_document(key: str, text: str) -> None:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise Refused(f"MalformedPolicyDocument: {key} is no JSON: {error}") from error
+        raise Refusal(f"MalformedPolicyDocument: {key} is no JSON: {error}") from error
     if document.get("Version") != "2012-10-17" or not document.get("Statement"):
-        raise Refused(f"MalformedPolicyDocument: {key} lacks version 2012-10-17 or statements")
+        raise Refusal(f"MalformedPolicyDocument: {key} lacks version 2012-10-17 or statements")
     for statement in document["Statement"]:
         allowed = {"Sid", "Effect", "Action", "NotAction", "Resource", "NotResource", "Condition", "Principal"}
         if statement.get("Effect") not in ("Allow", "Deny") or set(statement) - allowed:
-            raise Refused(f"MalformedPolicyDocument: {key} has a statement {statement}")
+            raise Refusal(f"MalformedPolicyDocument: {key} has a statement {statement}")
         if "assume" in key.lower() and "Principal" not in statement:
-            raise Refused(f"MalformedPolicyDocument: {key} trusts nobody")
+            raise Refusal(f"MalformedPolicyDocument: {key} trusts nobody")
 
 
 def _attachment_rule(inputs: dict[str, Any], records: Records) -> None:
     arn = inputs["policyArn"]
     if not arn.startswith("arn:aws:iam::aws:policy/") and records.found(POLICY, "arn", arn) is None:
-        raise Refused(f"NoSuchEntity: policy {arn} does not exist")
+        raise Refusal(f"NoSuchEntity: policy {arn} does not exist")
 
 
 def _file_system_rule(inputs: dict[str, Any], records: Records) -> None:
     if inputs.get("availabilityZoneName") and inputs.get("performanceMode") == "maxIO":
-        raise Refused("BadRequest: One Zone file systems have no maxIO")
+        raise Refusal("BadRequest: One Zone file systems have no maxIO")
 
 
 def _mount_target_rule(inputs: dict[str, Any], records: Records) -> None:
@@ -57,11 +57,11 @@ def _mount_target_rule(inputs: dict[str, Any], records: Records) -> None:
     assert system and subnet
     zone, only = zone_of(subnet.inputs), system.inputs.get("availabilityZoneName")
     if only and zone != only:
-        raise Refused(f"AvailabilityZonesMismatch: {system.id} is in {only}, {subnet.id} in {zone}")
+        raise Refusal(f"AvailabilityZonesMismatch: {system.id} is in {only}, {subnet.id} in {zone}")
     for other in records.of(MOUNT_TARGET):
         peer = records.get(SUBNET, other.inputs["subnetId"])
         if other.inputs["fileSystemId"] == system.id and peer and zone_of(peer.inputs) == zone:
-            raise Refused(f"MountTargetConflict: {system.id} has a mount target in {zone} already")
+            raise Refusal(f"MountTargetConflict: {system.id} has a mount target in {zone} already")
 
 
 def _open_id_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _open_id_answers(inputs: dict[str, Any], identity: str, records: Records) ->
 
 def _lifecycle_rule(inputs: dict[str, Any], records: Records) -> None:
     if not json.loads(inputs["policy"]).get("rules"):
-        raise Refused("InvalidParameterException: a lifecycle policy has rules")
+        raise Refusal("InvalidParameterException: a lifecycle policy has rules")
 
 
 def _iam() -> Iterator[tuple[str, Kind]]:

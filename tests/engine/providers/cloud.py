@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.engine.providers import schema
+from tests.engine.providers.deleted_resources import DeletedResources
 from tests.engine.providers.kinds import Kind
-from tests.engine.providers.memories import Memories
 from tests.engine.providers.records import (
     ACCOUNT,
     Record,
     Records,
-    Refused,
-    pluck,
+    Refusal,
     texts_in,
+    value_at,
     values_at,
 )
 from tests.engine.providers.schema import UNKNOWN
@@ -29,7 +29,7 @@ _IDENTITY = re.compile(
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResourceRequest:
     """A request of the engine about one resource: its type, its name in the program, its URN."""
 
     token: str
@@ -50,7 +50,7 @@ class Cloud:
     script: Script = field(default_factory=Script)
     given: set[str] = field(default_factory=set)
     leftovers: list[str] = field(default_factory=list)
-    memories: Memories = field(default_factory=Memories)
+    deleted_resources: DeletedResources = field(default_factory=DeletedResources)
     terminated: list[tuple[str, int]] = field(default_factory=list)
     account: str = ACCOUNT
     builder: str = f"arn:aws:iam::{ACCOUNT}:role/builder"  # whose credentials the engine uses
@@ -80,18 +80,18 @@ class Provider:
         """Refuse if what the provider talks to is gone."""
 
     def check(
-        self, asked: Asked, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
     ) -> tuple[dict[str, Any], list[str]]:
         """The inputs with a name made up where none was given, and everything that is wrong with them."""
         inputs = deepcopy(dict(news))
-        failures = schema.problems(asked.token, inputs)
-        kind = None if failures else self.kind(asked.token, inputs)
+        failures = schema.problems(resource.token, inputs)
+        kind = None if failures else self.kind(resource.token, inputs)
         if kind is None:
-            return inputs, failures or [f"{asked.token}: add it to the kinds of tests/engine/providers"]
+            return inputs, failures or [f"{resource.token}: add it to the kinds of tests/engine/providers"]
         if kind.name:
             given = inputs.get(kind.name.key)
             if given is None and kind.name.made_up:
-                given = inputs[kind.name.key] = olds.get(kind.name.key) or f"{asked.name}-{seed.hex()[:7]}"
+                given = inputs[kind.name.key] = olds.get(kind.name.key) or f"{resource.name}-{seed.hex()[:7]}"
             if isinstance(given, str) and given != UNKNOWN:
                 if len(given) > kind.name.longest:
                     failures.append(f"{kind.name.key}: {given!r} is longer than {kind.name.longest}")
@@ -111,60 +111,66 @@ class Provider:
         """The keys of records that the inputs use in ways that only this package knows."""
         return frozenset()
 
-    def replaced_by(self, asked: Asked, olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
+    def replaced_by(self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any]) -> list[str]:
         """The changed inputs that can't be changed in place."""
-        kind = self._kind(asked, news)
-        return [path for path in kind.replaces if pluck(olds, path) != pluck(news, path)]
+        kind = self._kind(resource, news)
+        return [path for path in kind.replaces if value_at(olds, path) != value_at(news, path)]
 
     def changed(
-        self, asked: Asked, olds: Mapping[str, Any], news: Mapping[str, Any], state: Mapping[str, Any]
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], state: Mapping[str, Any]
     ) -> list[str]:
         """The inputs that differ from before; what the service fills in differs where the state says something else."""
-        computed = self._kind(asked, news).computed
+        computed = self._kind(resource, news).computed
         changed = {key for key in olds.keys() | news.keys() if olds.get(key) != news.get(key)} - {*computed}
         return sorted(changed | {key for key in computed if key in news and news[key] != state.get(key)})
 
-    def deletes_first(self, asked: Asked, news: Mapping[str, Any]) -> bool:
+    def deletes_first(self, resource: ResourceRequest, news: Mapping[str, Any]) -> bool:
         """Whether a replacement would take a name that is still in use: one that was given, not made up."""
-        name = self._kind(asked, news).name
+        name = self._kind(resource, news).name
         given = str(news.get(name.key)) if name else ""
-        return bool(given) and not re.fullmatch(re.escape(asked.name) + "-[0-9a-f]{7}", given)
+        return bool(given) and not re.fullmatch(re.escape(resource.name) + "-[0-9a-f]{7}", given)
 
-    def planned(self, asked: Asked, inputs: Mapping[str, Any], state: Mapping[str, Any] | None) -> dict[str, Any]:
+    def planned(
+        self, resource: ResourceRequest, inputs: Mapping[str, Any], state: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """The outputs of a preview: what can't be known yet is unknown."""
-        kind = self._kind(asked, inputs)
+        kind = self._kind(resource, inputs)
         if state is not None:
             answered = {key: _within(state[key], inputs.get(key)) for key in kind.unknown if key in state}
             return {**state, **inputs, **answered} | ({kind.counted: UNKNOWN} if kind.counted else {})
         unknown = (*kind.unknown, "arn") if kind.arn else kind.unknown
         return {**inputs, **dict.fromkeys(unknown, UNKNOWN)}
 
-    def create(self, asked: Asked, inputs: dict[str, Any]) -> Record:
+    def create(self, resource: ResourceRequest, inputs: dict[str, Any]) -> Record:
         """Make what the engine asks for."""
-        kind, records = self._kind(asked, inputs), self.cloud.records
+        kind, records = self._kind(resource, inputs), self.cloud.records
         with self.cloud.lock:
             self.reach()
             uses = self._references(kind, inputs) | self.more_uses(inputs)
             if kind.create_rule:
                 kind.create_rule(inputs, records)
-            words = {**inputs, "hex": records.new_hex(asked.urn), "region": records.region, "account": ACCOUNT}
+            words = {**inputs, "hex": records.new_hex(resource.urn), "region": records.region, "account": ACCOUNT}
             identity = self.identity(kind, words)
             arn = kind.arn.format(**words, id=identity)
             answers = kind.answers(inputs, identity, records)
-            handed_out = frozenset({identity, arn, *texts_in(answers)} - {""})
+            exposed_values = frozenset({identity, arn, *texts_in(answers)} - {""})
             outputs = {**inputs, **answers, **({"arn": arn} if arn else {})}
-            record = Record(asked.token, identity, asked.urn, inputs, outputs, uses, handed_out, self.inside())
+            record = Record(
+                resource.token, identity, resource.urn, inputs, outputs, uses, exposed_values, self.inside()
+            )
             records.add(record)
             return record
 
-    def update(self, asked: Asked, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]) -> Record:
+    def update(
+        self, resource: ResourceRequest, identity: str, inputs: dict[str, Any], state: Mapping[str, Any]
+    ) -> Record:
         """Change what exists in place; *state* is what the engine believes that it is like."""
-        kind, records = self._kind(asked, inputs), self.cloud.records
+        kind, records = self._kind(resource, inputs), self.cloud.records
         with self.cloud.lock:
             self.reach()
-            old = records.get(asked.token, identity, self.inside())
+            old = records.get(resource.token, identity, self.inside())
             if old is None:
-                raise Refused(f"NotFound: {asked.token} {identity}")
+                raise Refusal(f"NotFound: {resource.token} {identity}")
             uses = self._references(kind, inputs) | self.more_uses(inputs)
             if kind.change_rule:
                 kind.change_rule(inputs, records)
@@ -174,28 +180,28 @@ class Provider:
             outputs = {**inputs, **kept, **kind.revised(old, inputs, records)}
             return records.change(old, inputs=inputs, outputs=outputs, uses=uses)
 
-    def delete(self, asked: Asked, identity: str) -> None:
+    def delete(self, resource: ResourceRequest, identity: str) -> None:
         """Take away what exists; what is gone already is no error."""
         with self.cloud.lock:
             self.reach()
-            record = self.cloud.records.get(asked.token, identity, self.inside())
+            record = self.cloud.records.get(resource.token, identity, self.inside())
             if record is None:
                 return
-            kind = self._kind(asked, record.inputs)
+            kind = self._kind(resource, record.inputs)
             if kind.delete_rule:
                 kind.delete_rule(record, self.cloud.records)
             self.cloud.records.remove(record)
 
-    def read(self, asked: Asked, identity: str) -> Record | None:
+    def read(self, resource: ResourceRequest, identity: str) -> Record | None:
         """What exists under this id."""
         with self.cloud.lock:
             self.reach()
-            return self.cloud.records.get(asked.token, identity, self.inside())
+            return self.cloud.records.get(resource.token, identity, self.inside())
 
-    def _kind(self, asked: Asked, inputs: Mapping[str, Any]) -> Kind:
-        kind = self.kind(asked.token, inputs)
+    def _kind(self, resource: ResourceRequest, inputs: Mapping[str, Any]) -> Kind:
+        kind = self.kind(resource.token, inputs)
         if kind is None:
-            raise Refused(f"{asked.token}: add it to the kinds of tests/engine/providers")
+            raise Refusal(f"{resource.token}: add it to the kinds of tests/engine/providers")
         return kind
 
     def _references(self, kind: Kind, inputs: Mapping[str, Any]) -> frozenset[str]:
@@ -208,7 +214,7 @@ class Provider:
                 if found:
                     uses.add(found[0].key)
                 elif value not in self.cloud.given:
-                    raise Refused(
+                    raise Refusal(
                         f"NotFound: {path} is {value!r}, and no {targets[0].token} has that {targets[0].path}"
                     )
         for text in texts_in(inputs):
@@ -216,7 +222,7 @@ class Provider:
                 continue
             owner = records.owner_of(text)
             if owner is None:
-                raise Refused(f"NotFound: {text!r} was never handed out")
+                raise Refusal(f"NotFound: {text!r} was never handed out")
             uses.add(owner.key)
         return frozenset(uses)
 

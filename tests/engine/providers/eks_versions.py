@@ -10,7 +10,7 @@ plane back within 7 days; the stand-in refuses that, since nothing here asks for
 from typing import Any
 
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
-from tests.engine.providers.records import Record, Records, Refused
+from tests.engine.providers.records import Record, Records, Refusal
 
 DEFAULT = "1.35"
 # AMI releases by Kubernetes version, the newest last.
@@ -44,7 +44,7 @@ def new_cluster(inputs: dict[str, Any]) -> str:
     """The version of a new control plane."""
     version = str(inputs.get("version") or DEFAULT)
     if version not in RELEASES:
-        raise Refused(f"{_WRONG}: unsupported Kubernetes version {version}")
+        raise Refusal(f"{_WRONG}: unsupported Kubernetes version {version}")
     return version
 
 
@@ -54,10 +54,10 @@ def changed_cluster(old: Record, inputs: dict[str, Any], records: Records) -> di
     if after == before:
         return {"version": before}
     if after not in RELEASES or minor(after) != minor(before) + 1:
-        raise Refused(f"{_WRONG}: Unsupported Kubernetes minor version update from {before} to {after}")
+        raise Refusal(f"{_WRONG}: Unsupported Kubernetes minor version update from {before} to {after}")
     for group in records.of(NODE_GROUP):
         if group.inputs["clusterName"] == old.id and group.outputs["version"] != before:
-            raise Refused(f"InvalidRequestException: node group {group.id} must have the cluster's version {before}")
+            raise Refusal(f"InvalidRequestException: node group {group.id} must have the cluster's version {before}")
     return {"version": after}
 
 
@@ -65,7 +65,7 @@ def new_node_group(inputs: dict[str, Any], records: Records) -> dict[str, Any]:
     """A new node group has the control plane's version and its newest AMI release, unless an older one is said."""
     version = control_plane(inputs["clusterName"], records)
     if inputs.get("version", version) != version:
-        raise Refused(f"{_WRONG}: a node group is made with the cluster's version {version}, not {inputs['version']}")
+        raise Refusal(f"{_WRONG}: a node group is made with the cluster's version {version}, not {inputs['version']}")
     return {"version": version, "releaseVersion": _release(inputs.get("releaseVersion"), version)}
 
 
@@ -78,10 +78,10 @@ def changed_node_group(old: Record, inputs: dict[str, Any], records: Records) ->
     newest = control_plane(inputs["clusterName"], records)
     version = str(sent.get("version", newest))
     if minor(version) > minor(newest):
-        raise Refused(f"{_WRONG}: nodes of {version} are newer than the control plane, which has {newest}")
+        raise Refusal(f"{_WRONG}: nodes of {version} are newer than the control plane, which has {newest}")
     release = _release(sent.get("releaseVersion"), version)
     if _order(release) < _order(held["releaseVersion"]):
-        raise Refused(f"{_WRONG}: a node group can't be rolled back from {held['releaseVersion']} to {release}")
+        raise Refusal(f"{_WRONG}: a node group can't be rolled back from {held['releaseVersion']} to {release}")
     return {"version": version, "releaseVersion": release}
 
 
@@ -90,7 +90,7 @@ def addon(inputs: dict[str, Any], before: str | None, records: Records) -> dict[
     fitting = addon_versions(control_plane(inputs["clusterName"], records))
     version = str(inputs.get("addonVersion") or before or fitting[0])
     if version != before and version not in fitting:
-        raise Refused(f"{_WRONG}: Addon version specified is not supported: {version}")
+        raise Refusal(f"{_WRONG}: Addon version specified is not supported: {version}")
     return {"addonVersion": version}
 
 
@@ -98,7 +98,7 @@ def _release(wanted: str | None, version: str) -> str:
     if wanted is None:
         return RELEASES[version][-1]
     if wanted not in RELEASES[version]:
-        raise Refused(f"{_WRONG}: Requested release version {wanted} is not valid for kubernetes version {version}.")
+        raise Refusal(f"{_WRONG}: Requested release version {wanted} is not valid for kubernetes version {version}.")
     return wanted
 
 

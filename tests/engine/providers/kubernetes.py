@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.engine.providers.aws_cluster import nodes_of
 from tests.engine.providers.aws_network import CLUSTER
-from tests.engine.providers.cloud import Asked, Cloud, Provider
+from tests.engine.providers.cloud import Cloud, Provider, ResourceRequest
 from tests.engine.providers.kinds import Kind, Target
-from tests.engine.providers.records import Record, Records, Refused, pluck, values_at
+from tests.engine.providers.records import Record, Records, Refusal, value_at, values_at
 from tests.engine.providers.schema import UNKNOWN
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
@@ -35,7 +35,7 @@ _REFERS = {
 
 def object_name(inputs: Mapping[str, Any]) -> str:
     """`namespace/name` of an object, the name alone where there is no namespace."""
-    namespace, name = pluck(inputs, "metadata.namespace"), pluck(inputs, "metadata.name")
+    namespace, name = value_at(inputs, "metadata.namespace"), value_at(inputs, "metadata.name")
     return f"{namespace}/{name}" if namespace else str(name)
 
 
@@ -60,7 +60,7 @@ class Kubernetes(Provider):
         try:
             self._endpoint = json.loads(text)["clusters"][0]["cluster"]["server"]
         except (ValueError, KeyError, IndexError) as error:
-            raise Refused(f"failed to parse kubeconfig: {error}") from error
+            raise Refusal(f"failed to parse kubeconfig: {error}") from error
 
     def inside(self) -> str | None:
         """The cluster at the kubeconfig's address."""
@@ -72,7 +72,7 @@ class Kubernetes(Provider):
     def reach(self) -> None:
         """Refuse when no cluster answers."""
         if self.inside() is None:
-            raise Refused(f"configured Kubernetes cluster is unreachable: no cluster at {self._endpoint}")
+            raise Refusal(f"configured Kubernetes cluster is unreachable: no cluster at {self._endpoint}")
 
     def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
         """Every type that the SDK has behaves alike, but for releases."""
@@ -94,23 +94,23 @@ class Kubernetes(Provider):
         )
 
     def check(
-        self, asked: Asked, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
+        self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
     ) -> tuple[dict[str, Any], list[str]]:
         """Give objects a namespace and a name, as the real provider does, and check both."""
-        inputs, failures = super().check(asked, olds, news, seed)
-        made_up = f"{asked.name.replace('/', '-')}-{seed.hex()[:8]}"
-        if asked.token == RELEASE:
+        inputs, failures = super().check(resource, olds, news, seed)
+        made_up = f"{resource.name.replace('/', '-')}-{seed.hex()[:8]}"
+        if resource.token == RELEASE:
             inputs.setdefault("namespace", "default")
             inputs.setdefault("name", olds.get("name") or made_up)
             return inputs, failures
         metadata = inputs["metadata"] = dict(inputs.get("metadata") or {})
-        metadata.setdefault("name", pluck(olds, "metadata.name") or made_up)
+        metadata.setdefault("name", value_at(olds, "metadata.name") or made_up)
         if not _cluster_wide(inputs):
             metadata.setdefault("namespace", "default")
         elif "namespace" in metadata:
             failures.append(f"metadata.namespace: {inputs.get('kind')} is cluster-wide")
         pattern = _LABEL if inputs.get("kind") in ("Namespace", "Service") else _SUBDOMAIN
-        is_rbac = "rbac" in asked.token
+        is_rbac = "rbac" in resource.token
         if metadata["name"] != UNKNOWN and not is_rbac and not pattern.fullmatch(metadata["name"]):
             failures.append(f"metadata.name: {metadata['name']!r} is no name of Kubernetes")
         return inputs, failures
@@ -121,7 +121,7 @@ class Kubernetes(Provider):
 
     def more_uses(self, inputs: Mapping[str, Any]) -> frozenset[str]:
         """An object uses its namespace."""
-        namespace = pluck(inputs, "metadata.namespace")
+        namespace = value_at(inputs, "metadata.namespace")
         found = self._named("Namespace", namespace) if namespace else None
         return frozenset({found.key}) if found else frozenset()
 
@@ -134,15 +134,15 @@ class Kubernetes(Provider):
     def _object_rule(self, inputs: dict[str, Any], records: Records) -> None:
         group = str(inputs.get("apiVersion")).split("/", 1)[0]
         if (chart := _BROUGHT_BY.get(group)) and not any(self._is_chart(one, chart) for one in records.of(RELEASE)):
-            raise Refused(f"no matches for kind {inputs.get('kind')!r} in {inputs['apiVersion']}: {chart} brings it")
-        self._check_namespace(pluck(inputs, "metadata.namespace"))
+            raise Refusal(f"no matches for kind {inputs.get('kind')!r} in {inputs['apiVersion']}: {chart} brings it")
+        self._check_namespace(value_at(inputs, "metadata.namespace"))
         place, wanted = _NAMED.get(str(inputs.get("kind")), ("", ""))
         for name in values_at(inputs, place) if place else []:
             if self._named(wanted, name) is None:
-                raise Refused(f"{wanted} {name!r} not found: everything in {object_name(inputs)} would wait for ever")
+                raise Refusal(f"{wanted} {name!r} not found: everything in {object_name(inputs)} would wait for ever")
         for kind, path in (("RoleBinding", "roleRef"), ("ClusterRoleBinding", "roleRef")):
             if inputs.get("kind") == kind:
-                self._check_role(inputs[path], pluck(inputs, "metadata.namespace"))
+                self._check_role(inputs[path], value_at(inputs, "metadata.namespace"))
 
     @staticmethod
     def _is_chart(release: Record, chart: str) -> bool:
@@ -156,16 +156,16 @@ class Kubernetes(Provider):
                 if release.inputs.get("createNamespace")
             }
             if namespace not in made_by_charts:
-                raise Refused(f'namespaces "{namespace}" not found')
+                raise Refusal(f'namespaces "{namespace}" not found')
 
     def _check_role(self, role: Mapping[str, Any], namespace: str | None) -> None:
         name = role["name"] if role["kind"] == "ClusterRole" else f"{namespace}/{role['name']}"
         born_with = role["kind"] == "ClusterRole" and (role["name"] in ("view", "edit", "admin", "cluster-admin"))
         if not born_with and self._named(role["kind"], name) is None:
-            raise Refused(f"{role['kind']} {name!r} not found: nobody would get any right")
+            raise Refusal(f"{role['kind']} {name!r} not found: nobody would get any right")
 
     def _release_rule(self, inputs: dict[str, Any], records: Records) -> None:
         if not inputs.get("createNamespace"):
             self._check_namespace(inputs["namespace"])
         if not inputs.get("skipAwait") and not nodes_of(str(self.inside()), records):
-            raise Refused(f"timed out waiting for release {inputs['name']}: no node takes its pods")
+            raise Refusal(f"timed out waiting for release {inputs['name']}: no node takes its pods")

@@ -11,7 +11,7 @@ from tests.engine.providers.schema import UNKNOWN
 ACCOUNT = "123456789012"
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A request that the real service would refuse; the message is the service's answer."""
 
 
@@ -25,7 +25,7 @@ class Record:
     inputs: dict[str, Any]
     outputs: dict[str, Any]
     uses: frozenset[str] = frozenset()
-    handed_out: frozenset[str] = frozenset()
+    exposed_values: frozenset[str] = frozenset()
     inside: str | None = None
 
     @property
@@ -70,13 +70,13 @@ class Records:
     def found(self, token: str, path: str, value: str) -> Record | None:
         """The record of a type whose output at `path` is the value; `id` is a path too."""
         for record in self.of(token):
-            if value == (record.id if path == "id" else pluck(record.outputs, path)):
+            if value == (record.id if path == "id" else value_at(record.outputs, path)):
                 return record
         return None
 
     def owner_of(self, value: str) -> Record | None:
         """The record that handed out this id, ARN or name."""
-        return next((record for record in self if value in record.handed_out), None)
+        return next((record for record in self if value in record.exposed_values), None)
 
     def users_of(self, record: Record) -> list[Record]:
         """The records that use this one."""
@@ -85,7 +85,7 @@ class Records:
     def add(self, record: Record) -> None:
         """Hold a new record; one that exists already is refused."""
         if record.key in self._held:
-            raise Refused(f"already exists: {record.key}")
+            raise Refusal(f"already exists: {record.key}")
         self._held[record.key] = record
 
     def change(self, old: Record, **changes: Any) -> Record:
@@ -97,10 +97,10 @@ class Records:
         """Let go of a record that nobody uses any more."""
         if users := self.users_of(record):
             names = ", ".join(sorted(user.key for user in users))
-            raise Refused(f"DependencyViolation: {record.key} has dependencies and cannot be deleted: {names}")
-        self.drop(record)
+            raise Refusal(f"DependencyViolation: {record.key} has dependencies and cannot be deleted: {names}")
+        self.delete(record)
 
-    def drop(self, record: Record) -> None:
+    def delete(self, record: Record) -> None:
         """Let go of a record as if it had vanished by itself, with everything inside it."""
         for other in self:
             if other.inside == record.id or other.key == record.key:
@@ -111,7 +111,7 @@ class Records:
         return hashlib.sha256(f"{salt} {next(self._numbers)}".encode()).hexdigest()[:length]
 
 
-def pluck(value: Any, path: str) -> Any:
+def value_at(value: Any, path: str) -> Any:
     """The value at a dotted path of objects, None where there is none."""
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
-from tests.engine.providers.records import Record, Refused
+from tests.engine.providers.records import Record, Refusal
 
 # What makes EKS replace every node of a group, besides its launch template.
 _VERSIONS = ("releaseVersion", "version")
@@ -52,12 +52,12 @@ def resize(cloud: Cloud, name: str, changes: Mapping[str, int]) -> None:
     with cloud.lock:
         group = next((each for each in cloud.records.of(NODE_GROUP) if scaling_group(each) == name), None)
         if group is None:
-            raise Refused(f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
+            raise Refusal(f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
         low, desired, high = sizes(group)
         low, high = changes.get("MinSize", low), changes.get("MaxSize", high)
         wanted = changes.get("DesiredCapacity", min(max(desired, low), high))
         if not 0 <= low <= wanted <= high:
-            raise Refused(f"Desired capacity:{wanted} must be between the specified min size:{low} and max size:{high}")
+            raise Refusal(f"Desired capacity:{wanted} must be between the specified min size:{low} and max size:{high}")
         if wanted < desired:
             cloud.terminated.append((group.id, desired - wanted))
         _put(cloud, group, minSize=low, desiredSize=wanted, maxSize=high)
@@ -78,9 +78,9 @@ def check(size: Mapping[str, int]) -> None:
     """Refuse what EKS refuses; its words are those of terraform-aws-eks#3306 and cloud-platform-infrastructure#4595."""
     low, desired, high = size["minSize"], size["desiredSize"], size["maxSize"]
     if low > desired:
-        raise Refused(f"InvalidParameterException: Minimum capacity {low} can't be greater than desired size {desired}")
+        raise Refusal(f"InvalidParameterException: Minimum capacity {low} can't be greater than desired size {desired}")
     if desired > high:
-        raise Refused("InvalidParameterException: desiredSize can't be greater than maxSize")
+        raise Refusal("InvalidParameterException: desiredSize can't be greater than maxSize")
 
 
 def _put(cloud: Cloud, group: Record, **changes: int) -> None:

@@ -9,24 +9,24 @@ from xml.sax.saxutils import escape
 
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
-from tests.engine.providers.records import Refused
+from tests.engine.providers.records import Refusal
 from tests.engine.providers.scaling import resize, scaling_group, sizes
 
 _SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
 
 
-def answer(cloud: Cloud, asked: dict[str, str]) -> str:
+def answer(cloud: Cloud, resource: dict[str, str]) -> str:
     """The XML that AWS answers to a request in its query protocol; Refused where it would refuse."""
-    action = asked["Action"]
+    action = resource["Action"]
     if action == "UpdateAutoScalingGroup":
-        resize(cloud, asked["AutoScalingGroupName"], {key: int(asked[key]) for key in _SIZES if key in asked})
+        resize(cloud, resource["AutoScalingGroupName"], {key: int(resource[key]) for key in _SIZES if key in resource})
         return _response(action, "")
     if action == "DescribeAutoScalingGroups":
-        names = [value for key, value in asked.items() if key.startswith("AutoScalingGroupNames.")]
+        names = [value for key, value in resource.items() if key.startswith("AutoScalingGroupNames.")]
         members = "".join(_member(cloud, name) for name in names)
         result = f"<DescribeAutoScalingGroupsResult><AutoScalingGroups>{members}</AutoScalingGroups>"
         return _response(action, f"{result}</DescribeAutoScalingGroupsResult>")
-    raise Refused(f"{action}: add it to tests/engine/providers/scaling_api.py")
+    raise Refusal(f"{action}: add it to tests/engine/providers/scaling_api.py")
 
 
 def _member(cloud: Cloud, name: str) -> str:
@@ -53,7 +53,7 @@ def serving_scaling(cloud: Cloud) -> Iterator[str]:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             try:
                 status, text = 200, answer(cloud, dict(parse_qsl(body)))
-            except Refused as error:
+            except Refusal as error:
                 code = f"<Code>ValidationError</Code><Message>{escape(str(error))}</Message>"
                 status, text = 400, f"<ErrorResponse><Error>{code}</Error></ErrorResponse>"
             self.send_response(status)

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
-from tests.engine.providers.records import Refused
+from tests.engine.providers.records import Refusal
 
 CHANGES = ("create", "update", "delete")
 
@@ -33,10 +33,10 @@ class Fault:
     times: int = 1
     seconds: float = 0.0
     message: str | None = None
-    done_anyway: bool = False
+    after_success: bool = False
     seen: int = 0
 
-    def takes(self, method: str, token: str, name: str) -> bool:
+    def matches(self, method: str, token: str, name: str) -> bool:
         """Whether this call is one of those; counts it if it matches."""
         if method != self.method or not fnmatch(token, self.token) or not fnmatch(name, self.name):
             return False
@@ -56,7 +56,7 @@ class Script:
 
     def fail(self, method: str, token: str, **more: object) -> Fault:
         """Let a coming call fail; `done_anyway=True` fails only after the thing was done."""
-        return self._plan(Fault(token, method, message=f"InternalError: {method} was told to fail", **more))  # type: ignore[arg-type]
+        return self._plan(Fault(token, method, message=f"InternalError: {method}: injected fault", **more))  # type: ignore[arg-type]
 
     def slow(self, method: str, token: str, seconds: float, **more: object) -> Fault:
         """Let coming calls take `seconds`."""
@@ -69,11 +69,11 @@ class Script:
     def before(self, method: str, token: str, name: str) -> Fault | None:
         """Act out what was planned for this call; gives the fault that fails after the thing was done."""
         with self._lock:
-            due = [fault for fault in self.faults if fault.takes(method, token, name)]
+            due = [fault for fault in self.faults if fault.matches(method, token, name)]
         for fault in due:
             self.over.wait(fault.seconds)
-            if fault.message and not fault.done_anyway:
-                raise Refused(fault.message)
+            if fault.message and not fault.after_success:
+                raise Refusal(fault.message)
         return next((fault for fault in due if fault.message), None)
 
     def record(self, method: str, token: str, name: str, preview: bool, refused: str | None) -> None:

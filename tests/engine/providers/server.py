@@ -12,9 +12,9 @@ from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
 from tests.engine.providers import eks, schema
 from tests.engine.providers.aws import Aws
-from tests.engine.providers.cloud import Asked, Cloud, Provider
+from tests.engine.providers.cloud import Cloud, Provider, ResourceRequest
 from tests.engine.providers.kubernetes import Kubernetes
-from tests.engine.providers.records import Record, Refused
+from tests.engine.providers.records import Record, Refusal
 from tests.engine.providers.scaling_api import serving_scaling
 from tests.engine.providers.tls import Tls
 from tests.engine.providers.wire import from_struct, to_struct
@@ -54,60 +54,62 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
     def Configure(self, request: Any, context: Any) -> Any:
         settings, constructs = from_struct(request.args), self._provider.package == "eks"
-        self._answer(context, "configure", Asked("", "", ""), False, lambda: self._provider.configure(settings))
+        self._answer(
+            context, "configure", ResourceRequest("", "", ""), False, lambda: self._provider.configure(settings)
+        )
         return provider_pb2.ConfigureResponse(
             supportsPreview=True, acceptSecrets=constructs, acceptResources=constructs, acceptOutputs=constructs
         )
 
     def Check(self, request: Any, context: Any) -> Any:
         olds, news = from_struct(request.olds), from_struct(request.news)
-        inputs, problems = self._provider.check(_asked(request), olds, news, request.randomSeed)
+        inputs, problems = self._provider.check(_resource_request(request), olds, news, request.randomSeed)
         failures = [provider_pb2.CheckFailure(reason=problem) for problem in problems]
         if problems:
-            asked = _asked(request)
-            self._script.record("check", asked.token, asked.name, False, "; ".join(problems))
+            resource = _resource_request(request)
+            self._script.record("check", resource.token, resource.name, False, "; ".join(problems))
         return provider_pb2.CheckResponse(inputs=to_struct(inputs), failures=failures)
 
     def Diff(self, request: Any, context: Any) -> Any:
-        asked, olds, news = _asked(request), from_struct(request.old_inputs), from_struct(request.news)
-        changed = self._provider.changed(asked, olds, news, from_struct(request.olds))
+        resource, olds, news = _resource_request(request), from_struct(request.old_inputs), from_struct(request.news)
+        changed = self._provider.changed(resource, olds, news, from_struct(request.olds))
         if not changed:
             return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
-        replaced = self._provider.replaced_by(asked, olds, news)
+        replaced = self._provider.replaced_by(resource, olds, news)
         return provider_pb2.DiffResponse(
             changes=provider_pb2.DiffResponse.DIFF_SOME,
             diffs=changed,
             replaces=replaced,
-            deleteBeforeReplace=bool(replaced) and self._provider.deletes_first(asked, news),
+            deleteBeforeReplace=bool(replaced) and self._provider.deletes_first(resource, news),
         )
 
     def Create(self, request: Any, context: Any) -> Any:
-        asked, inputs = _asked(request), from_struct(request.properties)
+        resource, inputs = _resource_request(request), from_struct(request.properties)
         if request.preview:
-            self._script.record("create", asked.token, asked.name, True, None)
-            return provider_pb2.CreateResponse(properties=to_struct(self._provider.planned(asked, inputs, None)))
-        made: Record = self._answer(context, "create", asked, False, lambda: self._provider.create(asked, inputs))
+            self._script.record("create", resource.token, resource.name, True, None)
+            return provider_pb2.CreateResponse(properties=to_struct(self._provider.planned(resource, inputs, None)))
+        made: Record = self._answer(context, "create", resource, False, lambda: self._provider.create(resource, inputs))
         return provider_pb2.CreateResponse(id=made.id, properties=to_struct(made.outputs))
 
     def Update(self, request: Any, context: Any) -> Any:
-        asked, inputs = _asked(request), from_struct(request.news)
+        resource, inputs = _resource_request(request), from_struct(request.news)
         if request.preview:
-            self._script.record("update", asked.token, asked.name, True, None)
-            planned = self._provider.planned(asked, inputs, from_struct(request.olds))
+            self._script.record("update", resource.token, resource.name, True, None)
+            planned = self._provider.planned(resource, inputs, from_struct(request.olds))
             return provider_pb2.UpdateResponse(properties=to_struct(planned))
         state = from_struct(request.olds)
-        act = lambda: self._provider.update(asked, request.id, inputs, state)  # noqa: E731
-        changed: Record = self._answer(context, "update", asked, False, act)
+        act = lambda: self._provider.update(resource, request.id, inputs, state)  # noqa: E731
+        changed: Record = self._answer(context, "update", resource, False, act)
         return provider_pb2.UpdateResponse(properties=to_struct(changed.outputs))
 
     def Delete(self, request: Any, context: Any) -> Any:
-        asked = _asked(request)
-        self._answer(context, "delete", asked, False, lambda: self._provider.delete(asked, request.id))
+        resource = _resource_request(request)
+        self._answer(context, "delete", resource, False, lambda: self._provider.delete(resource, request.id))
         return Empty()
 
     def Read(self, request: Any, context: Any) -> Any:
-        asked = _asked(request)
-        found = self._answer(context, "read", asked, False, lambda: self._provider.read(asked, request.id))
+        resource = _resource_request(request)
+        found = self._answer(context, "read", resource, False, lambda: self._provider.read(resource, request.id))
         if found is None:
             return provider_pb2.ReadResponse()
         return provider_pb2.ReadResponse(
@@ -115,43 +117,45 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         )
 
     def Construct(self, request: Any, context: Any) -> Any:
-        asked = Asked(request.type, request.name, "")
+        resource = ResourceRequest(request.type, request.name, "")
         inputs = from_struct(request.inputs)
         if problems := schema.problems(request.type, inputs):
-            self._script.record("check", asked.token, asked.name, False, "; ".join(problems))
+            self._script.record("check", resource.token, resource.name, False, "; ".join(problems))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
         if request.type != eks.COMPONENT:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{request.type}: the stand-in constructs {eks.COMPONENT}")
-        urn, outputs = self._answer(context, "construct", asked, request.dryRun, lambda: eks.construct(request))
+        urn, outputs = self._answer(context, "construct", resource, request.dryRun, lambda: eks.construct(request))
         return provider_pb2.ConstructResponse(urn=urn, state=to_struct(outputs))
 
-    def _answer(self, context: Any, method: str, asked: Asked, preview: bool, act: Callable[[], Any]) -> Any:
+    def _answer(
+        self, context: Any, method: str, resource: ResourceRequest, preview: bool, act: Callable[[], Any]
+    ) -> Any:
         """What `act` gives, as the script has it; a refusal becomes the call's error. Both go into the journal."""
         refused: str | None = None
         given: Any = None
         try:
-            after = self._script.before(method, asked.token, asked.name)
+            after = self._script.before(method, resource.token, resource.name)
             if not context.is_active():
-                raise Refused("the engine is gone, so this was never sent")
+                raise Refusal("the engine is gone, so this was never sent")
             given = act()
             refused = after.message if after else None
-        except Refused as error:
+        except Refusal as error:
             refused = str(error)
         except grpc.RpcError as error:
             refused = str(error.details())
-        self._script.record(method, asked.token, asked.name, preview, refused)
+        self._script.record(method, resource.token, resource.name, preview, refused)
         if refused:
-            context.abort(grpc.StatusCode.UNKNOWN, f"{asked.name}: {refused}")
+            context.abort(grpc.StatusCode.UNKNOWN, f"{resource.name}: {refused}")
         return given
 
 
-def _asked(request: Any) -> Asked:
+def _resource_request(request: Any) -> ResourceRequest:
     urn = request.urn
-    return Asked(request.type or urn.split("::")[-2].split("$")[-1], request.name or urn.split("::")[-1], urn)
+    return ResourceRequest(request.type or urn.split("::")[-2].split("$")[-1], request.name or urn.split("::")[-1], urn)
 
 
 @dataclass(frozen=True)
-class Served:
+class StandInServers:
     """Where the stand-ins are: the value of PULUMI_DEBUG_PROVIDERS, and the address of the Auto Scaling API."""
 
     providers: str
@@ -159,10 +163,10 @@ class Served:
 
 
 @contextmanager
-def serving(cloud: Cloud, kubernetes: Kubernetes | None = None) -> Iterator[Served]:
+def serve_cloud(cloud: Cloud, kubernetes: Kubernetes | None = None) -> Iterator[StandInServers]:
     """Serve every package, and the API that the program itself calls, while the context lasts."""
     with serving_scaling(cloud) as scaling, _providers(cloud, kubernetes) as providers:
-        yield Served(providers, scaling)
+        yield StandInServers(providers, scaling)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.engine.providers.cloud import Provider
 from tests.engine.providers.kinds import Kind
-from tests.engine.providers.records import Records, Refused
+from tests.engine.providers.records import Records, Refusal
 
 _SECRET = ("privateKeyOpenssh", "privateKeyPem", "privateKeyPemPkcs8")
 _OPEN = ("publicKeyOpenssh", "publicKeyPem", "publicKeyFingerprintMd5", "publicKeyFingerprintSha256")
@@ -28,7 +28,7 @@ def _key(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, A
 
 def _only_ed25519(inputs: dict[str, Any], records: Records) -> None:
     if inputs["algorithm"] != "ED25519":
-        raise Refused(f"the stand-in makes ED25519 keys, not {inputs['algorithm']}")
+        raise Refusal(f"the stand-in makes ED25519 keys, not {inputs['algorithm']}")
 
 
 class Tls(Provider):

@@ -6,7 +6,7 @@ in use1-az3, usw1-az2 and cac1-az3 (EKS user guide, networking requirements for 
 
 from collections.abc import Mapping
 
-from tests.engine.providers.records import Refused
+from tests.engine.providers.records import Refusal
 
 _BY_LETTER: Mapping[str, Mapping[str, str]] = {
     "us-east-1": {
@@ -24,11 +24,11 @@ def zone_id(region: str, zone: str) -> str:
     letters = _BY_LETTER.get(region, {})
     if zone[:-1] != region or zone[-1:] not in letters:
         known = ", ".join(region + letter for letter in letters)
-        raise Refused(f"InvalidParameterValue: Value ({zone}) for parameter availabilityZone is invalid, use {known}")
+        raise Refusal(f"InvalidParameterValue: Value ({zone}) for parameter availabilityZone is invalid, use {known}")
     return letters[zone[-1]]
 
 
 def require_eks(region: str, zone: str) -> None:
     """Refuse a zone in which EKS takes no subnets of a cluster."""
     if zone_id(region, zone) in _NOT_OF_EKS:
-        raise Refused(f"UnsupportedAvailabilityZoneException: Cannot create cluster because {zone} is not supported")
+        raise Refusal(f"UnsupportedAvailabilityZoneException: Cannot create cluster because {zone} is not supported")

@@ -23,7 +23,7 @@ REGIONS = (
 )
 
 
-def test_a_plan_reads_what_motos_ec2_says() -> None:
+def test_a_comparison_reads_the_responses_of_motos_ec2() -> None:
     with mock_aws():
         account, world = ScriptedAccount(), World()
         world.script(account)

@@ -47,7 +47,7 @@ def told(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> st
     return last_launch_failure(account.aws, there, groups, SUBMITTED)
 
 
-def test_a_zone_without_capacity_is_told_with_its_group_and_a_way_out() -> None:
+def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy() -> None:
     ended = {**launch("Successful"), "Description": "Terminating EC2 instance: i-0123"}
     said = told(ended, launch("Failed"), launch("Successful", 5))
     assert said is not None
@@ -63,7 +63,7 @@ def test_a_zone_without_capacity_is_told_with_its_group_and_a_way_out() -> None:
         ([launch("Failed")], ("other",)),
     ],
 )
-def test_what_goes_well_is_over_or_concerns_others_is_not_told(
+def test_successful_earlier_and_foreign_launches_are_not_reported(
     activities: list[dict[str, Any]], groups: tuple[str, ...]
 ) -> None:
     assert told(*activities, groups=groups) is None

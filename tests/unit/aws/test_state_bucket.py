@@ -41,14 +41,14 @@ def aws() -> Iterator[Aws]:
         ("", None),
     ],
 )
-def test_the_bucket_is_the_one_that_pulumi_is_told(address: str, named: Bucket | None) -> None:
+def test_the_bucket_is_the_one_in_pulumis_backend_url(address: str, named: Bucket | None) -> None:
     assert from_variables({state_bucket.VARIABLE: address}) == named
 
 
 @pytest.mark.parametrize(
     ("region", "bucket"), [("us-east-1", Bucket("my-state", None)), ("us-east-1", Bucket("my-state", "eu-west-1"))]
 )
-def test_a_bucket_that_is_made_is_private_encrypted_and_versioned(aws: Aws, region: str, bucket: Bucket) -> None:
+def test_a_created_bucket_is_private_encrypted_and_versioned(aws: Aws, region: str, bucket: Bucket) -> None:
     assert status(aws, region, bucket) is None
 
     create(aws, region, bucket)
@@ -61,12 +61,12 @@ def test_a_bucket_that_is_made_is_private_encrypted_and_versioned(aws: Aws, regi
     create(aws, region, bucket)
 
 
-def test_a_bucket_as_s3_makes_it_by_itself_is_neither(aws: Aws) -> None:
+def test_a_bucket_with_s3_defaults_is_neither_private_nor_versioned(aws: Aws) -> None:
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="my-state")
     assert status(aws, "us-east-1", Bucket("my-state", None)) == BucketStatus(versioned=False, private=False)
 
 
-def test_a_name_that_another_account_has_is_told() -> None:
+def test_a_bucket_name_of_another_account_is_an_error() -> None:
     account = AccountResources().account()
     account.refuse("CreateBucket", "BucketAlreadyExists")
     with pytest.raises(SpotmpiError, match="another AWS account owns bucket my-state: bucket names are global"):
@@ -80,7 +80,7 @@ def with_state(lab: FakeEnvironment, address: str = "s3://my-state") -> Dependen
     )
 
 
-def test_up_makes_the_bucket_after_a_yes_and_asks_once(lab: FakeEnvironment) -> None:
+def test_up_creates_the_bucket_after_one_confirmation(lab: FakeEnvironment) -> None:
     up("lab", with_state(lab), UpOptions(images=False))
 
     question = "Create bucket my-state in us-east-1 for Pulumi's state (private, encrypted, versioned)?"
@@ -91,19 +91,19 @@ def test_up_makes_the_bucket_after_a_yes_and_asks_once(lab: FakeEnvironment) -> 
     assert lab.actions == []
 
 
-def test_a_no_to_the_bucket_asks_pulumi_nothing(lab: FakeEnvironment) -> None:
+def test_declining_the_bucket_runs_no_pulumi_command(lab: FakeEnvironment) -> None:
     lab.confirmations = [False]
     with pytest.raises(NotConfirmed, match="create it, or set PULUMI_BACKEND_URL to an existing backend"):
         up("lab", with_state(lab))
     assert lab.pulumi_commands() == [] and lab.resources.buckets == {}
 
 
-def test_a_state_elsewhere_needs_no_bucket(lab: FakeEnvironment) -> None:
+def test_another_backend_needs_no_bucket(lab: FakeEnvironment) -> None:
     up("lab", with_state(lab, "file:///tmp/state"), UpOptions(images=False))
     assert lab.pulumi_commands() == FIRST and lab.resources.buckets == {}
 
 
-def test_a_bucket_whose_settings_may_not_be_read_is_used_as_it_is(lab: FakeEnvironment) -> None:
+def test_a_bucket_with_unreadable_settings_is_used(lab: FakeEnvironment) -> None:
     lab.account.refuse("GetBucketVersioning", "AccessDenied")
 
     up("lab", with_state(lab), UpOptions(images=False))
@@ -125,7 +125,7 @@ VERSIONED = {"VersioningConfiguration": {"Status": "Enabled"}}
         ({"my-state": {**BLOCKED, **VERSIONED}}, "ok", "my-state is private and versioned"),
     ],
 )
-def test_the_doctor_looks_at_the_bucket(
+def test_the_doctor_checks_the_bucket(
     one_account: ScriptedAccount,
     tmp_path: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -143,7 +143,7 @@ def test_the_doctor_looks_at_the_bucket(
     assert (finding.level, finding.message) == (level, told) and bool(finding.remedy) == (level != "ok")
 
 
-def test_the_policies_allow_what_is_done_to_the_state_and_no_more() -> None:
+def test_the_policies_allow_the_use_of_the_state_and_no_more() -> None:
     up_to, run = policy("up", "my-state"), policy("run", "my-state")
     allowed = {each["Sid"]: each for each in up_to["Statement"]}
     assert {"s3:GetObject", "s3:ListBucket"} == set(allowed["State"]["Action"])
@@ -157,7 +157,7 @@ def test_the_policies_allow_what_is_done_to_the_state_and_no_more() -> None:
     assert "arn:aws:s3" not in json.dumps(policy("up"))
 
 
-def test_the_calls_that_make_a_bucket_are_all_allowed() -> None:
+def test_the_policy_allows_every_call_that_creates_a_bucket() -> None:
     account = AccountResources().account()
     account.rights.clear()
     create(account.aws, "us-east-1", Bucket("my-state", None))

@@ -18,7 +18,7 @@ from spotmpi.runs.reader import RunState
 from tests.cloud.fake_environment import CNI, FakeEnvironment, Killed
 
 
-def test_down_stops_runs_takes_nodes_away_destroys_and_leaves_nothing(lab: FakeEnvironment) -> None:
+def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.actions.clear()
     lab.pulumi_commands()
@@ -34,7 +34,7 @@ def test_down_stops_runs_takes_nodes_away_destroys_and_leaves_nothing(lab: FakeE
     assert down("lab", lab.dependencies) == () and lab.pulumi_commands() == []
 
 
-def test_down_stops_the_other_runs_where_one_cannot_be_stopped(lab: FakeEnvironment) -> None:
+def test_down_stops_the_other_runs_if_one_cannot_be_stopped(lab: FakeEnvironment) -> None:
     """It works: one line on it. It fails: the runs after it lose what they did since their last checkpoint."""
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.runs = [RunState(run, "", "a", "running") for run in ("a-1", "b-1")]
@@ -45,7 +45,7 @@ def test_down_stops_the_other_runs_where_one_cannot_be_stopped(lab: FakeEnvironm
 
 
 @pytest.mark.parametrize("step", ["Destroy", "stop", "wait", "destroy", "stack rm"])
-def test_down_that_was_killed_at_a_step_goes_on_and_leaves_nothing(
+def test_a_killed_down_continues_and_leaves_nothing(
     lab: FakeEnvironment, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
@@ -72,7 +72,7 @@ def test_down_that_was_killed_at_a_step_goes_on_and_leaves_nothing(
     assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
 
 
-def test_a_no_stops_nothing(lab: FakeEnvironment) -> None:
+def test_a_declined_confirmation_stops_nothing(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.pulumi_commands()
     lab.confirmations = [False]
@@ -81,7 +81,7 @@ def test_a_no_stops_nothing(lab: FakeEnvironment) -> None:
     assert lab.pulumi_commands() == [] and lab.resources.groups["eks-g4dn"]["MaxSize"] == 2
 
 
-def test_a_destroy_that_is_broken_off_is_finished_by_the_next_and_forgets_nothing(lab: FakeEnvironment) -> None:
+def test_an_interrupted_destroy_is_finished_by_the_next_and_forgets_nothing(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     (lab.folder / "destroy.failure").write_text("DependencyViolation")
     with pytest.raises(SpotmpiError, match="DependencyViolation; the same command continues"):
@@ -98,7 +98,7 @@ def test_a_destroy_that_is_broken_off_is_finished_by_the_next_and_forgets_nothin
     ]
 
 
-def test_interfaces_that_hold_a_subnet_are_swept_and_it_goes_on_by_itself(lab: FakeEnvironment) -> None:
+def test_interfaces_that_block_a_subnet_are_deleted_and_the_destroy_repeated(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.pulumi_commands()
     lab.resources.interfaces = {
@@ -115,7 +115,7 @@ def test_interfaces_that_hold_a_subnet_are_swept_and_it_goes_on_by_itself(lab: F
 
 
 @pytest.mark.parametrize("leaked", [{"eni-leaked": ("vpc-1", "available", CNI)}, {}])
-def test_the_security_group_that_eks_left_goes_once_nothing_uses_it(
+def test_the_security_group_that_eks_left_is_deleted_once_unused(
     lab: FakeEnvironment, leaked: dict[str, tuple[str, str, dict[str, str]]]
 ) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
@@ -155,7 +155,7 @@ def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
     }
 
 
-def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down_id(lab: FakeEnvironment) -> None:
+def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab: FakeEnvironment) -> None:
     csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
     lab.cluster.objects.append({"kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {"csi": csi}})
     lab.resources.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
@@ -180,7 +180,7 @@ def test_one_untagged_thing_of_each_kind_is_found_by_name_or_by_its_written_down
     assert all(each.id in each.command for each in left if each.what != "tagged")
 
 
-def test_kept_storage_stays_unless_its_deletion_names_the_environment(lab: FakeEnvironment) -> None:
+def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab: FakeEnvironment) -> None:
     lab.write_stack("  spotmpi:storage: {keep: true}\n")
     lab.write_stack("  spotmpi:kind: data\n", "lab-data")
     up("lab", lab.dependencies, UpOptions(images=False))
@@ -207,7 +207,7 @@ def test_kept_storage_stays_unless_its_deletion_names_the_environment(lab: FakeE
     assert lab.actions[-1] == "Destroy spotmpi-lab and ALL DATA on its storage?"
 
 
-def test_a_cluster_that_does_not_answer_keeps_no_environment_alive(lab: FakeEnvironment) -> None:
+def test_an_unreachable_cluster_does_not_block_down(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.cluster.refused["PersistentVolume"] = "could not list PersistentVolumes: cannot reach the cluster"
 
@@ -215,7 +215,7 @@ def test_a_cluster_that_does_not_answer_keeps_no_environment_alive(lab: FakeEnvi
     assert any("cannot reach the cluster" in line for line in lab.output)
 
 
-def test_nodes_that_do_not_go_are_told_and_do_not_stop_it(lab: FakeEnvironment) -> None:
+def test_nodes_that_do_not_terminate_are_reported_and_do_not_block_down(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.account.answers["UpdateAutoScalingGroup"] = lambda region, asked: {}
 
@@ -225,7 +225,7 @@ def test_nodes_that_do_not_go_are_told_and_do_not_stop_it(lab: FakeEnvironment) 
     assert "1 nodes are still terminating; they are deleted with their groups" in lab.output
 
 
-def test_what_is_written_down_survives_damage_and_is_told_where_it_cannot_be(
+def test_a_damaged_inventory_is_read_as_empty_and_an_unwritable_one_reported(
     lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = read_inventory("spotmpi-lab", "us-east-1")
@@ -239,7 +239,7 @@ def test_what_is_written_down_survives_damage_and_is_told_where_it_cannot_be(
         record_resources(trace, [])
 
 
-def test_the_commands_say_what_comes_next_and_what_is_left(
+def test_the_commands_print_the_next_command_and_the_leftovers(
     lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: lab.dependencies)

@@ -13,7 +13,7 @@ OURS = {"spotmpi:environment": "spotmpi-lab"}
 
 
 @pytest.mark.parametrize("again", [1, 4])
-def test_the_log_group_that_eks_makes_again_is_deleted_again(lab: FakeEnvironment, again: int) -> None:
+def test_the_log_group_that_eks_recreates_is_deleted_again(lab: FakeEnvironment, again: int) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.resources.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
     lab.resources.late_logs[GROUP] = again
@@ -24,7 +24,7 @@ def test_the_log_group_that_eks_makes_again_is_deleted_again(lab: FakeEnvironmen
     assert f"deleted log group {GROUP}, which EKS had recreated" in lab.output
 
 
-def test_a_log_group_that_eks_makes_again_and_again_is_listed_in_the_end(lab: FakeEnvironment) -> None:
+def test_a_log_group_that_eks_keeps_recreating_is_listed_in_the_end(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.resources.logs, lab.resources.late_logs[GROUP] = {GROUP}, 100
 
@@ -35,7 +35,7 @@ def test_a_log_group_that_eks_makes_again_and_again_is_listed_in_the_end(lab: Fa
     assert down("lab", lab.dependencies) == ()
 
 
-def test_the_log_group_of_a_cluster_that_exists_is_left_alone(lab: FakeEnvironment) -> None:
+def test_the_log_group_of_an_existing_cluster_is_not_deleted(lab: FakeEnvironment) -> None:
     lab.resources.clusters.add("spotmpi-lab")
     lab.resources.logs = {GROUP}
 
@@ -59,7 +59,7 @@ GONE = [
 ]
 
 
-def test_what_only_the_tagging_api_still_lists_is_nothing_left(lab: FakeEnvironment) -> None:
+def test_a_resource_that_only_the_tagging_api_lists_is_no_leftover(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.resources.machines["i-1"] = ("terminated", OURS)
     lab.resources.gateways["nat-1"] = ("deleted", OURS)
@@ -69,7 +69,7 @@ def test_what_only_the_tagging_api_still_lists_is_nothing_left(lab: FakeEnvironm
     assert down("lab", lab.dependencies) == ()
 
 
-def test_what_the_tagging_api_lists_and_its_service_has_is_left(lab: FakeEnvironment) -> None:
+def test_a_tagged_resource_that_its_service_has_is_a_leftover(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.resources.machines["i-1"] = ("running", OURS)
     lab.resources.gateways["nat-1"] = ("available", OURS)

@@ -57,7 +57,7 @@ def test_a_name_that_does_not_resolve_is_an_error(pod: Pod, monkeypatch: pytest.
     assert found["probe of names"].level == "error" and "does not resolve in a pod" in found["probe of names"].message
 
 
-def test_storage_that_cannot_be_written_or_is_slow_is_told(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_cannot_be_written_or_is_slow_is_reported(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SLOW", 0.0)
     assert tried(pod)["probe of storage"].level == "warning"
     pod.volume.rmdir()

@@ -32,7 +32,7 @@ def pin(lab: FakeEnvironment, text: str) -> str:
 
 
 @pytest.mark.parametrize("text", [STACK, HELD])
-def test_a_file_that_says_what_runs_is_left_as_it_is(lab: FakeEnvironment, eks: FakeEks, text: str) -> None:
+def test_a_file_with_the_running_versions_is_not_changed(lab: FakeEnvironment, eks: FakeEks, text: str) -> None:
     assert pin(lab, text) == text and lab.output == []
 
 
@@ -44,12 +44,12 @@ def test_nodes_that_a_new_launch_template_took_to_a_newer_release_are_followed(
     assert lab.output == [f"updated stacks/Pulumi.lab.yaml to the running versions: AMI release {NEW} on g4dn"]
 
 
-def test_a_release_that_the_file_is_ahead_of_stays_wanted(lab: FakeEnvironment, eks: FakeEks) -> None:
+def test_a_newer_release_in_the_file_stays(lab: FakeEnvironment, eks: FakeEks) -> None:
     ahead = HELD.replace(OLD, "1.35.4-20261110")
     assert pin(lab, ahead) == ahead
 
 
-def test_a_control_plane_that_eks_upgraded_is_followed_and_one_that_is_to_be_upgraded_is_not(
+def test_a_control_plane_that_eks_upgraded_is_followed_and_a_newer_one_in_the_file_is_not(
     lab: FakeEnvironment, eks: FakeEks
 ) -> None:
     eks.version = "1.36"
@@ -59,14 +59,12 @@ def test_a_control_plane_that_eks_upgraded_is_followed_and_one_that_is_to_be_upg
     assert pin(lab, wanted) == wanted
 
 
-def test_a_file_without_a_version_gets_the_one_that_runs_so_that_a_new_default_upgrades_nothing(
-    lab: FakeEnvironment, eks: FakeEks
-) -> None:
+def test_a_file_without_a_version_gets_the_running_one(lab: FakeEnvironment, eks: FakeEks) -> None:
     text = STACK.replace('  spotmpi:cluster:\n    version: "1.35"\n', "")
     assert yaml.safe_load(pin(lab, text))["config"]["spotmpi:cluster"] == {"version": "1.35"}
 
 
-def test_up_follows_before_it_asks_pulumi_and_leaves_what_is_not_built(lab: FakeEnvironment) -> None:
+def test_up_pins_running_versions_before_the_preview(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     assert read_stack("lab").kubernetes is None
     FakeEks().script(lab.account)
@@ -74,7 +72,7 @@ def test_up_follows_before_it_asks_pulumi_and_leaves_what_is_not_built(lab: Fake
     assert read_stack("lab").kubernetes == "1.35"
 
 
-def test_an_account_that_can_not_be_asked_is_told(lab: FakeEnvironment, eks: FakeEks) -> None:
+def test_a_refused_call_is_reported(lab: FakeEnvironment, eks: FakeEks) -> None:
     lab.account.refuse("DescribeCluster", "AccessDeniedException")
     with pytest.raises(SpotmpiError, match="eks:DescribeCluster in us-east-1 is not permitted"):
         pin(lab, STACK)

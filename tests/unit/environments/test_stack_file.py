@@ -108,13 +108,13 @@ def test_every_ready_stack_is_written_in_place_or_refused_where_it_has_no_groups
     assert path.read_text() != before
 
 
-def test_the_only_group_that_has_the_type_is_meant(folder: Path) -> None:
+def test_the_only_group_with_the_type_is_changed(folder: Path) -> None:
     write_choice("mine", replace(ROW, type="p3.2xlarge"), None, folder)
 
     assert [group.type for group in read_stack("mine", folder).groups] == ["g5.xlarge", "p3.2xlarge"]
 
 
-def test_which_of_several_groups_is_never_guessed(folder: Path) -> None:
+def test_one_of_several_groups_is_never_guessed(folder: Path) -> None:
     with pytest.raises(InputError, match=r"name the group of .* gets g6\.xlarge; groups: one, two"):
         write_choice("mine", ROW, None, folder)
     assert (folder / "Pulumi.mine.yaml").read_text() == FILE
@@ -126,7 +126,7 @@ def test_a_zone_that_does_not_offer_the_type_is_refused(folder: Path) -> None:
     assert (folder / "Pulumi.mine.yaml").read_text() == FILE
 
 
-def test_a_zone_that_eks_does_not_take_is_refused(folder: Path) -> None:
+def test_a_zone_that_eks_does_not_support_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match=r"EKS does not support euw1-az3; choose another row"):
         write_choice("mine", replace(ROW, eks=False), "one", folder)
     with pytest.raises(InputError, match="EKS needs a second zone and supports no other in eu-west-1"):
@@ -144,7 +144,7 @@ def test_a_zone_that_eks_does_not_take_is_refused(folder: Path) -> None:
         ("us-east-1b", ("eu-west-1d", "eu-west-1a"), "eu-west-1d"),
     ],
 )
-def test_a_second_zone_is_written_where_what_stands_there_will_not_do(
+def test_a_second_zone_is_written_if_the_current_one_is_not_supported(
     folder: Path, said: str | None, taken: tuple[str, ...], written: str | None
 ) -> None:
     text = FILE if said is None else FILE + f"  spotmpi:second_zone: {said}\n"
@@ -158,7 +158,7 @@ def test_a_second_zone_is_written_where_what_stands_there_will_not_do(
 
 
 @pytest.mark.parametrize("second", ["eu-west-1c", "us-east-1b"])
-def test_a_second_zone_that_no_longer_fits_is_told_first(folder: Path, second: str) -> None:
+def test_a_second_zone_of_another_region_is_an_error(folder: Path, second: str) -> None:
     text = FILE + f"  spotmpi:second_zone: {second}\n"
     (folder / "Pulumi.mine.yaml").write_text(text)
 
@@ -168,7 +168,7 @@ def test_a_second_zone_that_no_longer_fits_is_told_first(folder: Path, second: s
 
 
 @pytest.mark.parametrize("text", ["config: [", "", "- a\n- b\n", "config: 3\n", "a: 1\na: 2\n", "\x00"])
-def test_what_is_no_stack_file_is_one_line(folder: Path, text: str) -> None:
+def test_an_invalid_stack_file_is_one_line(folder: Path, text: str) -> None:
     (folder / "Pulumi.mine.yaml").write_text(text)
 
     with pytest.raises(InputError) as caught:
@@ -177,7 +177,7 @@ def test_what_is_no_stack_file_is_one_line(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("groups", ["3", "[1, two]", "{a: 1}", "[{max: many, type: 5}]"])
-def test_strange_groups_are_read_as_far_as_they_go(folder: Path, groups: str) -> None:
+def test_invalid_groups_are_read_as_far_as_possible(folder: Path, groups: str) -> None:
     (folder / "Pulumi.mine.yaml").write_text(f"config:\n  spotmpi:groups: {groups}\n")
 
     stack = read_stack("mine", folder)
@@ -186,6 +186,6 @@ def test_strange_groups_are_read_as_far_as_they_go(folder: Path, groups: str) ->
 
 
 @pytest.mark.parametrize("stack", ["", "..", "a/b", "mine\n", "ghost"])
-def test_a_stack_that_is_none_names_those_there_are(folder: Path, stack: str) -> None:
+def test_an_unknown_stack_is_an_error_that_lists_the_stacks(folder: Path, stack: str) -> None:
     with pytest.raises(InputError, match="stacks: mine"):
         read_stack(stack, folder)

@@ -24,7 +24,7 @@ from tests.cloud.scripted_account import ScriptedAccount, World
 from tests.unit.core.test_environment import OUTPUTS
 
 
-def test_up_builds_after_a_yes_and_ends_with_something_that_ran(lab: FakeEnvironment) -> None:
+def test_up_builds_after_a_confirmation_and_ends_with_a_smoke_run(lab: FakeEnvironment) -> None:
     there = up("lab", lab.dependencies)
 
     assert there.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
@@ -35,7 +35,7 @@ def test_up_builds_after_a_yes_and_ends_with_something_that_ran(lab: FakeEnviron
 
 
 @pytest.mark.parametrize(("most", "nodes"), [(1, 1), (2, 2), (16, 2)])
-def test_the_small_run_takes_two_nodes_where_a_group_may_have_them(lab: FakeEnvironment, most: int, nodes: int) -> None:
+def test_the_smoke_run_has_two_nodes_if_a_group_allows_them(lab: FakeEnvironment, most: int, nodes: int) -> None:
     """One node alone would not show that pods reach each other."""
     (group,) = OUTPUTS["node_groups"]
     (lab.folder / "outputs").write_text(json.dumps({**OUTPUTS, "node_groups": [{**group, "max": most}]}))
@@ -43,7 +43,7 @@ def test_the_small_run_takes_two_nodes_where_a_group_may_have_them(lab: FakeEnvi
     assert lab.smoke_run["nodes"] == nodes
 
 
-def test_data_is_staged_before_something_runs_and_asked_for_again_by_the_next_up(lab: FakeEnvironment) -> None:
+def test_data_is_pushed_before_the_smoke_run_and_again_by_the_next_up(lab: FakeEnvironment) -> None:
     wished = UpOptions(data=(("set", "voc"), ("s3://sets/coco/", "coco")))
     lab.failures["data"] = "the terminal went away"
     with pytest.raises(SpotmpiError, match="the terminal went away"):
@@ -56,7 +56,7 @@ def test_data_is_staged_before_something_runs_and_asked_for_again_by_the_next_up
     assert lab.actions[-3:] == [*staged, "run chainermn on lab"]
 
 
-def test_up_again_asks_nothing_and_repeats_nothing(lab: FakeEnvironment) -> None:
+def test_up_again_needs_no_confirmation_and_repeats_nothing(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies)
     lab.actions.clear()
     lab.pulumi_commands()
@@ -67,7 +67,7 @@ def test_up_again_asks_nothing_and_repeats_nothing(lab: FakeEnvironment) -> None
 
 
 @pytest.mark.parametrize("step", ["up", "aws", "push", "run"])
-def test_up_goes_on_where_it_was_broken_off(lab: FakeEnvironment, step: str) -> None:
+def test_up_continues_where_it_was_interrupted(lab: FakeEnvironment, step: str) -> None:
     if step == "up":
         (lab.folder / "up.failure").write_text("the network went away")
     else:
@@ -87,7 +87,7 @@ WISHED = UpOptions(data=(("set", "voc"),), expires=timedelta(hours=8))
 
 
 @pytest.mark.parametrize("step", ["Build", "aws", "push", "data", "run"])
-def test_up_that_was_killed_at_a_step_does_the_rest_and_nothing_twice(lab: FakeEnvironment, step: str) -> None:
+def test_a_killed_up_continues_and_does_nothing_twice(lab: FakeEnvironment, step: str) -> None:
     lab.failures[step] = Killed
     with pytest.raises(Killed):
         up("lab", lab.dependencies, WISHED)
@@ -108,7 +108,9 @@ def test_up_that_was_killed_at_a_step_does_the_rest_and_nothing_twice(lab: FakeE
 GROUP = "/aws/eks/spotmpi-lab/cluster"
 
 
-def test_the_log_group_that_eks_made_again_after_a_former_environment_goes_after_a_yes(lab: FakeEnvironment) -> None:
+def test_a_recreated_log_group_of_a_former_environment_is_deleted_after_a_confirmation(
+    lab: FakeEnvironment,
+) -> None:
     lab.resources.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
 
     up("lab", lab.dependencies, UpOptions(images=False))
@@ -117,14 +119,16 @@ def test_the_log_group_that_eks_made_again_after_a_former_environment_goes_after
     assert lab.resources.logs == {"/aws/eks/spotmpi-lab-two/cluster"}
 
 
-def test_a_no_to_deleting_the_log_group_builds_nothing_and_tells_the_command(lab: FakeEnvironment) -> None:
+def test_declining_to_delete_the_log_group_builds_nothing_and_prints_the_command(
+    lab: FakeEnvironment,
+) -> None:
     lab.resources.logs, lab.confirmations = {GROUP}, [False]
     with pytest.raises(NotConfirmed, match=f"aws logs delete-log-group --log-group-name {GROUP} --region us-east-1"):
         up("lab", lab.dependencies)
     assert lab.pulumi_commands() == [] and lab.resources.logs == {GROUP}
 
 
-def test_the_log_group_of_the_stack_itself_is_left_alone(lab: FakeEnvironment) -> None:
+def test_the_stacks_own_log_group_is_not_deleted(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.resources.logs = {GROUP}
     lab.actions.clear()
@@ -134,21 +138,21 @@ def test_the_log_group_of_the_stack_itself_is_left_alone(lab: FakeEnvironment) -
     assert lab.actions == [] and lab.resources.logs == {GROUP}
 
 
-def test_a_cluster_that_the_state_does_not_hold_stands_in_the_way(lab: FakeEnvironment) -> None:
+def test_a_cluster_outside_the_state_is_an_error(lab: FakeEnvironment) -> None:
     lab.resources.logs, lab.resources.clusters = {GROUP}, {"spotmpi-lab"}
     with pytest.raises(SpotmpiError, match="cluster spotmpi-lab exists in us-east-1 but is not in this stack's state"):
         up("lab", lab.dependencies)
     assert lab.pulumi_commands() == [] and lab.resources.logs == {GROUP}
 
 
-def test_a_no_leaves_everything_as_it_is(lab: FakeEnvironment) -> None:
+def test_a_declined_confirmation_changes_nothing(lab: FakeEnvironment) -> None:
     lab.confirmations = [False]
     with pytest.raises(NotConfirmed, match="lab was not changed"):
         up("lab", lab.dependencies)
     assert lab.pulumi_commands() == FIRST[:2] and lab.actions == ["Build lab as shown?"]
 
 
-def test_what_the_doctor_calls_an_error_stands_in_the_way_and_a_warning_does_not(lab: FakeEnvironment) -> None:
+def test_an_error_of_the_doctor_stops_up_and_a_warning_does_not(lab: FakeEnvironment) -> None:
     lab.findings = [Finding("quota", "warning", "7 of 8", "ask for more")]
     up("lab", lab.dependencies)
     lab.findings.append(Finding("credentials", "error", "expired", "log in again"))
@@ -157,7 +161,7 @@ def test_what_the_doctor_calls_an_error_stands_in_the_way_and_a_warning_does_not
     assert "warning: quota 7 of 8" in lab.output
 
 
-def test_a_stack_without_a_zone_is_told_how_to_choose_one(lab: FakeEnvironment) -> None:
+def test_a_stack_without_a_zone_is_an_error_with_the_command_to_choose_one(lab: FakeEnvironment) -> None:
     groups = "  spotmpi:groups:\n    - {name: g, type: g5.xlarge, max: 2}\n"
     (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text("config:\n  aws:region: us-east-1\n" + groups)
     with pytest.raises(InputError, match=r"`spotmpi zones --types g5.xlarge --nodes N --write lab` compares zones"):
@@ -165,14 +169,14 @@ def test_a_stack_without_a_zone_is_told_how_to_choose_one(lab: FakeEnvironment) 
     assert lab.pulumi_commands() == []
 
 
-def test_kept_storage_is_built_first(lab: FakeEnvironment) -> None:
+def test_persistent_storage_is_built_first(lab: FakeEnvironment) -> None:
     lab.write_stack("  spotmpi:storage: {keep: true}\n")
     up("lab", lab.dependencies, UpOptions(images=False))
     assert [line.rpartition("@")[2] for line in lab.pulumi_commands()] == ["lab-data"] * 3 + ["lab"] * 3
     assert not any(each.startswith(("push", "run")) for each in lab.actions)
 
 
-def test_groups_are_closed_by_aws_when_an_environment_expires_and_opened_by_the_next_up(lab: FakeEnvironment) -> None:
+def test_aws_closes_groups_when_an_environment_expires_and_the_next_up_opens_them(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False, expires=timedelta(hours=8)))
 
     end = lab.resources.scheduled_actions["eks-g4dn"]
@@ -201,7 +205,7 @@ def test_nodes_are_not_replaced_while_runs_are_live(lab: FakeEnvironment) -> Non
     assert "nodes are running without runs: replacing them" in lab.output
 
 
-def test_a_closed_group_of_several_parts_gets_the_sizes_of_each_part_back(lab: FakeEnvironment) -> None:
+def test_the_sizes_of_all_parts_of_a_closed_group_are_restored(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies)
     for name, sizes in (("eks-g4dn", "2-450"), ("eks-g4dn-2", "0-50")):
         lab.resources.group(name, {**GROUP_TAGS, "spotmpi:nodes": sizes}, most=0)
@@ -210,7 +214,7 @@ def test_a_closed_group_of_several_parts_gets_the_sizes_of_each_part_back(lab: F
     assert opened == {"eks-g4dn": (2, 450), "eks-g4dn-2": (0, 50)}
 
 
-def test_a_small_run_that_fails_is_told_and_tried_again(lab: FakeEnvironment) -> None:
+def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnvironment) -> None:
     dependencies = replace(
         lab.dependencies,
         run_job=lambda values, **more: RunState("smoke-1", "", "smoke", "failed", reason="no capacity"),
@@ -236,19 +240,19 @@ def test_a_small_run_that_fails_is_told_and_tried_again(lab: FakeEnvironment) ->
         ),
     ],
 )
-def test_what_pulumi_complains_of_comes_with_a_way_out(lab: FakeEnvironment, said: str, told: str) -> None:
+def test_pulumis_errors_come_with_a_remedy(lab: FakeEnvironment, said: str, told: str) -> None:
     (lab.folder / "up.failure").write_text(said)
     with pytest.raises(SpotmpiError) as failed:
         up("lab", lab.dependencies)
     assert told in str(failed.value) and "\n" not in str(failed.value)
 
 
-def test_a_machine_without_pulumi_is_told(lab: FakeEnvironment) -> None:
+def test_a_missing_pulumi_is_reported(lab: FakeEnvironment) -> None:
     with pytest.raises(SpotmpiError, match="command not found: pulumi"):
         Pulumi(print, lab.folder, {"PATH": "/nowhere"}).run("lab", "preview")
 
 
-def test_without_a_terminal_a_yes_has_to_be_said(lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_up_needs_yes(lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
     from spotmpi.cli import environment_commands
 
     monkeypatch.setattr(environment_commands, "open_account", lambda region: lab.dependencies.aws)
@@ -261,7 +265,7 @@ def test_without_a_terminal_a_yes_has_to_be_said(lab: FakeEnvironment, monkeypat
     )
 
 
-def test_a_stack_without_a_zone_gets_the_best_row_after_a_yes_and_says_what_lost(
+def test_a_stack_without_a_zone_gets_the_best_row_after_a_confirmation(
     lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = "config:\n  aws:region: us-east-1\n  spotmpi:groups:\n    - {name: g4dn, type: g4dn.xlarge, max: 2}\n"

@@ -28,7 +28,9 @@ def changes(plan: UpgradePlan) -> dict[str, tuple[str, str]]:
     return {each.name: (each.now, each.then) for each in (plan.control_plane, *plan.addons, *plan.node_groups)}
 
 
-def test_control_plane_and_add_ons_come_before_nodes_each_after_a_preview_and_a_yes(scenario: UpgradeScenario) -> None:
+def test_control_plane_and_add_ons_come_before_nodes_each_after_a_confirmation(
+    scenario: UpgradeScenario,
+) -> None:
     plan = scenario()
 
     assert changes(plan) == {
@@ -61,7 +63,7 @@ def test_the_stack_file_gets_the_versions_and_keeps_its_comments(scenario: Upgra
     assert scenario.config["spotmpi:groups"][0]["ami_release"] == NEW
 
 
-def test_while_the_control_plane_moves_the_nodes_are_held_at_what_they_run(scenario: UpgradeScenario) -> None:
+def test_the_nodes_keep_their_release_while_the_control_plane_is_upgraded(scenario: UpgradeScenario) -> None:
     scenario(nodes=False)
     assert scenario.lab.actions == [CONTROL_PLANE]
     assert scenario.config["spotmpi:cluster"]["version"] == "1.36"
@@ -69,7 +71,7 @@ def test_while_the_control_plane_moves_the_nodes_are_held_at_what_they_run(scena
     assert scenario.config["spotmpi:groups"][0]["ami_release"] == OLD
 
 
-def test_what_is_up_to_date_asks_nothing_and_changes_nothing(scenario: UpgradeScenario) -> None:
+def test_an_environment_that_is_up_to_date_needs_no_confirmation_and_no_change(scenario: UpgradeScenario) -> None:
     scenario()
     scenario.lab.actions.clear()
     scenario.lab.pulumi_commands()
@@ -92,7 +94,7 @@ def test_a_dry_run_previews_both_steps_and_leaves_the_file_and_the_environment(s
 
 
 @pytest.mark.parametrize("answers", [[False], [True, False]])
-def test_a_no_leaves_what_it_is_about_and_says_so(scenario: UpgradeScenario, answers: list[bool]) -> None:
+def test_a_declined_confirmation_leaves_its_part_unchanged(scenario: UpgradeScenario, answers: list[bool]) -> None:
     scenario.lab.confirmations = list(answers)
     what = "control plane and add-ons" if len(answers) == 1 else "nodes of g4dn, system"
     with pytest.raises(SpotmpiError, match=f"{what} of lab were not changed"):
@@ -101,7 +103,7 @@ def test_a_no_leaves_what_it_is_about_and_says_so(scenario: UpgradeScenario, ans
     assert scenario.update_count == len(answers) - 1
 
 
-def test_nodes_with_runs_on_them_are_not_replaced_and_the_message_says_what_can_be_done_now(
+def test_nodes_with_runs_are_not_replaced_and_the_message_has_the_alternatives(
     scenario: UpgradeScenario,
 ) -> None:
     scenario.lab.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
@@ -123,7 +125,7 @@ def test_nodes_with_runs_on_them_are_not_replaced_and_the_message_says_what_can_
     assert scenario.config["spotmpi:groups"][0]["ami_release"] == NEW
 
 
-def test_a_run_that_started_while_the_control_plane_moved_keeps_its_nodes(scenario: UpgradeScenario) -> None:
+def test_a_run_that_started_during_the_control_plane_upgrade_keeps_its_nodes(scenario: UpgradeScenario) -> None:
     def agree(question: str) -> bool:
         scenario.lab.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
         return True
@@ -151,14 +153,14 @@ def test_a_version_that_eks_would_refuse_is_refused_before_anything(
     assert scenario.shown == [] and scenario.lab.pulumi_commands() == []
 
 
-def test_a_version_that_eks_does_not_offer_is_refused_with_those_it_does(scenario: UpgradeScenario) -> None:
+def test_a_version_that_eks_does_not_offer_is_refused_with_the_offered_ones(scenario: UpgradeScenario) -> None:
     del scenario.eks.offered["1.36"]
     with pytest.raises(InputError, match=r"EKS offers 1\.33, 1\.34, 1\.35 in us-east-1"):
         scenario(to="1.36")
     assert scenario().control_plane.then == "1.35"
 
 
-def test_a_version_without_standard_support_is_taken_only_when_it_is_named(scenario: UpgradeScenario) -> None:
+def test_a_version_without_standard_support_is_used_only_if_requested(scenario: UpgradeScenario) -> None:
     scenario.eks.offered["1.36"] = (EXTENDED, scenario.eks.offered["1.36"][1])
     assert scenario(dry_run=True).control_plane.then == "1.35"
     assert scenario(dry_run=True, to="1.36").control_plane.then == "1.36"
@@ -179,7 +181,9 @@ def test_nodes_that_are_behind_come_before_the_next_control_plane(scenario: Upgr
     assert scenario().control_plane.then == "1.37"
 
 
-def test_without_an_answer_about_versions_the_reason_is_told_and_one_can_be_named(scenario: UpgradeScenario) -> None:
+def test_unknown_offered_versions_are_reported_and_one_can_be_requested(
+    scenario: UpgradeScenario,
+) -> None:
     scenario.lab.account.refuse("DescribeClusterVersions", "AccessDeniedException")
     plan = scenario(dry_run=True)
     assert plan.control_plane.then == "1.35"
@@ -187,12 +191,12 @@ def test_without_an_answer_about_versions_the_reason_is_told_and_one_can_be_name
     assert scenario(dry_run=True, to="1.36").control_plane.then == "1.36"
 
 
-def test_an_add_on_that_is_newer_than_the_default_and_fits_stays(scenario: UpgradeScenario) -> None:
+def test_an_add_on_newer_than_the_default_and_compatible_stays(scenario: UpgradeScenario) -> None:
     scenario.eks.addons["coredns"] = "v1.36.9-eksbuild.1"
     assert changes(scenario(dry_run=True))["coredns"] == ("v1.36.9-eksbuild.1", "v1.36.9-eksbuild.1")
 
 
-def test_add_ons_and_node_groups_that_the_environment_did_not_make_are_left_alone(scenario: UpgradeScenario) -> None:
+def test_add_ons_and_node_groups_of_others_are_not_changed(scenario: UpgradeScenario) -> None:
     scenario.eks.addons["theirs"] = "v1.0.0"
     scenario.eks.foreign = {"theirs"}
     scenario.eks.groups["theirs"] = {**node_group("x", OLD, "CUSTOM"), "labels": {}}
@@ -200,14 +204,14 @@ def test_add_ons_and_node_groups_that_the_environment_did_not_make_are_left_alon
     assert not {"theirs", "x"} & set(changes(plan))
 
 
-def test_a_group_of_several_eks_node_groups_moves_as_one(scenario: UpgradeScenario) -> None:
+def test_a_group_of_several_eks_node_groups_is_upgraded_as_one(scenario: UpgradeScenario) -> None:
     scenario.eks.groups["spotmpi-lab-g4dn-2-1234567"] = node_group("g4dn", "1.35.4-20261110")
     plan = scenario(dry_run=True, to="1.35")
     assert changes(plan)["g4dn"] == (OLD, "1.35.4-20261110") and plan.current_releases["g4dn"] == "1.35.4-20261110"
 
 
 @pytest.mark.parametrize("busy", ["control plane", "nodes"])
-def test_what_eks_is_still_at_work_on_is_waited_for(scenario: UpgradeScenario, busy: str) -> None:
+def test_an_update_in_progress_is_an_error(scenario: UpgradeScenario, busy: str) -> None:
     if busy == "control plane":
         scenario.eks.status = "UPDATING"
     else:
@@ -216,7 +220,7 @@ def test_what_eks_is_still_at_work_on_is_waited_for(scenario: UpgradeScenario, b
         scenario()
 
 
-def test_an_upgrade_that_broke_off_goes_on_with_the_same_command(scenario: UpgradeScenario) -> None:
+def test_an_upgrade_that_was_interrupted_continues_with_the_same_command(scenario: UpgradeScenario) -> None:
     (scenario.lab.folder / "up.failure").write_text("the network went away")
     with pytest.raises(SpotmpiError, match="the network went away"):
         scenario()
@@ -226,7 +230,7 @@ def test_an_upgrade_that_broke_off_goes_on_with_the_same_command(scenario: Upgra
     assert scenario.eks.version == "1.36" and scenario.eks.groups["spotmpi-lab-g4dn-1234567"]["releaseVersion"] == NEW
 
 
-def test_a_control_plane_that_eks_moved_by_itself_is_followed(scenario: UpgradeScenario) -> None:
+def test_a_control_plane_that_eks_upgraded_itself_is_followed(scenario: UpgradeScenario) -> None:
     scenario.eks.before_answer = lambda: None
     scenario.eks.version = "1.36"
     plan = scenario()

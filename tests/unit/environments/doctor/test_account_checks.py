@@ -11,7 +11,7 @@ from spotmpi.aws.launch_failures import LAUNCH_FAILURES, explain_failure
 from tests.unit.environments.doctor.healthy_environment import TAGS, Here, group_of
 
 
-def test_add_ons_that_are_missing_or_ill_are_errors(here: Here) -> None:
+def test_add_ons_that_are_missing_or_unhealthy_are_errors(here: Here) -> None:
     issue = {"code": "InsufficientNumberOfReplicas", "message": "no node for it"}
     here.answer("ListAddons", addons=["vpc-cni"])
     here.answer("DescribeAddon", addon={"status": "DEGRADED", "health": {"issues": [issue]}})
@@ -26,7 +26,7 @@ NODE_GROUP = "node group spotmpi-mine-g4dn-1234567"
 
 
 @pytest.mark.parametrize("code", LAUNCH_FAILURES)
-def test_a_sick_node_group_tells_awss_reason_in_words(here: Here, code: str) -> None:
+def test_an_unhealthy_node_group_has_awss_reason(here: Here, code: str) -> None:
     issue = {"code": code, "message": "long story"}
     here.answer("DescribeNodegroup", nodegroup={"status": "DEGRADED", "health": {"issues": [issue]}})
 
@@ -46,7 +46,7 @@ def test_a_sick_node_group_tells_awss_reason_in_words(here: Here, code: str) -> 
         ("You have requested more vCPU capacity than your current vCPU limit of 0 allows", "VcpuLimitExceeded"),
     ],
 )  # fmt: skip
-def test_a_machine_that_could_not_be_started_is_a_warning_with_the_reason(here: Here, message: str, code: str) -> None:
+def test_a_failed_instance_launch_is_a_warning_with_the_reason(here: Here, message: str, code: str) -> None:
     failed = {
         "Description": "Launching a new EC2 instance.  Status Reason: ...",
         "StatusCode": "Failed",
@@ -61,12 +61,12 @@ def test_a_machine_that_could_not_be_started_is_a_warning_with_the_reason(here: 
     assert finding.message == f"the last instance launch failed (2026-11-20 03:04 UTC): {LAUNCH_FAILURES[code].message}"
 
 
-def test_an_unknown_reason_stays_in_awss_own_words() -> None:
+def test_an_unknown_reason_keeps_awss_message() -> None:
     assert explain_failure("NewCode", "never\nseen").message == "NewCode: never seen"
 
 
 @pytest.mark.parametrize("key", [key for key in TAGS if key != "eks:cluster-name"])
-def test_a_scaling_group_that_does_not_tell_the_autoscaler_enough_is_an_error(here: Here, key: str) -> None:
+def test_a_scaling_group_without_the_autoscalers_tags_is_an_error(here: Here, key: str) -> None:
     here.answer("DescribeAutoScalingGroups", AutoScalingGroups=[group_of({**TAGS, key: "other"})])
 
     finding = here.findings()["scaling of g4dn"]
@@ -75,7 +75,7 @@ def test_a_scaling_group_that_does_not_tell_the_autoscaler_enough_is_an_error(he
     assert key in finding.message or "no Auto Scaling group has this group's tag" in finding.message
 
 
-def test_nodes_that_are_kept_warm_are_told(here: Here) -> None:
+def test_nodes_that_are_warm_are_reported(here: Here) -> None:
     here.answer("DescribeAutoScalingGroups", AutoScalingGroups=[{**group_of(TAGS), "MinSize": 2}])
 
     assert here.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept warm by `spotmpi scale`"
@@ -91,7 +91,7 @@ def test_nodes_that_are_kept_warm_are_told(here: Here) -> None:
         ({"AvailabilityZoneName": "us-east-1a", "LifeCycleState": "creating"}, "is creating"),
     ],
 )
-def test_a_mount_target_that_is_of_no_use_is_an_error(here: Here, target: dict[str, str], said: str) -> None:
+def test_an_unusable_mount_target_is_an_error(here: Here, target: dict[str, str], said: str) -> None:
     here.answer("DescribeMountTargets", MountTargets=[{"MountTargetId": "fsmt-12345678", **target}])
 
     findings = here.findings()
@@ -107,7 +107,7 @@ def test_a_mount_target_that_is_of_no_use_is_an_error(here: Here, target: dict[s
         {"IsEgress": False, "IpProtocol": "udp", "FromPort": 2049, "ToPort": 2049},
     ],
 )
-def test_a_port_that_the_nodes_do_not_reach_is_an_error(here: Here, rule: dict[str, Any]) -> None:
+def test_a_port_that_the_nodes_cannot_reach_is_an_error(here: Here, rule: dict[str, Any]) -> None:
     here.answer(
         "DescribeSecurityGroupRules", SecurityGroupRules=[{**rule, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
     )
@@ -123,7 +123,7 @@ def test_a_port_that_the_nodes_do_not_reach_is_an_error(here: Here, rule: dict[s
 
 
 @pytest.mark.parametrize("code", ["ImageNotFoundException", "RepositoryNotFoundException"])
-def test_an_image_that_is_not_in_the_registry_is_told_with_the_command(here: Here, code: str) -> None:
+def test_an_image_missing_from_the_registry_is_reported_with_the_command(here: Here, code: str) -> None:
     here.account.refuse("DescribeImages", code)
 
     finding = here.findings()["image chainermn"]

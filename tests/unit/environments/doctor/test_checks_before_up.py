@@ -13,7 +13,7 @@ from tests.cloud.scripted_account import ScriptedAccount, World
 from tests.unit.environments.doctor.unbuilt import STACK, TOOLS, found, stack, tell
 
 
-def test_where_all_is_well_every_line_is_ok(account: ScriptedAccount) -> None:
+def test_in_a_healthy_account_every_line_is_ok(account: ScriptedAccount) -> None:
     findings = doctor("mine", account.aws, tell)
 
     assert [finding for finding in findings if finding.level != "ok"] == []
@@ -35,13 +35,13 @@ def test_where_all_is_well_every_line_is_ok(account: ScriptedAccount) -> None:
     ]
 
 
-def test_without_a_stack_only_account_and_tools_are_examined(account: ScriptedAccount) -> None:
+def test_without_a_stack_only_account_and_tools_are_checked(account: ScriptedAccount) -> None:
     findings = doctor(None, account.aws, tell)
 
     assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "aws", "kubectl"]
 
 
-def test_credentials_of_another_account_end_the_questions_to_it(account: ScriptedAccount) -> None:
+def test_credentials_of_another_account_end_the_account_checks(account: ScriptedAccount) -> None:
     stack(STACK + "  spotmpi:account: '999999999999'\n")
 
     findings = doctor("mine", account.aws, tell)
@@ -50,13 +50,13 @@ def test_credentials_of_another_account_end_the_questions_to_it(account: Scripte
     assert [finding.check for finding in findings[1:]] == ["pulumi", "aws", "kubectl", "account"]
 
 
-def test_the_root_user_is_warned_of(account: ScriptedAccount) -> None:
+def test_the_root_user_is_a_warning(account: ScriptedAccount) -> None:
     account.answers["GetCallerIdentity"] = lambda region, asked: {"Account": "1", "Arn": "arn:aws:iam::1:root"}
 
     assert found(account, "credentials").level == "warning"
 
 
-def test_expired_credentials_are_one_error_and_the_tools_are_still_examined(account: ScriptedAccount) -> None:
+def test_expired_credentials_are_one_error_and_the_tools_are_still_checked(account: ScriptedAccount) -> None:
     account.refuse("GetCallerIdentity", "ExpiredToken")
 
     findings = doctor("mine", account.aws, tell)
@@ -66,7 +66,7 @@ def test_expired_credentials_are_one_error_and_the_tools_are_still_examined(acco
 
 
 @pytest.mark.parametrize(("region", "told"), [("af-south-1", "is not enabled"), ("eu-nowhere-1", "AWS has no region")])
-def test_a_region_that_can_not_be_used_is_an_error(account: ScriptedAccount, region: str, told: str) -> None:
+def test_an_unusable_region_is_an_error(account: ScriptedAccount, region: str, told: str) -> None:
     stack(STACK.replace("us-east-1\n", f"{region}\n"))
 
     finding = found(account, "region")
@@ -74,7 +74,7 @@ def test_a_region_that_can_not_be_used_is_an_error(account: ScriptedAccount, reg
     assert finding.level == "error" and told in finding.message and finding.remedy
 
 
-def test_a_zone_of_another_region_names_those_there_are(account: ScriptedAccount) -> None:
+def test_a_zone_of_another_region_is_an_error_that_lists_the_zones(account: ScriptedAccount) -> None:
     stack(STACK.replace("us-east-1a", "us-west-2a"))
 
     finding = found(account, "zone")
@@ -84,7 +84,7 @@ def test_a_zone_of_another_region_names_those_there_are(account: ScriptedAccount
     )
 
 
-def test_a_zone_without_one_zone_storage_is_an_error_where_the_stack_wants_it(
+def test_a_zone_without_one_zone_storage_is_an_error_if_the_stack_needs_it(
     account: ScriptedAccount, world: World
 ) -> None:
     world.zones["us-east-1"]["us-east-1d"] = "use1-az9"  # a zone younger than the table
@@ -95,7 +95,9 @@ def test_a_zone_without_one_zone_storage_is_an_error_where_the_stack_wants_it(
     assert found(account, "zone").level == "ok"
 
 
-def test_a_zone_that_eks_does_not_take_is_an_error_whatever_its_letter(account: ScriptedAccount, world: World) -> None:
+def test_a_zone_that_eks_does_not_support_is_an_error_whatever_its_letter(
+    account: ScriptedAccount, world: World
+) -> None:
     stack(STACK.replace("us-east-1a", "us-east-1b") + "  spotmpi:storage: {one_zone: false}\n")
     assert found(account, "zone").message == "EKS does not support zone us-east-1b (use1-az3)"
 
@@ -115,7 +117,7 @@ DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
         (STACK.replace("us-east-1c", "us-east-1a"), "us-east-1a is the first zone; EKS needs a second one"),
     ],
 )
-def test_a_second_zone_that_can_not_be_used_names_those_that_can(
+def test_an_unusable_second_zone_lists_the_usable_ones(
     account: ScriptedAccount, world: World, text: str, told: str
 ) -> None:
     world.zones["us-east-1"]["us-east-1d"] = "use1-az4"
@@ -127,9 +129,7 @@ def test_a_second_zone_that_can_not_be_used_names_those_that_can(
     assert finding.remedy == "set spotmpi:second_zone to one of us-east-1c, us-east-1d"
 
 
-def test_the_default_second_zone_is_that_of_infra_and_looked_up_by_its_id(
-    account: ScriptedAccount, world: World
-) -> None:
+def test_the_default_second_zone_is_that_of_infra_and_checked_by_its_id(account: ScriptedAccount, world: World) -> None:
     world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az4"}
     stack(DEFAULT)
     assert found(account, "second zone").message == "us-east-1b is use1-az4"
@@ -151,7 +151,7 @@ def test_the_default_second_zone_is_that_of_infra_and_looked_up_by_its_id(
         ("kubectl", "", "warning", "unknown version"),
     ],
 )
-def test_each_tool_is_there_and_new_enough(
+def test_each_tool_must_be_installed_and_new_enough(
     account: ScriptedAccount, name: str, said: str | None, level: str, told: str
 ) -> None:
     finding = found(account, name, lambda command: said if command[0] == name else TOOLS[command[0]])
@@ -160,7 +160,7 @@ def test_each_tool_is_there_and_new_enough(
     assert (finding.level == "ok") or finding.command.startswith("https://")
 
 
-def test_versions_are_asked_of_real_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_read_from_real_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "pulumi"
     program.write_text('#!/bin/sh\necho "v3.$#.7"\n')
     program.chmod(0o755)
@@ -170,7 +170,7 @@ def test_versions_are_asked_of_real_programs(tmp_path: Path, monkeypatch: pytest
     assert run_tool(("no-such-program",)) is None
 
 
-def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_way_out(
+def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_remedy(
     account: ScriptedAccount, world: World
 ) -> None:
     world.not_offered.add(("g5.xlarge", "us-east-1a"))
@@ -187,7 +187,7 @@ def test_a_type_that_does_not_exist_is_an_error(account: ScriptedAccount) -> Non
     assert "has no instance type g99.xlarge" in found(account, "group gpus").message
 
 
-def test_a_group_that_wants_a_placement_group_its_type_lacks_is_an_error(account: ScriptedAccount) -> None:
+def test_a_group_that_needs_a_placement_group_its_type_lacks_is_an_error(account: ScriptedAccount) -> None:
     stack(STACK.replace("g5.xlarge", "t3.xlarge"))
     assert "does not support cluster placement groups" in found(account, "group gpus").message
 
@@ -204,7 +204,7 @@ def test_a_group_that_wants_a_placement_group_its_type_lacks_is_an_error(account
         (0.0, ["g4dn.xlarge"], "error", "leaves 0 vCPUs: 0 of 8"),
     ],
 )
-def test_the_quota_is_held_against_the_groups_max(
+def test_the_quota_is_compared_with_the_groups_max(
     account: ScriptedAccount, world: World, quota: float, running: list[str], level: str, told: str
 ) -> None:
     world.quota["L-3819A6DF"], world.running["us-east-1"] = quota, running

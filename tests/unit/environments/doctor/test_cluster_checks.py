@@ -32,7 +32,7 @@ NODES = [
 
 
 @pytest.mark.parametrize(("made", "said"), NODES)
-def test_a_node_that_is_not_what_its_group_says_is_named(here: Here, made: Object, said: str) -> None:
+def test_a_node_that_differs_from_its_group_is_an_error(here: Here, made: Object, said: str) -> None:
     here.cluster.objects[0] = made
 
     finding = here.findings()["node a"]
@@ -50,7 +50,7 @@ def test_a_node_that_is_not_what_its_group_says_is_named(here: Here, made: Objec
         ({"AvailabilityZone": "us-east-1a", "GroupName": ""}, "is in no placement group, but its node group sets one"),
     ],
 )
-def test_a_machine_in_the_wrong_place_is_named(here: Here, place: dict[str, str], said: str) -> None:
+def test_a_node_with_the_wrong_placement_is_an_error(here: Here, place: dict[str, str], said: str) -> None:
     machine = {"InstanceId": f"i-{'a':0>17}", "Placement": place}
     here.answer("DescribeInstances", Reservations=[{"Instances": [machine]}])
 
@@ -66,9 +66,7 @@ def test_a_machine_in_the_wrong_place_is_named(here: Here, place: dict[str, str]
         ("nvidia-device-plugin", "device plugin", "on 0 of 1 GPU nodes"),
     ],
 )
-def test_a_controller_that_does_not_run_is_an_error_and_so_is_one_that_is_gone(
-    here: Here, name: str, check: str, said: str
-) -> None:
+def test_a_stopped_or_missing_controller_is_an_error(here: Here, name: str, check: str, said: str) -> None:
     for each in here.cluster.objects:
         if each["metadata"]["name"] == name:
             each["status"] = {"desiredNumberScheduled": 1}
@@ -79,7 +77,7 @@ def test_a_controller_that_does_not_run_is_an_error_and_so_is_one_that_is_gone(
     assert "is not installed" in here.findings()[check].message
 
 
-def test_what_the_autoscaler_says_of_itself_is_heard(here: Here) -> None:
+def test_the_autoscalers_own_status_is_read(here: Here) -> None:
     (told,) = [each for each in here.cluster.objects if each["kind"] == "ConfigMap"]
     told["data"]["status"] = "clusterWide:\n  health:\n    status: Unhealthy\n"
     assert here.findings()["scaling"].message == "the autoscaler reports the cluster as Unhealthy"
@@ -97,7 +95,7 @@ def test_what_the_autoscaler_says_of_itself_is_heard(here: Here) -> None:
         ({**KEY, "authorized_keys": PUBLIC.replace("A", "B")}, "has `authorized_keys` without its own public key"),
     ],
 )
-def test_a_key_that_is_not_whole_is_an_error_and_is_never_shown(here: Here, values: dict[str, str], said: str) -> None:
+def test_an_invalid_key_is_an_error_and_is_never_shown(here: Here, values: dict[str, str], said: str) -> None:
     here.cluster.objects = [each for each in here.cluster.objects if each["kind"] != "Secret"] + [secret(values)]
 
     finding = here.findings()["SSH key"]
@@ -106,7 +104,7 @@ def test_a_key_that_is_not_whole_is_an_error_and_is_never_shown(here: Here, valu
     assert "thisIsTheKey" not in str(finding)
 
 
-def test_whoever_may_not_read_secrets_is_told_that_the_key_was_not_checked(here: Here) -> None:
+def test_without_permission_to_read_secrets_the_key_is_reported_as_not_checked(here: Here) -> None:
     here.cluster.forbidden.add("Secret")
 
     finding = here.findings()["SSH key"]
@@ -115,7 +113,7 @@ def test_whoever_may_not_read_secrets_is_told_that_the_key_was_not_checked(here:
     assert finding.message == "not checked: only administrators of the cluster may read Secret mpi-ssh"
 
 
-def test_a_key_that_is_gone_and_a_claim_that_is_not_bound_are_errors(here: Here) -> None:
+def test_a_missing_key_and_an_unbound_claim_are_errors(here: Here) -> None:
     here.cluster.objects = [each for each in here.cluster.objects if each["kind"] != "Secret"]
     here.cluster.objects[-1]["status"] = {"phase": "Pending"}
 

@@ -35,7 +35,7 @@ def test_a_check_that_is_not_permitted_is_a_warning_and_the_rest_works(
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"Volumes": [{}]}, {"Volumes": 3}])
-def test_an_answer_that_makes_no_sense_is_a_line_and_not_a_crash(account: ScriptedAccount, answer: Any) -> None:
+def test_a_malformed_response_is_a_finding_and_not_a_crash(account: ScriptedAccount, answer: Any) -> None:
     account.answers["DescribeVolumes"] = lambda region, asked: answer
 
     assert found(account, "leftover volumes").level in ("ok", "warning")
@@ -51,7 +51,7 @@ def test_a_check_that_breaks_is_a_finding_without_secrets(account: ScriptedAccou
     assert finding.message.startswith("could not be checked: RuntimeError: oh") and "\n" not in finding.message
 
 
-def test_everything_broken_at_once_is_still_a_list_of_findings(
+def test_failures_of_every_check_are_still_a_list_of_findings(
     account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
@@ -101,7 +101,7 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     assert (any("-> spotmpi zones --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 
-def test_the_policy_to_look_allows_what_is_asked(
+def test_the_look_policy_allows_the_doctors_calls(
     account: ScriptedAccount, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.quota["L-3819A6DF"] = 0.0

@@ -25,7 +25,7 @@ LEFT: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("what", LEFT)
-def test_what_a_former_environment_left_is_named_with_a_command(account: ScriptedAccount, what: str) -> None:
+def test_leftovers_of_a_former_environment_come_with_a_command(account: ScriptedAccount, what: str) -> None:
     operation, answer, shown = LEFT[what]
     account.answers[operation] = lambda region, asked: answer
 
@@ -35,7 +35,7 @@ def test_what_a_former_environment_left_is_named_with_a_command(account: Scripte
     assert shown in finding.command and finding.command.endswith("--region us-east-1")
 
 
-def test_what_belongs_to_others_is_no_leftover(account: ScriptedAccount) -> None:
+def test_resources_of_others_are_no_leftovers(account: ScriptedAccount) -> None:
     other = {"FileSystemId": "fs-2", "Tags": [{"Key": "spotmpi:environment", "Value": "spotmpi-mine-data"}]}
     account.answers["DescribeFileSystems"] = lambda region, asked: {"FileSystems": [other]}
 
@@ -69,7 +69,7 @@ def test_a_built_environment_has_no_leftovers(account: ScriptedAccount) -> None:
     assert (finding.level, finding.message) == ("ok", "spotmpi-mine is built: tagged resources are in use")
 
 
-def test_kept_storage_is_no_leftover_of_its_own_stack(account: ScriptedAccount) -> None:
+def test_persistent_storage_is_no_leftover_of_its_own_stack(account: ScriptedAccount) -> None:
     stack("config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n  spotmpi:kind: data\n")
 
     assert not [finding for finding in doctor("mine", account.aws, tell) if finding.check.startswith("leftover")]

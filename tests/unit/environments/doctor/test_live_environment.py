@@ -14,7 +14,7 @@ from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedClus
 from tests.unit.environments.doctor.healthy_environment import Here, healthy
 
 
-def test_where_all_is_well_every_line_of_a_live_environment_is_ok(here: Here) -> None:
+def test_in_a_healthy_environment_every_line_is_ok(here: Here) -> None:
     findings = here.findings()
 
     assert {name: each.message for name, each in findings.items() if each.level != "ok"} == {}
@@ -27,13 +27,13 @@ def test_where_all_is_well_every_line_of_a_live_environment_is_ok(here: Here) ->
     assert asked["repositoryName"] == "spotmpi-lab/chainermn"
 
 
-def test_the_policy_to_look_allows_what_a_live_environment_is_asked(here: Here) -> None:
+def test_the_look_policy_allows_the_checks_of_a_live_environment(here: Here) -> None:
     here.findings()
 
     assert here.account.rights - {"sts:GetCallerIdentity"} <= set(LOOK)
 
 
-def test_what_may_not_be_read_is_a_warning_and_what_cannot_be_reached_an_error(here: Here) -> None:
+def test_a_refused_read_is_a_warning_and_an_unreachable_cluster_an_error(here: Here) -> None:
     class Closed(ScriptedCluster):
         def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
             if kind == "Deployment":
@@ -51,7 +51,7 @@ def test_what_may_not_be_read_is_a_warning_and_what_cannot_be_reached_an_error(h
     assert findings["node a"].level == "ok"
 
 
-def test_an_environment_that_cannot_be_looked_at_is_one_error_and_the_rest_is_there(here: Here) -> None:
+def test_an_environment_that_cannot_be_opened_is_one_error_among_the_other_findings(here: Here) -> None:
     here.trouble = SpotmpiError("this machine's kubeconfig has no context of cluster spotmpi-mine")
 
     findings = here.findings()
@@ -60,7 +60,7 @@ def test_an_environment_that_cannot_be_looked_at_is_one_error_and_the_rest_is_th
     assert findings["group g4dn"].level == "ok" and "API" not in findings
 
 
-def test_an_environment_that_is_not_built_is_not_looked_at(here: Here) -> None:
+def test_an_environment_that_is_not_built_is_not_checked(here: Here) -> None:
     def no_cluster(region: str, asked: Mapping[str, Any]) -> Any:
         raise Refusal("ResourceNotFoundException")
 

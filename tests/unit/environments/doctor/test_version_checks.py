@@ -36,7 +36,7 @@ def support(here: Here, ends: datetime, status: str, today: date) -> Finding:
         (date(2027, 3, 27), "EXTENDED_SUPPORT", "error", OVER),
     ],
 )
-def test_support_that_ends_is_told_in_time(here: Here, today: date, status: str, level: str, message: str) -> None:
+def test_support_that_ends_is_reported_in_time(here: Here, today: date, status: str, level: str, message: str) -> None:
     finding = support(here, ENDS, status, today)
     assert (finding.level, finding.message) == (level, message)
     assert finding.command == ("" if level == "ok" else "spotmpi upgrade mine")
@@ -48,7 +48,7 @@ def test_a_day_counts_in_utc_as_aws_bills_it(here: Here) -> None:
     assert "until 2027-03-27" in support(here, evening, "STANDARD_SUPPORT", date(2026, 1, 1)).message
 
 
-def test_the_doctor_asks_for_it_and_tells_what_eks_does_not_say(here: Here, one_account: ScriptedAccount) -> None:
+def test_the_doctor_reports_support_and_where_it_is_unknown(here: Here, one_account: ScriptedAccount) -> None:
     assert here.findings()[TITLE].level == "ok"
     here.answer("DescribeClusterVersions", clusterVersions=[])
     assert here.findings()[TITLE].message == "1.35: the end of its standard support is unknown"
@@ -57,7 +57,7 @@ def test_the_doctor_asks_for_it_and_tells_what_eks_does_not_say(here: Here, one_
     assert finding.level == "warning" and "eks:DescribeClusterVersions in us-east-1 is not permitted" in finding.message
 
 
-def test_nodes_that_are_behind_the_control_plane_are_named(here: Here) -> None:
+def test_nodes_older_than_the_control_plane_are_named(here: Here) -> None:
     assert "node versions" not in here.findings()
     here.answer("DescribeNodegroup", nodegroup={**NODE_GROUP, "version": "1.34", "releaseVersion": "1.34.6-20260501"})
     finding = here.findings()["node versions"]

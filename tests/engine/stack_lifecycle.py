@@ -8,7 +8,7 @@ from tests.engine.engine import GUARDRAILS, Engine, Outcome, repository_project
 from tests.engine.providers.aws_network import NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.script import Call
-from tests.engine.providers.server import serving
+from tests.engine.providers.server import serve_cloud
 
 ACCESS = ["198.51.100.0/24"]
 
@@ -31,7 +31,7 @@ class Stage:
 
 
 @dataclass
-class Journey:
+class StackLifecycle:
     """All stages of a stack by name, and what was exported and left over."""
 
     stack: str
@@ -43,7 +43,7 @@ class Journey:
     def __getitem__(self, name: str) -> Stage:
         return self.stages[name]
 
-    def go(self, name: str, cloud: Cloud, outcome: Outcome) -> None:
+    def record_stage(self, name: str, cloud: Cloud, outcome: Outcome) -> None:
         """Write one stage down and start a new page in the journal."""
         existing = frozenset(record.key for record in cloud.records)
         self.stages[name] = Stage(outcome, tuple(cloud.script.calls), existing)
@@ -59,28 +59,28 @@ def prepare(engine: Engine, stack: str) -> None:
         assert built.status == 0, built.text
 
 
-def travel(stack: str, folder: Path) -> Journey:
+def run_lifecycle(stack: str, folder: Path) -> StackLifecycle:
     """Take a ready stack from nothing over a failure to its full size, change one number, and destroy it."""
-    cloud, journey = Cloud(), Journey(stack)
-    with serving(cloud) as served:
-        engine = Engine(folder, served)
+    cloud, stack_lifecycle = Cloud(), StackLifecycle(stack)
+    with serve_cloud(cloud) as servers:
+        engine = Engine(folder, servers)
         repository_project(engine)
         prepare(engine, stack)
         cloud.script.calls.clear()
-        journey.go("before", cloud, Outcome(0, ""))
-        journey.go("preview", cloud, engine.preview(stack, "--policy-pack", str(GUARDRAILS)))
+        stack_lifecycle.record_stage("before", cloud, Outcome(0, ""))
+        stack_lifecycle.record_stage("preview", cloud, engine.preview(stack, "--policy-pack", str(GUARDRAILS)))
         cloud.script.fail("create", NODE_GROUP)
-        journey.go("broken up", cloud, engine.up(stack))
-        journey.go("up", cloud, engine.up(stack))
-        journey.go("same up", cloud, engine.up(stack))
-        journey.outputs = engine.outputs(stack)
+        stack_lifecycle.record_stage("broken up", cloud, engine.up(stack))
+        stack_lifecycle.record_stage("up", cloud, engine.up(stack))
+        stack_lifecycle.record_stage("same up", cloud, engine.up(stack))
+        stack_lifecycle.outputs = engine.outputs(stack)
         groups = engine.config(stack)["spotmpi:groups"]
         groups[-1]["max"] += 1
-        journey.group = groups[-1]["name"]
+        stack_lifecycle.group = groups[-1]["name"]
         engine.configure(stack, {"spotmpi:groups": groups})
-        journey.go("bigger", cloud, engine.up(stack))
+        stack_lifecycle.record_stage("bigger", cloud, engine.up(stack))
         cloud.script.fail("delete", NODE_GROUP)
-        journey.go("broken destroy", cloud, engine.destroy(stack))
-        journey.go("destroy", cloud, engine.destroy(stack))
-        journey.leftovers = list(cloud.leftovers)
-    return journey
+        stack_lifecycle.record_stage("broken destroy", cloud, engine.destroy(stack))
+        stack_lifecycle.record_stage("destroy", cloud, engine.destroy(stack))
+        stack_lifecycle.leftovers = list(cloud.leftovers)
+    return stack_lifecycle

@@ -13,7 +13,7 @@ from tests.engine.providers.records import ACCOUNT, Record, Records
 
 
 @dataclass
-class Memories:
+class DeletedResources:
     """`tagged`: environment by ARN of what is gone; `log_groups`: names of those that EKS has made again."""
 
     tagged: dict[str, str] = field(default_factory=dict)

@@ -16,9 +16,9 @@ from tests.engine.providers.aws_network import (
     SUBNET,
     VPC,
 )
-from tests.engine.providers.cloud import Asked, Cloud, Provider
+from tests.engine.providers.cloud import Cloud, Provider, ResourceRequest
 from tests.engine.providers.kubernetes import Kubernetes
-from tests.engine.providers.records import Record, Refused
+from tests.engine.providers.records import Record, Refusal
 
 
 def trust(service: str) -> str:
@@ -28,7 +28,7 @@ def trust(service: str) -> str:
 
 
 @dataclass
-class World:
+class CloudBuilder:
     """A cloud that tests fill by asking its providers as an engine would."""
 
     cloud: Cloud = field(default_factory=Cloud)
@@ -39,15 +39,15 @@ class World:
     def make(self, token: str, name: str = "it", /, **inputs: Any) -> Record:
         """Make one resource as an engine would: checked first, then created; Refused if either says no."""
         provider: Provider = self.kubernetes if token.startswith("kubernetes:") else self.aws
-        asked = Asked(token, name, f"urn::{token}::{name}")
-        checked, failures = provider.check(asked, {}, inputs, b"\x12\x34\x56\x78")
+        resource = ResourceRequest(token, name, f"urn::{token}::{name}")
+        checked, failures = provider.check(resource, {}, inputs, b"\x12\x34\x56\x78")
         if failures:
-            raise Refused("; ".join(failures))
-        return provider.create(asked, checked)
+            raise Refusal("; ".join(failures))
+        return provider.create(resource, checked)
 
-    def drop(self, record: Record) -> None:
+    def delete(self, record: Record) -> None:
         """Take one AWS resource away."""
-        self.aws.delete(Asked(record.token, "it", record.urn), record.id)
+        self.aws.delete(ResourceRequest(record.token, "it", record.urn), record.id)
 
     def network(self) -> list[str]:
         """Make a network with subnets in two zones; gives their ids."""
@@ -58,7 +58,7 @@ class World:
             for cidr, zone in zones
         ]
 
-    def way_out(self, subnet: str) -> tuple[Record, Record]:
+    def internet_route(self, subnet: str) -> tuple[Record, Record]:
         """Lead a subnet to the internet; gives gateway and route."""
         record = self.cloud.records.get(SUBNET, subnet)
         assert record
@@ -80,10 +80,10 @@ class World:
         role = self.role("control", "eks.amazonaws.com", "AmazonEKSClusterPolicy")
         return self.make(CLUSTER, name="lab", roleArn=role, vpcConfig={"subnetIds": subnets}, **more)
 
-    def ready(self) -> list[str]:
+    def node_group_requirements(self) -> list[str]:
         """Everything that a node group needs; gives its subnets."""
         subnets = self.network()
-        self.way_out(subnets[0])
+        self.internet_route(subnets[0])
         self.cluster(subnets)
         policies = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly")
         self.role("nodes", "ec2.amazonaws.com", *policies)
@@ -97,7 +97,7 @@ class World:
         wanted = {"nodeRoleArn": "arn:aws:iam::123456789012:role/nodes", "scalingConfig": size, **more}
         return self.make(NODE_GROUP, name, clusterName="lab", nodeGroupName=name, subnetIds=subnets[:1], **wanted)
 
-    def reach_kubernetes(self) -> None:
+    def configure_kubernetes(self) -> None:
         """Point the Kubernetes provider at the only cluster."""
         (cluster,) = self.cloud.records.of(CLUSTER)
         server = {"clusters": [{"cluster": {"server": cluster.outputs["endpoint"]}}]}

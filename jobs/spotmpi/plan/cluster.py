@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from spotmpi.agent.plan import VERSION
-from spotmpi.core.environment import NodeGroup
-from spotmpi.plan.templates import Template
-from spotmpi.spec.job import JobSpec
+
+if TYPE_CHECKING:  # a local run starts faster without them
+    from spotmpi.core.environment import NodeGroup
+    from spotmpi.plan.templates import Template
+    from spotmpi.spec.job import JobSpec
 
 BACKEND: Literal["kubernetes"] = "kubernetes"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core.names import PROJECT
-from spotmpi.report.page import page
+from spotmpi.report.files import page
 from spotmpi.report.report import Report
 from tests.browser.chromium import Page, Tab, running
 from tests.unit.report.recorded_runs import Recorded

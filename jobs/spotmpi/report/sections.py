@@ -16,8 +16,8 @@ from spotmpi.report.report import Report, Section, label
 from spotmpi.report.rows import Line, Row
 from spotmpi.report.trial_results import NodePlacement, TrialResult
 from spotmpi.runs import reader
-from spotmpi.study.budget import Budget
 from spotmpi.study.sweep import Sweep
+from spotmpi.study.trial import Budget
 
 
 def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Section]:

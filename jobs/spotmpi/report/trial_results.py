@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,6 @@ from spotmpi.metrics.rates import Training
 from spotmpi.runs import fingerprint as work
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.spec import job
-from spotmpi.study.placement import read_placement
 
 AWS = "AWS"
 NO_GROUP = "none"
@@ -56,13 +56,22 @@ class Machine:
 
 def read_machines(paths: RunPaths, hardware: Sequence[Mapping[str, Any]]) -> tuple[Machine, ...]:
     """The machines of all attempts of a run; *hardware* describes its nodes in the last attempt, grouped by kind."""
-    recorded, names = read_placement(paths), _machine_names(paths)
+    recorded, names = _placement(paths), _machine_names(paths)
     return tuple(
         _machine(name, group, recorded)
         for group in hardware
         for node in group.get("nodes", [])
         for name in names.get(node, [f"node {node}"])
     )
+
+
+def _placement(paths: RunPaths) -> Mapping[str, Any]:
+    """``nodes.json``: nodes by name and, if AWS could not be asked, the ``failure`` (of `PlacementRecorder`)."""
+    try:
+        placement: dict[str, Any] = json.loads(paths.nodes.read_text())
+    except (OSError, ValueError):
+        return {"nodes": {}, "failure": None}
+    return placement
 
 
 def _machine_names(paths: RunPaths) -> dict[int, list[str]]:

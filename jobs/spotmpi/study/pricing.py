@@ -15,8 +15,8 @@ from spotmpi.forecast.forecast import Goal
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 from spotmpi.spec.node_groups import choose as fitting
-from spotmpi.study.budget import Cell
 from spotmpi.study.study import Study
+from spotmpi.study.trial import Cell
 
 
 def with_prices(study: Study, on: TargetLike, say: Say) -> Study:

@@ -12,8 +12,7 @@ from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import variants
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.variants import Variant
-from spotmpi.study.budget import Budget, Cell
-from spotmpi.study.trial import ALLREDUCE, DRIFT, MEASURED, READ, WITHOUT_ALLREDUCE, Trial
+from spotmpi.study.trial import ALLREDUCE, DRIFT, MEASURED, READ, WITHOUT_ALLREDUCE, Budget, Cell, Trial
 
 SEED = 1
 REPEATS = 3

@@ -18,9 +18,9 @@ from spotmpi.spec.job import Count, Duration, JobSpec
 from spotmpi.spec.kubernetes import Part
 from spotmpi.spec.variants import BASE, Variant
 from spotmpi.study import factors
-from spotmpi.study.budget import Budget
 from spotmpi.study.factors import NODES, Level, Levels
 from spotmpi.study.study import REPEATS, RETRIES, SEED, Study, StudyOptions
+from spotmpi.study.trial import Budget
 
 _NO_OPTIONS = StudyOptions()
 

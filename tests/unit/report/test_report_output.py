@@ -15,8 +15,7 @@ from spotmpi.report import chart as chart_data
 from spotmpi.report import charts, files, svg
 from spotmpi.report.chart import Strip, Strips
 from spotmpi.report.figures import number, share
-from spotmpi.report.files import markdown
-from spotmpi.report.page import page
+from spotmpi.report.files import markdown, page
 from spotmpi.report.table import table
 from tests.unit.report.recorded_runs import SPEC, Recorded, over_nodes, sweep_report
 

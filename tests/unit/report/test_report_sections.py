@@ -12,9 +12,8 @@ import pytest
 from spotmpi.cli.report import print_report
 from spotmpi.report import files
 from spotmpi.report.chart import Chart, Curve, Drawing, Strips
-from spotmpi.report.files import markdown
+from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
-from spotmpi.report.page import page
 from spotmpi.report.picture import picture_charts
 from spotmpi.report.report import Report, Section
 from spotmpi.study.study_file import from_values

@@ -29,7 +29,7 @@ from spotmpi.agent.progress import Progress
 from spotmpi.report.files import write
 from spotmpi.report.gather import gather
 from spotmpi.report.files import markdown
-from spotmpi.report.page import page
+from spotmpi.report.files import page
 from tests.unit.runs.hostile import LINES, TEXTS
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
 

@@ -14,10 +14,9 @@ from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
 from spotmpi.runs.reader import RunState
 from spotmpi.study import execution, study_file
-from spotmpi.study.budget import Budget
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, load_sweep
-from spotmpi.study.trial import Trial
+from spotmpi.study.trial import Budget, Trial
 from tests.unit.report.recorded_runs import NOW
 from tests.unit.study.fake_runner import FakeRunner, quiet, states
 from tests.unit.study.studies import study_of

@@ -21,8 +21,7 @@ from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.report.gather import gather
 from spotmpi.report.report import Report
-from spotmpi.study.backend_runner import BackendRunner
-from spotmpi.study.placement import PlacementRecorder
+from spotmpi.study.backend_runner import BackendRunner, PlacementRecorder
 from spotmpi.study.trial import ALLREDUCE
 from tests.cloud.scripted_account import ScriptedAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node
@@ -230,7 +229,7 @@ def test_aws_is_asked_after_each_trial_and_its_failure_is_reported_once(
     def no_account(environment: Any) -> Any:
         raise SpotmpiError("no credentials")
 
-    monkeypatch.setattr("spotmpi.study.placement._account", no_account)
+    monkeypatch.setattr("spotmpi.study.backend_runner._account", no_account)
     ended = [dataclasses.replace(Recorded(), rate=rate) for rate in (10.0, 11.0)]
     every = [record(runs, f"run-{at}", SPEC, recorded) for at, recorded in enumerate(ended)]
     for paths in every:

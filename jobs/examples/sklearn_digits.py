@@ -1,4 +1,4 @@
-"""A training script that knows nothing of spotmpi, as one finds them: it prints its steps in its own words.
+"""A training script that knows nothing of spotmpi: it prints its steps in a format of its own.
 
 It runs alone, under torchrun, and under mpirun, and averages gradients over its processes.
 """

@@ -47,7 +47,7 @@ def test_the_package_has_these_names_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS | TYPES))
-def test_each_name_leads_to_what_it_says(name: str) -> None:
+def test_each_name_is_that_of_its_object(name: str) -> None:
     assert getattr(spotmpi, name).__name__ == name
     assert getattr(spotmpi, name) is getattr(spotmpi, name)
 

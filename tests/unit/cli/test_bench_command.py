@@ -91,10 +91,10 @@ def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page(spec: Path, cli
     assert "Loss over time" in page.read_text()
     assert "trial 2 of 2" in done.stderr
 
-    told = json.loads(cli("report", "--json").stdout)
-    assert [row["nodes"] for row in told["rows"]] == [1, 2]
-    assert all(20 < row["iterations_per_second"] < 200 for row in told["rows"])
-    assert told["rows"][0]["loss"] == 0.025
+    message = json.loads(cli("report", "--json").stdout)
+    assert [row["nodes"] for row in message["rows"]] == [1, 2]
+    assert all(20 < row["iterations_per_second"] < 200 for row in message["rows"])
+    assert message["rows"][0]["loss"] == 0.025
 
 
 def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path, cli: Command) -> None:
@@ -107,7 +107,7 @@ def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--nodes", "1,x"], "--nodes"),
         (["--nodes", "0"], "must be distinct and at least 1"),
@@ -118,11 +118,11 @@ def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line_before_anything_starts(
-    spec: Path, cli: Command, options: list[str], told: str
+    spec: Path, cli: Command, options: list[str], message: str
 ) -> None:
     done = cli("bench", str(spec), *options)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (spec.parent / "runs").exists()
 
@@ -162,9 +162,9 @@ def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, cli: Co
     running = subprocess.Popen(arguments(*given), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
     running.send_signal(signal.SIGINT)
-    _, told = running.communicate(timeout=30)
+    _, message = running.communicate(timeout=30)
     assert running.returncode == 130
-    assert "the same command continues it" in told
+    assert "the same command continues it" in message
 
     done = cli(*given)
     assert done.returncode == 0, done.stderr
@@ -198,7 +198,7 @@ def test_bench_and_report_are_functions_with_the_same_result(spec: Path) -> None
         spotmpi.plan_bench(spec, StudyOptions([1], ["x:slots=1"]))
 
 
-def test_a_report_goes_where_it_is_told_and_a_read_only_place_names_the_way_out(
+def test_a_report_goes_to_the_given_folder_and_a_read_only_one_is_refused_with_a_remedy(
     spec: Path, tmp_path: Path, cli: Command
 ) -> None:
     state = spotmpi.run(spec)

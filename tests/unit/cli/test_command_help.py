@@ -92,7 +92,7 @@ def test_every_command_is_in_the_documentation(name: str) -> None:
     assert any(f"spotmpi {name}" in page for page in pages)
 
 
-def test_without_arguments_it_shows_its_help() -> None:
+def test_without_arguments_spotmpi_shows_its_help() -> None:
     done = spotmpi()
 
     assert "Usage" in done.stdout + done.stderr and done.returncode in (0, 2)
@@ -107,7 +107,7 @@ def test_completion_works() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["nonsense"], 2, "nonsense"),
         (["run"], 2, "name a spec file; `spotmpi init` writes one"),
@@ -138,7 +138,7 @@ def test_completion_works() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
-    arguments: list[str], code: int, told: str, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], code: int, message: str, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job("true")
     Path("bad.toml").write_text("nodes = [")
@@ -152,7 +152,7 @@ def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
 
     assert (ended, said) == (code, "")
     (line,) = complaint.splitlines()
-    assert line.startswith("spotmpi: ") and told in line
+    assert line.startswith("spotmpi: ") and message in line
     assert not Path("runs").exists()
 
 
@@ -167,12 +167,12 @@ def test_several_problems_are_a_line_each() -> None:
     ]
 
 
-def test_a_traceback_is_shown_only_when_it_is_asked_for() -> None:
+def test_a_traceback_is_shown_only_with_debug() -> None:
     assert "Traceback" not in spotmpi("status", "x").stderr
     assert "Traceback" in spotmpi("--debug", "status", "x").stderr
 
 
-def test_the_page_of_commands_is_what_they_say_of_themselves(
+def test_the_page_of_commands_is_their_help(
     in_process: InProcess, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "110")

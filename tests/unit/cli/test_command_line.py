@@ -112,7 +112,7 @@ def test_list_without_runs_says_so_and_succeeds() -> None:
     assert json.loads(spotmpi("list", "--json").stdout) == []
 
 
-def test_an_id_may_be_shortened_as_long_as_it_is_clear() -> None:
+def test_an_id_may_be_shortened_as_long_as_it_is_unique() -> None:
     for _ in range(2):
         spotmpi("run", job("true"))
     first, second = (paths.id for paths in reader.every(Path("runs")))
@@ -122,7 +122,7 @@ def test_an_id_may_be_shortened_as_long_as_it_is_clear() -> None:
     assert both.returncode == 2 and first in both.stderr and second in both.stderr
 
 
-def test_clean_shows_first_and_deletes_when_told() -> None:
+def test_clean_lists_runs_and_deletes_them_with_yes() -> None:
     spotmpi("run", job("true"))
     run = only_run().id
 

@@ -28,7 +28,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return said
 
 
-def test_it_is_started_on_the_runs_events_and_its_exit_status_is_ours(
+def test_tensorboard_starts_on_the_runs_events_and_its_exit_status_is_returned(
     program: Path, tmp_path: Path, in_process: InProcess
 ) -> None:
     state = runs.run({"command": ["true"], "launcher": "none"}, on=Target(runs_folder=tmp_path / "runs"))

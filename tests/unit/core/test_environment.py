@@ -70,14 +70,14 @@ def test_a_file_of_stack_outputs_becomes_an_environment(tmp_path: Path) -> None:
     assert found.model_dump(mode="json") == OUTPUTS
 
 
-def test_the_engine_is_asked_for_the_named_stack_of_the_project() -> None:
+def test_pulumi_reads_the_named_stack_of_the_project() -> None:
     pulumi = ScriptedPulumi(stdout=json.dumps(OUTPUTS))
     assert environment.of_stack("lab", Path("/project"), pulumi).cluster == "spotmpi-lab"
     asked = "pulumi stack output --json --non-interactive --stack lab --cwd /project"
     assert " ".join(pulumi.asked) == asked
 
 
-def test_without_a_name_the_selected_stack_is_asked_for() -> None:
+def test_without_a_name_pulumi_reads_the_selected_stack() -> None:
     pulumi = ScriptedPulumi(stdout=json.dumps(OUTPUTS))
     environment.of_stack(run=pulumi)
     assert "--stack" not in pulumi.asked
@@ -96,7 +96,7 @@ def test_a_missing_pulumi_names_the_other_way() -> None:
         environment.of_stack("lab", run=missing)
 
 
-def test_outputs_of_a_stack_that_was_never_built_tell_to_build_it() -> None:
+def test_the_error_for_a_stack_that_was_never_built_says_to_build_it() -> None:
     with pytest.raises(InputError, match="run `pulumi up`"):
         environment.parse({})
 
@@ -127,12 +127,12 @@ def test_a_file_that_holds_no_outputs_is_refused(tmp_path: Path, text: str, said
         environment.load(path)
 
 
-def test_a_file_that_is_not_there_is_named_however_long_its_path_is(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_even_if_its_path_is_long(tmp_path: Path) -> None:
     for path in (Path("none.json"), tmp_path.joinpath("long" * 20, "none.json")):
         with pytest.raises(InputError, match=r"none\.json.*No such file"):
             environment.load(path)
 
 
-def test_an_unknown_node_group_lists_those_there_are() -> None:
+def test_the_error_for_an_unknown_node_group_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match="environment spotmpi-lab has: g4dn"):
         environment.parse(OUTPUTS).group("p3")

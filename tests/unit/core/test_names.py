@@ -59,5 +59,5 @@ def test_pod_names_made_from_the_longest_id_fit_a_label() -> None:
 
 
 @pytest.mark.parametrize("run", ["", "-a", "a-", "A", "9a", "a" * 41, "a.b", "a\n"])
-def test_what_is_no_id_is_told_from_one(run: str) -> None:
+def test_text_that_is_no_run_id_is_recognised(run: str) -> None:
     assert not names.RUN_ID.fullmatch(run)

@@ -51,14 +51,14 @@ def test_a_tar_comes_in_pieces_is_checked_and_unpacked(
     assert volume.fetch([order]) == (0, {"done": [[1, 100_000, 1]]})
     assert volume.tree() == {"VOCdevkit/big": bytes(100_000)}
     assert len(site.asked) == 1 + -(-size // PIECE)
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert told[-2:] == [
+    message = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert message[-2:] == [
         {"name": "set.tar", "got": size, "of": size, "whole": 1, "all": 1},
         {"done": [[1, 100_000, 1]]},
     ]
 
 
-def test_several_sources_are_told_apart_and_again_nothing_travels(volume: Volume, site: Site) -> None:
+def test_several_sources_are_distinguished_and_a_second_fetch_downloads_nothing(volume: Volume, site: Site) -> None:
     folder = str(volume.folder)
     site.files |= {f"part-{number}": b"p" * number for number in range(6)}
     parts = [site.order(f"part-{number}", folder) for number in range(6)]
@@ -74,7 +74,7 @@ def test_several_sources_are_told_apart_and_again_nothing_travels(volume: Volume
     assert len(site.asked) - before == 7 + 1  # each is looked at, one is read
 
 
-def test_pieces_that_fail_for_a_moment_are_asked_for_again(volume: Volume, site: Site) -> None:
+def test_parts_that_fail_for_a_moment_are_requested_again(volume: Volume, site: Site) -> None:
     site.faults = {0: 503, 3: 503, 4: 0, 6: 500}
     code, _ = volume.fetch([site.order("weights.npz", str(volume.folder), sha(WEIGHTS))])
     assert (code, volume.tree()) == (0, {"weights.npz": WEIGHTS}) and len(site.asked) == 1 + 5 + 4
@@ -133,7 +133,9 @@ def test_a_file_that_has_changed_since_is_fetched_anew(volume: Volume, site: Sit
     assert volume.tree() == {"weights.npz": b"v" * 50_000}
 
 
-def test_another_checksum_or_a_server_without_pieces_is_told_and_nothing_is_left(volume: Volume, site: Site) -> None:
+def test_a_wrong_checksum_or_a_server_without_ranges_is_an_error_that_leaves_no_file(
+    volume: Volume, site: Site
+) -> None:
     code, word = volume.fetch([site.order("set.tar", str(volume.folder), "0" * 64)])
     assert code == 78 and "set.tar: the SHA-256 of the file is not the given one" in word["failed"]
     site.pieces = False

@@ -114,7 +114,7 @@ def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pull_brings_what_is_not_here_and_checks_it(pod: Pod, here: Path, tmp_path: Path) -> None:
+def test_a_pull_copies_missing_files_and_checks_them(pod: Pod, here: Path, tmp_path: Path) -> None:
     pushed(pod, here)
     into, said = tmp_path / "back", list[str]()
     store = DataStore(pod, said.append)
@@ -172,7 +172,7 @@ def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
     assert set(store.index(str(here))) == set(tree(here))
 
 
-def test_a_listing_tells_sizes_and_files(pod: Pod, here: Path) -> None:
+def test_a_listing_has_sizes_and_numbers_of_files(pod: Pod, here: Path) -> None:
     pushed(pod, here)
     (pod.volume / "notes.txt").write_text("abc")
 

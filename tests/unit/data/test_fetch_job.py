@@ -120,7 +120,7 @@ def fetched(script: Script) -> tuple[list[Transfer], list[str]]:
     return asyncio.run(asyncio.wait_for(work, 10)), said
 
 
-def test_a_job_is_made_suspended_gets_its_orders_and_is_told_about_until_it_is_done() -> None:
+def test_a_job_is_created_suspended_gets_its_orders_and_is_reported_until_it_ends() -> None:
     script = Script(
         shows(job()),
         shows(job(), pod("Pending")),
@@ -150,7 +150,7 @@ def test_a_job_is_made_suspended_gets_its_orders_and_is_told_about_until_it_is_d
     assert "s3cret" not in json.dumps(made) + str(said)
 
 
-def test_a_job_that_is_at_it_is_watched_and_no_other_is_made() -> None:
+def test_an_active_job_is_followed_and_no_second_one_is_created() -> None:
     script = Script(
         shows(job()), shows(job(), pod("Running")), shows(job("Complete"), pod("Succeeded", DONE)), there=job()
     )
@@ -183,7 +183,7 @@ def test_an_end_without_all_files_says_why(end: Callable[[Script], None], said: 
         fetched(Script(shows(job()), end))
 
 
-def test_a_job_that_is_done_while_its_pod_is_gone_is_no_failure_and_what_is_there_is_counted() -> None:
+def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted() -> None:
     counted = {"done": [[3, 300, 0]]}
     lost, late = pod("Failed", {"failed": "taken away"}), pod("Succeeded", counted)
     ended = shows(job("Complete"))
@@ -204,7 +204,7 @@ def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: p
         fetched(Script(shows(job()), out_of_reach))
 
 
-def test_who_may_make_no_secret_is_told_and_no_job_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_permission_for_secrets_there_is_an_error_and_no_job_remains(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script()
     create = script.create
 

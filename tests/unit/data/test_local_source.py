@@ -94,7 +94,9 @@ def test_a_folder_that_cannot_be_listed_is_refused(here: Path, monkeypatch: pyte
         ("device", tarfile.CHRTYPE, "is neither a file nor a folder"),
     ],
 )
-def test_a_tar_with_what_does_not_belong_there_is_refused(tmp_path: Path, name: str, kind: bytes, said: str) -> None:
+def test_a_tar_with_members_that_are_no_plain_files_is_refused(
+    tmp_path: Path, name: str, kind: bytes, said: str
+) -> None:
     with tarfile.open(tmp_path / "bad.tar", "w") as packed:
         facts = tarfile.TarInfo(name)
         facts.type, facts.linkname = kind, "/etc/passwd"

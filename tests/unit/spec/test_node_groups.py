@@ -90,7 +90,7 @@ def test_type_placement_group_and_labels_tell_like_groups_apart() -> None:
         assert [each.name for each in chosen(groups, kubernetes=asked).groups] == [name]
 
 
-def test_groups_that_fit_as_well_are_told() -> None:
+def test_the_plan_notes_further_groups_that_fit() -> None:
     assert chosen([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
 
 
@@ -101,7 +101,7 @@ def test_an_environment_that_does_not_say_what_pods_can_have_is_held_against_all
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         (
             {"nodes": 9},
@@ -136,8 +136,8 @@ def test_an_environment_that_does_not_say_what_pods_can_have_is_held_against_all
         ),
     ],
 )
-def test_a_run_that_fits_no_group_is_told_why_for_each(values: Object, told: str) -> None:
-    assert told in refused([T4, FOUR], **values)
+def test_a_run_that_fits_no_group_is_refused_with_a_reason_for_each(values: Object, message: str) -> None:
+    assert message in refused([T4, FOUR], **values)
 
 
 def test_groups_with_different_numbers_of_gpus_are_not_mixed() -> None:
@@ -216,7 +216,7 @@ def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab: Path) -
     }
 
 
-def test_gpus_that_need_another_build_get_it_and_its_line_is_told(lab: Path) -> None:
+def test_gpus_that_need_another_build_get_it_and_the_plan_notes_it(lab: Path) -> None:
     plan = planned(lab, "kubernetes.node_groups+=p3")
 
     assert pod_of(plan)["containers"][0]["image"] != pod_of(planned(lab))["containers"][0]["image"]
@@ -231,7 +231,7 @@ def test_an_image_without_kernels_for_the_gpu_is_refused(lab: Path) -> None:
     assert pod_of(planned(lab, "kubernetes.node_groups+=p2", "kubernetes.image=mine:1"))["nodeSelector"][LABEL] == "p2"
 
 
-def test_all_that_keeps_a_run_off_the_environment_is_told_with_what_else_is_wrong(lab: Path) -> None:
+def test_problems_with_the_environment_come_together_with_those_of_the_spec(lab: Path) -> None:
     with pytest.raises(InputError) as caught:
         planned(lab, "slots=2", "program=none")
     assert [problem.field for problem in caught.value.problems] == ["program", "nodes"]

@@ -30,7 +30,7 @@ def test_a_duration_is_a_number_with_its_unit(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-5s", "1 week", "1e3s", "10 mins", "ten", "1m30s", "nan s"])
-def test_what_is_no_duration_is_refused_with_its_field(text: str) -> None:
+def test_text_that_is_no_duration_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(InputError, match=r"--older = .*write a duration such as"):
         read_duration("--older", text)
 
@@ -74,7 +74,7 @@ def test_every_key_survives_being_written_and_read(tmp_path: Path) -> None:
 
 
 def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
-    told = problems(
+    message = problems(
         {
             "nodes": 0,
             "slots": -1,
@@ -89,15 +89,15 @@ def test_all_problems_come_at_once_each_with_field_value_and_remedy() -> None:
         }
     )
 
-    assert set(told) == {
+    assert set(message) == {
         *("nodes", "slots", "launcher", "limits.run", "limits.failures", "limits.no_progress", "checkpoint.every"),
         *("checkpoint.keep", "resources.memory", "resources.gpu", "metrics.samples_per_iteration", "env.A", "args"),
         "imgae",
     }
-    assert told["nodes"] == "nodes = 0: input should be greater than or equal to 1"
-    assert told["limits.run"] == 'limits.run = \'soon\': write a duration such as "90s", "10m", "2h" or "1d"'
-    assert told["launcher"].startswith("launcher = 'slurm': input should be 'mpirun', 'torchrun' or 'none'")
-    assert all("\n" not in text for text in told.values())
+    assert message["nodes"] == "nodes = 0: input should be greater than or equal to 1"
+    assert message["limits.run"] == 'limits.run = \'soon\': write a duration such as "90s", "10m", "2h" or "1d"'
+    assert message["launcher"].startswith("launcher = 'slurm': input should be 'mpirun', 'torchrun' or 'none'")
+    assert all("\n" not in text for text in message.values())
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 400 + "d"])
@@ -106,7 +106,7 @@ def test_no_time_is_infinite(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"imgae": "x"}, "imgae = 'x': unknown key; did you mean image?"),
         ({"node": 2}, "node = 2: unknown key; did you mean nodes?"),
@@ -114,11 +114,11 @@ def test_no_time_is_infinite(value: object) -> None:
         ({"checkpoint": {"dir": "x"}}, "checkpoint.dir = 'x': unknown key; known keys: every, keep, path, grace"),
     ],
 )
-def test_an_unknown_key_is_told_with_the_likeliest_known_one(values: dict[str, Any], told: str) -> None:
-    assert list(problems(values).values()) == [told]
+def test_an_unknown_key_is_refused_with_the_likeliest_known_one(values: dict[str, Any], message: str) -> None:
+    assert list(problems(values).values()) == [message]
 
 
-def test_a_table_where_a_value_belongs_and_the_other_way_round_are_told() -> None:
+def test_a_table_in_place_of_a_value_and_the_reverse_are_refused() -> None:
     assert set(problems({"limits": 3, "name": {"a": 1}, "nodes": [1], "env": "A=1"})) == {
         "limits",
         "name",
@@ -128,12 +128,12 @@ def test_a_table_where_a_value_belongs_and_the_other_way_round_are_told() -> Non
 
 
 def test_a_hostile_key_stays_on_one_line() -> None:
-    (told,) = problems({"a\nb": 1}).values()
-    assert "\n" not in told and "a\\nb" in told
+    (message,) = problems({"a\nb": 1}).values()
+    assert "\n" not in message and "a\\nb" in message
 
 
 @pytest.mark.parametrize(
-    ("mount", "field", "told"),
+    ("mount", "field", "message"),
     [
         ({"path": "/a"}, "kubernetes.mounts.0", "give exactly one of claim, secret, config_map and empty"),
         ({"path": "/a", "claim": "a", "secret": "b"}, "kubernetes.mounts.0", "give exactly one of claim, secret"),
@@ -141,19 +141,19 @@ def test_a_hostile_key_stays_on_one_line() -> None:
         ({"path": "/a", "clam": "a"}, "kubernetes.mounts.0.clam", "unknown key; did you mean claim?"),
     ],
 )
-def test_a_mount_says_in_one_way_what_it_is(mount: dict[str, Any], field: str, told: str) -> None:
+def test_a_mount_says_in_one_way_what_it_is(mount: dict[str, Any], field: str, message: str) -> None:
     found = problems({"kubernetes": {"mounts": [mount]}})
-    assert list(found) == [field] and told in found[field]
+    assert list(found) == [field] and message in found[field]
 
 
-def test_a_relative_data_path_that_leads_nowhere_here_is_left_for_the_run_volume(tmp_path: Path) -> None:
+def test_a_relative_data_path_without_a_local_folder_is_left_for_the_run_volume(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('data = "sets/voc"\n')
 
     assert load(tmp_path / "job.toml").data == Data(path="sets/voc")
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"nodes = ", "is not TOML"),
         (b"nodes = 1\nnodes = 2", "is not TOML"),
@@ -161,11 +161,11 @@ def test_a_relative_data_path_that_leads_nowhere_here_is_left_for_the_run_volume
         (b"nodes = 1 # \xe9", "cannot be read as a text file"),
     ],
 )
-def test_a_malformed_file_is_told_with_its_path(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_malformed_file_is_refused_with_its_path(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / 'a job\'s "spec".toml'
     path.write_bytes(content)
 
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         load(path)
     assert repr(str(path))[1:20] in str(caught.value) and "\n" not in str(caught.value)
 

@@ -185,7 +185,7 @@ def test_checkpoints_are_kept_where_they_outlive_a_pod_or_the_spec_is_refused(
 
 
 @pytest.mark.parametrize("check", [check for check, _ in CHECKS], ids=lambda check: check.__name__.strip("_"))
-def test_a_check_reads_no_key_of_a_spec_but_those_beside_it(check: Check) -> None:
+def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check) -> None:
     read: set[str] = set()
 
     class Reads:

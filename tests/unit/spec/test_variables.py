@@ -52,12 +52,12 @@ def test_variables_add_to_those_of_the_spec() -> None:
 
 
 @pytest.mark.parametrize("text", ["A B=1", "=1", "", "1A", "A.B=1", "A+=1"])
-def test_what_is_no_name_of_a_variable_is_told_without_its_value(text: str) -> None:
+def test_a_malformed_variable_name_is_refused_without_showing_its_value(text: str) -> None:
     with pytest.raises(InputError, match="write it as NAME or NAME=VALUE"):
         given(text)
 
 
-def test_a_name_that_is_not_set_here_is_told_with_both_ways_out() -> None:
+def test_an_unset_variable_is_refused_with_both_remedies() -> None:
     with pytest.raises(InputError, match=r"forward = 'ABSENT': is not set in this terminal: export .*ABSENT=VALUE"):
         planned("ABSENT")
 
@@ -109,7 +109,7 @@ def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.Monke
     assert kept == []
 
 
-def test_ranks_on_this_machine_get_it_and_no_record_does(tmp_path: Path) -> None:
+def test_ranks_on_this_machine_get_the_value_and_no_record_does(tmp_path: Path) -> None:
     lines: list[str] = []
     job = {**JOB, "command": ["sh", "-c", 'echo "${#TOKEN}, $PLAIN"']}
 

@@ -34,7 +34,7 @@ class Check:
 
     @property
     def title(self) -> str:
-        """What a person reads."""
+        """The title of its line of output."""
         return " ".join([self.image, self.program, *self.options])
 
 
@@ -53,26 +53,26 @@ CHECKS = (
 
 
 def gpus() -> tuple[int, str]:
-    """How many NVIDIA GPUs there are, and why there are none."""
+    """The number of NVIDIA GPUs, and the reason if there are none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return 0, "no NVIDIA GPU here: nvidia-smi is not on PATH"
+        return 0, "no NVIDIA GPU: nvidia-smi is not on PATH"
     listed = subprocess.run([tool, "-L"], capture_output=True, text=True)
     count = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
     output = (listed.stdout + listed.stderr).strip().splitlines()
     return count, "" if count else f"no NVIDIA GPU: nvidia-smi printed {output[0] if output else 'nothing'!r}"
 
 
-def command(check: Check, place: Path, ranks: int) -> list[str]:
-    """The command that runs *check* on so many GPUs in the image's environment at *place*."""
+def command(check: Check, folder: Path, ranks: int) -> list[str]:
+    """The command that runs *check* on so many GPUs in the image's environment in *folder*."""
     size = {"digits": _TRAINING, "resnet50": _IMAGES, "allreduce": ()}[check.program]
     program = ["-m", names.program_module(check.image, check.program), *check.options, *size]
-    start = [str(place / "bin" / "mpirun"), "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
-    return [*start, str(place / "bin" / "python"), *program]
+    start = [str(folder / "bin" / "mpirun"), "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
+    return [*start, str(folder / "bin" / "python"), *program]
 
 
-def judge(check: Check, output: str, code: int) -> str:
-    """``ok`` with what was measured, or ``failed`` with the reason."""
+def describe_result(check: Check, output: str, code: int) -> str:
+    """``ok`` with the measurements, or ``failed`` with the reason."""
     records = [record for record in map(protocol.decode, output.splitlines()) if record]
     results = [values for kind, values in records if kind == protocol.RESULT]
     if code or not results:
@@ -87,16 +87,16 @@ def judge(check: Check, output: str, code: int) -> str:
 
 
 def main(find: Callable[[], tuple[int, str]] = gpus) -> int:
-    """Run what can be run and print a line for each check."""
+    """Run the checks that this machine has GPUs for, and print a line for each."""
     count, reason = find()
     failed = 0
     for check in CHECKS:
         if count < check.ranks:
-            verdict = f"not run: {reason or f'needs {check.ranks} GPUs, here is {count}'}"
+            outcome = f"not run: {reason or f'needs {check.ranks} GPUs, this machine has {count}'}"
         else:
-            verdict = _run(check, count)
-        failed += verdict.startswith("failed")
-        print(f"{check.title}: {verdict}", flush=True)
+            outcome = _run(check, count)
+        failed += outcome.startswith("failed")
+        print(f"{check.title}: {outcome}", flush=True)
     return 1 if failed else 0
 
 
@@ -105,9 +105,9 @@ def _run(check: Check, count: int) -> str:
     if not (names.IMAGES / check.image / lock).is_file():
         lock = environment.LOCK
     try:
-        place = environment.prepare(check.image, lambda text: print(text, file=sys.stderr), lock)
-        done = subprocess.run(
-            command(check, place, count),
+        folder = environment.prepare(check.image, lambda text: print(text, file=sys.stderr), lock)
+        process = subprocess.run(
+            command(check, folder, count),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -118,8 +118,8 @@ def _run(check: Check, count: int) -> str:
     except SpotmpiError as problem:
         return f"failed: {problem}"
     except subprocess.TimeoutExpired:
-        return f"failed: not done after {_SECONDS} s"
-    return judge(check, done.stdout, done.returncode)
+        return f"failed: did not finish within {_SECONDS} s"
+    return describe_result(check, process.stdout, process.returncode)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts import gpu_check
-from scripts.gpu_check import CHECKS, Check, command, gpus, judge, main
+from scripts.gpu_check import CHECKS, Check, command, describe_result, gpus, main
 from spotmpi.agent import protocol
 
 DIGITS = Check("pytorch", "digits", ("--backend", "nccl"))
@@ -28,13 +28,13 @@ def test_without_nvidias_tool_everything_is_not_run_with_the_reason(
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(CHECKS)
-    assert all(line.endswith("not run: no NVIDIA GPU here: nvidia-smi is not on PATH") for line in lines)
+    assert all(line.endswith("not run: no NVIDIA GPU: nvidia-smi is not on PATH") for line in lines)
 
 
 def test_a_tool_that_finds_no_gpu_gives_its_own_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi(tmp_path, "echo No devices were found >&2; exit 6", monkeypatch)
 
-    assert gpus() == (0, "no NVIDIA GPU here: nvidia-smi says 'No devices were found'")
+    assert gpus() == (0, "no NVIDIA GPU: nvidia-smi printed 'No devices were found'")
 
 
 def test_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_what_needs_two_gpus_is_not_run_on_one(
 
     lines = capsys.readouterr().out.splitlines()
     for check, line in zip(CHECKS, lines, strict=True):
-        assert line.endswith("ok: here" if check.ranks == 1 else "not run: needs 2 GPUs, here is 1")
+        assert line.endswith("ok: here" if check.ranks == 1 else "not run: needs 2 GPUs, this machine has 1")
 
 
 def test_one_failure_fails_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_every_gpu_gets_a_rank() -> None:
     ],
 )
 def test_only_a_good_result_is_ok(output: str, code: int, verdict: str) -> None:
-    assert judge(DIGITS, output, code).startswith(verdict)
+    assert describe_result(DIGITS, output, code).startswith(verdict)
 
 
 def test_every_option_of_the_checks_is_one_that_the_programs_have() -> None:

@@ -169,7 +169,7 @@ class AttemptHistory:
     def _work(self) -> dict[str, Any]:
         """What identifies the work; on a cluster only the agents know the machine."""
         machine = hardware.work_machine(self.hardware)
-        work: dict[str, Any] = self.plan["work"]
+        work = self.plan["work"]
         return {**work, "machine": machine} if machine else work
 
     def _lost_iterations(self, progress: Progress) -> int | None:

@@ -148,7 +148,7 @@ def test_a_checkpoint_of_something_else_is_refused_and_stays(tmp_path: Path, cha
     changed: dict[str, Any] = {change: value}
     other = checkpoints(tmp_path, identity=replace(OURS, **changed))
 
-    with pytest.raises(Fatal, match=rf"belongs to {change} .* \(here {value}\)"):
+    with pytest.raises(Fatal, match=rf"belongs to {change} .* \(not {value}\)"):
         other.newest()
 
     assert (path / "manifest.json").exists()

@@ -225,7 +225,7 @@ def test_a_checkpoint_of_the_other_framework_is_refused(chainermn: Image, pytorc
     run = digits(pytorch, 1, *options)
 
     assert run.end() == protocol.NOT_RETRYABLE
-    assert "belongs to program chainermn/digits (here pytorch/digits)" in run.one(protocol.FATAL)["reason"]
+    assert "belongs to program chainermn/digits (not pytorch/digits)" in run.one(protocol.FATAL)["reason"]
     assert all(np.array_equal(value, before[name]) for name, value in parameters(tmp_path).items())
 
 

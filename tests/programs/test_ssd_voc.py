@@ -104,7 +104,7 @@ def test_an_annotation_without_objects_is_refused(folder: Path) -> None:
 
 def test_missing_files_are_named(folder: Path) -> None:
     annotation(folder, 4).unlink()
-    with pytest.raises(Fatal, match=r"000004\.xml: missing"):
+    with pytest.raises(Fatal, match=r"000004\.xml: file not found"):
         read_sets(folder, "trainval")
     for number in (1, 2):
         (folder / "JPEGImages" / f"{number:06d}.jpg").unlink()
@@ -120,14 +120,14 @@ def test_an_empty_list_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("sets", ["VOC2012/trainval", "val", "", "trainval,,test", "../trainval"])
 def test_an_unknown_set_says_which_ones_exist(folder: Path, sets: str) -> None:
-    with pytest.raises(Fatal, match=r"no image set .*; sets found there: VOC2007/test, VOC2007/trainval"):
+    with pytest.raises(Fatal, match=r"no image set .*; available sets: VOC2007/test, VOC2007/trainval"):
         read_sets(folder.parent, sets)
 
 
 def test_a_folder_that_is_none_or_holds_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match="not a folder"):
         read_sets(tmp_path / "absent", "trainval")
-    with pytest.raises(Fatal, match="holds JPEGImages, Annotations, ImageSets"):
+    with pytest.raises(Fatal, match="contains JPEGImages, Annotations, ImageSets"):
         read_sets(tmp_path, "trainval")
 
 

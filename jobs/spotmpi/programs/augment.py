@@ -113,8 +113,8 @@ def crop(
 ) -> tuple[Image.Image, Floats, Integers]:
     """One of: the whole image, or for each least overlap the first of 50 random windows that meets it.
 
-    A window meets it when some object overlaps it at least that much and some object's centre lies inside. Objects
-    whose centre lies inside stay, cut to the window; `LEAST_OVERLAPS` ends with the window that asks for no overlap.
+    A window qualifies when some object overlaps it at least that much and some object's centre is in it. Objects
+    whose centre is in it stay, cut to the window; `LEAST_OVERLAPS` ends with the window that requires no overlap.
     """
     windows = [np.array([0, 0, 1, 1], np.float32)]
     for least in LEAST_OVERLAPS:
@@ -148,8 +148,8 @@ def _holds_centres(windows: Floats, boxes: Floats) -> npt.NDArray[np.bool_]:
 def _cut(image: Image.Image, boxes: Floats, labels: Integers, window: Floats) -> tuple[Image.Image, Floats, Integers]:
     size = np.array(image.size * 2, np.float32)
     edges = np.rint(window * size)
-    kept = _holds_centres(window[np.newaxis], boxes)[0]
-    inside = np.clip(boxes[kept] * size, edges[[0, 1, 0, 1]], edges[[2, 3, 2, 3]])
+    selected = _holds_centres(window[np.newaxis], boxes)[0]
+    inside = np.clip(boxes[selected] * size, edges[[0, 1, 0, 1]], edges[[2, 3, 2, 3]])
     extent = (edges[2:] - edges[:2])[[0, 1, 0, 1]]
     left, top, right, bottom = (int(edge) for edge in edges)
-    return image.crop((left, top, right, bottom)), (inside - edges[[0, 1, 0, 1]]) / extent, labels[kept]
+    return image.crop((left, top, right, bottom)), (inside - edges[[0, 1, 0, 1]]) / extent, labels[selected]

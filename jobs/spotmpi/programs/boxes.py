@@ -119,5 +119,5 @@ def suppress(boxes: Floats, scores: Floats, threshold: float = 0.45) -> Integers
     for place in range(len(order)):
         if alive[place]:
             alive[place + 1 :] &= shared[place, place + 1 :] <= threshold
-    kept: Integers = order[alive].astype(np.int32)
-    return kept
+    selected: Integers = order[alive].astype(np.int32)
+    return selected

@@ -193,9 +193,9 @@ class Checkpoints:
         with np.load(path / STATE, allow_pickle=False) as arrays:
             return Checkpoint(path, progress, dict(arrays))
 
-    def _check_identity(self, path: Path, found: Identity) -> None:
-        ours, theirs = asdict(self._identity), asdict(found)
-        differing = [f"{name} {theirs[name]} (here {ours[name]})" for name in ours if ours[name] != theirs[name]]
+    def _check_identity(self, path: Path, identity: Identity) -> None:
+        own, stored = asdict(self._identity), asdict(identity)
+        differing = [f"{name} {stored[name]} (not {own[name]})" for name in own if own[name] != stored[name]]
         if differing:
             raise Fatal(
                 f"checkpoint {path} belongs to {', '.join(differing)}: "

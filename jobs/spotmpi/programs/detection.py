@@ -32,17 +32,17 @@ def detect(offsets: Floats, confidences: Floats, defaults: Floats) -> Detections
     """
     boxes = np.clip(decode(offsets, defaults), 0, 1)
     probabilities = softmax(confidences)
-    found = [_of_class(label, boxes, probabilities[:, label + 1]) for label in range(probabilities.shape[1] - 1)]
-    merged = Detections(*(np.concatenate(part) for part in zip(*found, strict=True)))
+    detected = [_detect_class(label, boxes, probabilities[:, label + 1]) for label in range(probabilities.shape[1] - 1)]
+    merged = Detections(*(np.concatenate(part) for part in zip(*detected, strict=True)))
     order = np.argsort(-merged.scores, kind="stable")[:DETECTIONS_PER_IMAGE]
     return Detections(merged.boxes[order], merged.labels[order], merged.scores[order])
 
 
-def _of_class(label: int, boxes: Floats, scores: Floats) -> Detections:
+def _detect_class(label: int, boxes: Floats, scores: Floats) -> Detections:
     above = np.flatnonzero(scores > SCORE_THRESHOLD)
     best = above[np.argsort(-scores[above], kind="stable")[:CANDIDATES_PER_CLASS]]
-    kept = best[suppress(boxes[best], scores[best], OVERLAP_THRESHOLD)]
-    return Detections(boxes[kept], np.full(len(kept), label, dtype=np.int32), scores[kept])
+    selected = best[suppress(boxes[best], scores[best], OVERLAP_THRESHOLD)]
+    return Detections(boxes[selected], np.full(len(selected), label, dtype=np.int32), scores[selected])
 
 
 def softmax(confidences: Floats) -> Floats:
@@ -55,39 +55,41 @@ def softmax(confidences: Floats) -> Floats:
 MINIMUM_OVERLAP = 0.5
 
 
-def mean_average_precision(found: Sequence[Detections], truth: Sequence[Objects]) -> float:
+def mean_average_precision(detected: Sequence[Detections], truth: Sequence[Objects]) -> float:
     """The mean of `average_precisions`, from 0 to 1; NaN where no class has an object that counts."""
-    values = list(average_precisions(found, truth).values())
+    values = list(average_precisions(detected, truth).values())
     return float(np.mean(values)) if values else float("nan")
 
 
-def average_precisions(found: Sequence[Detections], truth: Sequence[Objects]) -> dict[str, float]:
+def average_precisions(detected: Sequence[Detections], truth: Sequence[Objects]) -> dict[str, float]:
     """Average precision of each class that has at least one object that is not difficult.
 
-    *found* and *truth* speak of the same images in the same order; boxes only need one unit in both.
+    *detected* and *truth* are of the same images in the same order; boxes have the same unit in both.
     """
-    if len(found) != len(truth):
-        raise ValueError(f"{len(found)} images with detections but {len(truth)} with objects; they must be the same")
+    if len(detected) != len(truth):
+        raise ValueError(
+            f"{len(detected)} images with detections but {len(truth)} with objects; the numbers must be equal"
+        )
     results = {}
     for label, name in enumerate(CLASSES):
         counted = sum(int((~image.difficult[image.labels == label]).sum()) for image in truth)
         if counted:
-            results[name] = _eleven_points(_judge(label, found, truth), counted)
+            results[name] = _eleven_points(_match_detections(label, detected, truth), counted)
     return results
 
 
-def _judge(label: int, found: Sequence[Detections], truth: Sequence[Objects]) -> list[bool]:
+def _match_detections(label: int, detected: Sequence[Detections], truth: Sequence[Objects]) -> list[bool]:
     """Right or wrong of every detection of the class, best score first; those on difficult objects are left out."""
     scored: list[tuple[float, bool]] = []
-    for detections, objects in zip(found, truth, strict=True):
+    for detections, objects in zip(detected, truth, strict=True):
         scored += _judge_image(label, detections, objects)
     # A stable sort: equal scores stay in image order, so a repeat gives the same value.
     return [right for _, right in sorted(scored, key=lambda pair: -pair[0])]
 
 
 def _judge_image(label: int, detections: Detections, objects: Objects) -> list[tuple[float, bool]]:
-    mine = detections.labels == label
-    boxes, scores = detections.boxes[mine], detections.scores[mine]
+    of_class = detections.labels == label
+    boxes, scores = detections.boxes[of_class], detections.scores[of_class]
     targets, difficult = objects.boxes[objects.labels == label], objects.difficult[objects.labels == label]
     if not len(targets):
         return [(float(score), False) for score in scores]
@@ -121,15 +123,15 @@ _BATCH = 8
 def evaluate(predict: Predict, data: DetectionData, world: World) -> dict[str, float]:
     """`mean_average_precision` and `ap_<class>` of each class that has objects which count, equal on all ranks.
 
-    Without images there is nothing to say.
+    Empty without images.
     """
     if not len(data):
         return {}
     share = range(world.rank, len(data), world.size)
-    mine = [found for start in range(0, len(share), _BATCH) for found in _detect(predict, data, share, start)]
-    everyone = world.gather(mine)
-    found = [everyone[index % world.size][index // world.size] for index in range(len(data))]
-    precisions = average_precisions(found, [image.objects for image in data.images])
+    own = [detections for start in range(0, len(share), _BATCH) for detections in _detect(predict, data, share, start)]
+    results = world.gather(own)
+    detected = [results[index % world.size][index // world.size] for index in range(len(data))]
+    precisions = average_precisions(detected, [image.objects for image in data.images])
     mean = float(np.mean(list(precisions.values()))) if precisions else float("nan")
     return {"mean_average_precision": mean, **{f"ap_{name}": value for name, value in precisions.items()}}
 

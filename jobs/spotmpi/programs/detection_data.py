@@ -69,10 +69,10 @@ def load_data(root: Path, sets: tuple[str, str], augmented: bool, world: World) 
     """Training and test data, *sets* naming the image sets of each; rank 0 reads and all ranks get the same."""
     parts = []
     for names, chance in zip(sets, (augmented, False), strict=True):
-        found = None
+        source = None
         if world.rank == 0:
             images = read_sets(root, names)
-            found = (images, digest(root, images))
-        images, name = world.broadcast(found)
+            source = (images, digest(root, images))
+        images, name = world.broadcast(source)
         parts.append(DetectionData(images, name, chance))
     return parts[0], parts[1]

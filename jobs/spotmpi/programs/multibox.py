@@ -1,4 +1,4 @@
-"""The multibox loss of SSD in numpy: what both frameworks are held to, and the choice of hard negatives.
+"""The multibox loss of SSD in numpy, the reference for both frameworks, and the choice of hard negatives.
 
 The loss of a batch is (location + confidence) / positives, where both sums and the count run over the whole global
 batch. Ranks therefore add up their positives before they divide, and two ranks make the update of one. Negatives are
@@ -29,9 +29,9 @@ def hard_negatives(losses: Any, positive: Any, xp: Any = np) -> Any:
     Equal losses rank in box order. An image without an object contributes nothing, as in the paper's code.
     """
     masked = xp.where(positive, -xp.inf, losses)
-    places = xp.argsort(xp.argsort(-masked, axis=1, kind="stable"), axis=1, kind="stable")
-    wanted = NEGATIVES_PER_POSITIVE * positive.sum(axis=1, keepdims=True)
-    return (places < wanted) & ~positive
+    positions = xp.argsort(xp.argsort(-masked, axis=1, kind="stable"), axis=1, kind="stable")
+    count = NEGATIVES_PER_POSITIVE * positive.sum(axis=1, keepdims=True)
+    return (positions < count) & ~positive
 
 
 def multibox_sums(offsets: Floats, confidences: Floats, targets: Floats, labels: Integers) -> MultiboxSums:

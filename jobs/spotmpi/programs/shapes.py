@@ -1,4 +1,4 @@
-"""Writes a VOC folder of drawn shapes: real files for tests and try-outs, without any download.
+"""Writes a VOC folder of drawn shapes: real files for tests and first runs, without a download.
 
 Seven VOC classes, each with a shape and a hue of its own, lie on a noisy background, some cut by the border, some
 hidden in part and marked difficult. The same seed gives the same pictures.
@@ -103,9 +103,9 @@ def draw_picture(random: np.random.Generator) -> tuple[Image.Image, list[Shape]]
         inside = (slice(max(box[1], 0), box[3] + 1), slice(max(box[0], 0), box[2] + 1))
         owner[inside] = index
         drawn.append((name, _clip(box, size), (box[2] - box[0] + 1) * (box[3] - box[1] + 1)))
-    shown = [int((owner == index).sum()) / area for index, (_, _, area) in enumerate(drawn)]
+    visible = [int((owner == index).sum()) / area for index, (_, _, area) in enumerate(drawn)]
     return picture, [
-        Shape(name, box, part < DIFFICULT_BELOW) for (name, box, _), part in zip(drawn, shown, strict=True) if part
+        Shape(name, box, part < DIFFICULT_BELOW) for (name, box, _), part in zip(drawn, visible, strict=True) if part
     ]
 
 

@@ -11,9 +11,9 @@ _STREAM = 1_000_037
 
 
 class SyntheticImages:
-    """*count* labels in 0..classes-1 over one batch of images, drawn once in each process and given out ever again.
+    """*count* labels in 0..classes-1 over one batch of images, which each process draws once and returns every time.
 
-    A model cannot learn from it, and its loss says nothing: only the times do.
+    A model cannot learn from it: only the times mean anything.
     """
 
     def __init__(self, size: int, classes: int, count: int, seed: int) -> None:
@@ -34,7 +34,7 @@ class SyntheticImages:
         return _drawn(self._seed, (len(samples), 3, self._size, self._size)), np.array(samples, np.int32)
 
     def fingerprint(self) -> str:
-        """What the images are drawn from."""
+        """The parameters of the images."""
         return f"synthetic-{self._count}x{self._size}-{self._classes}-{self._seed}"
 
 

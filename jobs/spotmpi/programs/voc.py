@@ -1,4 +1,4 @@
-"""PASCAL VOC folders: every image and object of the asked sets, or one clear line about what is wrong.
+"""PASCAL VOC folders: every image and object of the requested sets, or an error that names the problem in one line.
 
 A VOC folder holds JPEGImages, Annotations and ImageSets/Main; a root is such a folder or holds several (VOC2007,
 VOC2012). Nothing is skipped: what cannot be read is an error that names the file, the fault and the remedy.
@@ -48,9 +48,9 @@ def read_sets(root: Path, sets: str) -> list[LabelledImage]:
     *sets* is a comma-separated list of `trainval` (that list in every folder that has one) or `VOC2007/trainval`
     (in that folder only). Raises Fatal for anything missing, empty, broken or unknown.
     """
-    found = [image for folder, name in _resolve(root, sets) for image in _read_set(folder, name)]
-    _refuse_repeats(found)
-    return found
+    images = [image for folder, name in _resolve(root, sets) for image in _read_set(folder, name)]
+    _check_duplicates(images)
+    return images
 
 
 def digest(root: Path, images: Iterable[LabelledImage]) -> str:
@@ -74,22 +74,22 @@ def _resolve(root: Path, sets: str) -> list[tuple[Path, str]]:
         named = [folder for folder in folders if not year or folder.name == year]
         matches = [(folder, name) for folder in named if name and _list_file(folder, name).is_file()]
         if not matches:
-            there = ", ".join(
+            available = ", ".join(
                 sorted(f"{f.name}/{p.stem}" for f in folders for p in _list_file(f, "x").parent.glob("*.txt"))
             )
-            raise Fatal(f"{root}: no image set {item!r}; sets found there: {there or 'none'}")
+            raise Fatal(f"{root}: no image set {item!r}; available sets: {available or 'none'}")
         chosen += [match for match in matches if match not in chosen]
     return chosen
 
 
 def _folders(root: Path) -> list[Path]:
     if not root.is_dir():
-        raise Fatal(f"{root}: not a folder; give a VOC folder, or one that holds VOC folders")
+        raise Fatal(f"{root}: not a folder; use a VOC folder, or one that contains VOC folders")
     candidates = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
     folders = [path for path in candidates if all((path / part).is_dir() for part in SUBFOLDERS)]
     if not folders:
-        wanted = ", ".join(SUBFOLDERS)
-        raise Fatal(f"{root}: neither it nor a folder in it holds {wanted}; give the folder that does")
+        names = ", ".join(SUBFOLDERS)
+        raise Fatal(f"{root}: neither it nor a folder in it contains {names}; use a VOC folder")
     return folders
 
 
@@ -108,7 +108,7 @@ def _read_set(folder: Path, name: str) -> list[LabelledImage]:
     if missing:
         raise Fatal(
             f"{listing}: {len(missing)} of {len(names)} images are not in JPEGImages "
-            f"({_some(f'{n}.jpg' for n in missing)}); copy them there or take them off the list"
+            f"({_some(f'{n}.jpg' for n in missing)}); add them, or remove them from the list"
         )
     # On a network file system each small file takes milliseconds of waiting.
     with ThreadPoolExecutor(_READERS) as readers:
@@ -135,7 +135,7 @@ def _some(names: Iterable[str]) -> str:
 
 def _read_objects(path: Path) -> Objects:
     if not path.is_file():
-        raise Fatal(f"{path}: missing; every listed image needs its annotation")
+        raise Fatal(f"{path}: file not found; every listed image needs an annotation")
     try:
         root = ElementTree.fromstring(_text(path))
     except ElementTree.ParseError as problem:
@@ -145,7 +145,7 @@ def _read_objects(path: Path) -> Objects:
         raise Fatal(f"{path}: size {width:g} x {height:g}; both must be above 0, correct the annotation")
     entries = root.findall("object")
     if not entries:
-        raise Fatal(f"{path}: no <object>; annotate one or take the image off the list")
+        raise Fatal(f"{path}: no <object>; annotate one or remove the image from the list")
     boxes = [_box(entry, width, height, path) for entry in entries]
     labels = [_label(entry, path) for entry in entries]
     difficult = [entry.findtext("difficult", "0").strip() == "1" for entry in entries]
@@ -184,7 +184,7 @@ def _label(entry: ElementTree.Element, path: Path) -> int:
     return CLASSES.index(name)
 
 
-def _refuse_repeats(images: list[LabelledImage]) -> None:
+def _check_duplicates(images: list[LabelledImage]) -> None:
     seen: set[Path] = set()
     for image in images:
         if image.path in seen:

@@ -44,8 +44,8 @@ def read_weights(path: Path, read: Read, shapes: Mapping[str, tuple[int, ...]], 
     arrays = {name: value for name, value in contents.items() if name in shapes}
     missing = [name for name in required if name not in arrays]
     if missing:
-        held = ", ".join(sorted(contents)[:3]) or "nothing"
-        raise Fatal(f"--weights {path}: it has no {missing[0]}, but {held} ...; use weights of this model")
+        names = ", ".join(sorted(contents)[:3]) or "nothing"
+        raise Fatal(f"--weights {path}: it has no {missing[0]}, but {names} ...; use weights of this model")
     for name, value in arrays.items():
         if tuple(value.shape) != shapes[name]:
             raise Fatal(

@@ -46,7 +46,7 @@ class Network(chainer.Chain):
 
 
 def loss(model: Network, batch: Any) -> tuple[Any, dict[str, Any]]:
-    """The softmax cross entropy of a batch, and the share of it that is told right."""
+    """The softmax cross entropy of a batch, and its accuracy."""
     images, labels = batch
     scores = model(images)
     return F.softmax_cross_entropy(scores, labels), {"train_accuracy": F.accuracy(scores, labels).array}

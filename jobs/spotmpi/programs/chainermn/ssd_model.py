@@ -40,21 +40,27 @@ class Trunk(chainer.Chain):
     def __init__(self, width: float) -> None:
         super().__init__()
         with self.init_scope():
-            given = 3
+            in_channels = 3
             for block, sizes in enumerate(_TRUNK, start=1):
                 for layer, size in enumerate(sizes, start=1):
                     setattr(
-                        self, f"conv{block}_{layer}", _convolution(given, scale_channels(size, width), initial="he")
+                        self,
+                        f"conv{block}_{layer}",
+                        _convolution(in_channels, scale_channels(size, width), initial="he"),
                     )
-                    given = scale_channels(size, width)
-            self.norm4 = Normalize(given)
-            self.conv6 = _convolution(given, scale_channels(1024, width), padding=6, dilation=6)
+                    in_channels = scale_channels(size, width)
+            self.norm4 = Normalize(in_channels)
+            self.conv6 = _convolution(in_channels, scale_channels(1024, width), padding=6, dilation=6)
             self.conv7 = _convolution(scale_channels(1024, width), scale_channels(1024, width), kernel=1, padding=0)
-            given = scale_channels(1024, width)
+            in_channels = scale_channels(1024, width)
             for block, (narrow, wide, stride, padding) in enumerate(_EXTRA, start=8):
-                setattr(self, f"conv{block}_1", _convolution(given, scale_channels(narrow, width), kernel=1, padding=0))
-                given = scale_channels(wide, width)
-                last = _convolution(scale_channels(narrow, width), given, stride=stride, padding=padding)
+                setattr(
+                    self,
+                    f"conv{block}_1",
+                    _convolution(in_channels, scale_channels(narrow, width), kernel=1, padding=0),
+                )
+                in_channels = scale_channels(wide, width)
+                last = _convolution(scale_channels(narrow, width), in_channels, stride=stride, padding=padding)
                 setattr(self, f"conv{block}_2", last)
 
     def forward(self, images: Any) -> list[Any]:
@@ -96,8 +102,8 @@ class Ssd300(chainer.Chain):
             self.offsets, self.confidences = (
                 chainer.ChainList(
                     *(
-                        _convolution(given, boxes * columns)
-                        for given, boxes in zip(channels, BOXES_PER_CELL, strict=True)
+                        _convolution(in_channels, boxes * columns)
+                        for in_channels, boxes in zip(channels, BOXES_PER_CELL, strict=True)
                     )
                 )
                 for columns in self._columns
@@ -120,10 +126,16 @@ def _rows(values: Any, columns: int) -> Any:
 
 
 def _convolution(
-    given: int, wanted: int, kernel: int = 3, stride: int = 1, padding: int = 1, dilation: int = 1, initial: str = ""
+    in_channels: int,
+    out_channels: int,
+    kernel: int = 3,
+    stride: int = 1,
+    padding: int = 1,
+    dilation: int = 1,
+    initial: str = "",
 ) -> Any:
     initializer = chainer.initializers.HeNormal() if initial == "he" else chainer.initializers.GlorotUniform()
-    return L.Convolution2D(given, wanted, kernel, stride, padding, dilate=dilation, initialW=initializer)
+    return L.Convolution2D(in_channels, out_channels, kernel, stride, padding, dilate=dilation, initialW=initializer)
 
 
 def trunk_names() -> list[str]:

@@ -113,18 +113,18 @@ def _scatter(model: Any, prefix: str, state: State) -> None:
     for path, link in model.namedlinks():
         for name in link._persistent:
             value = state[f"{prefix}{_join(path, name)}"]
-            held = getattr(link, name)
-            if isinstance(held, (int, float)):
-                setattr(link, name, type(held)(value))
+            current = getattr(link, name)
+            if isinstance(current, (int, float)):
+                setattr(link, name, type(current)(value))
             else:
-                held[...] = link.device.send(value)
+                current[...] = link.device.send(value)
 
 
 def _values(model: Any) -> list[tuple[str, Any]]:
-    found = [(name, parameter.array) for name, parameter in model.namedparams()]
+    values = [(name, parameter.array) for name, parameter in model.namedparams()]
     for path, link in model.namedlinks():
-        found += [(_join(path, name), getattr(link, name)) for name in sorted(link._persistent)]
-    return found
+        values += [(_join(path, name), getattr(link, name)) for name in sorted(link._persistent)]
+    return values
 
 
 def _join(path: str, name: str) -> str:

@@ -46,8 +46,8 @@ def main() -> None:
         return TensorBuffer(place, items)
 
     details = {**describe_options(options, "pytorch", versions()), "program": "pytorch/allreduce"}
-    wanted = list(sizes(options.min_bytes, options.max_bytes, options.factor))
-    measure(world, make, wanted, details, Reporter(world.rank))
+    message_sizes = list(sizes(options.min_bytes, options.max_bytes, options.factor))
+    measure(world, make, message_sizes, details, Reporter(world.rank))
     finish()
 
 

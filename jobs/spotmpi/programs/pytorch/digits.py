@@ -40,7 +40,7 @@ class Network(nn.Module):
 
 
 def loss(model: nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-    """The softmax cross entropy of a batch, and the share of it that is told right."""
+    """The softmax cross entropy of a batch, and its accuracy."""
     images, labels = batch
     scores = model(images)
     right = (scores.argmax(1) == labels).float().mean()

@@ -59,9 +59,9 @@ def _join_mpirun(backend: str) -> World:
         return alone()
     hosts = distinct_hosts(comm.allgather)
     address = "127.0.0.1" if len(hosts) == 1 else comm.bcast(socket.gethostname())
-    # Held open so that no rank picks the same port, then released for the store.
-    with socket.create_server(("", 0)) as held:
-        port = comm.bcast(held.getsockname()[1])
+    # Kept open so that no rank picks the same port, then released for the store.
+    with socket.create_server(("", 0)) as reserved:
+        port = comm.bcast(reserved.getsockname()[1])
     comm.Barrier()
     os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": str(port), "RANK": str(comm.rank)}
     os.environ["WORLD_SIZE"] = str(comm.size)
@@ -80,7 +80,7 @@ def _choose_interface(hosts: tuple[str, ...]) -> None:
 
 
 def _initialize(backend: str, local_rank: int) -> World:
-    # Gloo beside NCCL carries the small objects, which then need no copy to a GPU.
+    # With NCCL, Gloo transfers the small objects, which then need no copy to a GPU.
     dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo")
 
     def broadcast(value: Any) -> Any:

@@ -49,9 +49,9 @@ def _thin(model: Ssd300, width: float) -> None:
         for name, old in list(parent.named_children()):
             if not isinstance(old, nn.Conv2d):
                 continue
-            given = old.in_channels if old.in_channels == 3 else scale_channels(old.in_channels, width)
-            wanted = old.out_channels if old in heads else scale_channels(old.out_channels, width)
-            new = nn.Conv2d(given, wanted, old.kernel_size, old.stride, old.padding, old.dilation)
+            in_channels = old.in_channels if old.in_channels == 3 else scale_channels(old.in_channels, width)
+            out_channels = old.out_channels if old in heads else scale_channels(old.out_channels, width)
+            new = nn.Conv2d(in_channels, out_channels, old.kernel_size, old.stride, old.padding, old.dilation)
             if old in heads:
                 nn.init.xavier_uniform_(new.weight)
             else:

@@ -85,11 +85,11 @@ class TorchTrainee:
         """Take over parameters, buffers and the optimizer's state."""
         model = {name.removeprefix(_PARAMETERS): _tensor(value) for name, value in _below(state, _PARAMETERS)}
         self._model.load_state_dict(model)
-        held: dict[int, dict[str, torch.Tensor]] = {}
+        optimizer_state: dict[int, dict[str, torch.Tensor]] = {}
         for name, value in _below(state, _OPTIMIZER):
             number, key = name.removeprefix(_OPTIMIZER).split("/", 1)
-            held.setdefault(int(number), {})[key] = _tensor(value)
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": held})
+            optimizer_state.setdefault(int(number), {})[key] = _tensor(value)
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": optimizer_state})
 
     def evaluate(self) -> Mapping[str, float]:
         """The scalars of the evaluation, in test mode."""

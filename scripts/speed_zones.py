@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from spotmpi.environments.zones.comparison import compare_zones
-from tests.cloud.scripted_account import NOW, ScriptedAccount, World
+from tests.cloud.scripted_account import NOW, ScriptedAccount, SpotMarket
 
 TARGET = 5.0
 REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
@@ -77,17 +77,17 @@ def _compare(latency: float) -> tuple[float, int]:
     return seconds, len(account.asked)
 
 
-def _world() -> World:
-    world = World()
-    world.enabled = dict.fromkeys(REGIONS, True)
-    world.zones = {
+def _world() -> SpotMarket:
+    market = SpotMarket()
+    market.enabled = dict.fromkeys(REGIONS, True)
+    market.zones = {
         region: {f"{region}{letter}": f"{region}-az{number}" for number, letter in enumerate("abcd", 1)}
         for region in REGIONS
     }
-    world.types = dict.fromkeys(TYPES, (4, 1, True, False))
-    world.spot = dict.fromkeys(TYPES, 0.4)
-    world.on_demand |= dict.fromkeys(TYPES, 1.0)
-    return world
+    market.types = dict.fromkeys(TYPES, (4, 1, True, False))
+    market.spot = dict.fromkeys(TYPES, 0.4)
+    market.on_demand |= dict.fromkeys(TYPES, 1.0)
+    return market
 
 
 def _import() -> float:

@@ -1,4 +1,4 @@
-"""An AWS account that answers as a test scripts it, behind real boto3 clients that check every parameter."""
+"""An AWS account with scripted answers, behind real boto3 clients that validate every parameter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Callable[[str, Mapping[str, Any]], Any]  # (region, parameters) -> the 
 
 
 class Refusal(Exception):
-    """AWS refuses a call with an error code."""
+    """The refusal of a call, with AWS's error code."""
 
     def __init__(self, code: str, message: str = "", date: str | None = None) -> None:
         super().__init__(code)
@@ -30,7 +30,7 @@ class Refusal(Exception):
 
 
 class ScriptedAccount:
-    """`answers` by operation; what isn't scripted goes on to whatever else answers (moto), else to no network."""
+    """An account with `answers` by operation; other calls go to moto if it is active, else to no network."""
 
     def __init__(self, region: str | None = "us-east-1") -> None:
         session = boto3.Session(KEY_ID, SECRET, TOKEN, region_name=region)
@@ -39,7 +39,7 @@ class ScriptedAccount:
         self.aws = Aws(session, region)
         self.answers: dict[str, Answer] = {}
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
-        self.rights: set[str] = set()  # what an IAM policy has to allow for all calls so far
+        self.rights: set[str] = set()  # the IAM actions of all calls so far
         self.delay = 0.0
 
     def refuse(self, operation: str, code: str, region: str | None = None, date: str | None = None) -> None:
@@ -74,10 +74,10 @@ class ScriptedAccount:
             return SimpleNamespace(status_code=400), refusal.parsed
 
 
-class World:
-    """What there is to find: two regions with their zones, three types, prices, scores and quotas, all open to change.
+class SpotMarket:
+    """What AWS offers: two regions with zones, three types, prices, scores and quotas; a test may change all.
 
-    Letters say nothing of where a zone is: us-east-1b is use1-az3 here, which EKS does not take.
+    Letters don't identify a zone: us-east-1b is use1-az3 here, which EKS does not support.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class World:
         self.pending: list[dict[str, Any]] = []
 
     def script(self, account: ScriptedAccount) -> None:
-        """Let *account* answer by this world."""
+        """Let *account* answer from this market."""
         account.asked.clear()
         account.delay = 0.0
         account.answers = {

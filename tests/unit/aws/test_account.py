@@ -12,7 +12,7 @@ from moto import mock_aws
 from spotmpi.aws import zones
 from spotmpi.aws.errors import CallError
 from spotmpi.environments.zones.comparison import compare_zones
-from tests.cloud.scripted_account import ScriptedAccount, World
+from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
 
 THROTTLED = (
     b"<Response><Errors><Error><Code>RequestLimitExceeded</Code><Message>slow</Message></Error></Errors></Response>"
@@ -25,8 +25,8 @@ REGIONS = (
 
 def test_a_comparison_reads_the_responses_of_motos_ec2() -> None:
     with mock_aws():
-        account, world = ScriptedAccount(), World()
-        world.script(account)
+        account, market = ScriptedAccount(), SpotMarket()
+        market.script(account)
         for operation in list(account.answers):
             if operation.startswith("Describe") and operation != "DescribeInstances":
                 del account.answers[operation]  # moto has these, and lacks the rest (and a filter for instances)

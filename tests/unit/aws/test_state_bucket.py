@@ -20,8 +20,8 @@ from spotmpi.environments.iam import policy
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from tests.cloud.account_resources import AccountResources
 from tests.cloud.fake_environment import FIRST, FakeEnvironment
-from tests.cloud.scripted_account import KEY_ID, SECRET, ScriptedAccount, World
-from tests.unit.environments.doctor.unbuilt import found, nothing_built
+from tests.cloud.scripted_account import KEY_ID, SECRET, ScriptedAccount, SpotMarket
+from tests.unit.environments.doctor.unbuilt import finding_of, without_environment
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def test_the_doctor_checks_the_bucket(
     level: str,
     told: str,
 ) -> None:
-    nothing_built(one_account, World(), tmp_path, monkeypatch)
+    without_environment(one_account, SpotMarket(), tmp_path, monkeypatch)
     answers = AccountResources(buckets=dict(buckets)).account().answers
     one_account.answers |= {name: answers[name] for name in ("GetBucketVersioning", "GetPublicAccessBlock")}
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
 
-    finding = found(one_account, "state bucket")
+    finding = finding_of(one_account, "state bucket")
 
     assert (finding.level, finding.message) == (level, told) and bool(finding.remedy) == (level != "ok")
 

@@ -20,7 +20,7 @@ from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from spotmpi.runs.reader import RunState
 from tests.cloud.fake_environment import FIRST, GROUP_TAGS, FakeEnvironment, Killed
-from tests.cloud.scripted_account import ScriptedAccount, World
+from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
 from tests.unit.core.test_environment import OUTPUTS
 
 
@@ -270,8 +270,8 @@ def test_a_stack_without_a_zone_gets_the_best_row_after_a_confirmation(
 ) -> None:
     settings = "config:\n  aws:region: us-east-1\n  spotmpi:groups:\n    - {name: g4dn, type: g4dn.xlarge, max: 2}\n"
     (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(settings)
-    markets, world = ScriptedAccount(), World()
-    world.script(markets)
+    markets, market = ScriptedAccount(), SpotMarket()
+    market.script(markets)
     monkeypatch.setattr("spotmpi.environments.zones.comparison.open_account", lambda: markets.aws)
     monkeypatch.setattr("spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: lab.dependencies)
 

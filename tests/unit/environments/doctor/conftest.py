@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud.scripted_account import ScriptedAccount, World
-from tests.unit.environments.doctor.healthy_environment import Here, all_well
-from tests.unit.environments.doctor.unbuilt import nothing_built
+from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
+from tests.unit.environments.doctor.healthy_environment import HealthyEnvironment, create_healthy_environment
+from tests.unit.environments.doctor.unbuilt import without_environment
 
 
 @pytest.fixture
-def world() -> World:
+def market() -> SpotMarket:
     """What AWS offers."""
-    return World()
+    return SpotMarket()
 
 
 @pytest.fixture
 def account(
-    one_account: ScriptedAccount, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_account: ScriptedAccount, market: SpotMarket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ScriptedAccount:
     """An account in which all is well and nothing is built, and a folder with the stack `mine`."""
-    nothing_built(one_account, world, tmp_path, monkeypatch)
+    without_environment(one_account, market, tmp_path, monkeypatch)
     return one_account
 
 
 @pytest.fixture
-def here(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+def healthy(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HealthyEnvironment:
     """A live environment in which all is well."""
-    return all_well(one_account, tmp_path, monkeypatch)
+    return create_healthy_environment(one_account, tmp_path, monkeypatch)

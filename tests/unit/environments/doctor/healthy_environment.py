@@ -14,10 +14,10 @@ from spotmpi.core import environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.checks.check import Finding, LiveEnvironment
 from spotmpi.environments.doctor import doctor
-from tests.cloud.scripted_account import ScriptedAccount, World
+from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
 from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster, node
 from tests.unit.core.test_environment import OUTPUTS
-from tests.unit.environments.doctor.unbuilt import tell
+from tests.unit.environments.doctor.unbuilt import tool_output
 
 STACK = """config:
   aws:region: us-east-1
@@ -50,7 +50,7 @@ def secret(values: Mapping[str, str]) -> Object:
     return {"kind": "Secret", "metadata": {"name": "mpi-ssh", "namespace": "training"}, "data": data}
 
 
-def healthy() -> ScriptedCluster:
+def healthy_cluster() -> ScriptedCluster:
     """A cluster in which all is well."""
     status = "time: 2026-11-20\nautoscalerStatus: Running\nclusterWide:\n  health:\n    status: Healthy\n"
     return ScriptedCluster(
@@ -76,24 +76,24 @@ def healthy() -> ScriptedCluster:
     )
 
 
-class Here:
-    """An account with a live environment, its cluster, and what the doctor says of both."""
+class HealthyEnvironment:
+    """An account with a built environment and its cluster, and the doctor's findings about both."""
 
     def __init__(self, account: ScriptedAccount) -> None:
-        self.account, self.cluster = account, healthy()
+        self.account, self.cluster = account, healthy_cluster()
         group = {**OUTPUTS["node_groups"][0], "placement_group": True}
         named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "node_groups": [group]}
         self.environment = environment.parse({**OUTPUTS, **named})
-        self.trouble: SpotmpiError | None = None
+        self.failure: SpotmpiError | None = None
 
-    def look(self, stack: str) -> LiveEnvironment:
+    def open_live(self, stack: str) -> LiveEnvironment:
         assert stack == "mine"
-        if self.trouble:
-            raise self.trouble
+        if self.failure:
+            raise self.failure
         return LiveEnvironment(self.environment, self.cluster)
 
     def findings(self) -> dict[str, Finding]:
-        return {finding.check: finding for finding in doctor("mine", self.account.aws, tell, self.look)}
+        return {finding.check: finding for finding in doctor("mine", self.account.aws, tool_output, self.open_live)}
 
     def answer(self, operation: str, **values: Any) -> None:
         self.account.answers[operation] = lambda region, asked: values
@@ -170,11 +170,13 @@ def placed(usual: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[str, Map
     return instances
 
 
-def all_well(account: ScriptedAccount, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+def create_healthy_environment(
+    account: ScriptedAccount, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> HealthyEnvironment:
     """A live environment in which all is well, with *folder* as the current one."""
-    World().script(account)
+    SpotMarket().script(account)
     account.rights.clear()
-    made = Here(account)
+    made = HealthyEnvironment(account)
     for operation, values in {**CLUSTER, **STORAGE}.items():
         made.answer(operation, **values)
     account.answers["DescribeInstances"] = placed(account.answers["DescribeInstances"])

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from spotmpi.aws.launch_failures import LAUNCH_FAILURES, explain_failure
-from tests.unit.environments.doctor.healthy_environment import TAGS, Here, group_of
+from tests.unit.environments.doctor.healthy_environment import TAGS, HealthyEnvironment, group_of
 
 
-def test_add_ons_that_are_missing_or_unhealthy_are_errors(here: Here) -> None:
+def test_add_ons_that_are_missing_or_unhealthy_are_errors(healthy: HealthyEnvironment) -> None:
     issue = {"code": "InsufficientNumberOfReplicas", "message": "no node for it"}
-    here.answer("ListAddons", addons=["vpc-cni"])
-    here.answer("DescribeAddon", addon={"status": "DEGRADED", "health": {"issues": [issue]}})
+    healthy.answer("ListAddons", addons=["vpc-cni"])
+    healthy.answer("DescribeAddon", addon={"status": "DEGRADED", "health": {"issues": [issue]}})
 
-    findings = here.findings()
+    findings = healthy.findings()
 
     assert findings["add-on coredns"].message == "is not installed"
     assert findings["add-on vpc-cni"].message == "is DEGRADED: no node for it"
@@ -26,11 +26,11 @@ NODE_GROUP = "node group spotmpi-mine-g4dn-1234567"
 
 
 @pytest.mark.parametrize("code", LAUNCH_FAILURES)
-def test_an_unhealthy_node_group_has_awss_reason(here: Here, code: str) -> None:
+def test_an_unhealthy_node_group_has_awss_reason(healthy: HealthyEnvironment, code: str) -> None:
     issue = {"code": code, "message": "long story"}
-    here.answer("DescribeNodegroup", nodegroup={"status": "DEGRADED", "health": {"issues": [issue]}})
+    healthy.answer("DescribeNodegroup", nodegroup={"status": "DEGRADED", "health": {"issues": [issue]}})
 
-    finding = here.findings()[NODE_GROUP]
+    finding = healthy.findings()[NODE_GROUP]
 
     assert (finding.level, finding.message, finding.remedy) == ("error", *LAUNCH_FAILURES[code])
 
@@ -46,16 +46,18 @@ def test_an_unhealthy_node_group_has_awss_reason(here: Here, code: str) -> None:
         ("You have requested more vCPU capacity than your current vCPU limit of 0 allows", "VcpuLimitExceeded"),
     ],
 )  # fmt: skip
-def test_a_failed_instance_launch_is_a_warning_with_the_reason(here: Here, message: str, code: str) -> None:
+def test_a_failed_instance_launch_is_a_warning_with_the_reason(
+    healthy: HealthyEnvironment, message: str, code: str
+) -> None:
     failed = {
         "Description": "Launching a new EC2 instance.  Status Reason: ...",
         "StatusCode": "Failed",
         "StatusMessage": message,
         "StartTime": datetime(2026, 11, 20, 3, 4, tzinfo=UTC),
     }
-    here.answer("DescribeScalingActivities", Activities=[failed])
+    healthy.answer("DescribeScalingActivities", Activities=[failed])
 
-    finding = here.findings()[NODE_GROUP]
+    finding = healthy.findings()[NODE_GROUP]
 
     assert finding.level == "warning" and finding.remedy == LAUNCH_FAILURES[code].remedy
     assert finding.message == f"the last instance launch failed (2026-11-20 03:04 UTC): {LAUNCH_FAILURES[code].message}"
@@ -66,19 +68,19 @@ def test_an_unknown_reason_keeps_awss_message() -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in TAGS if key != "eks:cluster-name"])
-def test_a_scaling_group_without_the_autoscalers_tags_is_an_error(here: Here, key: str) -> None:
-    here.answer("DescribeAutoScalingGroups", AutoScalingGroups=[group_of({**TAGS, key: "other"})])
+def test_a_scaling_group_without_the_autoscalers_tags_is_an_error(healthy: HealthyEnvironment, key: str) -> None:
+    healthy.answer("DescribeAutoScalingGroups", AutoScalingGroups=[group_of({**TAGS, key: "other"})])
 
-    finding = here.findings()["scaling of g4dn"]
+    finding = healthy.findings()["scaling of g4dn"]
 
     assert finding.level == "error" and finding.remedy.startswith("run `pulumi up`")
     assert key in finding.message or "no Auto Scaling group has this group's tag" in finding.message
 
 
-def test_nodes_that_are_warm_are_reported(here: Here) -> None:
-    here.answer("DescribeAutoScalingGroups", AutoScalingGroups=[{**group_of(TAGS), "MinSize": 2}])
+def test_nodes_that_are_warm_are_reported(healthy: HealthyEnvironment) -> None:
+    healthy.answer("DescribeAutoScalingGroups", AutoScalingGroups=[{**group_of(TAGS), "MinSize": 2}])
 
-    assert here.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept warm by `spotmpi scale`"
+    assert healthy.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept warm by `spotmpi scale`"
 
 
 @pytest.mark.parametrize(
@@ -91,10 +93,10 @@ def test_nodes_that_are_warm_are_reported(here: Here) -> None:
         ({"AvailabilityZoneName": "us-east-1a", "LifeCycleState": "creating"}, "is creating"),
     ],
 )
-def test_an_unusable_mount_target_is_an_error(here: Here, target: dict[str, str], said: str) -> None:
-    here.answer("DescribeMountTargets", MountTargets=[{"MountTargetId": "fsmt-12345678", **target}])
+def test_an_unusable_mount_target_is_an_error(healthy: HealthyEnvironment, target: dict[str, str], said: str) -> None:
+    healthy.answer("DescribeMountTargets", MountTargets=[{"MountTargetId": "fsmt-12345678", **target}])
 
-    findings = here.findings()
+    findings = healthy.findings()
 
     assert findings["mount target"].message == said and "port 2049" not in findings
 
@@ -107,25 +109,27 @@ def test_an_unusable_mount_target_is_an_error(here: Here, target: dict[str, str]
         {"IsEgress": False, "IpProtocol": "udp", "FromPort": 2049, "ToPort": 2049},
     ],
 )
-def test_a_port_that_the_nodes_cannot_reach_is_an_error(here: Here, rule: dict[str, Any]) -> None:
-    here.answer(
+def test_a_port_that_the_nodes_cannot_reach_is_an_error(healthy: HealthyEnvironment, rule: dict[str, Any]) -> None:
+    healthy.answer(
         "DescribeSecurityGroupRules", SecurityGroupRules=[{**rule, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
     )
-    assert "allows the nodes (sg-nodes): mounting would hang" in here.findings()["port 2049"].message
+    assert "allows the nodes (sg-nodes): mounting would hang" in healthy.findings()["port 2049"].message
 
     strange = {"IsEgress": False, "IpProtocol": "-1", "ReferencedGroupInfo": {"GroupId": "sg-other"}}
-    here.answer("DescribeSecurityGroupRules", SecurityGroupRules=[strange])
-    assert here.findings()["port 2049"].level == "error"
-    here.answer(
+    healthy.answer("DescribeSecurityGroupRules", SecurityGroupRules=[strange])
+    assert healthy.findings()["port 2049"].level == "error"
+    healthy.answer(
         "DescribeSecurityGroupRules", SecurityGroupRules=[{**strange, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
     )
-    assert here.findings()["port 2049"].level == "ok"
+    assert healthy.findings()["port 2049"].level == "ok"
 
 
 @pytest.mark.parametrize("code", ["ImageNotFoundException", "RepositoryNotFoundException"])
-def test_an_image_missing_from_the_registry_is_reported_with_the_command(here: Here, code: str) -> None:
-    here.account.refuse("DescribeImages", code)
+def test_an_image_missing_from_the_registry_is_reported_with_the_command(
+    healthy: HealthyEnvironment, code: str
+) -> None:
+    healthy.account.refuse("DescribeImages", code)
 
-    finding = here.findings()["image chainermn"]
+    finding = healthy.findings()["image chainermn"]
 
     assert finding.level == "warning" and finding.command == "spotmpi image push chainermn --on mine"

@@ -9,12 +9,12 @@ import pytest
 from infra.settings import Settings
 from spotmpi.aws.zones import default_second_zone
 from spotmpi.environments.doctor import doctor, run_tool
-from tests.cloud.scripted_account import ScriptedAccount, World
-from tests.unit.environments.doctor.unbuilt import STACK, TOOLS, found, stack, tell
+from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
+from tests.unit.environments.doctor.unbuilt import STACK, TOOLS, finding_of, stack, tool_output
 
 
 def test_in_a_healthy_account_every_line_is_ok(account: ScriptedAccount) -> None:
-    findings = doctor("mine", account.aws, tell)
+    findings = doctor("mine", account.aws, tool_output)
 
     assert [finding for finding in findings if finding.level != "ok"] == []
     assert [finding.check for finding in findings] == [
@@ -36,7 +36,7 @@ def test_in_a_healthy_account_every_line_is_ok(account: ScriptedAccount) -> None
 
 
 def test_without_a_stack_only_account_and_tools_are_checked(account: ScriptedAccount) -> None:
-    findings = doctor(None, account.aws, tell)
+    findings = doctor(None, account.aws, tool_output)
 
     assert [finding.check for finding in findings] == ["credentials", "region", "pulumi", "aws", "kubectl"]
 
@@ -44,7 +44,7 @@ def test_without_a_stack_only_account_and_tools_are_checked(account: ScriptedAcc
 def test_credentials_of_another_account_end_the_account_checks(account: ScriptedAccount) -> None:
     stack(STACK + "  spotmpi:account: '999999999999'\n")
 
-    findings = doctor("mine", account.aws, tell)
+    findings = doctor("mine", account.aws, tool_output)
 
     assert findings[0].level == "error" and "the stack to 999999999999" in findings[0].message
     assert [finding.check for finding in findings[1:]] == ["pulumi", "aws", "kubectl", "account"]
@@ -53,13 +53,13 @@ def test_credentials_of_another_account_end_the_account_checks(account: Scripted
 def test_the_root_user_is_a_warning(account: ScriptedAccount) -> None:
     account.answers["GetCallerIdentity"] = lambda region, asked: {"Account": "1", "Arn": "arn:aws:iam::1:root"}
 
-    assert found(account, "credentials").level == "warning"
+    assert finding_of(account, "credentials").level == "warning"
 
 
 def test_expired_credentials_are_one_error_and_the_tools_are_still_checked(account: ScriptedAccount) -> None:
     account.refuse("GetCallerIdentity", "ExpiredToken")
 
-    findings = doctor("mine", account.aws, tell)
+    findings = doctor("mine", account.aws, tool_output)
 
     assert [finding.level for finding in findings] == ["error", "ok", "ok", "ok", "warning"]
     assert "have expired" in findings[0].message and "not checked without credentials" in findings[-1].message
@@ -69,7 +69,7 @@ def test_expired_credentials_are_one_error_and_the_tools_are_still_checked(accou
 def test_an_unusable_region_is_an_error(account: ScriptedAccount, region: str, told: str) -> None:
     stack(STACK.replace("us-east-1\n", f"{region}\n"))
 
-    finding = found(account, "region")
+    finding = finding_of(account, "region")
 
     assert finding.level == "error" and told in finding.message and finding.remedy
 
@@ -77,7 +77,7 @@ def test_an_unusable_region_is_an_error(account: ScriptedAccount, region: str, t
 def test_a_zone_of_another_region_is_an_error_that_lists_the_zones(account: ScriptedAccount) -> None:
     stack(STACK.replace("us-east-1a", "us-west-2a"))
 
-    finding = found(account, "zone")
+    finding = finding_of(account, "zone")
 
     assert (
         finding.level == "error" and finding.remedy == "set spotmpi:zone to one of us-east-1a, us-east-1b, us-east-1c"
@@ -85,24 +85,24 @@ def test_a_zone_of_another_region_is_an_error_that_lists_the_zones(account: Scri
 
 
 def test_a_zone_without_one_zone_storage_is_an_error_if_the_stack_needs_it(
-    account: ScriptedAccount, world: World
+    account: ScriptedAccount, market: SpotMarket
 ) -> None:
-    world.zones["us-east-1"]["us-east-1d"] = "use1-az9"  # a zone younger than the table
+    market.zones["us-east-1"]["us-east-1d"] = "use1-az9"  # a zone younger than the table
     stack(STACK.replace("us-east-1a", "us-east-1d"))
-    assert "EFS has no One Zone storage in us-east-1d (use1-az9)" in found(account, "zone").message
+    assert "EFS has no One Zone storage in us-east-1d (use1-az9)" in finding_of(account, "zone").message
 
     stack(STACK.replace("us-east-1a", "us-east-1d") + "  spotmpi:storage: {one_zone: false}\n")
-    assert found(account, "zone").level == "ok"
+    assert finding_of(account, "zone").level == "ok"
 
 
 def test_a_zone_that_eks_does_not_support_is_an_error_whatever_its_letter(
-    account: ScriptedAccount, world: World
+    account: ScriptedAccount, market: SpotMarket
 ) -> None:
     stack(STACK.replace("us-east-1a", "us-east-1b") + "  spotmpi:storage: {one_zone: false}\n")
-    assert found(account, "zone").message == "EKS does not support zone us-east-1b (use1-az3)"
+    assert finding_of(account, "zone").message == "EKS does not support zone us-east-1b (use1-az3)"
 
-    world.zones["us-east-1"]["us-east-1b"] = "use1-az2"
-    assert found(account, "zone").level == "ok"
+    market.zones["us-east-1"]["us-east-1b"] = "use1-az2"
+    assert finding_of(account, "zone").level == "ok"
 
 
 DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
@@ -118,21 +118,23 @@ DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
     ],
 )
 def test_an_unusable_second_zone_lists_the_usable_ones(
-    account: ScriptedAccount, world: World, text: str, told: str
+    account: ScriptedAccount, market: SpotMarket, text: str, told: str
 ) -> None:
-    world.zones["us-east-1"]["us-east-1d"] = "use1-az4"
+    market.zones["us-east-1"]["us-east-1d"] = "use1-az4"
     stack(text)
 
-    finding = found(account, "second zone")
+    finding = finding_of(account, "second zone")
 
     assert (finding.level, finding.message) == ("error", told)
     assert finding.remedy == "set spotmpi:second_zone to one of us-east-1c, us-east-1d"
 
 
-def test_the_default_second_zone_is_that_of_infra_and_checked_by_its_id(account: ScriptedAccount, world: World) -> None:
-    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az4"}
+def test_the_default_second_zone_is_that_of_infra_and_checked_by_its_id(
+    account: ScriptedAccount, market: SpotMarket
+) -> None:
+    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az4"}
     stack(DEFAULT)
-    assert found(account, "second zone").message == "us-east-1b is use1-az4"
+    assert finding_of(account, "second zone").message == "us-east-1b is use1-az4"
     for zone in ("us-east-1a", "us-east-1b", "us-east-1f"):
         settings = Settings(stack="mine", region="us-east-1", zone=zone)
         assert settings.other_zone == default_second_zone("us-east-1", zone)
@@ -154,7 +156,7 @@ def test_the_default_second_zone_is_that_of_infra_and_checked_by_its_id(account:
 def test_each_tool_must_be_installed_and_new_enough(
     account: ScriptedAccount, name: str, said: str | None, level: str, told: str
 ) -> None:
-    finding = found(account, name, lambda command: said if command[0] == name else TOOLS[command[0]])
+    finding = finding_of(account, name, lambda command: said if command[0] == name else TOOLS[command[0]])
 
     assert (finding.level, told in finding.message) == (level, True)
     assert (finding.level == "ok") or finding.command.startswith("https://")
@@ -171,11 +173,11 @@ def test_versions_are_read_from_real_programs(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_remedy(
-    account: ScriptedAccount, world: World
+    account: ScriptedAccount, market: SpotMarket
 ) -> None:
-    world.not_offered.add(("g5.xlarge", "us-east-1a"))
+    market.not_offered.add(("g5.xlarge", "us-east-1a"))
 
-    finding = found(account, "group gpus")
+    finding = finding_of(account, "group gpus")
 
     assert (finding.level, finding.message) == ("error", "g5.xlarge is not offered in us-east-1a")
     assert finding.command == "spotmpi zones --types g5.xlarge --nodes 8 --write mine"
@@ -184,15 +186,15 @@ def test_a_type_that_the_zone_does_not_offer_is_an_error_with_the_remedy(
 def test_a_type_that_does_not_exist_is_an_error(account: ScriptedAccount) -> None:
     stack(STACK.replace("g5.xlarge", "g99.xlarge"))
 
-    assert "has no instance type g99.xlarge" in found(account, "group gpus").message
+    assert "has no instance type g99.xlarge" in finding_of(account, "group gpus").message
 
 
 def test_a_group_that_needs_a_placement_group_its_type_lacks_is_an_error(account: ScriptedAccount) -> None:
     stack(STACK.replace("g5.xlarge", "t3.xlarge"))
-    assert "does not support cluster placement groups" in found(account, "group gpus").message
+    assert "does not support cluster placement groups" in finding_of(account, "group gpus").message
 
     stack(STACK.replace("g5.xlarge, max: 8", "t3.xlarge, max: 8, placement_group: false"))
-    assert found(account, "group gpus").level == "ok"
+    assert finding_of(account, "group gpus").level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -205,11 +207,11 @@ def test_a_group_that_needs_a_placement_group_its_type_lacks_is_an_error(account
     ],
 )
 def test_the_quota_is_compared_with_the_groups_max(
-    account: ScriptedAccount, world: World, quota: float, running: list[str], level: str, told: str
+    account: ScriptedAccount, market: SpotMarket, quota: float, running: list[str], level: str, told: str
 ) -> None:
-    world.quota["L-3819A6DF"], world.running["us-east-1"] = quota, running
+    market.quota["L-3819A6DF"], market.running["us-east-1"] = quota, running
 
-    finding = found(account, "quota of gpus")
+    finding = finding_of(account, "quota of gpus")
 
     assert finding.level == level and told in finding.message
     assert ("--request-quota" in finding.command) == (level != "ok")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.backends.kubernetes.scripted_cluster import Object, node
-from tests.unit.environments.doctor.healthy_environment import KEY, PRIVATE, PUBLIC, Here, secret
+from tests.unit.environments.doctor.healthy_environment import KEY, PRIVATE, PUBLIC, HealthyEnvironment, secret
 
 
 def changed(key: str, value: Any, name: str = "a") -> Object:
@@ -32,10 +32,10 @@ NODES = [
 
 
 @pytest.mark.parametrize(("made", "said"), NODES)
-def test_a_node_that_differs_from_its_group_is_an_error(here: Here, made: Object, said: str) -> None:
-    here.cluster.objects[0] = made
+def test_a_node_that_differs_from_its_group_is_an_error(healthy: HealthyEnvironment, made: Object, said: str) -> None:
+    healthy.cluster.objects[0] = made
 
-    finding = here.findings()["node a"]
+    finding = healthy.findings()["node a"]
 
     assert finding.level == "error" and said in finding.message and finding.remedy
 
@@ -50,11 +50,13 @@ def test_a_node_that_differs_from_its_group_is_an_error(here: Here, made: Object
         ({"AvailabilityZone": "us-east-1a", "GroupName": ""}, "is in no placement group, but its node group sets one"),
     ],
 )
-def test_a_node_with_the_wrong_placement_is_an_error(here: Here, place: dict[str, str], said: str) -> None:
+def test_a_node_with_the_wrong_placement_is_an_error(
+    healthy: HealthyEnvironment, place: dict[str, str], said: str
+) -> None:
     machine = {"InstanceId": f"i-{'a':0>17}", "Placement": place}
-    here.answer("DescribeInstances", Reservations=[{"Instances": [machine]}])
+    healthy.answer("DescribeInstances", Reservations=[{"Instances": [machine]}])
 
-    assert here.findings()["node a"].message == said
+    assert healthy.findings()["node a"].message == said
 
 
 @pytest.mark.parametrize(
@@ -66,23 +68,25 @@ def test_a_node_with_the_wrong_placement_is_an_error(here: Here, place: dict[str
         ("nvidia-device-plugin", "device plugin", "on 0 of 1 GPU nodes"),
     ],
 )
-def test_a_stopped_or_missing_controller_is_an_error(here: Here, name: str, check: str, said: str) -> None:
-    for each in here.cluster.objects:
+def test_a_stopped_or_missing_controller_is_an_error(
+    healthy: HealthyEnvironment, name: str, check: str, said: str
+) -> None:
+    for each in healthy.cluster.objects:
         if each["metadata"]["name"] == name:
             each["status"] = {"desiredNumberScheduled": 1}
-    finding = here.findings()[check]
+    finding = healthy.findings()[check]
     assert finding.level == "error" and said in finding.message
 
-    here.cluster.objects = [each for each in here.cluster.objects if each["metadata"]["name"] != name]
-    assert "is not installed" in here.findings()[check].message
+    healthy.cluster.objects = [each for each in healthy.cluster.objects if each["metadata"]["name"] != name]
+    assert "is not installed" in healthy.findings()[check].message
 
 
-def test_the_autoscalers_own_status_is_read(here: Here) -> None:
-    (told,) = [each for each in here.cluster.objects if each["kind"] == "ConfigMap"]
+def test_the_autoscalers_own_status_is_read(healthy: HealthyEnvironment) -> None:
+    (told,) = [each for each in healthy.cluster.objects if each["kind"] == "ConfigMap"]
     told["data"]["status"] = "clusterWide:\n  health:\n    status: Unhealthy\n"
-    assert here.findings()["scaling"].message == "the autoscaler reports the cluster as Unhealthy"
-    here.cluster.objects.remove(told)
-    assert here.findings()["scaling"].level == "warning"
+    assert healthy.findings()["scaling"].message == "the autoscaler reports the cluster as Unhealthy"
+    healthy.cluster.objects.remove(told)
+    assert healthy.findings()["scaling"].level == "warning"
 
 
 @pytest.mark.parametrize(
@@ -95,29 +99,31 @@ def test_the_autoscalers_own_status_is_read(here: Here) -> None:
         ({**KEY, "authorized_keys": PUBLIC.replace("A", "B")}, "has `authorized_keys` without its own public key"),
     ],
 )
-def test_an_invalid_key_is_an_error_and_is_never_shown(here: Here, values: dict[str, str], said: str) -> None:
-    here.cluster.objects = [each for each in here.cluster.objects if each["kind"] != "Secret"] + [secret(values)]
+def test_an_invalid_key_is_an_error_and_is_never_shown(
+    healthy: HealthyEnvironment, values: dict[str, str], said: str
+) -> None:
+    healthy.cluster.objects = [each for each in healthy.cluster.objects if each["kind"] != "Secret"] + [secret(values)]
 
-    finding = here.findings()["SSH key"]
+    finding = healthy.findings()["SSH key"]
 
     assert finding.level == "error" and finding.message.startswith(f"Secret mpi-ssh {said}")
     assert "thisIsTheKey" not in str(finding)
 
 
-def test_without_permission_to_read_secrets_the_key_is_reported_as_not_checked(here: Here) -> None:
-    here.cluster.forbidden.add("Secret")
+def test_without_permission_to_read_secrets_the_key_is_reported_as_not_checked(healthy: HealthyEnvironment) -> None:
+    healthy.cluster.forbidden.add("Secret")
 
-    finding = here.findings()["SSH key"]
+    finding = healthy.findings()["SSH key"]
 
     assert finding.level == "ok"
     assert finding.message == "not checked: only administrators of the cluster may read Secret mpi-ssh"
 
 
-def test_a_missing_key_and_an_unbound_claim_are_errors(here: Here) -> None:
-    here.cluster.objects = [each for each in here.cluster.objects if each["kind"] != "Secret"]
-    here.cluster.objects[-1]["status"] = {"phase": "Pending"}
+def test_a_missing_key_and_an_unbound_claim_are_errors(healthy: HealthyEnvironment) -> None:
+    healthy.cluster.objects = [each for each in healthy.cluster.objects if each["kind"] != "Secret"]
+    healthy.cluster.objects[-1]["status"] = {"phase": "Pending"}
 
-    findings = here.findings()
+    findings = healthy.findings()
 
     assert findings["SSH key"].message == "Secret mpi-ssh does not exist"
     assert findings["volume"].message == "claim runs is Pending" and "describe pvc runs" in findings["volume"].command

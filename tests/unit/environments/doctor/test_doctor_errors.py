@@ -14,8 +14,8 @@ from spotmpi.core.errors import InputError
 from spotmpi.environments.checks.check import Check, Finding, Subject
 from spotmpi.environments.doctor import CHECKS, doctor, run_check
 from spotmpi.environments.zones.comparison import compare_zones, request_quota
-from tests.cloud.scripted_account import NOW, SECRET, ScriptedAccount, World
-from tests.unit.environments.doctor.unbuilt import FILE_SYSTEM, found, tell
+from tests.cloud.scripted_account import NOW, SECRET, ScriptedAccount, SpotMarket
+from tests.unit.environments.doctor.unbuilt import FILE_SYSTEM, finding_of, tool_output
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_check_that_is_not_permitted_is_a_warning_and_the_rest_works(
 ) -> None:
     account.refuse(operation, "AccessDenied")
 
-    findings = doctor("mine", account.aws, tell)
+    findings = doctor("mine", account.aws, tool_output)
 
     warned = [finding for finding in findings if finding.level != "ok"]
     assert warned and all(f"{operation} in us-east-1 is not permitted" in finding.message for finding in warned)
@@ -38,14 +38,14 @@ def test_a_check_that_is_not_permitted_is_a_warning_and_the_rest_works(
 def test_a_malformed_response_is_a_finding_and_not_a_crash(account: ScriptedAccount, answer: Any) -> None:
     account.answers["DescribeVolumes"] = lambda region, asked: answer
 
-    assert found(account, "leftover volumes").level in ("ok", "warning")
+    assert finding_of(account, "leftover volumes").level in ("ok", "warning")
 
 
 def test_a_check_that_breaks_is_a_finding_without_secrets(account: ScriptedAccount) -> None:
     def find(subject: Subject) -> list[Finding]:
         raise RuntimeError(f"oh\nsecret_access_key={SECRET}")
 
-    (finding,) = run_check(Check("mine", find), Subject(account.aws, "us-east-1", None, tell))
+    (finding,) = run_check(Check("mine", find), Subject(account.aws, "us-east-1", None, tool_output))
 
     assert (finding.check, finding.level) == ("mine", "warning") and SECRET not in finding.message
     assert finding.message.startswith("could not be checked: RuntimeError: oh") and "\n" not in finding.message
@@ -71,21 +71,21 @@ def test_failures_of_every_check_are_still_a_list_of_findings(
 
 def test_a_stack_without_a_file_is_wrong_input(account: ScriptedAccount) -> None:
     with pytest.raises(InputError, match="stacks: mine"):
-        doctor("ghost", account.aws, tell)
+        doctor("ghost", account.aws, tool_output)
 
 
 @pytest.mark.parametrize(("quota", "code"), [(64.0, 0), (4.0, 0), (0.0, 1)])
 def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     account: ScriptedAccount,
-    world: World,
+    market: SpotMarket,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     quota: float,
     code: int,
 ) -> None:
-    world.quota["L-3819A6DF"] = quota
+    market.quota["L-3819A6DF"] = quota
     monkeypatch.setattr("spotmpi.environments.doctor.open_account", lambda region: account.aws)
-    monkeypatch.setattr("spotmpi.environments.doctor.run_tool", tell)
+    monkeypatch.setattr("spotmpi.environments.doctor.run_tool", tool_output)
 
     outputs = []
     for more in ([], ["--json"]):
@@ -102,17 +102,17 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
 
 
 def test_the_look_policy_allows_the_doctors_calls(
-    account: ScriptedAccount, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    account: ScriptedAccount, market: SpotMarket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.quota["L-3819A6DF"] = 0.0
+    market.quota["L-3819A6DF"] = 0.0
     account.answers["DescribeFileSystems"] = lambda region, asked: {"FileSystems": [FILE_SYSTEM]}
     account.rights.clear()
 
     request_quota(compare_zones(["g5.xlarge"], 8, (), account.aws, NOW).rows[0], account.aws)
-    doctor("mine", account.aws, tell)
+    doctor("mine", account.aws, tool_output)
     account.refuse("GetServiceQuota", "NoSuchResourceException")
     account.answers["GetAWSDefaultServiceQuota"] = lambda region, asked: {"Quota": {"Value": 5.0}}
-    doctor("mine", account.aws, tell)
+    doctor("mine", account.aws, tool_output)
 
     monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "look"])
     with pytest.raises(SystemExit) as ended:
@@ -133,8 +133,8 @@ def test_no_credentials_are_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
-    findings = doctor(None, None, tell)
+    findings = doctor(None, None, tool_output)
 
     assert findings[0].level == "error" and "no usable AWS credentials" in findings[0].message
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    assert "nobody" in doctor(None, None, tell)[0].message
+    assert "nobody" in doctor(None, None, tool_output)[0].message

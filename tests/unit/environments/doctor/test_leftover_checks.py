@@ -9,7 +9,7 @@ import pytest
 
 from spotmpi.environments.doctor import doctor
 from tests.cloud.scripted_account import ScriptedAccount
-from tests.unit.environments.doctor.unbuilt import FILE_SYSTEM, found, stack, tell
+from tests.unit.environments.doctor.unbuilt import FILE_SYSTEM, finding_of, stack, tool_output
 
 LEFT: dict[str, tuple[str, Any, str]] = {
     "file systems": ("DescribeFileSystems", {"FileSystems": [FILE_SYSTEM]}, "fs-1"),
@@ -29,7 +29,7 @@ def test_leftovers_of_a_former_environment_come_with_a_command(account: Scripted
     operation, answer, shown = LEFT[what]
     account.answers[operation] = lambda region, asked: answer
 
-    finding = found(account, f"leftover {what}")
+    finding = finding_of(account, f"leftover {what}")
 
     assert finding.level == "warning" and "1 of a former spotmpi-mine" in finding.message and shown in finding.message
     assert shown in finding.command and finding.command.endswith("--region us-east-1")
@@ -39,8 +39,8 @@ def test_resources_of_others_are_no_leftovers(account: ScriptedAccount) -> None:
     other = {"FileSystemId": "fs-2", "Tags": [{"Key": "spotmpi:environment", "Value": "spotmpi-mine-data"}]}
     account.answers["DescribeFileSystems"] = lambda region, asked: {"FileSystems": [other]}
 
-    doctor("mine", account.aws, tell)
-    assert found(account, "leftover file systems").level == "ok"
+    doctor("mine", account.aws, tool_output)
+    assert finding_of(account, "leftover file systems").level == "ok"
 
     filters = [asked["Filters"][0] for asked in account.calls("DescribeNetworkInterfaces")]
     assert all(each["Values"] == ["spotmpi-mine"] for each in filters)
@@ -54,17 +54,17 @@ def test_interfaces_that_the_cni_left_in_our_network_are_found_without_our_tag(a
         return {"NetworkInterfaces": [{"NetworkInterfaceId": "eni-7"}] if ours else []}
 
     account.answers["DescribeNetworkInterfaces"] = interfaces
-    assert found(account, "leftover network interfaces").level == "ok"
+    assert finding_of(account, "leftover network interfaces").level == "ok"
 
     account.answers["DescribeVpcs"] = lambda region, asked: {"Vpcs": [{"VpcId": "vpc-1"}]}
-    assert "eni-7" in found(account, "leftover network interfaces").message
+    assert "eni-7" in finding_of(account, "leftover network interfaces").message
 
 
 def test_a_built_environment_has_no_leftovers(account: ScriptedAccount) -> None:
     account.answers["DescribeFileSystems"] = lambda region, asked: {"FileSystems": [FILE_SYSTEM]}
     account.answers["DescribeCluster"] = lambda region, asked: {"cluster": {"name": asked["name"]}}
 
-    finding = found(account, "leftover file systems")
+    finding = finding_of(account, "leftover file systems")
 
     assert (finding.level, finding.message) == ("ok", "spotmpi-mine is built: tagged resources are in use")
 
@@ -72,4 +72,4 @@ def test_a_built_environment_has_no_leftovers(account: ScriptedAccount) -> None:
 def test_persistent_storage_is_no_leftover_of_its_own_stack(account: ScriptedAccount) -> None:
     stack("config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n  spotmpi:kind: data\n")
 
-    assert not [finding for finding in doctor("mine", account.aws, tell) if finding.check.startswith("leftover")]
+    assert not [finding for finding in doctor("mine", account.aws, tool_output) if finding.check.startswith("leftover")]

@@ -11,11 +11,11 @@ from spotmpi.environments.iam import LOOK
 from spotmpi.images.build import Build
 from tests.cloud.scripted_account import Refusal
 from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster
-from tests.unit.environments.doctor.healthy_environment import Here, healthy
+from tests.unit.environments.doctor.healthy_environment import HealthyEnvironment, healthy_cluster
 
 
-def test_in_a_healthy_environment_every_line_is_ok(here: Here) -> None:
-    findings = here.findings()
+def test_in_a_healthy_environment_every_line_is_ok(healthy: HealthyEnvironment) -> None:
+    findings = healthy.findings()
 
     assert {name: each.message for name, each in findings.items() if each.level != "ok"} == {}
     assert findings["node a"].message == "g4dn.xlarge in us-east-1a, 3.92 CPU, 15 GiB, 1 GPUs, driver 580.95.05"
@@ -23,17 +23,17 @@ def test_in_a_healthy_environment_every_line_is_ok(here: Here) -> None:
     assert findings["scaling of g4dn"].message == "1 of 2 nodes"
     assert {"add-on coredns", "node group spotmpi-mine-g4dn-1234567", "mount target", "port 2049"} <= set(findings)
     assert findings["image chainermn"].message == f"tag {Build('chainermn').tag} is in the registry"
-    (asked,) = here.account.calls("DescribeImages")
+    (asked,) = healthy.account.calls("DescribeImages")
     assert asked["repositoryName"] == "spotmpi-lab/chainermn"
 
 
-def test_the_look_policy_allows_the_checks_of_a_live_environment(here: Here) -> None:
-    here.findings()
+def test_the_look_policy_allows_the_checks_of_a_live_environment(healthy: HealthyEnvironment) -> None:
+    healthy.findings()
 
-    assert here.account.rights - {"sts:GetCallerIdentity"} <= set(LOOK)
+    assert healthy.account.rights - {"sts:GetCallerIdentity"} <= set(LOOK)
 
 
-def test_a_refused_read_is_a_warning_and_an_unreachable_cluster_an_error(here: Here) -> None:
+def test_a_refused_read_is_a_warning_and_an_unreachable_cluster_an_error(healthy: HealthyEnvironment) -> None:
     class Closed(ScriptedCluster):
         def list(self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[Object]:
             if kind == "Deployment":
@@ -42,33 +42,35 @@ def test_a_refused_read_is_a_warning_and_an_unreachable_cluster_an_error(here: H
                 raise SpotmpiError("could not read Secret mpi-ssh: cannot reach the cluster")
             return super().list(kind, namespace, labels)
 
-    here.cluster = Closed(healthy().objects)
-    here.account.refuse("ListAddons", "AccessDeniedException")
-    findings = here.findings()
+    healthy.cluster = Closed(healthy_cluster().objects)
+    healthy.account.refuse("ListAddons", "AccessDeniedException")
+    findings = healthy.findings()
 
     assert findings["controllers"].level == "warning" and "User ann" in findings["controllers"].message
     assert findings["SSH key"].level == "error" and findings["add-ons"].level == "warning"
     assert findings["node a"].level == "ok"
 
 
-def test_an_environment_that_cannot_be_opened_is_one_error_among_the_other_findings(here: Here) -> None:
-    here.trouble = SpotmpiError("this machine's kubeconfig has no context of cluster spotmpi-mine")
+def test_an_environment_that_cannot_be_opened_is_one_error_among_the_other_findings(
+    healthy: HealthyEnvironment,
+) -> None:
+    healthy.failure = SpotmpiError("this machine's kubeconfig has no context of cluster spotmpi-mine")
 
-    findings = here.findings()
+    findings = healthy.findings()
 
     assert "no context of cluster spotmpi-mine" in findings["environment"].message
     assert findings["group g4dn"].level == "ok" and "API" not in findings
 
 
-def test_an_environment_that_is_not_built_is_not_checked(here: Here) -> None:
+def test_an_environment_that_is_not_built_is_not_checked(healthy: HealthyEnvironment) -> None:
     def no_cluster(region: str, asked: Mapping[str, Any]) -> Any:
         raise Refusal("ResourceNotFoundException")
 
-    here.account.answers["DescribeCluster"] = no_cluster
-    here.trouble = SpotmpiError("asked all the same")
-    here.answer("DescribeFileSystems", FileSystems=[])
+    healthy.account.answers["DescribeCluster"] = no_cluster
+    healthy.failure = SpotmpiError("asked all the same")
+    healthy.answer("DescribeFileSystems", FileSystems=[])
 
-    findings = here.findings()
+    findings = healthy.findings()
 
     assert "environment" not in findings and "API" not in findings
     assert replace(findings["credentials"], message="").level == "ok"

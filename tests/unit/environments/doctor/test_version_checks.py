@@ -9,8 +9,8 @@ import pytest
 from spotmpi.environments.checks.account import kubernetes_version
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
 from tests.cloud.scripted_account import ScriptedAccount
-from tests.unit.environments.doctor.healthy_environment import NODE_GROUP, Here
-from tests.unit.environments.doctor.unbuilt import tell
+from tests.unit.environments.doctor.healthy_environment import NODE_GROUP, HealthyEnvironment
+from tests.unit.environments.doctor.unbuilt import tool_output
 
 TITLE = "Kubernetes version"
 ENDS = datetime(2027, 3, 27, tzinfo=UTC)
@@ -18,12 +18,12 @@ OVER = "standard support of 1.35 ended on 2027-03-27: EKS may upgrade the contro
 SOON = "standard support of 1.35 ends on 2027-03-27, in 90 days: then EKS upgrades the control plane"
 
 
-def support(here: Here, ends: datetime, status: str, today: date) -> Finding:
+def support(healthy: HealthyEnvironment, ends: datetime, status: str, today: date) -> Finding:
     """What is found on a day, where EKS says that standard support ends then."""
     version = {"clusterVersion": "1.35", "versionStatus": status, "endOfStandardSupportDate": ends}
-    here.answer("DescribeClusterVersions", clusterVersions=[version])
-    subject = Subject(here.account.aws, "us-east-1", None, tell)
-    (finding,) = kubernetes_version(subject, LiveEnvironment(here.environment, here.cluster), today)
+    healthy.answer("DescribeClusterVersions", clusterVersions=[version])
+    subject = Subject(healthy.account.aws, "us-east-1", None, tool_output)
+    (finding,) = kubernetes_version(subject, LiveEnvironment(healthy.environment, healthy.cluster), today)
     return finding
 
 
@@ -36,30 +36,36 @@ def support(here: Here, ends: datetime, status: str, today: date) -> Finding:
         (date(2027, 3, 27), "EXTENDED_SUPPORT", "error", OVER),
     ],
 )
-def test_support_that_ends_is_reported_in_time(here: Here, today: date, status: str, level: str, message: str) -> None:
-    finding = support(here, ENDS, status, today)
+def test_support_that_ends_is_reported_in_time(
+    healthy: HealthyEnvironment, today: date, status: str, level: str, message: str
+) -> None:
+    finding = support(healthy, ENDS, status, today)
     assert (finding.level, finding.message) == (level, message)
     assert finding.command == ("" if level == "ok" else "spotmpi upgrade mine")
-    assert here.account.calls("DescribeClusterVersions")[-1] == {"clusterVersions": ["1.35"]}
+    assert healthy.account.calls("DescribeClusterVersions")[-1] == {"clusterVersions": ["1.35"]}
 
 
-def test_a_day_counts_in_utc_as_aws_bills_it(here: Here) -> None:
+def test_a_day_counts_in_utc_as_aws_bills_it(healthy: HealthyEnvironment) -> None:
     evening = datetime.fromisoformat("2027-03-26T17:00:00-07:00")
-    assert "until 2027-03-27" in support(here, evening, "STANDARD_SUPPORT", date(2026, 1, 1)).message
+    assert "until 2027-03-27" in support(healthy, evening, "STANDARD_SUPPORT", date(2026, 1, 1)).message
 
 
-def test_the_doctor_reports_support_and_where_it_is_unknown(here: Here, one_account: ScriptedAccount) -> None:
-    assert here.findings()[TITLE].level == "ok"
-    here.answer("DescribeClusterVersions", clusterVersions=[])
-    assert here.findings()[TITLE].message == "1.35: the end of its standard support is unknown"
+def test_the_doctor_reports_support_and_where_it_is_unknown(
+    healthy: HealthyEnvironment, one_account: ScriptedAccount
+) -> None:
+    assert healthy.findings()[TITLE].level == "ok"
+    healthy.answer("DescribeClusterVersions", clusterVersions=[])
+    assert healthy.findings()[TITLE].message == "1.35: the end of its standard support is unknown"
     one_account.refuse("DescribeClusterVersions", "AccessDeniedException")
-    finding = here.findings()[TITLE]
+    finding = healthy.findings()[TITLE]
     assert finding.level == "warning" and "eks:DescribeClusterVersions in us-east-1 is not permitted" in finding.message
 
 
-def test_nodes_older_than_the_control_plane_are_named(here: Here) -> None:
-    assert "node versions" not in here.findings()
-    here.answer("DescribeNodegroup", nodegroup={**NODE_GROUP, "version": "1.34", "releaseVersion": "1.34.6-20260501"})
-    finding = here.findings()["node versions"]
+def test_nodes_older_than_the_control_plane_are_named(healthy: HealthyEnvironment) -> None:
+    assert "node versions" not in healthy.findings()
+    healthy.answer(
+        "DescribeNodegroup", nodegroup={**NODE_GROUP, "version": "1.34", "releaseVersion": "1.34.6-20260501"}
+    )
+    finding = healthy.findings()["node versions"]
     assert (finding.level, finding.command) == ("warning", "spotmpi upgrade mine")
     assert finding.message == "spotmpi-mine-g4dn-1234567 are older than the control plane, 1.35"

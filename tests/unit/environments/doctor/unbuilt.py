@@ -1,4 +1,4 @@
-"""An account in which nothing is built, and what the doctor says of it."""
+"""An account without an environment, and the doctor's findings about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.environments.checks.check import Finding
 from spotmpi.environments.doctor import doctor
-from tests.cloud.scripted_account import Refusal, ScriptedAccount, World
+from tests.cloud.scripted_account import Refusal, ScriptedAccount, SpotMarket
 
 STACK = """config:
   aws:region: us-east-1
@@ -27,18 +27,20 @@ def stack(text: str = STACK) -> None:
     Path("stacks/Pulumi.mine.yaml").write_text(text)
 
 
-def tell(command: Sequence[str]) -> str | None:
+def tool_output(command: Sequence[str]) -> str | None:
     return TOOLS[command[0]]
 
 
-def found(account: ScriptedAccount, check: str, told: Any = tell) -> Finding:
+def finding_of(account: ScriptedAccount, check: str, told: Any = tool_output) -> Finding:
     (one,) = [finding for finding in doctor("mine", account.aws, told) if finding.check == check]
     return one
 
 
-def nothing_built(account: ScriptedAccount, world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make all well in it and nothing built, and *folder* the current one, with the stack `mine`."""
-    world.script(account)
+def without_environment(
+    account: ScriptedAccount, market: SpotMarket, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Script a healthy account in which nothing is built, with the stack `mine` in *folder*, made the current one."""
+    market.script(account)
 
     def no_cluster(region: str, asked: Mapping[str, Any]) -> Any:
         raise Refusal("ResourceNotFoundException", f"No cluster found for name: {asked['name']}.")
@@ -56,7 +58,7 @@ def nothing_built(account: ScriptedAccount, world: World, folder: Path, monkeypa
         "DescribeLogGroups": lambda region, asked: {"logGroups": []},
     }
     (folder / "stacks").mkdir()
-    monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))
+    monkeypatch.setenv("SPOTMPI_STATE", str(folder / "state"))
     monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
     monkeypatch.chdir(folder)
     stack()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cloud.scripted_account import ScriptedAccount, World
+from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
 
 
 @pytest.fixture
-def world() -> World:
+def market() -> SpotMarket:
     """What AWS offers."""
-    return World()
+    return SpotMarket()
 
 
 @pytest.fixture
-def account(one_account: ScriptedAccount, world: World) -> ScriptedAccount:
+def account(one_account: ScriptedAccount, market: SpotMarket) -> ScriptedAccount:
     """An account that answers as *world* is."""
-    world.script(one_account)
+    market.script(one_account)
     return one_account

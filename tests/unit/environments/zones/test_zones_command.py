@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spotmpi.core import names
-from tests.cloud.scripted_account import NOW, SECRET, TOKEN, ScriptedAccount, World, increase
+from tests.cloud.scripted_account import NOW, SECRET, TOKEN, ScriptedAccount, SpotMarket, increase
 from tests.unit.conftest import InProcess
 
 
@@ -71,8 +71,8 @@ def test_a_narrow_terminal_gets_two_tables_with_whole_words(
     assert any("g4dn.xlarge" in line and "us-east-1a" in line and "0.2000-0.4000" in line for line in tables)
 
 
-def test_the_quota_that_the_first_row_lacks_is_printed(spotmpi: InProcess, world: World) -> None:
-    world.quota["L-3819A6DF"] = 8.0
+def test_the_quota_that_the_first_row_lacks_is_printed(spotmpi: InProcess, market: SpotMarket) -> None:
+    market.quota["L-3819A6DF"] = 8.0
 
     assert "Row 1 lacks 24 vCPUs of spot quota for 8 nodes: --request-quota requests them." in spotmpi(*ZONES)[1]
 
@@ -88,10 +88,10 @@ def test_a_column_that_is_not_permitted_is_marked_and_stderr_names_the_right_to_
     assert err == ("spotmpi: ec2:GetSpotPlacementScores in us-east-1 is not permitted: allow it in your IAM policy\n")
 
 
-def test_pending_requests_are_printed_with_their_age(spotmpi: InProcess, world: World) -> None:
+def test_pending_requests_are_printed_with_their_age(spotmpi: InProcess, market: SpotMarket) -> None:
     from datetime import UTC, datetime
 
-    world.pending = [increase("L-3819A6DF", 64, datetime.now(UTC) - timedelta(days=3, hours=2))]
+    market.pending = [increase("L-3819A6DF", 64, datetime.now(UTC) - timedelta(days=3, hours=2))]
 
     out = spotmpi(*ZONES)[1]
 
@@ -158,9 +158,9 @@ def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: I
     ],
 )
 def test_invalid_options_give_one_line_and_exit_code_2(
-    spotmpi: InProcess, world: World, account: ScriptedAccount, more: tuple[str, ...], message: str
+    spotmpi: InProcess, market: SpotMarket, account: ScriptedAccount, more: tuple[str, ...], message: str
 ) -> None:
-    world.quota["L-3819A6DF"] = 0.0
+    market.quota["L-3819A6DF"] = 0.0
     before = Path("stacks/Pulumi.lab.yaml").read_text()
 
     code, _, err = spotmpi(*ZONES, *more)
@@ -170,8 +170,10 @@ def test_invalid_options_give_one_line_and_exit_code_2(
     assert account.calls("RequestServiceQuotaIncrease") == []
 
 
-def test_a_confirmed_request_is_made_and_printed(spotmpi: InProcess, world: World, account: ScriptedAccount) -> None:
-    world.quota["L-3819A6DF"] = 0.0
+def test_a_confirmed_request_is_made_and_printed(
+    spotmpi: InProcess, market: SpotMarket, account: ScriptedAccount
+) -> None:
+    market.quota["L-3819A6DF"] = 0.0
 
     code, out, err = spotmpi(*ZONES, "--request-quota", "--yes", "--json")
 
@@ -182,13 +184,13 @@ def test_a_confirmed_request_is_made_and_printed(spotmpi: InProcess, world: Worl
 @pytest.mark.parametrize(("answer", "requests"), [("y", 1), ("n", 0)])
 def test_a_request_needs_confirmation(
     spotmpi: InProcess,
-    world: World,
+    market: SpotMarket,
     account: ScriptedAccount,
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
     requests: int,
 ) -> None:
-    world.quota["L-3819A6DF"] = 0.0
+    market.quota["L-3819A6DF"] = 0.0
     monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))
 
     spotmpi(*ZONES, "--request-quota")
@@ -197,9 +199,9 @@ def test_a_request_needs_confirmation(
 
 
 def test_no_second_request_is_made_while_one_is_pending(
-    spotmpi: InProcess, world: World, account: ScriptedAccount
+    spotmpi: InProcess, market: SpotMarket, account: ScriptedAccount
 ) -> None:
-    world.quota["L-3819A6DF"], world.pending = 0.0, [increase("L-3819A6DF", 64, NOW)]
+    market.quota["L-3819A6DF"], market.pending = 0.0, [increase("L-3819A6DF", 64, NOW)]
 
     code, _, err = spotmpi(*ZONES, "--request-quota", "--yes")
 

@@ -13,14 +13,14 @@ from spotmpi.aws.errors import CloudError
 from spotmpi.aws.quotas import quota_code
 from spotmpi.core.errors import InputError
 from spotmpi.environments.zones.comparison import request_quota
-from tests.cloud.scripted_account import NOW, ScriptedAccount, World, increase
+from tests.cloud.scripted_account import NOW, ScriptedAccount, SpotMarket, increase
 from tests.unit.environments.zones.comparing import compared
 
 
 def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(
-    account: ScriptedAccount, world: World
+    account: ScriptedAccount, market: SpotMarket
 ) -> None:
-    world.pending = [
+    market.pending = [
         increase("L-3819A6DF", 64, NOW - timedelta(days=3)),
         increase("L-3819A6DF", 32, NOW - timedelta(days=30), "APPROVED"),
         increase("L-3819A6DF", 96, NOW - timedelta(days=5), "CASE_OPENED"),
@@ -31,9 +31,9 @@ def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(
     assert [(each.vcpus, each.status) for each in comparison.increases] == [(96, "CASE_OPENED"), (64, "PENDING")]
 
 
-def test_a_request_is_for_running_and_needed_vcpus_together(account: ScriptedAccount, world: World) -> None:
-    world.quota["L-3819A6DF"] = 8.0
-    world.running["us-east-1"] = ["g5.xlarge"]
+def test_a_request_is_for_running_and_needed_vcpus_together(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.quota["L-3819A6DF"] = 8.0
+    market.running["us-east-1"] = ["g5.xlarge"]
 
     requested = request_quota(compared(account).rows[0], account.aws)
 
@@ -47,8 +47,8 @@ def test_nothing_is_requested_where_the_quota_suffices(account: ScriptedAccount)
     assert account.calls("RequestServiceQuotaIncrease") == []
 
 
-def test_an_already_open_request_gives_a_plain_error(account: ScriptedAccount, world: World) -> None:
-    world.quota["L-3819A6DF"] = 0.0
+def test_an_already_open_request_gives_a_plain_error(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.quota["L-3819A6DF"] = 0.0
     account.refuse("RequestServiceQuotaIncrease", "ResourceAlreadyExistsException")
 
     with pytest.raises(CloudError, match="is already open; AWS accepts one at a time"):
@@ -95,8 +95,8 @@ def test_each_family_counts_against_its_own_quota(machine: str, code: str | None
     assert quota_code(machine) == code
 
 
-def test_a_family_without_known_quota_is_compared_without_it(account: ScriptedAccount, world: World) -> None:
-    world.types["trn1.2xlarge"], world.spot["trn1.2xlarge"] = (8, 0, True, False), 0.4
+def test_a_family_without_known_quota_is_compared_without_it(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.types["trn1.2xlarge"], market.spot["trn1.2xlarge"] = (8, 0, True, False), 0.4
 
     comparison = compared(account, "trn1.2xlarge")
 

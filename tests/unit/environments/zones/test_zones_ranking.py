@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.cloud.scripted_account import ScriptedAccount, World
+from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
 from tests.unit.environments.zones.comparing import BOTH, compared, row
 
 
-def test_every_column_of_a_row_is_what_aws_answered(account: ScriptedAccount, world: World) -> None:
-    world.scores["g5.xlarge"] = {"use1-az6": 9}
-    world.quota["L-3819A6DF"] = 30.0
-    world.running["us-east-1"] = ["g4dn.xlarge", "c6i.xlarge"]
+def test_every_column_of_a_row_is_what_aws_answered(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.scores["g5.xlarge"] = {"use1-az6": 9}
+    market.quota["L-3819A6DF"] = 30.0
+    market.running["us-east-1"] = ["g4dn.xlarge", "c6i.xlarge"]
 
     match = row(compared(account, nodes=8), "us-east-1a")
 
@@ -46,9 +46,9 @@ def test_the_first_row_has_no_reason_and_every_other_one_has(account: ScriptedAc
     assert first.lost == "" and len(rest) == 14 and all(each.lost for each in rest)
 
 
-def test_a_zone_that_lacks_the_type_comes_last(account: ScriptedAccount, world: World) -> None:
-    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    world.not_offered.add(("g5.xlarge", "us-east-1a"))
+def test_a_zone_that_lacks_the_type_comes_last(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    market.not_offered.add(("g5.xlarge", "us-east-1a"))
 
     first, last = compared(account).rows
 
@@ -56,9 +56,9 @@ def test_a_zone_that_lacks_the_type_comes_last(account: ScriptedAccount, world: 
     assert last.lost == "g5.xlarge is not offered in us-east-1a" and last.offered is False
 
 
-def test_scores_are_matched_by_zone_id(account: ScriptedAccount, world: World) -> None:
-    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    world.scores["g5.xlarge"] = {"use1-az6": 2, "use1-az1": 8}
+def test_scores_are_matched_by_zone_id(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    market.scores["g5.xlarge"] = {"use1-az6": 2, "use1-az1": 8}
 
     first, last = compared(account).rows
 
@@ -66,9 +66,9 @@ def test_scores_are_matched_by_zone_id(account: ScriptedAccount, world: World) -
     assert last.lost == "placement score 2, the first row has 8"
 
 
-def test_a_more_expensive_zone_ranks_lower(account: ScriptedAccount, world: World) -> None:
-    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    world.spot_there["g5.xlarge", "us-east-1a"] = 0.5
+def test_a_more_expensive_zone_ranks_lower(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    market.spot_there["g5.xlarge", "us-east-1a"] = 0.5
 
     first, last = compared(account).rows
 
@@ -76,19 +76,19 @@ def test_a_more_expensive_zone_ranks_lower(account: ScriptedAccount, world: Worl
 
 
 def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not(
-    account: ScriptedAccount, world: World
+    account: ScriptedAccount, market: SpotMarket
 ) -> None:
-    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    world.spot_there["g5.xlarge", "us-east-1a"] = 0.5
-    world.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 7}
+    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    market.spot_there["g5.xlarge", "us-east-1a"] = 0.5
+    market.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 7}
     assert compared(account).rows[0].zone == "us-east-1b"
 
-    world.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 3}
+    market.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 3}
     assert compared(account).rows[0].zone == "us-east-1a"
 
 
-def test_a_zone_without_one_zone_storage_ranks_lower(account: ScriptedAccount, world: World) -> None:
-    world.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az9"}
+def test_a_zone_without_one_zone_storage_ranks_lower(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az9"}
 
     first, last = compared(account).rows
 
@@ -96,8 +96,8 @@ def test_a_zone_without_one_zone_storage_ranks_lower(account: ScriptedAccount, w
     assert last.one_zone is False and last.lost == "no EFS One Zone storage in the zone"
 
 
-def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: ScriptedAccount, world: World) -> None:
-    world.spot_there = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
+def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.spot_there = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
 
     comparison = compared(account)
 
@@ -117,8 +117,8 @@ def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account
     assert row(comparison, "us-east-1a", "t3.xlarge").lost == "no cluster placement groups"
 
 
-def test_a_short_quota_ranks_lower_with_the_missing_amount(account: ScriptedAccount, world: World) -> None:
-    world.quota = {"L-3819A6DF": 4.0}
+def test_a_short_quota_ranks_lower_with_the_missing_amount(account: ScriptedAccount, market: SpotMarket) -> None:
+    market.quota = {"L-3819A6DF": 4.0}
 
     comparison = compared(account, "t3.xlarge", "g5.xlarge")
 
@@ -127,8 +127,8 @@ def test_a_short_quota_ranks_lower_with_the_missing_amount(account: ScriptedAcco
     assert lost.lost == "spot quota 4 vCPUs, 0 in use, 32 needed: --request-quota requests more"
 
 
-def test_a_type_without_spot_price_in_a_week_ranks_lower(account: ScriptedAccount, world: World) -> None:
-    del world.spot["g4dn.xlarge"]
+def test_a_type_without_spot_price_in_a_week_ranks_lower(account: ScriptedAccount, market: SpotMarket) -> None:
+    del market.spot["g4dn.xlarge"]
 
     comparison = compared(account, "g5.xlarge", "g4dn.xlarge")
 
@@ -155,7 +155,7 @@ def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(acc
     assert all(each["RegionNames"] == list(BOTH) for each in asked)
 
 
-def test_calls_are_in_flight_together(account: ScriptedAccount, world: World) -> None:
+def test_calls_are_in_flight_together(account: ScriptedAccount, market: SpotMarket) -> None:
     together = threading.Barrier(4, timeout=20)
     usual = account.answers["GetProducts"]
 

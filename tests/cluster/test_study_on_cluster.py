@@ -111,7 +111,7 @@ def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs
 
     # The report says which trial it was.
     (cut,) = restarts
-    assert (cut["Trial"], cut["Attempt"], cut["How"]) == (str(interrupted_trials[0].number), "1", "interrupted")
+    assert (cut["Trial"], cut["Attempt"], cut["Outcome"]) == (str(interrupted_trials[0].number), "1", "interrupted")
 
     # And what nodes and storage could do before, measured by both ranks on the nodes that the trials then had.
     assert_micro_benchmarks(report)

@@ -31,7 +31,7 @@ _LEVEL = 0.975  # upper end of a two-sided interval of 95 %
 _STARTING_SHARES = (0.05, 0.7)  # of every unknown, as shares of the time on the fewest nodes
 _REGULARIZATION = 1e-5  # towards 0
 
-Times = Sequence[tuple[int, float, bool]]  # nodes, seconds of an iteration, whether without exchange
+Times = Sequence[tuple[int, float, bool]]  # nodes, seconds of an iteration, whether without allreduce
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def _seconds(parameters: dict[str, float], series: Series, nodes: int, without_a
     if without_allreduce:
         return compute
     links = 2 * (nodes - 1)
-    exchange = links / nodes * parameters.get("volume", 0.0) + links * parameters.get("latency", 0.0)
-    return max(compute, series.serial * compute + exchange)
+    allreduce = links / nodes * parameters.get("volume", 0.0) + links * parameters.get("latency", 0.0)
+    return max(compute, series.serial * compute + allreduce)
 
 
 def _log_seconds(

@@ -61,7 +61,7 @@ class Series:
 
 
 _FILE = Path(__file__).with_name("published.toml")
-_OVERLAPPED = "double buffering"  # of the exchange of one iteration with the computation of the next
+_OVERLAPPED = "double buffering"  # of the allreduce of one iteration with the computation of the next
 
 
 @dataclass(frozen=True)

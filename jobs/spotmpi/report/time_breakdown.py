@@ -14,7 +14,7 @@ from spotmpi.report.report import Section
 from spotmpi.report.rows import Row, iteration_seconds
 from spotmpi.report.trial_results import TrialResult
 
-RunsWithoutAllreduce = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs without exchange
+RunsWithoutAllreduce = Mapping[tuple[str, int], Sequence[TrialResult]]  # (variant, nodes) -> runs
 
 _TONES = {5: "compute", 3: "communication", 4: "input"}  # not the first ones, which stand for variants
 _HEADER = ("Variant", "Nodes", "Compute", "Communication", "Bounds", "Input", "Slowest rank")

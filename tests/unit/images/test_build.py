@@ -98,7 +98,7 @@ def test_wrong_input_names_the_remedy(arguments: tuple[str, tuple[str, ...]], wo
 
 
 def test_without_a_repository_the_target_must_be_an_environment() -> None:
-    with pytest.raises(InputError, match="name a repository, or an environment by --on"):
+    with pytest.raises(InputError, match="name a repository, or with --on an environment"):
         push_image("chainermn")
 
 

@@ -44,9 +44,9 @@ def scaling_groups(aws: Aws, environment: Environment) -> tuple[ScalingGroup, ..
 
 def lifetimes(aws: Aws, environment: Environment, groups: Sequence[ScalingGroup]) -> tuple[Lifetime, ...]:
     """The lifetimes of the node groups' machines, by start; AWS keeps scaling activities for six weeks."""
-    found = [each for group in groups if group.group for each in _lifetimes(aws, environment, group)]
-    known = instances(aws, environment.region, [each.machine for each in found])
-    named = (replace(each, name=known[each.machine].host if each.machine in known else None) for each in found)
+    machines = [each for group in groups if group.group for each in _lifetimes(aws, environment, group)]
+    known = instances(aws, environment.region, [each.machine for each in machines])
+    named = (replace(each, name=known[each.machine].host if each.machine in known else None) for each in machines)
     return tuple(sorted(named, key=lambda each: (each.began, each.machine)))
 
 

@@ -40,10 +40,10 @@ class ResourceKind:
 
 
 def _file_systems(aws: Aws, inventory: ResourceInventory) -> Ids:
-    found = aws.pages("efs", inventory.region, "describe_file_systems", "FileSystems")
+    items = aws.pages("efs", inventory.region, "describe_file_systems", "FileSystems")
     tag = {"Key": TAG, "Value": inventory.name}
     known = inventory.of(FILE_SYSTEMS)
-    return [each["FileSystemId"] for each in found if tag in each["Tags"] or each["FileSystemId"] in known]
+    return [each["FileSystemId"] for each in items if tag in each["Tags"] or each["FileSystemId"] in known]
 
 
 def _mount_targets(aws: Aws, inventory: ResourceInventory) -> Ids:
@@ -55,12 +55,12 @@ def _mount_targets(aws: Aws, inventory: ResourceInventory) -> Ids:
 
 def _targets(aws: Aws, region: str, query: dict[str, str]) -> Ids:
     try:
-        found = aws.pages("efs", region, "describe_mount_targets", "MountTargets", **query)
+        items = aws.pages("efs", region, "describe_mount_targets", "MountTargets", **query)
     except CallError as error:
         if error.code != "MountTargetNotFound":
             raise
         return []
-    return [each["MountTargetId"] for each in found]
+    return [each["MountTargetId"] for each in items]
 
 
 def networks_of(aws: Aws, inventory: ResourceInventory) -> list[str]:
@@ -91,12 +91,12 @@ def _by_filters(
 ) -> Ids:
     """Ids of EC2's *what* that match any of the *queries*."""
     key_of_items = "".join(part.capitalize() for part in what.split("_"))
-    found = (
+    items = (
         each[key]
         for query in queries
         for each in aws.pages("ec2", inventory.region, f"describe_{what}", key_of_items, Filters=query)
     )
-    return sorted(set(found))
+    return sorted(set(items))
 
 
 def _tagged(inventory: ResourceInventory) -> dict[str, Any]:
@@ -107,12 +107,12 @@ def _log_groups(aws: Aws, inventory: ResourceInventory) -> Ids:
     prefixes = sorted(
         {f"/aws/eks/{inventory.name}/", f"/aws/containerinsights/{inventory.name}/"} | inventory.of(LOG_GROUPS)
     )
-    found: set[str] = set()
+    items: set[str] = set()
     for prefix in prefixes:
         groups = aws.pages("logs", inventory.region, "describe_log_groups", "logGroups", logGroupNamePrefix=prefix)
-        found |= {each["logGroupName"] for each in groups}
+        items |= {each["logGroupName"] for each in groups}
     return sorted(
-        each for each in found if each in prefixes or any(each.startswith(p) for p in prefixes if p[-1] == "/")
+        each for each in items if each in prefixes or any(each.startswith(p) for p in prefixes if p[-1] == "/")
     )
 
 
@@ -144,17 +144,17 @@ def cluster_exists(aws: Aws, region: str, name: str) -> bool:
 
 
 def _repositories(aws: Aws, inventory: ResourceInventory) -> Ids:
-    found = aws.pages("ecr", inventory.region, "describe_repositories", "repositories")
-    names, known = [each["repositoryName"] for each in found], inventory.of(REPOSITORIES)
+    items = aws.pages("ecr", inventory.region, "describe_repositories", "repositories")
+    names, known = [each["repositoryName"] for each in items], inventory.of(REPOSITORIES)
     return sorted(name for name in names if name.startswith(f"{inventory.name}/") or name in known)
 
 
 def _stacks(aws: Aws, inventory: ResourceInventory) -> Ids:
     """The stack with the environment's name, and those that eksctl created for a cluster of that name."""
-    found = aws.pages("cloudformation", inventory.region, "describe_stacks", "Stacks")
+    items = aws.pages("cloudformation", inventory.region, "describe_stacks", "Stacks")
     return sorted(
         each["StackName"]
-        for each in found
+        for each in items
         if each["StackName"] == inventory.name
         or any(tag["Key"] in _EKSCTL_CLUSTER and tag["Value"] == inventory.name for tag in each.get("Tags", []))
     )

@@ -53,8 +53,8 @@ def existing_tagged_resources(aws: Aws, inventory: ResourceInventory) -> list[Ar
 def _tagged(aws: Aws, inventory: ResourceInventory) -> list[Arn]:
     tag_filters = [{"Key": TAG, "Values": [inventory.name]}]
     service, method = "resourcegroupstaggingapi", "get_resources"
-    found = aws.pages(service, inventory.region, method, "ResourceTagMappingList", TagFilters=tag_filters)
-    return [parse_arn(each["ResourceARN"]) for each in found]
+    items = aws.pages(service, inventory.region, method, "ResourceTagMappingList", TagFilters=tag_filters)
+    return [parse_arn(each["ResourceARN"]) for each in items]
 
 
 def parse_arn(text: str) -> Arn:
@@ -82,12 +82,12 @@ def _in_ec2(aws: Aws, inventory: ResourceInventory, listing: _Listing) -> set[st
         filters.append({"Name": name, "Values": list(states)})
     arguments = {listing.filters: filters}
     if listing.paged:
-        found = aws.pages("ec2", inventory.region, listing.method, listing.key, **arguments)
+        items = aws.pages("ec2", inventory.region, listing.method, listing.key, **arguments)
     else:
-        found = aws.call("ec2", inventory.region, listing.method, **arguments)[listing.key]
+        items = aws.call("ec2", inventory.region, listing.method, **arguments)[listing.key]
     if listing.key == "Reservations":
-        found = [machine for each in found for machine in each["Instances"]]
-    return {each[key] for each in found for key in listing.ids}
+        items = [machine for each in items for machine in each["Instances"]]
+    return {each[key] for each in items for key in listing.ids}
 
 
 def _file_systems(aws: Aws, region: str, ids: Ids) -> set[str]:
@@ -103,11 +103,11 @@ def _repositories(aws: Aws, region: str, ids: Ids) -> set[str]:
 
 
 def _log_groups(aws: Aws, region: str, ids: Ids) -> set[str]:
-    found: set[str] = set()
+    items: set[str] = set()
     for id in ids:
         groups = aws.pages("logs", region, "describe_log_groups", "logGroups", logGroupNamePrefix=id)
-        found |= {each["logGroupName"] for each in groups}
-    return found
+        items |= {each["logGroupName"] for each in groups}
+    return items
 
 
 def _keys(aws: Aws, region: str, ids: Ids) -> set[str]:

@@ -54,11 +54,11 @@ class RunningVersions:
     @property
     def newest_releases(self) -> dict[str, str]:
         """The AMI release of each node group of the file; of several EKS node groups, the newest that one runs."""
-        found: dict[str, str] = {}
+        releases: dict[str, str] = {}
         for each in self.node_groups:
             if each.group:
-                found[each.group] = max(found.get(each.group, each.ami_release), each.ami_release, key=order)
-        return found
+                releases[each.group] = max(releases.get(each.group, each.ami_release), each.ami_release, key=order)
+        return releases
 
 
 def minor(version: str) -> int:
@@ -78,7 +78,7 @@ def order(version: str) -> tuple[int, ...]:
 
 def running(aws: Aws, region: str, cluster: str) -> RunningVersions:
     """The versions that *cluster* runs now; CallError."""
-    found = aws.call("eks", region, "describe_cluster", name=cluster)["cluster"]
+    description = aws.call("eks", region, "describe_cluster", name=cluster)["cluster"]
     addons = {}
     for name in aws.pages("eks", region, "list_addons", "addons", clusterName=cluster):
         addon = aws.call("eks", region, "describe_addon", clusterName=cluster, addonName=name)["addon"]
@@ -86,22 +86,22 @@ def running(aws: Aws, region: str, cluster: str) -> RunningVersions:
             addons[name] = str(addon["addonVersion"])
     names = aws.pages("eks", region, "list_nodegroups", "nodegroups", clusterName=cluster)
     groups = [_node_group(aws, region, cluster, name) for name in sorted(names)]
-    return RunningVersions(str(found["version"]), str(found["status"]), addons, tuple(groups))
+    return RunningVersions(str(description["version"]), str(description["status"]), addons, tuple(groups))
 
 
 def offered(aws: Aws, region: str, versions: Sequence[str] = ()) -> dict[str, KubernetesVersion]:
     """The Kubernetes versions that EKS offers, oldest first, or of these *versions*; CallError."""
     only: dict[str, Any] = {"clusterVersions": list(versions)} if versions else {}
-    found = aws.pages("eks", region, "describe_cluster_versions", "clusterVersions", **only)
-    made = [
+    description = aws.pages("eks", region, "describe_cluster_versions", "clusterVersions", **only)
+    offers = [
         KubernetesVersion(
             version=str(each["clusterVersion"]),
             in_standard_support=each.get("versionStatus") == STANDARD,
             standard_support_ends=_day(each.get("endOfStandardSupportDate")),
         )
-        for each in found
+        for each in description
     ]
-    return {each.version: each for each in sorted(made, key=lambda each: minor(each.version))}
+    return {each.version: each for each in sorted(offers, key=lambda each: minor(each.version))}
 
 
 def addon_version(aws: Aws, region: str, addon: str, kubernetes: str, now: str) -> str:
@@ -159,15 +159,15 @@ def pin_running_versions(stack: StackFile, aws: Aws, say: Say) -> None:
 
 
 def _node_group(aws: Aws, region: str, cluster: str, name: str) -> NodeGroupVersion:
-    found = aws.call("eks", region, "describe_nodegroup", clusterName=cluster, nodegroupName=name)["nodegroup"]
-    labels = found.get("labels", {})
+    description = aws.call("eks", region, "describe_nodegroup", clusterName=cluster, nodegroupName=name)["nodegroup"]
+    labels = description.get("labels", {})
     return NodeGroupVersion(
         name=name,
         group=labels.get(_GROUP) or (SYSTEM if labels.get(_ROLE) == SYSTEM else None),
-        version=str(found["version"]),
-        ami_release=str(found["releaseVersion"]),
-        ami_type=str(found["amiType"]),
-        status=str(found["status"]),
+        version=str(description["version"]),
+        ami_release=str(description["releaseVersion"]),
+        ami_type=str(description["amiType"]),
+        status=str(description["status"]),
     )
 
 

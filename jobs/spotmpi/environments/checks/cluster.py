@@ -64,11 +64,11 @@ def controllers(subject: Subject, live: LiveEnvironment) -> Iterator[Finding]:
 
 
 def _running(deployments: list[Object], name: str, pattern: str, purpose: str) -> Finding:
-    found = [each for each in deployments if pattern in each["metadata"]["name"]]
-    ready = sum(each.get("status", {}).get("availableReplicas") or 0 for each in found)
+    matches = [each for each in deployments if pattern in each["metadata"]["name"]]
+    ready = sum(each.get("status", {}).get("availableReplicas") or 0 for each in matches)
     if ready:
         return Finding(name, "ok", f"{ready} running")
-    message = f"is not running: it {purpose}" if found else f"is not installed: it {purpose}"
+    message = f"is not running: it {purpose}" if matches else f"is not installed: it {purpose}"
     command = f"kubectl -n {_JOBSET if not pattern else _SYSTEM} get pods"
     return Finding(name, "error", message, "run `pulumi up`, then check its pods", command)
 

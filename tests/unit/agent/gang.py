@@ -67,7 +67,7 @@ class Gang:
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
         command = [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]
-        log = (self.folder / f"said-{node}-{generation}").open("w")
+        log = (self.folder / f"output-{node}-{generation}").open("w")
         self.agents[node] = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
         return self.agents[node]
 
@@ -75,9 +75,9 @@ class Gang:
         """The exit code of every agent, by node, once all have ended."""
         return [self.agents[node].wait(LIMIT) for node in sorted(self.agents)]
 
-    def said(self, node: int = 0, generation: int = 0) -> list[Event]:
+    def events(self, node: int = 0, generation: int = 0) -> list[Event]:
         """The events that an agent has printed."""
-        log = self.folder / f"said-{node}-{generation}"
+        log = self.folder / f"output-{node}-{generation}"
         text = log.read_text() if log.exists() else ""
         found = [pod_output.parse(line) for line in text.splitlines()]
         return [entry.event for entry in found if entry and entry.event]
@@ -86,13 +86,13 @@ class Gang:
         """Wait for something."""
         deadline = time.monotonic() + LIMIT
         while not found():
-            said = [(event.kind, event.values) for event in self.said()]
-            assert time.monotonic() < deadline, f"{what}: {said}"
+            events = [(event.kind, event.values) for event in self.events()]
+            assert time.monotonic() < deadline, f"{what}: {events}"
             time.sleep(0.02)
 
     def printed(self, text: str, node: int = 0) -> None:
         """Wait until a program on a node has printed *text*."""
-        self.until(text, lambda: any(event.values.get("text") == text for event in self.said(node)))
+        self.until(text, lambda: any(event.values.get("text") == text for event in self.events(node)))
 
     def attempt(self, number: int = 1) -> dict[str, Any]:
         """The record of an attempt."""
@@ -106,4 +106,4 @@ def kinds(events: list[Event]) -> list[str]:
 
 
 def has_printed(run: Gang, node: int, generation: int = 0) -> bool:
-    return any(event.kind == "line" for event in run.said(node, generation))
+    return any(event.kind == "line" for event in run.events(node, generation))

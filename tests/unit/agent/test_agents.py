@@ -24,8 +24,8 @@ SLEEP = ("sh", "-c", "echo ready; exec sleep 60")
 def test_all_end_well_when_every_launcher_has(gang: Callable[..., Gang]) -> None:
     run = gang("sh", "-c", "echo rank $RANK of $WORLD_SIZE", nodes=3)
     assert run.codes() == [0, 0, 0]
-    assert kinds(run.said()) == ["started", "succeeded"]
-    said = [[event.values["text"] for event in run.said(node) if event.kind == "line"] for node in range(3)]
+    assert kinds(run.events()) == ["started", "succeeded"]
+    said = [[event.values["text"] for event in run.events(node) if event.kind == "line"] for node in range(3)]
     assert said == [[f"rank {node} of 3"] for node in range(3)]
     assert run.attempt()["cause"] == "succeeded"
     summary = json.loads((run.folder / "runs" / RUN / "summary.json").read_text())
@@ -46,7 +46,7 @@ def test_node_0_waits_for_the_slowest(gang: Callable[..., Gang]) -> None:
 def test_a_failing_program_on_any_node_is_a_failure_of_the_attempt(gang: Callable[..., Gang], node: int) -> None:
     run = gang("sh", "-c", f"test $RANK != {node} || {{ echo no weights >&2; exit 3; }}; sleep 60")
     assert run.codes() == [protocol.FAILED, 0]
-    assert kinds(run.said()) == ["started", "restarted"]
+    assert kinds(run.events()) == ["started", "restarted"]
     assert "exit code 3: no weights" in run.attempt()["reason"] and f"node {node}" in run.attempt()["reason"]
     assert run.attempt()["cause"] == "failure"
 
@@ -69,7 +69,7 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_told_as_that(
 def test_exit_code_78_on_any_node_ends_the_run(gang: Callable[..., Gang], node: int) -> None:
     run = gang("sh", "-c", f"test $RANK != {node} || exit 78; sleep 60")
     assert run.codes() == [protocol.NOT_RETRYABLE, 0]
-    assert kinds(run.said()) == ["started", "failed"]
+    assert kinds(run.events()) == ["started", "failed"]
 
 
 def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callable[..., Gang]) -> None:
@@ -82,7 +82,7 @@ def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callab
     leader = run.start(0, generation=4)
 
     assert leader.wait(LIMIT) == protocol.NOT_RETRYABLE
-    (ended,) = [event for event in run.said(0, generation=4) if event.kind == "failed"]
+    (ended,) = [event for event in run.events(0, generation=4) if event.kind == "failed"]
     assert ended.reason == "restarted 4 times: limits.failures + limits.interruptions = 3 are used up"
 
 
@@ -94,7 +94,7 @@ def test_notice_on_any_node_is_an_interruption(gang: Callable[..., Gang], node: 
     run.agents[node].send_signal(signal.SIGTERM)
     codes = run.codes()
     assert codes[0] == protocol.INTERRUPTED and codes[1] in (0, protocol.INTERRUPTED)
-    assert kinds(run.said()) == ["started", "interrupted", "restarted"]
+    assert kinds(run.events()) == ["started", "interrupted", "restarted"]
     assert run.attempt()["reason"] == f"node {node}: the pod of this node received SIGTERM"
 
 
@@ -122,7 +122,7 @@ def test_without_node_0_every_worker_ends_as_interrupted_and_nothing_of_it_lives
     run = gang("sh", "-c", "echo $$; exec sleep 60", nodes=3)
     for node in (1, 2):
         run.until("its program", functools.partial(has_printed, run, node))
-    programs = [int(event.values["text"]) for node in (1, 2) for event in run.said(node) if event.kind == "line"]
+    programs = [int(event.values["text"]) for node in (1, 2) for event in run.events(node) if event.kind == "line"]
     run.agents[0].kill()
     assert run.codes() == [-signal.SIGKILL, protocol.INTERRUPTED, protocol.INTERRUPTED]
     assert not [pid for pid in programs if Path(f"/proc/{pid}/cmdline").exists()]
@@ -144,8 +144,8 @@ def test_a_stop_that_somebody_asks_for_is_no_failure(gang: Callable[..., Gang], 
     annotation = f'{pod_context.STOP_ANNOTATION}="enough \\"for\\" today"\n'
     (tmp_path / "node-0" / "pod" / "annotations").write_text(f'other="x"\n{annotation}')
     assert run.codes() == [0, 0]
-    assert kinds(run.said()) == ["started", "stopped"]
-    assert run.said()[-1].reason == 'enough "for" today'
+    assert kinds(run.events()) == ["started", "stopped"]
+    assert run.events()[-1].reason == 'enough "for" today'
 
 
 CHECKPOINTING = """
@@ -186,13 +186,13 @@ def test_no_rank_starts_before_the_data_is_on_its_node(gang: Callable[..., Gang]
 def test_data_that_cannot_be_staged_ends_the_run_with_its_reason(gang: Callable[..., Gang]) -> None:
     run = gang("true", data={"path": "/none/voc", "stage": "node"})
     assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
-    assert "data /none/voc cannot be staged: [Errno 2] No such file or directory" in str(run.said()[-1].reason)
+    assert "data /none/voc cannot be staged: [Errno 2] No such file or directory" in str(run.events()[-1].reason)
 
 
 def test_hosts_that_do_not_come_are_named_when_the_start_limit_is_over(gang: Callable[..., Gang]) -> None:
     run = gang("true", nodes=3, started=2, limits={"start": "2s"})
     assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
-    end = run.said()[-1]
+    end = run.events()[-1]
     assert end.kind == "failed"
     assert "limits.start (2s) is over: 1 of 3 hosts are not ready yet: 127.0.0.1" in str(end.reason)
 
@@ -200,14 +200,14 @@ def test_hosts_that_do_not_come_are_named_when_the_start_limit_is_over(gang: Cal
 def test_a_worker_without_node_0_gives_up_after_the_start_limit(gang: Callable[..., Gang], tmp_path: Path) -> None:
     run = gang("true", started=0, limits={"start": "1s"})
     assert run.start(1).wait(LIMIT) == protocol.INTERRUPTED
-    assert "waiting for node 0" in (tmp_path / "said-1-0").read_text()
+    assert "waiting for node 0" in (tmp_path / "output-1-0").read_text()
 
 
 def test_a_worker_of_before_the_restart_is_refused_and_waited_for(gang: Callable[..., Gang], tmp_path: Path) -> None:
     run = gang("true", started=0, limits={"start": "4s"})
     run.start(1, generation=0)
     leader = run.start(0, generation=1)
-    run.until("the refusal", lambda: "generation 0 is not 1" in (tmp_path / "said-1-0").read_text())
+    run.until("the refusal", lambda: "generation 0 is not 1" in (tmp_path / "output-1-0").read_text())
     run.agents[1].kill()
     run.start(1, generation=1)
     assert leader.wait(LIMIT) == 0
@@ -220,18 +220,18 @@ def test_an_attempt_whose_agent_vanished_counts_as_an_interruption_of_the_next_o
     run.agents[1].wait(LIMIT)
     for node in (0, 1):
         run.start(node, generation=1)
-    run.until("the second attempt", lambda: "started" in kinds(run.said(0, 1)))
-    assert kinds(run.said(0, 1)) == ["interrupted", "started"]
+    run.until("the second attempt", lambda: "started" in kinds(run.events(0, 1)))
+    assert kinds(run.events(0, 1)) == ["interrupted", "started"]
     run.agents[0].send_signal(signal.SIGTERM)
     assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
-    assert "limits.interruptions = 1 is used up" in str(run.said(0, 1)[-1].reason)
+    assert "limits.interruptions = 1 is used up" in str(run.events(0, 1)[-1].reason)
 
 
 def test_a_command_for_the_first_node_leaves_the_others_waiting(gang: Callable[..., Gang]) -> None:
     run = gang("sh", "-c", "echo $RANK of $WORLD_SIZE; sleep 1", where="first")
     assert run.codes() == [0, 0]
-    assert [event.values["text"] for event in run.said() if event.kind == "line"] == ["0 of 1"]
-    assert run.said(1) == []
+    assert [event.values["text"] for event in run.events() if event.kind == "line"] == ["0 of 1"]
+    assert run.events(1) == []
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -244,8 +244,8 @@ def test_a_node_that_cannot_run_the_image_ends_the_run_before_any_rank_starts(
     run = gang(*SLEEP, resources={"gpu": 1})
 
     assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE  # by which the Job ends the other pods
-    assert kinds(run.said()) == ["failed"]
-    reason = str(run.said()[-1].reason)
+    assert kinds(run.events()) == ["failed"]
+    reason = str(run.events()[-1].reason)
     assert "the run requests GPUs but its image has no CUDA" in reason
     assert reason.startswith("node 1: ") is (node == 1)
 
@@ -278,7 +278,7 @@ def test_under_torchrun_every_line_has_its_rank_and_ranks_know_their_interface(
     said = [
         (event.node, event.values["rank"], event.values["text"])
         for node in (0, 1)
-        for event in run.said(node)
+        for event in run.events(node)
         if event.kind == "line"
     ]
     assert sorted(said) == [(rank // 2, rank, f"rank {rank} of 4 by lo and lo") for rank in range(4)]

@@ -1,4 +1,4 @@
-"""An agent that lives on beside its successor: it ends its ranks at once, and writes nothing more.
+"""An agent that goes on while its successor runs: it ends its ranks at once, and writes nothing more.
 
 A pod that is deleted with `--force --grace-period=0` is gone from the API at once while its processes may go on
 (https://kubernetes.io/docs/tasks/run-application/force-delete-stateful-set-pod/), as they may on a node that does not
@@ -57,8 +57,8 @@ def test_an_agent_with_a_successor_ends_its_ranks_at_once_and_writes_nothing(
     # The successor takes the attempt that left no record for an interrupted one.
     assert events(run) == ["started", "interrupted", "started", "succeeded"]
     assert not (run.folder / "runs" / RUN / "attempts" / "1" / "node-0.json").exists()
-    assert "attempt 2 has begun: attempt 1 exits without writing" in (tmp_path / "said-0-0").read_text()
-    assert kinds(run.said(0, 0)) == ["started"]
+    assert "attempt 2 has begun: attempt 1 exits without writing" in (tmp_path / "output-0-0").read_text()
+    assert kinds(run.events(0, 0)) == ["started"]
 
 
 def test_an_agent_that_wakes_up_after_its_successor_has_ended_the_run_writes_nothing(

@@ -71,7 +71,7 @@ def test_an_error_that_passes_interrupts_the_attempt_before_its_launch(
 
     assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
     run.agents[1].kill()  # as JobSet does, for node 0 may have ended before this one came
-    assert kinds(run.said()) == ["interrupted", "restarted"]
+    assert kinds(run.events()) == ["interrupted", "restarted"]
     first = run.attempt()
     assert first["cause"] == "interruption" and first["first_iteration"] is None
     assert first["reason"].startswith("node 1: ") or at == 0
@@ -79,7 +79,7 @@ def test_an_error_that_passes_interrupts_the_attempt_before_its_launch(
     for each in (0, 1):
         run.start(each, generation=1)
     assert run.codes() == [0, 0]
-    assert kinds(run.said(0, 1)) == ["started", "succeeded"], "the interruption is counted once"
+    assert kinds(run.events(0, 1)) == ["started", "succeeded"], "the interruption is counted once"
     summary = json.loads((run.folder / "runs" / RUN / "summary.json").read_text())
     assert [each["cause"] for each in summary["attempts"]] == ["interruption", "succeeded"]
 
@@ -90,7 +90,7 @@ def test_a_record_that_cannot_be_opened_for_a_moment_is_opened_by_the_next_attem
 ) -> None:
     run = gang("true", nodes=1, started=0)
     assert run.start(0, errors=[["open", file, STALE]]).wait(LIMIT) == protocol.INTERRUPTED
-    assert "Stale file handle" in (tmp_path / "said-0-0").read_text()
+    assert "Stale file handle" in (tmp_path / "output-0-0").read_text()
 
     assert run.start(0, generation=1).wait(LIMIT) == 0
 
@@ -107,7 +107,7 @@ def test_a_record_that_cannot_be_opened_at_all_ends_the_run_by_the_count_of_rest
 def test_a_full_disk_before_the_record_is_open_ends_the_run(gang: Callable[..., Gang], tmp_path: Path) -> None:
     run = gang("true", nodes=1, started=0)
     assert run.start(0, errors=[["open", "*/.reserve", errno.ENOSPC]]).wait(LIMIT) == protocol.NOT_RETRYABLE
-    assert "No space left on device" in (tmp_path / "said-0-0").read_text()
+    assert "No space left on device" in (tmp_path / "output-0-0").read_text()
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -117,7 +117,7 @@ def test_a_record_that_cannot_be_written_during_the_attempt_interrupts_it(gang: 
         run.start(each, errors=[["write", f"*/logs/1/node-{at}.log", STALE]] if each == at else [])
 
     assert run.codes()[0] == protocol.INTERRUPTED
-    assert kinds(run.said()) == ["started", "interrupted", "restarted"]
+    assert kinds(run.events()) == ["started", "interrupted", "restarted"]
     assert "Stale file handle" in run.attempt()["reason"]
 
 

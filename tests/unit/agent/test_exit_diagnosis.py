@@ -1,4 +1,4 @@
-"""The reason of an end, told from exit code and last lines."""
+"""The reason why a launcher ended, from its exit code and last lines."""
 
 from __future__ import annotations
 
@@ -114,56 +114,66 @@ therefore will terminate the job.
 --------------------------------------------------------------------------"""
 
 
-def said(text: str, rank: int | None = None) -> list[Line]:
+def err(text: str, rank: int | None = None) -> list[Line]:
     return [Line(rank, "e", line) for line in text.splitlines()]
 
 
 @pytest.mark.parametrize(
     ("code", "lines", "reason", "meant"),
     [
-        (137, said(KILLED), "rank 1 was killed by SIGKILL", 137),
-        (139, said(KILLED_4), "rank 0 was killed by SIGSEGV", 139),
-        (3, said(PRTERUN.format(code=3)), "rank 1 ended with exit code 3", 3),
-        (3, said(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),
+        (137, err(KILLED), "rank 1 was killed by SIGKILL", 137),
+        (139, err(KILLED_4), "rank 0 was killed by SIGSEGV", 139),
+        (3, err(PRTERUN.format(code=3)), "rank 1 ended with exit code 3", 3),
+        (3, err(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),
         (
             1,
-            [*said("ValueError: other", 0), *said("KeyError: 'conv1'", 1), *said(PRTERUN.format(code=1))],
+            [*err("ValueError: other", 0), *err("KeyError: 'conv1'", 1), *err(PRTERUN.format(code=1))],
             "rank 1 ended with exit code 1: KeyError: 'conv1'",
             1,
         ),
-        (3, said(ABORTED), "rank 1 called MPI_Abort with 3", 3),
-        (78, [*said("ValueError: bad", 1), *said(ABORTED_4)], "rank 1 called MPI_Abort with 78: ValueError: bad", 78),
+        (3, err(ABORTED), "rank 1 called MPI_Abort with 3", 3),
+        (
+            78,
+            [*err("ValueError: bad", 1), *err(ABORTED_4)],
+            "rank 1 called MPI_Abort with 78: ValueError: bad",
+            78,
+        ),
         (
             1,
-            [*said("ValueError: bad", 0), *said(ABORTED_BESIDE_MPIRUN_4)],
+            [*err("ValueError: bad", 0), *err(ABORTED_BESIDE_MPIRUN_4)],
             "the launcher on node 2 ended with exit code 1: ValueError: bad",
             1,
         ),
-        (6, [*said(WRONG_USE_4, 1), *said(ABORTED)], "rank 1 called MPI_Abort with 6: MPI_ERR_RANK: invalid rank", 6),
-        (6, said(WRONG_USE_4), "the launcher on node 2 ended with exit code 6: MPI_ERR_RANK: invalid rank", 6),
-        (75, said(f"{ABORTED_4}\n{LOST}"), "lost digits-1-node-0-1", 75),
-        (1, said(LEFT), "rank 1 ended without MPI_Finalize", 1),
-        (1, said(LEFT_4), "rank 1 ended without MPI_Finalize", 1),
-        (1, said(TORCHRUN.format(code=-9)), "rank 1 was killed by SIGKILL", -9),
+        (
+            6,
+            [*err(WRONG_USE_4, 1), *err(ABORTED)],
+            "rank 1 called MPI_Abort with 6: MPI_ERR_RANK: invalid rank",
+            6,
+        ),
+        (6, err(WRONG_USE_4), "the launcher on node 2 ended with exit code 6: MPI_ERR_RANK: invalid rank", 6),
+        (75, err(f"{ABORTED_4}\n{LOST}"), "lost digits-1-node-0-1", 75),
+        (1, err(LEFT), "rank 1 ended without MPI_Finalize", 1),
+        (1, err(LEFT_4), "rank 1 ended without MPI_Finalize", 1),
+        (1, err(TORCHRUN.format(code=-9)), "rank 1 was killed by SIGKILL", -9),
         (
             1,
-            [*said("ValueError: mine", 1), *said("KeyError: 'other'", 0), *said(TORCHRUN.format(code=78))],
+            [*err("ValueError: mine", 1), *err("KeyError: 'other'", 0), *err(TORCHRUN.format(code=78))],
             "rank 1 ended with exit code 78: ValueError: mine",
             78,
         ),
-        (0, said(LOST.format(family="PRTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
-        (205, said(LOST.format(family="ORTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
-        (137, said(f"{KILLED}\n{LOST}"), "rank 1 was killed by SIGKILL", 137),
+        (0, err(LOST.format(family="PRTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
+        (205, err(LOST.format(family="ORTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
+        (137, err(f"{KILLED}\n{LOST}"), "rank 1 was killed by SIGKILL", 137),
         (-9, [], "the launcher on node 2 was killed by SIGKILL", -9),
         (137, [], "the launcher on node 2 ended with exit code 137 (SIGKILL)", 137),
         (200, [], "the launcher on node 2 ended with exit code 200", 200),
         (
             127,
-            said("x: command not found"),
+            err("x: command not found"),
             "the launcher on node 2 ended with exit code 127: x: command not found",
             127,
         ),
-        (1, said("a.b.MyError: why\n---"), "the launcher on node 2 ended with exit code 1: a.b.MyError: why", 1),
+        (1, err("a.b.MyError: why\n---"), "the launcher on node 2 ended with exit code 1: a.b.MyError: why", 1),
         (4, [Line(None, "o", "stdout is no reason")], "the launcher on node 2 ended with exit code 4", 4),
     ],
 )
@@ -175,4 +185,4 @@ def test_the_reason_of_an_end_is_told_from_code_and_last_lines(
 
 
 def test_a_launcher_that_succeeded_meant_it_whatever_it_printed() -> None:
-    assert exit_diagnosis.effective_exit_code(0, said(TORCHRUN.format(code=3))) == 0
+    assert exit_diagnosis.effective_exit_code(0, err(TORCHRUN.format(code=3))) == 0

@@ -71,7 +71,7 @@ def test_a_pod_that_is_killed_at_every_attempt_ends_the_run_with_and_without_nod
     if node == 0:  # its successor records it
         run.start(0, LOSSES)
         assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
-    last = run.said(0, LOSSES - node)
+    last = run.events(0, LOSSES - node)
     assert kinds(last)[-1] == "failed"
     assert f"node {node} was lost {LOSSES} times without notice and the run made no progress" in str(last[-1].reason)
 

@@ -94,8 +94,8 @@ def test_agents_enforce_the_limit_and_record_their_machines(gang: Any) -> None:
         started.start(node)
 
     assert started.codes() == [78, 0]
-    assert kinds(started.said())[-1] == "failed" and "limits.cost" in (started.said()[-1].reason or "")
-    (began,) = [event for event in started.said() if event.kind == "started"]
+    assert kinds(started.events())[-1] == "failed" and "limits.cost" in (started.events()[-1].reason or "")
+    (began,) = [event for event in started.events() if event.kind == "started"]
     assert [each["node"] for each in began.values["machines"]] == [0, 1]
     assert all(0 <= began.time - each["since"] < 30 for each in began.values["machines"])
 

@@ -238,7 +238,7 @@ def test_a_run_starts_with_its_code_or_ends_with_what_is_wrong_with_it(
 
     if damaged:
         assert run.agents[0].wait(LIMIT) == protocol.NOT_RETRYABLE
-        assert "is damaged: it has" in str(run.said()[-1].reason)
+        assert "is damaged: it has" in str(run.events()[-1].reason)
     else:
         assert run.codes() == [0, 0]
         run.printed("print('one')", node=1)

@@ -1,0 +1,57 @@
+"""Files are replaced whole or not at all, and records of older versions are read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from spotmpi.agent.files import write_atomically
+from spotmpi.agent.schema import read_attempt
+
+OLD = {"started": 1.0, "cause": "failure", "last_iteration": None}
+
+
+def test_a_file_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text("old")
+    path.chmod(0o600)
+
+    write_atomically(path, "\u00e9\n", keep_mode=True)
+
+    assert path.read_text(encoding="utf-8") == "\u00e9\n" and path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.json"
+    path.write_text("old")
+
+    def fail(source: str, target: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_atomically(path, "new")
+
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        (json.dumps(OLD), True),
+        (json.dumps({**OLD, "version": 1, "ended": 2.0}), True),
+        (json.dumps({**OLD, "version": 2, "colour": "blue"}), True),
+        (json.dumps({"started": 1.0}), False),
+        (json.dumps(OLD)[:-5], False),
+        ("[]", False),
+        ("", False),
+    ],
+)
+def test_attempt_records_with_and_without_a_version_are_read(text: str, valid: bool) -> None:
+    assert (read_attempt(text) is not None) == valid

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.engine.journey import ACCESS
 
 import spotmpi
 from spotmpi.backends import targets
@@ -33,6 +32,7 @@ from tests.engine.engine_environment import EngineEnvironment
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.server import serve_cloud
+from tests.engine.stack_lifecycle import ACCESS
 from tests.testbed.cluster import Cluster
 from tests.testbed.kubernetes import as_yaml
 

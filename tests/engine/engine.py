@@ -49,7 +49,7 @@ class Outcome:
 
 @dataclass
 class Engine:
-    """The CLI in a folder of its own; `served` is what `serving` gives."""
+    """The CLI in a folder of its own; `servers` is what `serve_cloud` yields."""
 
     folder: Path
     servers: StandInServers

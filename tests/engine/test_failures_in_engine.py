@@ -162,7 +162,7 @@ def test_persistent_storage_must_exist_first(engine: Engine, cloud: Cloud) -> No
     assert "p3-data" in refused.text
 
 
-@pytest.mark.nightly("25 s; the journey of `spotmpi up` and `down` keeps storage too")
+@pytest.mark.nightly("25 s; the engine test of `spotmpi up` and `down` keeps storage too")
 def test_persistent_storage_outlives_its_environment_and_is_protected(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "p3")
     assert engine.up("p3").status == 0

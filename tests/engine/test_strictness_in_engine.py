@@ -149,7 +149,7 @@ def test_a_private_key_is_encrypted_in_the_state(tmp_path: Path, cloud: Cloud) -
     assert held["outputs"]["publicKeyOpenssh"].startswith("ssh-ed25519 ")
 
 
-@pytest.mark.nightly("14 s; test_guardrails holds each rule without an engine, the journey passes them in it")
+@pytest.mark.nightly("14 s; test_guardrails holds each rule without an engine, the stack lifecycle passes them in it")
 def test_the_guardrails_refuse_in_the_engine_what_no_environment_may_do(tmp_path: Path, cloud: Cloud) -> None:
     program = """
         vpc = aws.ec2.Vpc("net", cidr_block="10.0.0.0/16")

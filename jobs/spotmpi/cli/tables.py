@@ -20,7 +20,7 @@ def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number in right else "left", no_wrap=True, overflow="ignore")
+        table.add_column(title, justify="right" if number in right else "left", no_wrap=True, overflow="crop")
     for row in rows:
         table.add_row(*map(printable, row))
     console = Console(markup=False, highlight=False, emoji=False, color_system=None, width=_WIDEST)

@@ -33,6 +33,7 @@ def test_a_sweep_is_predicted_with_error_time_and_money(
     assert code == 0
     assert lines[0] == "digits"
     assert lines[1].split()[:3] == ["NODES", "IT/S", "95"]
+    assert lines[2].startswith("    1  ")  # numbers align right
     assert [line.split()[0] for line in lines[2:6]] == ["1", "2", "4", "8"]
     assert lines[4].endswith("checked") and lines[5].endswith("extrapolated")
     assert lines[6] == "cheapest within the deadline: 4 nodes, 0.03 h for $0.13"

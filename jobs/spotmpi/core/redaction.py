@@ -10,7 +10,7 @@ _PLACEHOLDER = "[redacted]"
 _KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 _NAMED = re.compile(
     r"(?i)((?:x-amz-)?(?:security[-_]?token|signature|credential)|session[-_]?token|secret[-_]?access[-_]?key|password)"
-    r"(['\"]?\s*[:=]\s*b?['\"]?)([^\s'\"&,}<]+)"
+    r"(['\"]?\s*[:=]\s*(?:b(?=['\"]))?['\"]?)([^\s'\"&,}<]+)"  # b'...' as Python prints bytes
 )
 _LIBRARIES = ("boto", "urllib3", "spotmpi", "s3transfer")
 _secrets: set[str] = set()

@@ -92,13 +92,14 @@ def test_guarding_twice_is_guarding_once(log: io.StringIO) -> None:
         f'"SecretAccessKey": "{SECRET}"',
         f'"SessionToken":"{TOKEN}"',
         "Authorization: AWS4-HMAC-SHA256 Credential=x/y, SignedHeaders=host, Signature=abc123def",
+        "Authorization: AWS4-HMAC-SHA256 Credential=x/y, SignedHeaders=host, Signature=bcd123efa",
     ],
 )
 def test_what_looks_like_a_secret_is_blotted_out(text: str) -> None:
     shown = redacted(text)
 
     assert "[redacted]" in shown
-    assert not any(secret in shown for secret in (KEY_ID, SECRET, TOKEN, "abc123def"))
+    assert not any(secret in shown for secret in (KEY_ID, SECRET, TOKEN, "abc123def", "cd123efa"))
 
 
 @pytest.mark.parametrize("text", ["", "g5.xlarge in us-east-1a", "quota L-3819A6DF", "signature of the function"])

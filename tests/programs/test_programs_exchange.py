@@ -77,7 +77,7 @@ def test_what_only_nccl_can_do_is_refused_elsewhere(chainermn: Image, option: st
     run = chainermn.alone(*program, option)
 
     assert run.end() == protocol.NOT_RETRYABLE
-    assert "not possible with --communicator naive: only pure_nccl has it" in run.one(protocol.FATAL)["reason"]
+    assert "is not supported by --communicator naive: use pure_nccl" in run.one(protocol.FATAL)["reason"]
 
 
 def test_nccl_without_a_gpu_is_refused_with_the_way_out(image: Image) -> None:

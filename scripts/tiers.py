@@ -108,6 +108,7 @@ STATIC = Tier(
             "--no-eval-annotations",
             "--no-tips",
             "--violations",
+            "jobs/spotmpi/__init__.py",
             "jobs/spotmpi/agent",
         ],
     ],

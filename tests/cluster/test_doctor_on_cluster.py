@@ -129,7 +129,7 @@ def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab: Lab
     lab.assert_finding(f"node {NODE}", "error", "has 0 of 1 GPUs")
     testbed.node(NODE).set_gpus(1)
     lab.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
-    lab.assert_finding(f"node {NODE}", "error", "is in us-east-1f, the environment in us-east-1a")
+    lab.assert_finding(f"node {NODE}", "error", "is in us-east-1f, but the environment is in us-east-1a")
 
     lab.change("scale", "deployment", "coredns", "-n", SYSTEM, "--replicas=0")
     lab.assert_finding("DNS", "error", "does not run")

@@ -124,7 +124,7 @@ def test_persistent_storage_outlives_down_until_its_deletion_is_asked_for_by_nam
 
     assert down("p3", lab.dependencies) == ()
     assert cloud.records.of(FILE_SYSTEM) == [storage]
-    assert "kept, and billed by the GB: the storage of spotmpi-p3-data" in lab.output
+    assert "not deleted, and billed by the GB: the storage spotmpi-p3-data" in lab.output
 
     assert down("p3", lab.dependencies, "spotmpi-p3") == ()
     assert len(cloud.records) == 0

@@ -132,7 +132,7 @@ def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab: Lab
     lab.assert_finding(f"node {NODE}", "error", "is in us-east-1f, but the environment is in us-east-1a")
 
     lab.change("scale", "deployment", "coredns", "-n", SYSTEM, "--replicas=0")
-    lab.assert_finding("DNS", "error", "does not run")
+    lab.assert_finding("DNS", "error", "is not running")
     lab.change("delete", "deployment", "spotmpi-test-jobset", "-n", JOBSET)
     lab.assert_finding("JobSet", "error", "is not installed")
     lab.change("delete", "deployment", "cluster-autoscaler", "-n", SYSTEM)
@@ -141,7 +141,7 @@ def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab: Lab
     lab.assert_finding("device plugin", "error", "runs on 0 of 1 GPU nodes")
     unwell = '{"data": {"status": "clusterWide:\\n  health:\\n    status: Unhealthy\\n"}}'
     lab.change("patch", "configmap", "cluster-autoscaler-status", "-n", SYSTEM, "-p", unwell)
-    lab.assert_finding("scaling", "error", "calls the cluster Unhealthy")
+    lab.assert_finding("scaling", "error", "reports the cluster as Unhealthy")
 
     lab.change("patch", "secret", environment.ssh_secret, "-n", lab.namespace, "-p", '{"data": {"id": ""}}')
     lab.assert_finding("SSH key", "error", "lacks id")

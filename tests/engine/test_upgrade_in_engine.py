@@ -125,7 +125,7 @@ def test_nodes_that_a_new_launch_template_moved_are_not_rolled_back_by_the_next_
 
     up("lab", lab.dependencies, UpOptions(images=False))
     assert changed(lab) == []
-    assert f"stacks/Pulumi.lab.yaml now says what runs: AMI release {NEWEST['1.34']} on g4dn" in lab.output
+    assert f"updated stacks/Pulumi.lab.yaml to the running versions: AMI release {NEWEST['1.34']} on g4dn" in lab.output
 
 
 @pytest.mark.nightly("an environment of its own; test_pins holds what is written without an engine")

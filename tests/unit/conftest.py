@@ -36,8 +36,8 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
-        said, complaint = capsys.readouterr()
-        return int(ended.value.code or 0), said, complaint
+        output, complaint = capsys.readouterr()
+        return int(ended.value.code or 0), output, complaint
 
     return run
 
@@ -76,16 +76,16 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendHa
 @pytest.fixture
 def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
     """Starts the agents of a run with a command and more values of its spec; ends them all."""
-    made: list[Gang] = []
+    gangs: list[Gang] = []
 
     def start(*command: str, nodes: int = 2, started: int | None = None, **values: Any) -> Gang:
-        made.append(Gang(tmp_path, {"command": list(command), "nodes": nodes, **values}))
+        gangs.append(Gang(tmp_path, {"command": list(command), "nodes": nodes, **values}))
         for node in range(nodes if started is None else started):
-            made[-1].start(node)
-        return made[-1]
+            gangs[-1].start(node)
+        return gangs[-1]
 
     yield start
-    for each in made:
+    for each in gangs:
         for agent in each.agents.values():
             agent.kill()
             agent.wait()

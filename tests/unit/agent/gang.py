@@ -79,13 +79,13 @@ class Gang:
         """The events that an agent has printed."""
         log = self.folder / f"output-{node}-{generation}"
         text = log.read_text() if log.exists() else ""
-        found = [pod_output.parse(line) for line in text.splitlines()]
-        return [entry.event for entry in found if entry and entry.event]
+        entries = [pod_output.parse(line) for line in text.splitlines()]
+        return [entry.event for entry in entries if entry and entry.event]
 
-    def until(self, what: str, found: Callable[[], object]) -> None:
+    def until(self, what: str, condition: Callable[[], object]) -> None:
         """Wait for something."""
         deadline = time.monotonic() + LIMIT
-        while not found():
+        while not condition():
             events = [(event.kind, event.values) for event in self.events()]
             assert time.monotonic() < deadline, f"{what}: {events}"
             time.sleep(0.02)
@@ -97,8 +97,8 @@ class Gang:
     def attempt(self, number: int = 1) -> dict[str, Any]:
         """The record of an attempt."""
         path = self.folder / "runs" / RUN / "attempts" / str(number) / "node-0.json"
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        values: dict[str, Any] = json.loads(path.read_text())
+        return values
 
 
 def kinds(events: list[Event]) -> list[str]:

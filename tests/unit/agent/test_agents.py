@@ -25,8 +25,8 @@ def test_all_end_well_when_every_launcher_has(gang: Callable[..., Gang]) -> None
     run = gang("sh", "-c", "echo rank $RANK of $WORLD_SIZE", nodes=3)
     assert run.codes() == [0, 0, 0]
     assert kinds(run.events()) == ["started", "succeeded"]
-    said = [[event.values["text"] for event in run.events(node) if event.kind == "line"] for node in range(3)]
-    assert said == [[f"rank {node} of 3"] for node in range(3)]
+    lines = [[event.values["text"] for event in run.events(node) if event.kind == "line"] for node in range(3)]
+    assert lines == [[f"rank {node} of 3"] for node in range(3)]
     assert run.attempt()["cause"] == "succeeded"
     summary = json.loads((run.folder / "runs" / RUN / "summary.json").read_text())
     (alike,) = summary["hardware"]
@@ -61,8 +61,8 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_told_as_that(
     dies = f"mkdir -p node-$RANK/cgroup/memory; printf 'oom 2\\noom_kill 1\\n' > {file}; kill -9 $$"
     run = gang("sh", "-c", f"test $RANK != {node} || {{ {dies}; }}; sleep 60")
     assert run.codes() == [protocol.FAILED, 0]
-    said = f"was killed by SIGKILL; out of memory on node {node}: raise resources.memory"
-    assert run.attempt()["reason"].endswith(said)
+    reason = f"was killed by SIGKILL; out of memory on node {node}: raise resources.memory"
+    assert run.attempt()["reason"].endswith(reason)
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -275,22 +275,22 @@ def test_under_torchrun_every_line_has_its_rank_and_ranks_know_their_interface(
     run = gang("sh", "-c", say, launcher="torchrun", slots=2, env=environment)
 
     assert run.codes() == [0, 0]
-    said = [
+    lines = [
         (event.node, event.values["rank"], event.values["text"])
         for node in (0, 1)
         for event in run.events(node)
         if event.kind == "line"
     ]
-    assert sorted(said) == [(rank // 2, rank, f"rank {rank} of 4 by lo and lo") for rank in range(4)]
+    assert sorted(lines) == [(rank // 2, rank, f"rank {rank} of 4 by lo and lo") for rank in range(4)]
 
 
-@pytest.mark.parametrize(("image", "told"), [("registry/image@sha256:1", True), ("registry/image:mine", False)])
+@pytest.mark.parametrize(("image", "is_recorded"), [("registry/image@sha256:1", True), ("registry/image:mine", False)])
 def test_the_record_has_the_image_without_any_terminal_where_its_digest_is_known(
-    gang: Callable[..., Gang], image: str, told: bool
+    gang: Callable[..., Gang], image: str, is_recorded: bool
 ) -> None:
     run = gang("true", nodes=1, started=0)
     run.plan["work"]["container"] = image
     run.start(0)
 
     assert run.codes() == [0]
-    assert reader.state(RunPaths(run.folder / "runs" / RUN)).container == (image if told else None)
+    assert reader.state(RunPaths(run.folder / "runs" / RUN)).container == (image if is_recorded else None)

@@ -149,13 +149,13 @@ def test_an_archive_of_code_is_broken_only_where_it_could_be_read(
     whole = packed()
     archive.write_bytes(whole[: None if error else 60])
     code = {"archive": str(archive), "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
-    here: Any = SimpleNamespace(plan={"code": code, "folder": str(tmp_path)})
+    context: Any = SimpleNamespace(plan={"code": code, "folder": str(tmp_path)})
     errors = TransientErrors(monkeypatch.setattr)
     if error:
         errors.add("read", "*/user.tgz", error)
 
     with pytest.raises(OSError) as refused:
-        node.unpack_code(here)
+        node.unpack_code(context)
 
     assert outcomes.is_permanent(refused.value) is permanent
 

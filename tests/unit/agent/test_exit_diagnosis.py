@@ -51,7 +51,7 @@ NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
 You may or may not see output from other processes, depending on
 exactly when Open MPI kills them.
 --------------------------------------------------------------------------"""
-ABORTED_BESIDE_MPIRUN_4 = "[host:15437] [[20659,0],0] ORTE_ERROR_LOG: Out of resource in file show_help.c at line 501"
+ABORTED_WITH_MPIRUN_4 = "[host:15437] [[20659,0],0] ORTE_ERROR_LOG: Out of resource in file show_help.c at line 501"
 WRONG_USE_4 = """\
 [host:15619] *** An error occurred in MPI_Send
 [host:15619] *** on communicator MPI_COMM_WORLD
@@ -140,7 +140,7 @@ def err(text: str, rank: int | None = None) -> list[Line]:
         ),
         (
             1,
-            [*err("ValueError: bad", 0), *err(ABORTED_BESIDE_MPIRUN_4)],
+            [*err("ValueError: bad", 0), *err(ABORTED_WITH_MPIRUN_4)],
             "the launcher on node 2 ended with exit code 1: ValueError: bad",
             1,
         ),

@@ -16,15 +16,15 @@ T4 = {"name": "Tesla T4", "memory": "15360 MiB", "driver": "550.54.15", "capabil
 IMAGE = {"cuda_of_framework": "12.6", "architectures": ["sm_75", "sm_80", "sm_86", "sm_90"]}
 
 
-def facts(*found: dict[str, str], cuda: str | None = "12.4") -> dict[str, Any]:
-    return {"gpus": list(found), "driver_cuda": cuda}
+def facts(*machine: dict[str, str], cuda: str | None = "12.4") -> dict[str, Any]:
+    return {"gpus": list(machine), "driver_cuda": cuda}
 
 
 def test_the_machine_is_described_by_what_decides_its_speed() -> None:
-    found = fingerprint.describe_machine()
-    assert found["cores"] >= 1
-    assert found["memory_gib"] >= 1
-    assert found["cpu"]
+    machine = fingerprint.describe_machine()
+    assert machine["cores"] >= 1
+    assert machine["memory_gib"] >= 1
+    assert machine["cpu"]
 
 
 def test_gpus_are_read_from_nvidia_smi_which_is_asked_once_per_boot(
@@ -64,7 +64,7 @@ def test_compiled_code_runs_on_its_own_generation_from_its_own_number_on(capabil
 
 
 @pytest.mark.parametrize(
-    ("found", "image", "wanted"),
+    ("machine", "image", "count"),
     [
         (facts(T4), IMAGE, 1),
         (facts(T4, cuda="13.0"), IMAGE, 1),
@@ -75,12 +75,14 @@ def test_compiled_code_runs_on_its_own_generation_from_its_own_number_on(capabil
         (facts(), {"cuda_of_framework": None, "architectures": []}, 0),
     ],
 )
-def test_what_fits_or_cannot_be_known_is_let_through(found: dict[str, Any], image: dict[str, Any], wanted: int) -> None:
-    hardware.require_compatible(found, image, wanted)
+def test_what_fits_or_cannot_be_known_is_let_through(
+    machine: dict[str, Any], image: dict[str, Any], count: int
+) -> None:
+    hardware.require_compatible(machine, image, count)
 
 
 @pytest.mark.parametrize(
-    ("found", "image", "told"),
+    ("machine", "image", "message"),
     [
         (
             facts(T4, cuda="12.4"),
@@ -102,20 +104,20 @@ def test_what_fits_or_cannot_be_known_is_let_through(found: dict[str, Any], imag
     ],
 )
 def test_what_cannot_run_is_told_in_one_line_that_names_both(
-    found: dict[str, Any], image: dict[str, Any], told: str
+    machine: dict[str, Any], image: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(hardware.Incompatible) as refused:
-        hardware.require_compatible(found, image, 1)
-    assert str(refused.value) == told
+        hardware.require_compatible(machine, image, 1)
+    assert str(refused.value) == message
 
 
 def test_a_pod_tells_its_zone_and_the_rest_as_planned(tmp_path: Path) -> None:
     (tmp_path / "labels").write_text('a="b"\ntopology.kubernetes.io/zone="zone-b"\n')
 
-    found = hardware.describe_pod(str(tmp_path), {"zone": "zone-a", "market": "spot"})
+    machine = hardware.describe_pod(str(tmp_path), {"zone": "zone-a", "market": "spot"})
 
-    assert (found["zone"], found["market"]) == ("zone-b", "spot")
-    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert (machine["zone"], machine["market"]) == ("zone-b", "spot")
+    assert machine["cores"] == len(os.sched_getaffinity(0))
     assert hardware.describe_pod(str(tmp_path / "none"), {"zone": "zone-a"})["zone"] == "zone-a"
 
 

@@ -53,9 +53,9 @@ def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
 def test_arguments_of_the_users_take_the_place_of_the_default_that_they_set(
     own: Sequence[str], gone: str, family: int
 ) -> None:
-    plain, found = arguments(family), arguments(family, *own)
+    plain, extended = arguments(family), arguments(family, *own)
     assert gone in plain
-    assert found == plain.replace(f" {gone}", "") + f" {' '.join(own)}"
+    assert extended == plain.replace(f" {gone}", "") + f" {' '.join(own)}"
 
 
 def test_arguments_that_set_something_else_come_after_the_defaults() -> None:
@@ -65,10 +65,10 @@ def test_arguments_that_set_something_else_come_after_the_defaults() -> None:
 @pytest.fixture
 def mpirun() -> str:
     """The real mpirun of an image's environment, where it is installed."""
-    found = image_environment.location("chainermn") / "bin" / "mpirun"
-    if not found.is_file():
+    mpirun = image_environment.location("chainermn") / "bin" / "mpirun"
+    if not mpirun.is_file():
         pytest.skip("the chainermn image's environment is not installed yet: tests of programs install it")
-    return str(found)
+    return str(mpirun)
 
 
 @pytest.mark.parametrize(
@@ -114,24 +114,24 @@ def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(
     work: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true")
-    here = place_of(work, launcher=launcher)
+    context = place_of(work, launcher=launcher)
 
-    environment = node.write_environment(here, 1)
-    plan = node.attempt_plan(here, environment, "23456")
+    environment = node.write_environment(context, 1)
+    plan = node.attempt_plan(context, environment, "23456")
 
     written = json.loads((work / "environment.json").read_text())
-    for found in (written, plan["environment"]):
-        assert (found["NCCL_SOCKET_IFNAME"], found["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
+    for variables in (written, plan["environment"]):
+        assert (variables["NCCL_SOCKET_IFNAME"], variables["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
     assert str(work / "environment.json") in plan["commands"][0]["arguments"]
     assert ("--tag" in plan["commands"][0]["arguments"]) is (launcher == "torchrun")
 
 
 def test_an_interface_that_the_user_names_for_nccl_is_nccls_alone(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path=None: "/bin/true")
-    here = place_of(work, launcher="mpirun", nccl={"SOCKET_IFNAME": "^docker0"})
+    context = place_of(work, launcher="mpirun", nccl={"SOCKET_IFNAME": "^docker0"})
 
-    environment = node.write_environment(here, 1)
+    environment = node.write_environment(context, 1)
 
     assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("^docker0", "lo")
-    command = " ".join(node.attempt_plan(here, environment, "1")["commands"][0]["arguments"])
+    command = " ".join(node.attempt_plan(context, environment, "1")["commands"][0]["arguments"])
     assert "--mca btl_tcp_if_include lo" in command

@@ -21,8 +21,8 @@ def cut(
     *pieces: bytes, stream: str = "o", by: Callable[[str], LineSplitter | PieceSplitter] = LineSplitter
 ) -> list[Line]:
     splitter = by(stream)
-    found = [line for piece in pieces for line in splitter.feed(piece)]
-    return found + splitter.end()
+    lines = [line for piece in pieces for line in splitter.feed(piece)]
+    return lines + splitter.end()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ mpirun has exited
 
 
 def test_pieces_of_lines_are_put_together_per_rank_and_stream_wherever_they_are_cut() -> None:
-    said = [
+    expected = [
         Line(1, "o", "rank 1 line"),
         Line(0, "o", "rank 0 line"),
         Line(0, "e", "no"),
@@ -92,15 +92,15 @@ def test_pieces_of_lines_are_put_together_per_rank_and_stream_wherever_they_are_
 
     for size in range(1, len(PIECES) + 1):
         pieces = (PIECES[i : i + size] for i in range(0, len(PIECES), size))
-        assert cut(*pieces, by=PieceSplitter) == said, f"cut every {size} bytes"
+        assert cut(*pieces, by=PieceSplitter) == expected, f"cut every {size} bytes"
 
 
 def test_a_rank_without_line_ends_is_cut_and_nothing_of_it_is_lost() -> None:
     data = b"[1,0]<stdout>:" + b"x" * 1000
-    found = cut(*[data] * (2 * MAX_LINE // 1000), by=PieceSplitter)
+    lines = cut(*[data] * (2 * MAX_LINE // 1000), by=PieceSplitter)
 
-    assert "".join(line.text for line in found) == "x" * (2 * MAX_LINE // 1000 * 1000)
-    assert {line.rank for line in found} == {0} and max(len(line.text) for line in found) < 2 * MAX_LINE
+    assert "".join(line.text for line in lines) == "x" * (2 * MAX_LINE // 1000 * 1000)
+    assert {line.rank for line in lines} == {0} and max(len(line.text) for line in lines) < 2 * MAX_LINE
 
 
 def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
@@ -122,15 +122,15 @@ def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
 
     assert [rank.wait() for rank in ranks] == [0, 0, 0]
     for rank in range(3):
-        said = [line.text for line in lines if line.rank == rank]
-        assert said == [*(f"{rank} {i} {'x' * (i * 40)} end" for i in range(300)), "half"]
+        texts = [line.text for line in lines if line.rank == rank]
+        assert texts == [*(f"{rank} {i} {'x' * (i * 40)} end" for i in range(300)), "half"]
 
 
 def test_a_line_without_end_is_cut_and_nothing_of_it_is_lost() -> None:
     data = b"x" * (3 * MAX_LINE + 5)
-    found = cut(*(data[i : i + 65536] for i in range(0, len(data), 65536)))
+    lines = cut(*(data[i : i + 65536] for i in range(0, len(data), 65536)))
 
-    assert "".join(line.text for line in found) == data.decode() and len(found) == 4
+    assert "".join(line.text for line in lines) == data.decode() and len(lines) == 4
 
 
 def test_progress_counts_iterations_and_signs_of_life() -> None:
@@ -221,9 +221,9 @@ def test_a_pattern_is_tried_on_the_beginning_of_a_line_only() -> None:
     ],
 )
 def test_json_of_anybody_has_no_value_that_a_reader_stumbles_over(text: str, values: Any) -> None:
-    found = protocol.read_json(text)
-    assert values is None or found == values
-    assert json.loads(json.dumps(found).encode())
+    value = protocol.read_json(text)
+    assert values is None or value == values
+    assert json.loads(json.dumps(value).encode())
 
 
 @pytest.mark.parametrize("text", ["[" * 17 + "]" * 17, "[" * 100_000, "[" * 100_000 + "]" * 100_000, "{", ""])

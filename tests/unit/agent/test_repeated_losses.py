@@ -63,9 +63,9 @@ def test_a_pod_that_is_killed_at_every_attempt_ends_the_run_with_and_without_nod
         run.until("its program", functools.partial(has_printed, run, node, generation))
         run.agents[node].kill()
         codes = run.codes()
-        ends_here = node == 1 and generation == LOSSES - 1
+        is_last_loss = node == 1 and generation == LOSSES - 1
         assert codes == [
-            -signal.SIGKILL if node == 0 else protocol.NOT_RETRYABLE if ends_here else protocol.INTERRUPTED,
+            -signal.SIGKILL if node == 0 else protocol.NOT_RETRYABLE if is_last_loss else protocol.INTERRUPTED,
             -signal.SIGKILL if node == 1 else protocol.INTERRUPTED,
         ]
     if node == 0:  # its successor records it

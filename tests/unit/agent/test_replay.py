@@ -60,9 +60,9 @@ def test_every_printed_entry_is_in_the_folder_with_the_same_values_and_time(
 
     replay.main([str(tmp_path), "0", "0", "1e12"])
 
-    found = parsed(capsys.readouterr().out)
-    assert len(found) == len(printed)
-    for was, now in zip(printed, found, strict=True):
+    replayed = parsed(capsys.readouterr().out)
+    assert len(replayed) == len(printed)
+    for was, now in zip(printed, replayed, strict=True):
         assert (was.attempt, was.summary) == (now.attempt, now.summary)
         if was.event and now.event:
             assert was.event.time == pytest.approx(now.event.time, abs=1e-6)
@@ -80,8 +80,8 @@ def test_another_nodes_log_comes_without_node_0s_records(tmp_path: Path) -> None
     written = PodRecord(str(tmp_path))
     written.line(1, 1, Line(None, "o", "from node 1"))
     written.close()
-    found = replay.entries(str(tmp_path), 1, 0, 1e12)
-    assert [(entry["l"][1], entry["l"][2], entry["l"][6]) for entry in found] == [(1, 1, "from node 1")]
+    replayed = replay.entries(str(tmp_path), 1, 0, 1e12)
+    assert [(entry["l"][1], entry["l"][2], entry["l"][6]) for entry in replayed] == [(1, 1, "from node 1")]
 
 
 def test_torn_and_missing_files_are_no_obstacle(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def log_of(folder: Path, *lines: str, attempt: int = 1, node: int = 0) -> None:
 
 def texts_of(folder: Path, node: int = 0) -> list[tuple[int, int, str]]:
     """Attempt, number and text of every line that the folder holds of a node."""
-    found = [entry["l"] for entry in replay.entries(str(folder), node, 0, 1e12) if "l" in entry]
-    return [(line[0], line[2], line[6]) for line in found]
+    replayed = [entry["l"] for entry in replay.entries(str(folder), node, 0, 1e12) if "l" in entry]
+    return [(line[0], line[2], line[6]) for line in replayed]
 
 
 def line(number: int, text: str) -> str:
@@ -144,8 +144,8 @@ def test_a_torn_last_line_without_its_end_is_left_to_its_writer_and_hides_no_oth
 
 def test_a_torn_line_between_others_is_text_at_the_time_of_the_line_before(tmp_path: Path) -> None:
     log_of(tmp_path, line(1, "a"), "2026-11-21T07\n", line(3, "c"))
-    found = [entry["l"] for entry in replay.entries(str(tmp_path), 0, 0, 1e12)]
-    assert found[1][2:] == [2, found[0][3], None, "o", "2026-11-21T07"]
+    replayed = [entry["l"] for entry in replay.entries(str(tmp_path), 0, 0, 1e12)]
+    assert replayed[1][2:] == [2, replayed[0][3], None, "o", "2026-11-21T07"]
 
 
 @pytest.mark.parametrize("name", ["tmp", "1.part", "\u00b2", ".nfs000001"])
@@ -179,8 +179,8 @@ def test_a_torn_line_of_events_metrics_or_a_record_hides_no_other(tmp_path: Path
     (tmp_path / "attempts" / "1").mkdir(parents=True)
     for record_of in ("attempts/1/node-0.json", "summary.json"):
         (tmp_path / record_of).write_bytes(torn)
-    found = replay.entries(str(tmp_path), 0, 0, 1e12)
-    assert [entry for entry in found if "l" not in entry] == [
+    replayed = replay.entries(str(tmp_path), 0, 0, 1e12)
+    assert [entry for entry in replayed if "l" not in entry] == [
         {kind: {"t": at, "x": value}} for at, value in ((1, 1), (3, 2)) for kind in ("m", "e")
     ]
     assert texts_of(tmp_path) == [(1, 1, "a")]

@@ -29,18 +29,18 @@ def staged(source: Path, target: Path, stage: str = "node") -> Staging:
     return finished(Staging({"from": str(source), "to": str(target), "stage": stage}))
 
 
-def finished(it: Staging) -> Staging:
+def finished(staging: Staging) -> Staging:
     """The copy, once it has ended."""
     deadline = time.monotonic() + 20
-    while it.busy and time.monotonic() < deadline:
+    while staging.busy and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not it.busy
-    return it
+    assert not staging.busy
+    return staging
 
 
 def test_every_file_is_copied_to_its_place(shared: Path, tmp_path: Path) -> None:
-    it = staged(shared, tmp_path / "node" / "data")
-    assert it.error is None and str(it) == "100 % of 0.0 GB of data copied"
+    staging = staged(shared, tmp_path / "node" / "data")
+    assert staging.error is None and str(staging) == "100 % of 0.0 GB of data copied"
     copies = {path.relative_to(tmp_path / "node" / "data"): path for path in (tmp_path / "node").rglob("*.jpg")}
     assert len(copies) == 40
     assert all((shared / name).read_bytes() == path.read_bytes() for name, path in copies.items())
@@ -57,17 +57,17 @@ def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(
     (tmp_path / "memory.max").write_text("60000\n")
     (tmp_path / "memory.current").write_text("30000\n")
     monkeypatch.setattr(hardware, "CGROUP", str(tmp_path))
-    it = staged(shared, tmp_path / "memory", "memory")
-    assert it.error is not None
-    assert it.error.endswith("it has 0.0 GB, 0.0 GB are free in the memory of this pod")
+    staging = staged(shared, tmp_path / "memory", "memory")
+    assert staging.error is not None
+    assert staging.error.endswith("it has 0.0 GB, 0.0 GB are free in the memory of this pod")
     assert not list((tmp_path / "memory").rglob("*.jpg"))
     (tmp_path / "memory.max").write_text("max\n")
     assert staged(shared, tmp_path / "memory", "memory").error is None
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    it = staged(tmp_path / "voc", tmp_path / "node")
-    assert it.error is not None and it.error.startswith(f"data {tmp_path}/voc cannot be staged: [Errno 2]")
+    staging = staged(tmp_path / "voc", tmp_path / "node")
+    assert staging.error is not None and staging.error.startswith(f"data {tmp_path}/voc cannot be staged: [Errno 2]")
 
 
 @pytest.mark.parametrize(

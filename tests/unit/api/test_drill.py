@@ -67,11 +67,11 @@ def _drill(backend: Any, fault: str = "evict", node: int = 1) -> Any:
 def test_the_fault_comes_once_the_run_trains_and_every_phase_is_measured_from_there(ahead: float) -> None:
     """It works: by one clock. It fails: a laptop 5 min ahead waits 5 min, one behind injects into the past."""
     backend = ScriptedBackend([*BEFORE, _metric(101.0, 24), END, *AFTER], ahead, recorded=2)
-    found = _drill(backend)
+    recovery = _drill(backend)
     assert backend.faults == [("digits-1", 1, "evict")]
-    assert (found.detected, found.rescheduled, found.resumed) == (3.0, 8.0, 10.0)
-    assert found.lost_iterations == 24 - 18
-    assert "6 iterations repeated (node 1: got SIGTERM)" in str(found)
+    assert (recovery.detected, recovery.rescheduled, recovery.resumed) == (3.0, 8.0, 10.0)
+    assert recovery.lost_iterations == 24 - 18
+    assert "6 iterations repeated (node 1: got SIGTERM)" in str(recovery)
 
 
 def test_phases_are_right_where_the_next_attempt_is_on_a_machine_with_another_clock() -> None:
@@ -80,8 +80,8 @@ def test_phases_are_right_where_the_next_attempt_is_on_a_machine_with_another_cl
             for event in super().events(run, follow):
                 yield replace(event, time=event.time - 120) if event in AFTER else event
 
-    found = _drill(Moved([*BEFORE, END, *AFTER], recorded=2))
-    assert (found.detected, found.rescheduled, found.resumed) == (3.0, 8.0, 10.0)
+    recovery = _drill(Moved([*BEFORE, END, *AFTER], recorded=2))
+    assert (recovery.detected, recovery.rescheduled, recovery.resumed) == (3.0, 8.0, 10.0)
 
 
 def test_a_run_that_resumed_from_nothing_repeats_all() -> None:
@@ -101,11 +101,11 @@ def test_a_drill_shows_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys
     backend = ScriptedBackend([*BEFORE, END, *AFTER])
     monkeypatch.setattr(targets, "backend_of", lambda run, on: backend)
     command("digits-1", node=1, as_json=True)
-    said = capsys.readouterr()
-    assert json.loads(said.out)["node"] == 1
-    assert "waiting for the next iteration that the run reports; then evict of node 1" in said.err
-    assert "starting again (0 failures, 1 interruptions so far): node 1: got SIGTERM" in said.err
-    assert "attempt 2 started" in said.err
+    output = capsys.readouterr()
+    assert json.loads(output.out)["node"] == 1
+    assert "waiting for the next iteration that the run reports; then evict of node 1" in output.err
+    assert "starting again (0 failures, 1 interruptions so far): node 1: got SIGTERM" in output.err
+    assert "attempt 2 started" in output.err
 
 
 def test_a_run_that_ends_by_the_fault_is_an_error() -> None:

@@ -61,7 +61,7 @@ spotmpi.clean(0, delete=True)
 print(len(spotmpi.list_runs()))
 """,
 }
-SAID = {
+EXPECTED_SIGNATURES = {
     "init": "digits",
     "plan": "cell 0",
     "run": "succeeded 40 ['submitted', 'started', 'line']",
@@ -95,8 +95,8 @@ def test_each_command_is_a_function_that_works_in_a_notebook(tmp_path: Path, mon
 
     NotebookClient(notebook, kernel_name="this", timeout=60, resources={"metadata": {"path": str(folder)}}).execute()
 
-    said = {
+    signatures = {
         name: "".join(output.text for output in cell.outputs if output.output_type == "stream").strip()
         for name, cell in zip(CELLS, notebook.cells, strict=True)
     }
-    assert said == SAID
+    assert signatures == EXPECTED_SIGNATURES

@@ -33,10 +33,10 @@ def test_a_comparison_reads_the_responses_of_motos_ec2() -> None:
 
         plan = compare_zones(["g5.xlarge", "p4d.24xlarge"], 2, ["us-east-1"], account.aws, datetime.now(UTC))
 
-    there = [row for row in plan.rows if row.type == "g5.xlarge" and row.offered]
-    assert plan.unknown == () and len(there) >= 3
-    assert {(row.gpus, row.placement_group, row.efa, row.needed) for row in there} == {(1, True, False, 8)}
-    assert all(row.spot and row.spot > 0 for row in there)
+    offered = [row for row in plan.rows if row.type == "g5.xlarge" and row.offered]
+    assert plan.unknown == () and len(offered) >= 3
+    assert {(row.gpus, row.placement_group, row.efa, row.needed) for row in offered} == {(1, True, False, 8)}
+    assert all(row.spot and row.spot > 0 for row in offered)
     big = next(row for row in plan.rows if row.type == "p4d.24xlarge" and row.offered)
     assert (big.gpus, big.efa, big.needed, big.quota_code) == (8, True, 192, "L-7212CCBC")
     names = {row.zone: row.zone_id for row in plan.rows}

@@ -24,34 +24,34 @@ FULL = (
 def launch(status: str, age: float = 60) -> dict[str, Any]:
     """A launch that many seconds after the submission, or before where negative."""
     began = datetime.fromtimestamp(SUBMITTED + age, UTC)
-    said = {"StatusMessage": FULL} if status == "Failed" else {}
-    return {"Description": "Launching a new EC2 instance", "StatusCode": status, "StartTime": began, **said}
+    status_message = {"StatusMessage": FULL} if status == "Failed" else {}
+    return {"Description": "Launching a new EC2 instance", "StatusCode": status, "StartTime": began, **status_message}
 
 
-def told(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> str | None:
-    there = environment.parse({**OUTPUTS, "region": "us-east-1"})
+def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> str | None:
+    outputs = environment.parse({**OUTPUTS, "region": "us-east-1"})
     account = ScriptedAccount()
     sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
     tags = [{"Key": GROUP_TAG, "Value": "gpus"}]
 
-    def done(region: str, asked: Mapping[str, Any]) -> Any:
-        assert asked["AutoScalingGroupName"] == "eks-gpus" and asked["MaxRecords"] <= 10
+    def done(region: str, request: Mapping[str, Any]) -> Any:
+        assert request["AutoScalingGroupName"] == "eks-gpus" and request["MaxRecords"] <= 10
         return {"Activities": list(activities)}
 
     account.answers = {
-        "DescribeAutoScalingGroups": lambda region, asked: {
+        "DescribeAutoScalingGroups": lambda region, request: {
             "AutoScalingGroups": [{"AutoScalingGroupName": "eks-gpus", "Tags": tags, **sizes}]
         },
         "DescribeScalingActivities": done,
     }
-    return last_launch_failure(account.aws, there, groups, SUBMITTED)
+    return last_launch_failure(account.aws, outputs, groups, SUBMITTED)
 
 
 def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy() -> None:
     ended = {**launch("Successful"), "Description": "Terminating EC2 instance: i-0123"}
-    said = told(ended, launch("Failed"), launch("Successful", 5))
-    assert said is not None
-    assert said.startswith("node group gpus: AWS has no spot capacity for this type in the zone (`spotmpi zones`")
+    message = failure_message(ended, launch("Failed"), launch("Successful", 5))
+    assert message is not None
+    assert message.startswith("node group gpus: AWS has no spot capacity for this type in the zone (`spotmpi zones`")
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy() -> No
 def test_successful_earlier_and_foreign_launches_are_not_reported(
     activities: list[dict[str, Any]], groups: tuple[str, ...]
 ) -> None:
-    assert told(*activities, groups=groups) is None
+    assert failure_message(*activities, groups=groups) is None

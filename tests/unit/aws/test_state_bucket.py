@@ -117,7 +117,7 @@ VERSIONED = {"VersioningConfiguration": {"Status": "Enabled"}}
 
 
 @pytest.mark.parametrize(
-    ("buckets", "level", "told"),
+    ("buckets", "level", "message"),
     [
         ({}, "warning", "bucket my-state for Pulumi's state does not exist"),
         ({"my-state": BLOCKED}, "warning", "my-state is not versioned"),
@@ -131,7 +131,7 @@ def test_the_doctor_checks_the_bucket(
     monkeypatch: pytest.MonkeyPatch,
     buckets: Mapping[str, Any],
     level: str,
-    told: str,
+    message: str,
 ) -> None:
     without_environment(one_account, SpotMarket(), tmp_path, monkeypatch)
     answers = AccountResources(buckets=dict(buckets)).account().answers
@@ -140,7 +140,7 @@ def test_the_doctor_checks_the_bucket(
 
     finding = finding_of(one_account, "state bucket")
 
-    assert (finding.level, finding.message) == (level, told) and bool(finding.remedy) == (level != "ok")
+    assert (finding.level, finding.message) == (level, message) and bool(finding.remedy) == (level != "ok")
 
 
 def test_the_policies_allow_the_use_of_the_state_and_no_more() -> None:

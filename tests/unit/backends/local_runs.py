@@ -40,4 +40,4 @@ def events_of(local: BackendHarness, run: str) -> list[Event]:
 
 def rank_of(run: str) -> int:
     """The process of the fake program."""
-    return wait_until(lambda: next((pid for pid, said in processes.of_run(run).items() if "FAKE_" in said), 0))
+    return wait_until(lambda: next((pid for pid, command in processes.of_run(run).items() if "FAKE_" in command), 0))

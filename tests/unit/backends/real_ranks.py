@@ -41,10 +41,10 @@ def rank(run: str, number: int) -> int:
     def find() -> int:
         for pid in processes.of_run(run):
             variables = _variables(pid)
-            told = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
+            own_rank = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
             command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
             others = (b"spotmpi.programs.loader", b"distributed.run", b"starter.py")
-            if told == str(number) and not any(other in command for other in others):
+            if own_rank == str(number) and not any(other in command for other in others):
                 return pid
         return 0
 

@@ -53,7 +53,7 @@ def on_a_terminal(command: list[str], press: Callable[[Callable[[bytes], int]], 
     child, terminal = pty.fork()
     if child == 0:
         os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
-    shown, pressed, deadline = b"", press is None, time.monotonic() + 30
+    screen, pressed, deadline = b"", press is None, time.monotonic() + 30
     while time.monotonic() < deadline:
         if not pressed and press:
             pressed = press(lambda data: os.write(terminal, data))
@@ -64,7 +64,7 @@ def on_a_terminal(command: list[str], press: Callable[[Callable[[bytes], int]], 
                 break
             if not data:
                 break
-            shown += data
+            screen += data
     os.waitpid(child, 0)
     os.close(terminal)
-    return shown.decode("utf-8", "replace")
+    return screen.decode("utf-8", "replace")

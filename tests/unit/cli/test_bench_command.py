@@ -54,21 +54,21 @@ failures = 0
     return folder / "spec.toml"
 
 
-def arguments(*given: str) -> list[str]:
-    return [sys.executable, "-c", "from spotmpi.cli.main import main; main()", *given]
+def arguments(*words: str) -> list[str]:
+    return [sys.executable, "-c", "from spotmpi.cli.main import main; main()", *words]
 
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command line in this process, which has paid for the drawing library once."""
 
-    def run(*given: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["spotmpi", *given])
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["spotmpi", *words])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(given, int(ended.value.code or 0), said.out, said.err)
+        output = capsys.readouterr()
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), output.out, output.err)
 
     return run
 
@@ -98,8 +98,8 @@ def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page(spec: Path, cli
 
 
 def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path, cli: Command) -> None:
-    shown = cli("bench", str(spec), "--nodes", "1,2", "--variant", 'slow:args=["0.01"]', "--dry-run", "--json")
-    data = json.loads(shown.stdout)
+    planned = cli("bench", str(spec), "--nodes", "1,2", "--variant", 'slow:args=["0.01"]', "--dry-run", "--json")
+    data = json.loads(planned.stdout)
     assert len(data["trials"]) == 12
     assert [trial["number"] for trial in data["trials"]] == list(range(1, 13))
     assert len(cli("bench", str(spec), "--nodes", "1,2", "--dry-run").stdout.splitlines()) == 6
@@ -158,15 +158,15 @@ def test_code_that_changes_during_a_sweep_is_marked_in_its_report_and_refused_af
 
 
 def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, cli: Command) -> None:
-    given = ["bench", str(spec), "--repeats", "2", "--set", 'args=["0.02"]']
-    running = subprocess.Popen(arguments(*given), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    words = ["bench", str(spec), "--repeats", "2", "--set", 'args=["0.02"]']
+    running = subprocess.Popen(arguments(*words), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
     running.send_signal(signal.SIGINT)
     _, message = running.communicate(timeout=30)
     assert running.returncode == 130
     assert "the same command continues it" in message
 
-    done = cli(*given)
+    done = cli(*words)
     assert done.returncode == 0, done.stderr
     assert "continuing sweep" in done.stderr
     (folder,) = sweep_folders(spec.parent / "runs")
@@ -175,12 +175,12 @@ def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, cli: Co
 
 
 def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec: Path, cli: Command) -> None:
-    given = ["bench", str(spec), "--repeats", "1", "--set", 'args=["0.03"]']
-    running = subprocess.Popen(arguments(*given), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    words = ["bench", str(spec), "--repeats", "1", "--set", 'args=["0.03"]']
+    running = subprocess.Popen(arguments(*words), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    done = cli(*given)
+    done = cli(*words)
     assert done.returncode == 0, done.stderr
     assert "resuming run" in done.stderr
     (folder,) = sweep_folders(spec.parent / "runs")
@@ -188,8 +188,8 @@ def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec:
 
 
 def test_bench_and_report_are_functions_with_the_same_result(spec: Path) -> None:
-    said: list[str] = []
-    sweep = spotmpi.bench(spec, StudyOptions([1], repeats=2), say=said.append)
+    output: list[str] = []
+    sweep = spotmpi.bench(spec, StudyOptions([1], repeats=2), say=output.append)
     assert [trial.state for trial in sweep.trials] == ["succeeded"] * 2
     report = spotmpi.make_report([sweep.id])
     assert len(report.rows) == 1

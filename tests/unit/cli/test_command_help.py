@@ -70,16 +70,16 @@ def test_a_command_imports_only_its_own_module() -> None:
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_ones(in_process: InProcess) -> None:
-    code, said, complaint = in_process("stats")
+    code, output, complaint = in_process("stats")
 
-    assert (code, said) == (2, "") and "No such command 'stats'. Did you mean 'status'" in complaint
+    assert (code, output) == (2, "") and "No such command 'stats'. Did you mean 'status'" in complaint
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_and_each_of_its_options_has_help(name: str, in_process: InProcess) -> None:
-    code, said, complaint = in_process(name, "--help")
+    code, output, complaint = in_process(name, "--help")
 
-    assert (code, complaint) == (0, "") and name in said
+    assert (code, complaint) == (0, "") and name in output
     for parameter in GROUP.get_command(None, name).params:
         if parameter.name != "help":
             assert getattr(parameter, "help", None), f"{name} {parameter.name}"
@@ -148,9 +148,9 @@ def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
         (programs / name).symlink_to(shutil.which(name) or name)
     monkeypatch.setenv("PATH", str(programs.absolute()))
 
-    ended, said, complaint = in_process(*arguments)
+    ended, output, complaint = in_process(*arguments)
 
-    assert (ended, said) == (code, "")
+    assert (ended, output) == (code, "")
     (line,) = complaint.splitlines()
     assert line.startswith("spotmpi: ") and message in line
     assert not Path("runs").exists()
@@ -178,9 +178,9 @@ def test_the_page_of_commands_is_their_help(
     monkeypatch.setenv("COLUMNS", "110")
     parts = ["# Commands\n\nWritten by `pytest tests/unit/cli/test_command_help.py --update-golden` from `--help`.\n"]
     for name in ("", *COMMANDS):
-        shown = f"spotmpi {name}".strip()
-        said = in_process(*([name] if name else []), "--help")[1]
-        parts.append(f"\n## {shown}\n\n```\n{said.strip()}\n```\n")
+        title = f"spotmpi {name}".strip()
+        output = in_process(*([name] if name else []), "--help")[1]
+        parts.append(f"\n## {title}\n\n```\n{output.strip()}\n```\n")
     page = names.PROJECT / "docs" / "commands.md"
     if request.config.getoption("--update-golden"):
         page.write_text("".join(parts))

@@ -77,8 +77,8 @@ def test_dry_run_of_a_resume_keeps_the_runs_id() -> None:
 
 
 def test_every_json_output_parses() -> None:
-    said = spotmpi("run", job("echo hi"), "--json")
-    run = json.loads(said.stdout)["id"]
+    submitted = spotmpi("run", job("echo hi"), "--json")
+    run = json.loads(submitted.stdout)["id"]
 
     assert json.loads(spotmpi("status", run, "--json").stdout)["state"] == "succeeded"
     assert [each["id"] for each in json.loads(spotmpi("list", "--json").stdout)] == [run]
@@ -92,9 +92,9 @@ def test_json_has_no_number_that_json_lacks() -> None:
     pattern = r"step (?P<iteration>\d+) loss (?P<loss>\S+)"
     spotmpi("run", job("echo step 1 loss nan; echo step 2 loss -inf", metrics={"pattern": pattern}))
 
-    said = spotmpi("logs", only_run().id, "--json").stdout + spotmpi("status", only_run().id, "--json").stdout
+    output = spotmpi("logs", only_run().id, "--json").stdout + spotmpi("status", only_run().id, "--json").stdout
 
-    assert "NaN" not in said and "Infinity" not in said
+    assert "NaN" not in output and "Infinity" not in output
 
 
 def test_status_and_list_are_read_by_people() -> None:
@@ -126,8 +126,8 @@ def test_clean_lists_runs_and_deletes_them_with_yes() -> None:
     spotmpi("run", job("true"))
     run = only_run().id
 
-    shown = spotmpi("clean", "--older", "0s")
-    assert run in shown.stdout and "--yes deletes them" in shown.stderr and only_run().id == run
+    preview = spotmpi("clean", "--older", "0s")
+    assert run in preview.stdout and "--yes deletes them" in preview.stderr and only_run().id == run
     assert run not in spotmpi("clean", "--older", "1d").stdout
 
     spotmpi("clean", "--older", "0s", "--yes")

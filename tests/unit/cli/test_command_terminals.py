@@ -120,9 +120,9 @@ def test_a_run_outlives_the_terminal_that_started_it(number: signal.Signals) -> 
 
 
 def test_a_live_view_shows_iterations_rate_and_loss_on_a_terminal() -> None:
-    shown = on_a_terminal([SPOTMPI, "run", written(fake_job(iterations=40, pause=0.03))])
+    screen = on_a_terminal([SPOTMPI, "run", written(fake_job(iterations=40, pause=0.03))])
 
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
     assert "training" in plain and re.search(r"\d+/40", plain) and "it/s" in plain and "ETA" in plain
     assert "loss" in plain and "hello from attempt 1" in plain and "succeeded" in plain
 
@@ -136,9 +136,9 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_and_not_the_ranks() -> None:
             return True
         return False
 
-    shown = on_a_terminal([SPOTMPI, "run", spec], press)
+    screen = on_a_terminal([SPOTMPI, "run", spec], press)
 
-    assert "stopping after a checkpoint" in shown
+    assert "stopping after a checkpoint" in screen
     state = reader.state(only_run())
     assert state.state == "stopped"
     kinds = [metric["kind"] for metric in reader.lines(only_run().metrics)]

@@ -51,17 +51,17 @@ def test_of_several_scripts_a_terminal_asks_for_one(
 ) -> None:
     for name in ("b.py", "a.py"):
         (folder / name).touch()
-    questions = []
+    prompts = []
 
     def answer(question: str, **more: Any) -> str:
-        questions.append((question, more["default"]))
+        prompts.append((question, more["default"]))
         return "b.py"
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(typer, "prompt", answer)
 
     assert in_process("init")[0] == 0 and spec()["command"] == ["python3", "b.py"]
-    assert questions == [("Script to run (a.py, b.py)", "a.py")]
+    assert prompts == [("Script to run (a.py, b.py)", "a.py")]
 
 
 def test_examples_and_studies_are_copied_under_their_own_names(folder: Path, in_process: InProcess) -> None:

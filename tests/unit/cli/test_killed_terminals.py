@@ -42,9 +42,9 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
     answers = stock.account().answers
     resize = answers["UpdateAutoScalingGroup"]
 
-    def killed(region: str, asked: Mapping[str, Any]) -> Any:
+    def killed(region: str, request: Mapping[str, Any]) -> Any:
         if done:
-            resize(region, asked)
+            resize(region, request)
         os.kill(terminals.get().pid, signal.SIGKILL)
         return {}
 
@@ -60,5 +60,5 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
     assert stock.groups["eks-lab-1"]["MinSize"] == (2 if done else 0)
     end = stock.scheduled_actions["eks-lab-1"]
     assert (end["ScheduledActionName"], end["MinSize"]) == ("spotmpi-give-back-eks-lab-1", 0)
-    kept = timedelta(minutes=30)
-    assert before + kept <= datetime.fromisoformat(end["StartTime"]) <= datetime.now(UTC) + kept
+    reservation = timedelta(minutes=30)
+    assert before + reservation <= datetime.fromisoformat(end["StartTime"]) <= datetime.now(UTC) + reservation

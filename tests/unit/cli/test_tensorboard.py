@@ -19,23 +19,23 @@ from tests.unit.conftest import InProcess
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tensorboard that tells its arguments, lives for a moment and ends with 3."""
-    said = tmp_path / "said"
+    output = tmp_path / "output"
     script = tmp_path / "bin" / "tensorboard"
     script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\necho "$@" > {said}\nsleep 1\nexit 3\n')
+    script.write_text(f'#!/bin/sh\necho "$@" > {output}\nsleep 1\nexit 3\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
-    return said
+    return output
 
 
 def test_tensorboard_starts_on_the_runs_events_and_its_exit_status_is_returned(
     program: Path, tmp_path: Path, in_process: InProcess
 ) -> None:
     state = runs.run({"command": ["true"], "launcher": "none"}, on=Target(runs_folder=tmp_path / "runs"))
-    code, _, said = in_process("tensorboard", state.id, "--port", "6007", "--runs", str(tmp_path / "runs"))
+    code, _, output = in_process("tensorboard", state.id, "--port", "6007", "--runs", str(tmp_path / "runs"))
     assert code == 3
     assert program.read_text() == f"--logdir {state.folder}/tensorboard --port 6007\n"
-    assert "http://localhost:6007" in said
+    assert "http://localhost:6007" in output
 
 
 def test_what_is_new_is_brought_until_the_run_is_over(
@@ -61,5 +61,5 @@ def test_a_missing_tensorboard_is_one_line_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_process: InProcess
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, said = in_process("tensorboard", "digits-1")
-    assert code == 1 and "command not found: tensorboard; install it" in said
+    code, _, output = in_process("tensorboard", "digits-1")
+    assert code == 1 and "command not found: tensorboard; install it" in output

@@ -52,12 +52,12 @@ class ScriptedPulumi:
 
     def __init__(self, stdout: str = "", stderr: str = "", status: int = 0):
         self._answer = (stdout, stderr, status)
-        self.asked: list[str] = []
+        self.command: list[str] = []
 
     def __call__(
         self, args: list[str], *, capture_output: bool, text: bool, check: bool
     ) -> subprocess.CompletedProcess[str]:
-        self.asked = args
+        self.command = args
         stdout, stderr, status = self._answer
         return subprocess.CompletedProcess(args, status, stdout, stderr)
 
@@ -65,22 +65,22 @@ class ScriptedPulumi:
 def test_a_file_of_stack_outputs_becomes_an_environment(tmp_path: Path) -> None:
     path = tmp_path / "lab.json"
     path.write_text(json.dumps(OUTPUTS))
-    found = environment.load(path)
-    assert found.group("g4dn").taint.key == "nvidia.com/gpu"
-    assert found.model_dump(mode="json") == OUTPUTS
+    loaded = environment.load(path)
+    assert loaded.group("g4dn").taint.key == "nvidia.com/gpu"
+    assert loaded.model_dump(mode="json") == OUTPUTS
 
 
 def test_pulumi_reads_the_named_stack_of_the_project() -> None:
     pulumi = ScriptedPulumi(stdout=json.dumps(OUTPUTS))
     assert environment.of_stack("lab", Path("/project"), pulumi).cluster == "spotmpi-lab"
-    asked = "pulumi stack output --json --non-interactive --stack lab --cwd /project"
-    assert " ".join(pulumi.asked) == asked
+    command = "pulumi stack output --json --non-interactive --stack lab --cwd /project"
+    assert " ".join(pulumi.command) == command
 
 
 def test_without_a_name_pulumi_reads_the_selected_stack() -> None:
     pulumi = ScriptedPulumi(stdout=json.dumps(OUTPUTS))
     environment.of_stack(run=pulumi)
-    assert "--stack" not in pulumi.asked
+    assert "--stack" not in pulumi.command
 
 
 def test_what_pulumi_says_of_an_unknown_stack_is_passed_on() -> None:
@@ -119,11 +119,11 @@ def test_outputs_that_this_version_does_not_know_are_left_alone() -> None:
     assert "ci_roles" not in environment.parse(OUTPUTS | {"ci_roles": {"preview": "arn"}}).model_dump()
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
-def test_a_file_that_holds_no_outputs_is_refused(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
+def test_a_file_that_holds_no_outputs_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "lab.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         environment.load(path)
 
 

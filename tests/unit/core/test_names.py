@@ -49,8 +49,8 @@ def test_the_name_stays_readable_in_the_id() -> None:
 
 
 def test_chance_tells_runs_of_the_same_second_apart() -> None:
-    made = {names.run_id("digits", NOW, chance) for chance in range(20_000)}
-    assert len(made) == 20_000
+    ids = {names.run_id("digits", NOW, chance) for chance in range(20_000)}
+    assert len(ids) == 20_000
 
 
 def test_pod_names_made_from_the_longest_id_fit_a_label() -> None:

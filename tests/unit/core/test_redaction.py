@@ -96,10 +96,10 @@ def test_guarding_twice_is_guarding_once(log: io.StringIO) -> None:
     ],
 )
 def test_what_looks_like_a_secret_is_blotted_out(text: str) -> None:
-    shown = redacted(text)
+    redacted_text = redacted(text)
 
-    assert "[redacted]" in shown
-    assert not any(secret in shown for secret in (KEY_ID, SECRET, TOKEN, "abc123def", "cd123efa"))
+    assert "[redacted]" in redacted_text
+    assert not any(secret in redacted_text for secret in (KEY_ID, SECRET, TOKEN, "abc123def", "cd123efa"))
 
 
 @pytest.mark.parametrize("text", ["", "g5.xlarge in us-east-1a", "quota L-3819A6DF", "signature of the function"])

@@ -164,8 +164,8 @@ def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab:
 
     left = down("lab", lab.dependencies)
 
-    found = {each.what: each.id for each in left}
-    assert found == {
+    ids = {each.what: each.id for each in left}
+    assert ids == {
         "CloudFormation stacks": "eksctl-spotmpi-lab-cluster",
         "file systems": "fs-1",
         "mount targets": "fsmt-12345678",
@@ -176,7 +176,7 @@ def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab:
         "image repositories": "spotmpi-lab/chainermn",
         "tagged": "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/x/1",
     }
-    assert set(found) - {"tagged"} == {kind.name for kind in RESOURCE_KINDS}
+    assert set(ids) - {"tagged"} == {kind.name for kind in RESOURCE_KINDS}
     assert all(each.id in each.command for each in left if each.what != "tagged")
 
 
@@ -217,7 +217,7 @@ def test_an_unreachable_cluster_does_not_block_down(lab: FakeEnvironment) -> Non
 
 def test_nodes_that_do_not_terminate_are_reported_and_do_not_block_down(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
-    lab.account.answers["UpdateAutoScalingGroup"] = lambda region, asked: {}
+    lab.account.answers["UpdateAutoScalingGroup"] = lambda region, request: {}
 
     assert down("lab", lab.dependencies) == ()
 
@@ -250,15 +250,17 @@ def test_the_commands_print_the_next_command_and_the_leftovers(
             main()
         return int(ended.value.code or 0), capsys.readouterr().out
 
-    code, said = spotmpi("up", "lab", "--no-images")
-    assert code == 0 and said.startswith("spotmpi-lab is up in us-east-1a. Next: spotmpi run jobs/examples/digits.toml")
+    code, output = spotmpi("up", "lab", "--no-images")
+    assert code == 0 and output.startswith(
+        "spotmpi-lab is up in us-east-1a. Next: spotmpi run jobs/examples/digits.toml"
+    )
     assert json.loads(spotmpi("up", "lab", "--no-images", "--json")[1])["environment"]["cluster"] == "spotmpi-lab"
     assert spotmpi("up", "lab", "--expires", "1m")[0] == 2
     assert spotmpi("up", "lab", "--data", "set")[0] == spotmpi("up", "lab", "--data", "set=../x")[0] == 2
     assert spotmpi("up", "lab", "--no-images", "--data", "https://x/#sha256=0=voc")[0] == 0
     assert lab.actions[-1] == "data https://x/#sha256=0 as voc on lab"
     lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
-    code, said = spotmpi("down", "lab")
-    assert code == 1 and said.startswith("log groups: /aws/eks/spotmpi-lab/late\n  -> aws logs delete-log-group")
+    code, output = spotmpi("down", "lab")
+    assert code == 1 and output.startswith("log groups: /aws/eks/spotmpi-lab/late\n  -> aws logs delete-log-group")
     lab.resources.logs.clear()
     assert spotmpi("down", "lab", "--json") == (0, "[]\n")

@@ -59,8 +59,8 @@ def test_each_node_has_its_capacity_placement_and_runs() -> None:
 def test_the_placement_of_a_machine_comes_from_ec2() -> None:
     account = ScriptedAccount()
 
-    def instances(region: str, asked: Mapping[str, Any]) -> Any:
-        (only,) = asked["Filters"]
+    def instances(region: str, request: Mapping[str, Any]) -> Any:
+        (only,) = request["Filters"]
         place = {"AvailabilityZone": "us-east-1b", "GroupName": "spotmpi-lab-g4dn"}
         return {"Reservations": [{"Instances": [{"InstanceId": only["Values"][0], "Placement": place}]}]}
 
@@ -218,10 +218,10 @@ def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], obje
     """Do *work* until that many calls have changed something; False where it ended before."""
     call, remaining = account.aws.call, iter(range(changes))
 
-    def counted(service: str, region: str, method: str, **asked: Any) -> Any:
+    def counted(service: str, region: str, method: str, **request: Any) -> Any:
         if not method.startswith("describe") and next(remaining, None) is None:
             raise Killed
-        return call(service, region, method, **asked)
+        return call(service, region, method, **request)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(account.aws, "call", counted)
@@ -234,8 +234,8 @@ def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], obje
 
 def pass_time(account: ScriptedAccount, now: datetime) -> None:
     """Do what AWS does by itself until *now*: scheduled actions take effect at their time."""
-    found = account.aws.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
-    for action in found:
+    actions = account.aws.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
+    for action in actions:
         if action["StartTime"] <= now:
             size = {key: action[key] for key in ("MinSize", "MaxSize", "DesiredCapacity") if key in action}
             group = action["AutoScalingGroupName"]
@@ -282,7 +282,7 @@ def test_the_commands_print_nodes_and_warm_nodes(
     )
     monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account.aws)
     monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.view_of", lambda name, region: cluster())
-    account.answers["DescribeInstances"] = lambda region, asked: {}
+    account.answers["DescribeInstances"] = lambda region, request: {}
     account.refuse("DescribeInstances", "UnauthorizedOperation")
     monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account.aws)
 

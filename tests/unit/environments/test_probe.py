@@ -39,11 +39,11 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
 def test_a_pod_that_works_says_so_and_leaves_nothing(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SLOW", 60.0)
 
-    found = tried(pod)
+    findings = tried(pod)
 
-    assert [finding.level for finding in found.values()] == ["ok", "ok"]
-    assert re.match(r"mounted; wrote and read a small file in \d+\.", found["probe of storage"].message)
-    assert found["probe of names"].message == "localhost resolves to 127.0.0.1"
+    assert [finding.level for finding in findings.values()] == ["ok", "ok"]
+    assert re.match(r"mounted; wrote and read a small file in \d+\.", findings["probe of storage"].message)
+    assert findings["probe of names"].message == "localhost resolves to 127.0.0.1"
     assert list(pod.volume.iterdir()) == []
 
 
@@ -51,10 +51,13 @@ def test_a_name_that_does_not_resolve_is_an_error(pod: Pod, monkeypatch: pytest.
     monkeypatch.setattr(probe, "NAME", "kubernetes.default.invalid")
     monkeypatch.setattr(probe, "SLOW", 60.0)
 
-    found = tried(pod)
+    findings = tried(pod)
 
-    assert found["probe of storage"].level == "ok"
-    assert found["probe of names"].level == "error" and "does not resolve in a pod" in found["probe of names"].message
+    assert findings["probe of storage"].level == "ok"
+    assert (
+        findings["probe of names"].level == "error"
+        and "does not resolve in a pod" in findings["probe of names"].message
+    )
 
 
 def test_storage_that_cannot_be_written_or_is_slow_is_reported(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +69,7 @@ def test_storage_that_cannot_be_written_or_is_slow_is_reported(pod: Pod, monkeyp
 
 def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hanging:
-        async def exchange(self, command: Sequence[str], given: BinaryIO, into: BinaryIO) -> None:
+        async def exchange(self, command: Sequence[str], data: BinaryIO, into: BinaryIO) -> None:
             await asyncio.sleep(60)
 
     monkeypatch.setattr(probe, "TIMEOUT", 0.05)

@@ -18,8 +18,8 @@ WORKFLOWS = Path(".github") / "workflows"
 
 
 def options(folder: Path, name: str) -> list[str]:
-    found = re.search(r"options: (\[.*\])", (folder / WORKFLOWS / f"environment-{name}.yml").read_text())
-    return list(yaml.safe_load(found[1])) if found else []
+    match = re.search(r"options: (\[.*\])", (folder / WORKFLOWS / f"environment-{name}.yml").read_text())
+    return list(yaml.safe_load(match[1])) if match else []
 
 
 def test_a_project_has_all_that_pulumi_and_ci_run(tmp_path: Path) -> None:

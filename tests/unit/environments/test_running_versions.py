@@ -18,9 +18,9 @@ HELD = STACK.replace("      max: 2\n", f'      max: 2\n      ami_release: "{OLD}
 
 @pytest.fixture
 def eks(lab: FakeEnvironment) -> FakeEks:
-    made = FakeEks(groups={"g4dn-1": node_group("g4dn", OLD), "system-1": node_group("system", OLD)})
-    made.script(lab.account)
-    return made
+    fake = FakeEks(groups={"g4dn-1": node_group("g4dn", OLD), "system-1": node_group("system", OLD)})
+    fake.script(lab.account)
+    return fake
 
 
 def pin(lab: FakeEnvironment, text: str) -> str:
@@ -55,8 +55,8 @@ def test_a_control_plane_that_eks_upgraded_is_followed_and_a_newer_one_in_the_fi
     eks.version = "1.36"
     assert pin(lab, STACK) == STACK.replace('"1.35"', '"1.36"')
     assert lab.output == ["updated stacks/Pulumi.lab.yaml to the running versions: Kubernetes 1.36"]
-    wanted = STACK.replace('"1.35"', '"1.37"')
-    assert pin(lab, wanted) == wanted
+    expected = STACK.replace('"1.35"', '"1.37"')
+    assert pin(lab, expected) == expected
 
 
 def test_a_file_without_a_version_gets_the_running_one(lab: FakeEnvironment, eks: FakeEks) -> None:

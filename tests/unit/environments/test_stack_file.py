@@ -135,7 +135,7 @@ def test_a_zone_that_eks_does_not_support_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "taken", "written"),
+    ("setting", "taken", "written"),
     [
         (None, ("eu-west-1b", "eu-west-1a"), None),  # a is the default, and one of them
         (None, ("eu-west-1d", "eu-west-1b"), "eu-west-1d"),
@@ -145,9 +145,9 @@ def test_a_zone_that_eks_does_not_support_is_refused(folder: Path) -> None:
     ],
 )
 def test_a_second_zone_is_written_if_the_current_one_is_not_supported(
-    folder: Path, said: str | None, taken: tuple[str, ...], written: str | None
+    folder: Path, setting: str | None, taken: tuple[str, ...], written: str | None
 ) -> None:
-    text = FILE if said is None else FILE + f"  spotmpi:second_zone: {said}\n"
+    text = FILE if setting is None else FILE + f"  spotmpi:second_zone: {setting}\n"
     (folder / "Pulumi.mine.yaml").write_text(text)
 
     path = write_choice("mine", replace(ROW, second_zones=taken), "one", folder)

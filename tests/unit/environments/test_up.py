@@ -25,9 +25,9 @@ from tests.unit.core.test_environment import OUTPUTS
 
 
 def test_up_builds_after_a_confirmation_and_ends_with_a_smoke_run(lab: FakeEnvironment) -> None:
-    there = up("lab", lab.dependencies)
+    built = up("lab", lab.dependencies)
 
-    assert there.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
+    assert built.name == "spotmpi-lab" and lab.pulumi_commands() == FIRST
     command = "aws eks update-kubeconfig --name spotmpi-lab --region us-east-1"
     assert lab.actions == ["Build lab as shown?", command, "push chainermn", "run chainermn on lab"]
     assert read_inventory("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
@@ -44,13 +44,13 @@ def test_the_smoke_run_has_two_nodes_if_a_group_allows_them(lab: FakeEnvironment
 
 
 def test_data_is_pushed_before_the_smoke_run_and_again_by_the_next_up(lab: FakeEnvironment) -> None:
-    wished = UpOptions(data=(("set", "voc"), ("s3://sets/coco/", "coco")))
+    options = UpOptions(data=(("set", "voc"), ("s3://sets/coco/", "coco")))
     lab.failures["data"] = "the terminal went away"
     with pytest.raises(SpotmpiError, match="the terminal went away"):
-        up("lab", lab.dependencies, wished)
+        up("lab", lab.dependencies, options)
     assert not any(each.startswith("run") for each in lab.actions)
 
-    up("lab", lab.dependencies, wished)
+    up("lab", lab.dependencies, options)
 
     staged = ["data set as voc on lab", "data s3://sets/coco/ as coco on lab"]
     assert lab.actions[-3:] == [*staged, "run chainermn on lab"]
@@ -83,17 +83,17 @@ def test_up_continues_where_it_was_interrupted(lab: FakeEnvironment, step: str) 
     assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == (2 if step == "up" else 1)
 
 
-WISHED = UpOptions(data=(("set", "voc"),), expires=timedelta(hours=8))
+OPTIONS = UpOptions(data=(("set", "voc"),), expires=timedelta(hours=8))
 
 
 @pytest.mark.parametrize("step", ["Build", "aws", "push", "data", "run"])
 def test_a_killed_up_continues_and_does_nothing_twice(lab: FakeEnvironment, step: str) -> None:
     lab.failures[step] = Killed
     with pytest.raises(Killed):
-        up("lab", lab.dependencies, WISHED)
+        up("lab", lab.dependencies, OPTIONS)
     assert [each.split()[0] for each in lab.actions][-1] == step
 
-    up("lab", lab.dependencies, WISHED)
+    up("lab", lab.dependencies, OPTIONS)
 
     tries = [what.split()[0] for what in lab.actions]
     steps = ["Build", "aws", "push", "data", "run"]
@@ -226,7 +226,7 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("failure", "message"),
     [
         ("the stack is currently locked by 1 lock(s)", "`pulumi cancel --yes --stack lab`"),
         ("incorrect passphrase", "set PULUMI_CONFIG_PASSPHRASE to the one it was created with"),
@@ -240,11 +240,11 @@ def test_a_failed_smoke_run_is_reported_and_repeated_by_the_next_up(lab: FakeEnv
         ),
     ],
 )
-def test_pulumis_errors_come_with_a_remedy(lab: FakeEnvironment, said: str, told: str) -> None:
-    (lab.folder / "up.failure").write_text(said)
+def test_pulumis_errors_come_with_a_remedy(lab: FakeEnvironment, failure: str, message: str) -> None:
+    (lab.folder / "up.failure").write_text(failure)
     with pytest.raises(SpotmpiError) as failed:
         up("lab", lab.dependencies)
-    assert told in str(failed.value) and "\n" not in str(failed.value)
+    assert message in str(failed.value) and "\n" not in str(failed.value)
 
 
 def test_a_missing_pulumi_is_reported(lab: FakeEnvironment) -> None:

@@ -41,10 +41,10 @@ def test_control_plane_and_add_ons_come_before_nodes_each_after_a_confirmation(
         "system": (OLD, NEW),
     }
     assert scenario.lab.actions == [CONTROL_PLANE, NODES]
-    asked = [re.sub(r"/\S+/", "", line) for line in scenario.lab.pulumi_commands()]
+    commands = [re.sub(r"/\S+/", "", line) for line in scenario.lab.pulumi_commands()]
     previewed = "preview --expect-no-changes --refresh --config-file Pulumi.lab.yaml @lab"
     updated = "up --yes --skip-preview --refresh @lab"
-    assert asked == [previewed, updated, f"replacing nodes: {previewed}", f"replacing nodes: {updated}"]
+    assert commands == [previewed, updated, f"replacing nodes: {previewed}", f"replacing nodes: {updated}"]
     scenario.follow()
     assert scenario.eks.version == "1.36" and scenario.eks.addons["coredns"] == "v1.36.1-eksbuild.2"
     assert {group["releaseVersion"] for group in scenario.eks.groups.values()} == {NEW}
@@ -87,9 +87,9 @@ def test_an_environment_that_is_up_to_date_needs_no_confirmation_and_no_change(s
 def test_a_dry_run_previews_both_steps_and_leaves_the_file_and_the_environment(scenario: UpgradeScenario) -> None:
     plan = scenario(dry_run=True)
     assert plan.control_plane.then == "1.36" and plan.replaced_groups == ("g4dn", "system")
-    asked = scenario.lab.pulumi_commands()
-    assert [line.removeprefix("replacing nodes: ").split()[0] for line in asked] == ["preview", "preview"]
-    assert all("--refresh --config-file" in line for line in asked)
+    commands = scenario.lab.pulumi_commands()
+    assert [line.removeprefix("replacing nodes: ").split()[0] for line in commands] == ["preview", "preview"]
+    assert all("--refresh --config-file" in line for line in commands)
     assert scenario.lab.actions == [] and scenario.path.read_text() == STACK
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_started_during_the_control_plane_upgrade_keeps_its_nodes(sce
 
 
 @pytest.mark.parametrize(
-    ("to", "told"),
+    ("to", "message"),
     [
         ("1.37", "EKS upgrades one minor version at a time: from 1.35 to 1.36 first"),
         ("1.34", "the control plane runs 1.35; EKS can't downgrade it"),
@@ -146,9 +146,9 @@ def test_a_run_that_started_during_the_control_plane_upgrade_keeps_its_nodes(sce
     ],
 )
 def test_a_version_that_eks_would_refuse_is_refused_before_anything(
-    scenario: UpgradeScenario, to: str, told: str
+    scenario: UpgradeScenario, to: str, message: str
 ) -> None:
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         scenario(to=to)
     assert scenario.shown == [] and scenario.lab.pulumi_commands() == []
 
@@ -272,7 +272,7 @@ def test_the_command_prints_one_json_object(
         "spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: scenario.lab.dependencies
     )
     code, output, _ = in_process("upgrade", "lab", "--yes", "--json", "--dry-run")
-    told = json.loads(output)
-    assert code == 0 and told["control_plane"] == {"now": "1.35", "then": "1.36"} and not told["changed"]
-    assert told["standard_support_ends"]["1.35"] == "2027-03-27" and told["unknown"] is None
-    assert {"name": "g4dn", "now": OLD, "then": NEW} in told["node_groups"]
+    report = json.loads(output)
+    assert code == 0 and report["control_plane"] == {"now": "1.35", "then": "1.36"} and not report["changed"]
+    assert report["standard_support_ends"]["1.35"] == "2027-03-27" and report["unknown"] is None
+    assert {"name": "g4dn", "now": OLD, "then": NEW} in report["node_groups"]

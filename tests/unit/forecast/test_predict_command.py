@@ -9,8 +9,8 @@ from spotmpi.study.study import StudyOptions
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
 
 
-def spotmpi(monkeypatch: pytest.MonkeyPatch, *given: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["spotmpi", *given])
+def spotmpi(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["spotmpi", *words])
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)

@@ -34,8 +34,8 @@ LONG = pytest.mark.nightly("ten times as many simulated studies as by day")
 )
 def test_the_interval_holds_the_true_rate_at_least_93_times_in_100(count: int, studies: int) -> None:
     generator = numpy.random.default_rng(11)
-    found = [intervals.rate_bounds(trials(generator, count)) for _ in range(studies)]
-    assert sum(bounds is not None and bounds.contains(10.0) for bounds in found) >= 0.93 * len(found)
+    all_bounds = [intervals.rate_bounds(trials(generator, count)) for _ in range(studies)]
+    assert sum(bounds is not None and bounds.contains(10.0) for bounds in all_bounds) >= 0.93 * len(all_bounds)
 
 
 def test_an_interval_that_ignored_differences_between_trials_would_not_hold() -> None:

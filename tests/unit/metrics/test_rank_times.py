@@ -25,7 +25,7 @@ def test_the_mean_of_each_rank_and_the_share_of_waiting_leave_the_first_line_out
         window(6, [0.1, 0.1], waited=0.01, ranks=protocol.pack(times)),
         window(7, [0.1]),
     ]
-    found = rates.read(lines)
-    assert found.rank_seconds == pytest.approx((0.1, 0.2))
-    assert found.input_wait == pytest.approx(0.15)
-    assert "waited" not in found.series and "ranks" not in found.series
+    read = rates.read(lines)
+    assert read.rank_seconds == pytest.approx((0.1, 0.2))
+    assert read.input_wait == pytest.approx(0.15)
+    assert "waited" not in read.series and "ranks" not in read.series

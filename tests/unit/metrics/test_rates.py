@@ -20,87 +20,87 @@ def arrival(iteration: int, t: float, attempt: int = 1, **scalars: Any) -> dict[
 
 
 def rates(lines: list[dict[str, Any]]) -> metrics.Rates:
-    found = metrics.read(lines).rates
-    assert found is not None
-    return found
+    measured = metrics.read(lines).rates
+    assert measured is not None
+    return measured
 
 
 def test_the_rate_is_iterations_over_their_seconds() -> None:
     seconds = [9.0] * 10 + [0.1, 0.1, 0.1, 0.7]
-    found = rates([window(14, seconds)])
-    assert found.iterations == 4
-    assert found.seconds == pytest.approx(1.0)
-    assert found.per_second == pytest.approx(4.0)
-    assert found.median == pytest.approx(0.1)
-    assert not found.by_arrival
+    measured = rates([window(14, seconds)])
+    assert measured.iterations == 4
+    assert measured.seconds == pytest.approx(1.0)
+    assert measured.per_second == pytest.approx(4.0)
+    assert measured.median == pytest.approx(0.1)
+    assert not measured.by_arrival
 
 
 def test_the_spread_is_the_distance_of_the_quartiles_over_the_median() -> None:
-    found = rates([window(15, [9.0] * 10 + [1.0, 2.0, 3.0, 4.0, 5.0])])
-    assert found.iqr == pytest.approx((4.0 - 2.0) / 3.0)
+    measured = rates([window(15, [9.0] * 10 + [1.0, 2.0, 3.0, 4.0, 5.0])])
+    assert measured.iqr == pytest.approx((4.0 - 2.0) / 3.0)
 
 
 @pytest.mark.parametrize(("count", "dropped"), [(50, 10), (100, 10), (101, 11), (200, 20)])
 def test_warm_up_is_ten_iterations_or_a_tenth_of_the_attempt(count: int, dropped: int) -> None:
     seconds = [5.0] * dropped + [0.5] * (count - dropped)
-    found = rates([window(at + 10, seconds[at : at + 10]) for at in range(0, count, 10) if at + 10 <= count])
-    assert found.median == 0.5
+    measured = rates([window(at + 10, seconds[at : at + 10]) for at in range(0, count, 10) if at + 10 <= count])
+    assert measured.median == 0.5
     whole = rates([window(count, seconds)])
     assert whole.left_out["warm-up"] == dropped
     assert whole.seconds == pytest.approx(0.5 * (count - dropped))
 
 
 def test_warm_up_that_ends_inside_a_window_cuts_the_window() -> None:
-    found = rates([window(7, [5.0] * 7), window(14, [5.0] * 3 + [0.5] * 4)])
-    assert (found.iterations, found.seconds) == (4, 2.0)
+    measured = rates([window(7, [5.0] * 7), window(14, [5.0] * 3 + [0.5] * 4)])
+    assert (measured.iterations, measured.seconds) == (4, 2.0)
 
 
 def test_each_attempt_has_its_own_warm_up() -> None:
     first = [window(20, [5.0] * 10 + [1.0] * 10)]
     second = [window(40, [5.0] * 10 + [1.0] * 10, attempt=2)]
-    found = rates(first + second)
-    assert found.iterations == 20
-    assert found.per_second == pytest.approx(1.0)
-    assert found.left_out["warm-up"] == 20
+    measured = rates(first + second)
+    assert measured.iterations == 20
+    assert measured.per_second == pytest.approx(1.0)
+    assert measured.left_out["warm-up"] == 20
 
 
 def test_iterations_repeated_after_a_restart_count_once_with_the_later_times() -> None:
     first = [window(30, [9.0] * 10 + [1.0] * 10 + [2.0] * 10)]
     resumed = [messages(protocol.RESUMED, 20, attempt=2)]
     second = [window(50, [9.0] * 10 + [4.0] * 20, attempt=2)]
-    found = rates(first + resumed + second)
-    assert found.left_out["repeated after a restart"] == 10
-    assert found.seconds == pytest.approx(10 * 1.0 + 20 * 4.0)
+    measured = rates(first + resumed + second)
+    assert measured.left_out["repeated after a restart"] == 10
+    assert measured.seconds == pytest.approx(10 * 1.0 + 20 * 4.0)
 
 
 def test_an_attempt_that_starts_from_zero_replaces_all_that_was_before() -> None:
-    found = rates([window(30, [1.0] * 30), window(30, [2.0] * 30, attempt=2)])
-    assert found.left_out["repeated after a restart"] == 30
-    assert found.median == 2.0
+    measured = rates([window(30, [1.0] * 30), window(30, [2.0] * 30, attempt=2)])
+    assert measured.left_out["repeated after a restart"] == 30
+    assert measured.median == 2.0
 
 
 def test_a_middle_attempt_that_got_less_far_does_not_bring_repeated_iterations_back() -> None:
     lines = [window(60, [1.0] * 60), window(30, [2.0] * 15, attempt=2), window(40, [3.0] * 20, attempt=3)]
-    found = rates(lines)
-    assert found.left_out["repeated after a restart"] == (60 - 15) + (30 - 20)
-    assert found.seconds == pytest.approx((15 - 10) * 1.0 + 10 * 3.0)
+    measured = rates(lines)
+    assert measured.left_out["repeated after a restart"] == (60 - 15) + (30 - 20)
+    assert measured.seconds == pytest.approx((15 - 10) * 1.0 + 10 * 3.0)
 
 
 def test_the_window_in_which_an_attempt_was_interrupted_is_counted_though_its_times_are_lost() -> None:
     # Saved at 34 on notice, but the window from 31 on was never told.
-    found = rates(
+    measured = rates(
         [window(30, [1.0] * 30), messages(protocol.RESUMED, 34, attempt=2), window(60, [1.0] * 26, attempt=2)]
     )
-    assert found.left_out["in an interrupted window"] == 4
-    assert found.left_out["repeated after a restart"] == 0
-    assert found.iterations == (30 - 10) + (26 - 10)
+    assert measured.left_out["in an interrupted window"] == 4
+    assert measured.left_out["repeated after a restart"] == 0
+    assert measured.iterations == (30 - 10) + (26 - 10)
 
 
 def test_an_interrupted_window_is_left_out_and_counted() -> None:
     first = [window(30, [1.0] * 30), {**window(34, [7.0] * 4), "cut": True}]
-    found = rates([*first, window(60, [1.0] * 26, attempt=2)])
-    assert found.left_out["in an interrupted window"] == 4
-    assert found.seconds == pytest.approx(20 + 16)
+    measured = rates([*first, window(60, [1.0] * 26, attempt=2)])
+    assert measured.left_out["in an interrupted window"] == 4
+    assert measured.seconds == pytest.approx(20 + 16)
     # Stopped then and not taken up again: the same.
     assert rates(first).left_out["in an interrupted window"] == 4
     assert "cut" not in metrics.read(first).series
@@ -110,9 +110,9 @@ def test_an_interrupted_window_is_left_out_and_counted() -> None:
 def test_iterations_on_both_sides_of_an_evaluation_or_a_checkpoint_are_left_out(kind: str) -> None:
     seconds = [1.0] * 20
     seconds[14] = seconds[15] = 50.0
-    found = rates([window(15, seconds[:15]), messages(kind, 15), window(20, seconds[15:])])
-    assert found.left_out["beside an evaluation or checkpoint"] == 2
-    assert found.seconds == pytest.approx(8.0)
+    measured = rates([window(15, seconds[:15]), messages(kind, 15), window(20, seconds[15:])])
+    assert measured.left_out["beside an evaluation or checkpoint"] == 2
+    assert measured.seconds == pytest.approx(8.0)
 
 
 def test_every_reported_iteration_counts_or_is_named_as_left_out() -> None:
@@ -124,18 +124,18 @@ def test_every_reported_iteration_counts_or_is_named_as_left_out() -> None:
 
 def test_a_program_that_does_not_time_its_iterations_is_read_by_the_arrival_of_its_lines() -> None:
     lines = [arrival(10, 100.0), arrival(20, 300.0), arrival(30, 305.0), arrival(40, 315.0)]
-    found = rates(lines)
-    assert found.by_arrival
-    assert found.left_out["warm-up"] == 10
-    assert found.iterations == 20
-    assert found.per_second == pytest.approx(20 / 15.0)
+    measured = rates(lines)
+    assert measured.by_arrival
+    assert measured.left_out["warm-up"] == 10
+    assert measured.iterations == 20
+    assert measured.per_second == pytest.approx(20 / 15.0)
 
 
 def test_a_window_that_holds_part_of_the_warm_up_is_dropped_whole_when_only_arrivals_are_known() -> None:
     lines = [arrival(1, 0.0), arrival(8, 90.0), arrival(15, 180.0), arrival(17, 182.0), arrival(19, 184.0)]
-    found = rates(lines)
-    assert found.left_out["warm-up"] == 14
-    assert found.per_second == pytest.approx(1.0)
+    measured = rates(lines)
+    assert measured.left_out["warm-up"] == 14
+    assert measured.per_second == pytest.approx(1.0)
 
 
 def test_the_pause_between_two_attempts_is_nobodys_iteration() -> None:
@@ -146,9 +146,9 @@ def test_the_pause_between_two_attempts_is_nobodys_iteration() -> None:
 
 def test_a_counter_that_starts_anew_within_an_attempt_loses_one_window_and_no_more() -> None:
     lines = [arrival(at, float(at)) for at in range(0, 31)] + [arrival(at, 40.0 + at) for at in range(0, 31)]
-    found = rates(lines)
-    assert found.iterations == 30 + 30 - 10
-    assert found.per_second == pytest.approx(1.0)
+    measured = rates(lines)
+    assert measured.iterations == 30 + 30 - 10
+    assert measured.per_second == pytest.approx(1.0)
 
 
 def test_too_few_iterations_give_no_rate_and_their_number() -> None:

@@ -170,6 +170,6 @@ def sweep_report(runs: Path) -> Report:
     return gather(["sweep-1"], runs, NOW)
 
 
-def only(found: Report) -> Row:
-    (row,) = found.rows
+def only(report: Report) -> Row:
+    (row,) = report.rows
     return row

@@ -26,7 +26,7 @@ def measured(runs: Path, name: str, rates: dict[int, list[float]], recorded: Rec
         sweep.update(Trial(**{**vars(trial), "state": SUCCEEDED, "runs": (run,)}))
 
 
-def around(rate: float, trials: int = 6) -> list[float]:
+def rates_near(rate: float, trials: int = 6) -> list[float]:
     return [rate * (1 + 0.01 * (at % 3 - 1)) for at in range(trials)]
 
 
@@ -41,8 +41,8 @@ class Command:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
-    def __call__(self, *given: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["spotmpi", "report", *given])
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["spotmpi", "report", *words])
         with pytest.raises(SystemExit) as ended:
             main()
         messages = self._capsys.readouterr()
@@ -50,8 +50,8 @@ class Command:
 
 
 def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path, spotmpi: Command) -> None:
-    measured(runs, "old", {1: around(10.0), 2: around(18.0)})
-    measured(runs, "new", {1: around(10.02), 2: around(15.0)}, Recorded(work=NEW_CODE))
+    measured(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
+    measured(runs, "new", {1: rates_near(10.02), 2: rates_near(15.0)}, Recorded(work=NEW_CODE))
     code, out, _ = spotmpi("--compare", "old", "new")
     assert code == 0
     one, two = out.splitlines()[1:3]
@@ -62,8 +62,8 @@ def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: 
 
 
 def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Path, spotmpi: Command) -> None:
-    measured(runs, "old", {1: around(10.0), 2: around(18.0)})
-    measured(runs, "new", {1: around(9.95), 2: around(15.0)})
+    measured(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
+    measured(runs, "new", {1: rates_near(9.95), 2: rates_near(15.0)})
     code, _, err = spotmpi("--compare", "old", "new", "--fail-below", "0.95")
     assert code == 1
     assert err.splitlines() == ["spotmpi: base, 2 nodes: \N{MULTIPLICATION SIGN}0.833 is below --fail-below 0.95"]
@@ -82,8 +82,8 @@ def test_noise_alone_never_fails_and_json_says_so(runs: Path, spotmpi: Command) 
 
 
 def test_different_work_is_compared_only_by_force_and_marked(runs: Path, spotmpi: Command) -> None:
-    measured(runs, "old", {1: around(10.0)})
-    measured(runs, "new", {1: around(10.0)}, Recorded(work={"args": ["--global-batch", "128"]}))
+    measured(runs, "old", {1: rates_near(10.0)})
+    measured(runs, "new", {1: rates_near(10.0)}, Recorded(work={"args": ["--global-batch", "128"]}))
     code, _, err = spotmpi("--compare", "old", "new")
     assert code == 2 and "different work (args: --global-batch 64, --global-batch 128)" in err and "--force" in err
     code, out, _ = spotmpi("--compare", "old", "new", "--force")
@@ -91,8 +91,8 @@ def test_different_work_is_compared_only_by_force_and_marked(runs: Path, spotmpi
 
 
 def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, spotmpi: Command) -> None:
-    measured(runs, "old", {1: around(10.0)})
-    measured(runs, "new", {2: around(10.0)})
+    measured(runs, "old", {1: rates_near(10.0)})
+    measured(runs, "new", {2: rates_near(10.0)})
     assert "no measured variant and node count in common" in spotmpi("--compare", "old", "new")[2]
     assert spotmpi("old", "--fail-below", "0.9")[0] == 2
     for share in ("nan", "0", "1.5"):

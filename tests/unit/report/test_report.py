@@ -32,30 +32,30 @@ def test_a_single_run_reads_as_it_did_in_markdown(runs: Path, golden: Golden) ->
 
 
 def test_efficiency_is_samples_per_rank_against_the_smallest_ranks_of_the_same_variant(runs: Path) -> None:
-    found = over_nodes(runs, (4, Recorded(28.0)), (2, Recorded(20.0)))
-    assert [row.nodes for row in found.rows] == [2, 4]
-    assert [row.efficiency for row in found.rows] == [pytest.approx(1.0), pytest.approx(0.7, rel=1e-3)]
-    assert {row.base for row in found.rows} == {"2 ranks (2 nodes \N{MULTIPLICATION SIGN} 1 slot)"}
-    assert [row.is_base for row in found.rows] == [True, False]
+    report = over_nodes(runs, (4, Recorded(28.0)), (2, Recorded(20.0)))
+    assert [row.nodes for row in report.rows] == [2, 4]
+    assert [row.efficiency for row in report.rows] == [pytest.approx(1.0), pytest.approx(0.7, rel=1e-3)]
+    assert {row.base for row in report.rows} == {"2 ranks (2 nodes \N{MULTIPLICATION SIGN} 1 slot)"}
+    assert [row.is_base for row in report.rows] == [True, False]
 
 
 def test_efficiency_under_weak_scaling_does_not_ask_for_more_iterations(runs: Path) -> None:
     weak = Recorded(10.0, scaling="weak")
-    found = over_nodes(runs, (1, replace(weak, samples=32)), (2, replace(weak, rate=9.0, samples=64)))
-    assert found.rows[1].efficiency == pytest.approx(0.9, rel=1e-3)
-    assert found.rows[1].samples_per_second == pytest.approx(9.0 * 64, rel=1e-3)
-    assert {row.line.batch for row in found.rows} == {32}
+    report = over_nodes(runs, (1, replace(weak, samples=32)), (2, replace(weak, rate=9.0, samples=64)))
+    assert report.rows[1].efficiency == pytest.approx(0.9, rel=1e-3)
+    assert report.rows[1].samples_per_second == pytest.approx(9.0 * 64, rel=1e-3)
+    assert {row.line.batch for row in report.rows} == {32}
 
 
 def test_strong_and_weak_scaling_never_share_a_line_or_a_chart(runs: Path) -> None:
     strong, weak = Recorded(), Recorded(scaling="weak")
     recorded = [(1, strong), (2, strong), (1, replace(weak, samples=32)), (2, replace(weak, samples=64))]
-    found = over_nodes(runs, *recorded)
-    assert len(found.lines) == 2
-    titles = [(chart.title, chart.subtitle.split(",")[0]) for chart in charts.charts(found)]
+    report = over_nodes(runs, *recorded)
+    assert len(report.lines) == 2
+    titles = [(chart.title, chart.subtitle.split(",")[0]) for chart in charts.charts(report)]
     assert titles[0] == ("Iterations per second", "strong scaling")
     assert titles[2] == ("Iterations per second", "weak scaling")
-    for chart in charts.charts(found)[:4]:
+    for chart in charts.charts(report)[:4]:
         assert len([curve for curve in chart.curves if curve.kind == chart_data.MEASURED]) == 1
 
 
@@ -74,32 +74,32 @@ def test_the_ideal_line_rises_under_strong_scaling_and_is_flat_under_weak(runs: 
 
 def test_batches_that_grow_neither_way_are_different_lines_without_efficiency(runs: Path) -> None:
     odd = Recorded(scaling=None)
-    found = over_nodes(runs, (1, replace(odd, samples=32)), (2, replace(odd, samples=48)))
-    assert len(found.lines) == 2
-    assert [row.efficiency for row in found.rows] == [None, None]
+    report = over_nodes(runs, (1, replace(odd, samples=32)), (2, replace(odd, samples=48)))
+    assert len(report.lines) == 2
+    assert [row.efficiency for row in report.rows] == [None, None]
 
 
 @pytest.mark.parametrize(("batches", "kind"), [((64, 64), "strong"), ((32, 64), "weak")])
 def test_the_kind_of_scaling_follows_from_the_batches_where_a_program_does_not_tell_it(
     runs: Path, batches: tuple[int, int], kind: str
 ) -> None:
-    found = over_nodes(runs, *((n, Recorded(scaling=None, samples=b)) for n, b in zip((1, 2), batches, strict=True)))
-    assert {row.line.scaling for row in found.rows} == {kind}
-    assert len(found.lines) == 1
+    report = over_nodes(runs, *((n, Recorded(scaling=None, samples=b)) for n, b in zip((1, 2), batches, strict=True)))
+    assert {row.line.scaling for row in report.rows} == {kind}
+    assert len(report.lines) == 1
 
 
 def test_without_samples_per_iteration_there_is_no_efficiency_but_a_remedy(runs: Path) -> None:
-    found = over_nodes(runs, (1, Recorded(samples=None)), (2, Recorded(samples=None)))
-    assert "Efficiency" not in table(found).header
-    assert any("metrics.samples_per_iteration" in warning for warning in found.warnings)
-    assert not any(curve.kind == chart_data.IDEAL for chart in charts.charts(found) for curve in chart.curves)
+    report = over_nodes(runs, (1, Recorded(samples=None)), (2, Recorded(samples=None)))
+    assert "Efficiency" not in table(report).header
+    assert any("metrics.samples_per_iteration" in warning for warning in report.warnings)
+    assert not any(curve.kind == chart_data.IDEAL for chart in charts.charts(report) for curve in chart.curves)
 
 
 def test_the_specs_samples_per_iteration_serve_a_program_that_does_not_tell_them(runs: Path) -> None:
     metrics = Metrics(pattern="(?P<iteration>)", samples_per_iteration=16)
     spec = JobSpec(name="foreign", command=["x"], metrics=metrics)
-    found = over_nodes(runs, (1, Recorded(10.0, samples=None)), (2, Recorded(15.0, samples=None)), spec=spec)
-    assert found.rows[1].efficiency == pytest.approx(0.75, rel=1e-3)
+    report = over_nodes(runs, (1, Recorded(10.0, samples=None)), (2, Recorded(15.0, samples=None)), spec=spec)
+    assert report.rows[1].efficiency == pytest.approx(0.75, rel=1e-3)
 
 
 def test_fewer_than_five_trials_show_their_range_and_five_an_interval(runs: Path) -> None:
@@ -139,15 +139,15 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
     ],
 )
 def test_what_a_reader_must_know_is_flagged(runs: Path, recorded: list[tuple[int, Recorded]], flag: str) -> None:
-    found = over_nodes(runs, *recorded)
-    assert flag in [note for _, note in table(found).notes]
-    assert flag in found.rows[-1].flags
+    report = over_nodes(runs, *recorded)
+    assert flag in [note for _, note in table(report).notes]
+    assert flag in report.rows[-1].flags
 
 
 def test_a_clean_row_has_no_flags_and_its_table_no_notes(runs: Path) -> None:
-    found = over_nodes(runs, (1, Recorded(10.0)), (1, Recorded(10.4)), (2, Recorded(20.9)))
-    assert table(found).notes == []
-    assert "Notes" not in table(found).header
+    report = over_nodes(runs, (1, Recorded(10.0)), (1, Recorded(10.4)), (2, Recorded(20.9)))
+    assert table(report).notes == []
+    assert "Notes" not in table(report).header
 
 
 def test_reading_by_arrival_is_explained(runs: Path) -> None:
@@ -189,11 +189,11 @@ def test_another_machine_is_refused_too(runs: Path) -> None:
 
 def test_forced_runs_of_different_work_stand_in_lines_of_their_own_and_are_marked(runs: Path) -> None:
     other = Recorded(20.0, work={"args": ["--fast"]})
-    found = over_nodes(runs, (1, Recorded()), (2, other), force=True)
-    assert [row.line.variant for row in found.rows] == ["digits A", "digits B"]
-    assert [row.efficiency for row in found.rows] == [None, None]
-    assert found.rows[1].flags == ("different work",)
-    assert found.warnings[0] == "run-1 measured different work than run-0 (args: --global-batch 64, --fast)"
+    report = over_nodes(runs, (1, Recorded()), (2, other), force=True)
+    assert [row.line.variant for row in report.rows] == ["digits A", "digits B"]
+    assert [row.efficiency for row in report.rows] == [None, None]
+    assert report.rows[1].flags == ("different work",)
+    assert report.warnings[0] == "run-1 measured different work than run-0 (args: --global-batch 64, --fast)"
 
 
 def test_variants_of_a_sweep_may_differ_in_what_they_declare_and_in_nothing_else(runs: Path) -> None:
@@ -214,10 +214,10 @@ def test_an_unfinished_sweep_is_reported_with_what_is_missing(runs: Path) -> Non
     record_sweep(
         runs, SPEC, StudyOptions([1, 2], repeats=2), {("base", 1): [Recorded()] * 2, ("base", 2): [Recorded()]}
     )
-    found = gather([], runs, NOW)
-    assert [len(row.runs) for row in found.rows] == [2, 1]
-    assert len(found.warnings) == 1
-    assert re.fullmatch(r"Trial \d \(2 nodes, repeat 2 of 2\) has not run yet\.", found.warnings[0])
+    report = gather([], runs, NOW)
+    assert [len(row.runs) for row in report.rows] == [2, 1]
+    assert len(report.warnings) == 1
+    assert re.fullmatch(r"Trial \d \(2 nodes, repeat 2 of 2\) has not run yet\.", report.warnings[0])
 
 
 def test_what_is_read_on_all_cores_is_the_same(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +235,9 @@ def test_a_sweep_without_a_finished_trial_says_so(runs: Path) -> None:
 def test_a_run_that_was_cleaned_away_is_missing_from_its_sweep_and_the_report_says_so(runs: Path) -> None:
     record_sweep(runs, SPEC, StudyOptions([1], repeats=2), {("base", 1): [Recorded()] * 2})
     shutil.rmtree(runs / "run-base-1-2")
-    found = gather(["sweep-1"], runs, NOW)
-    assert len(only(found).runs) == 1
-    assert found.warnings[0].endswith("the folder of its run run-base-1-2 has been removed.")
+    report = gather(["sweep-1"], runs, NOW)
+    assert len(only(report).runs) == 1
+    assert report.warnings[0].endswith("the folder of its run run-base-1-2 has been removed.")
 
 
 def test_an_empty_folder_and_unknown_ids_are_refused(runs: Path) -> None:
@@ -265,9 +265,9 @@ def test_what_the_summary_says_of_the_work_wins_over_the_plan(runs: Path) -> Non
     known = json.loads(paths.plan.read_text())["work"]
     paths.plan.write_text('{"name": "digits"}')
     paths.summary.write_text(json.dumps({"work": {**known, "seed": 7}, "oversubscribed": True}))
-    found = gather(["run-0"], runs, NOW)
-    assert dict(found.conditions)["Seed"] == "7"
-    assert "oversubscribed" in only(found).flags
+    report = gather(["run-0"], runs, NOW)
+    assert dict(report.conditions)["Seed"] == "7"
+    assert "oversubscribed" in only(report).flags
 
 
 def test_a_torn_last_metric_line_does_not_matter(runs: Path) -> None:
@@ -280,8 +280,8 @@ def test_a_torn_last_metric_line_does_not_matter(runs: Path) -> None:
 
 def test_a_report_reads_no_more_of_a_run_than_its_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report can be made on another machine than the one that ran: nothing is asked of this one."""
-    found = over_nodes(runs, (1, Recorded()))
-    facts = dict(found.conditions)
+    report = over_nodes(runs, (1, Recorded()))
+    facts = dict(report.conditions)
     assert facts["Machine"] == "Test CPU, 8 cores, 32 GiB"
     assert facts["Versions"] == "framework 1.0, open_mpi 5.0.11"
     assert facts["Code"] == f"commit {'c' * 12}; programs {'b' * 12}"
@@ -289,7 +289,7 @@ def test_a_report_reads_no_more_of_a_run_than_its_folder(runs: Path, monkeypatch
 
 def test_a_run_on_an_unknown_machine_is_reported_with_what_its_program_reported(runs: Path) -> None:
     data = dict.fromkeys(("files", "bytes", "listing", "state", "content"))
-    elsewhere = {"machine": None, "data": {"path": "/data/voc", **data}}
-    facts = dict(over_nodes(runs, (1, Recorded(work=elsewhere, context={"hosts": ["pod-0"]}))).conditions)
+    other = {"machine": None, "data": {"path": "/data/voc", **data}}
+    facts = dict(over_nodes(runs, (1, Recorded(work=other, context={"hosts": ["pod-0"]}))).conditions)
     assert (facts["Hosts"], facts["Data"]) == ("pod-0", "/data/voc")
     assert "Machine" not in facts

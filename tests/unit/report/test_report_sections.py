@@ -70,10 +70,10 @@ def test_a_significant_effect_is_distinguished_from_noise(runs: Path) -> None:
     names = [variant.name for variant in study.variants]
     rates = {(name, 2): 10.0 if name.startswith("no double") else 14.0 for name in names}
     report = reported(runs, factors, rates, repeats=5, spec=spec)
-    found = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Effect of each factor").cells}
-    assert found["double buffering"] == ("\N{MULTIPLICATION SIGN}1.400", "2", "faster")
+    effects = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Effect of each factor").cells}
+    assert effects["double buffering"] == ("\N{MULTIPLICATION SIGN}1.400", "2", "faster")
     assert [title for title, _ in _drawn(report)] == ["Effect of each factor", "Loss over time"]
-    assert found["loader processes"] == ("\N{MULTIPLICATION SIGN}1.000", "2", "within noise")
+    assert effects["loader processes"] == ("\N{MULTIPLICATION SIGN}1.000", "2", "within noise")
 
 
 def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> None:
@@ -185,9 +185,9 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
     for title in ("Cost", "Time breakdown", "Attempts and interruptions"):
         assert f"<h2>{title}</h2>" in page(report)
         assert f"## {title}" in markdown(report)
-    shown = io.StringIO()
-    print_report(report, shown, width=120)
-    assert "Cost" in shown.getvalue() and "$ per 1,000 iterations" in shown.getvalue()
+    output = io.StringIO()
+    print_report(report, output, width=120)
+    assert "Cost" in output.getvalue() and "$ per 1,000 iterations" in output.getvalue()
     for title in ("Cost", "Time breakdown", "Attempts and interruptions"):
         assert title in [each["title"] for each in json.loads(written.data.read_text())["sections"]]
     rows = list(csv.DictReader(written.csv.open()))

@@ -37,8 +37,8 @@ class ScriptedCluster:
 
 
 def _fits(metadata: Object, namespace: str | None, labels: dict[str, str] | None) -> bool:
-    there = metadata.get("namespace")
-    if namespace not in (None, "*") and there != namespace:
+    namespace_of_object = metadata.get("namespace")
+    if namespace not in (None, "*") and namespace_of_object != namespace:
         return False
     return all((metadata.get("labels") or {}).get(key) == value for key, value in (labels or {}).items())
 

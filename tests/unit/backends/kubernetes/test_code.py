@@ -134,10 +134,10 @@ class Store(VolumeCluster):
         """That folder."""
         return self.root / "code"
 
-    def _run(self, name: str, command: Any, given: bytes) -> subprocess.CompletedProcess[bytes]:
+    def _run(self, name: str, command: Any, data: bytes) -> subprocess.CompletedProcess[bytes]:
         self.commands.append((name, command))
         context = {"/spotmpi/volume/code": str(self.folder), "python3": sys.executable}
-        return subprocess.run([context.get(part, part) for part in command], input=given, capture_output=True)
+        return subprocess.run([context.get(part, part) for part in command], input=data, capture_output=True)
 
 
 @pytest.fixture

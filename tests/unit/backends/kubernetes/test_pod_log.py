@@ -86,7 +86,7 @@ def numbers(entries: list[Entry]) -> list[int]:
     return [entry.event.number for entry in entries if entry.event and entry.event.kind == record.LINE]
 
 
-def gaps(entries: list[Entry]) -> list[int]:
+def missing_lines(entries: list[Entry]) -> list[int]:
     return [entry.event.values["size"] for entry in entries if entry.event and entry.event.kind == record.GAP]
 
 
@@ -102,7 +102,7 @@ def test_a_stream_that_breaks_anywhere_is_resumed_without_loss_or_repeat(cut_at:
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 10))
     assert pod.requests[0] is None and pod.requests[1] is not None
-    assert gaps(entries) == []
+    assert missing_lines(entries) == []
 
 
 def test_a_stream_that_resumes_too_late_is_read_from_its_beginning() -> None:
@@ -119,7 +119,7 @@ def test_entries_lost_to_rotation_come_from_the_run_folder() -> None:
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 10))
     assert pod.folder_reads == [(1003.0, 1007.0)]
-    assert gaps(entries) == []
+    assert missing_lines(entries) == []
 
 
 def test_a_follower_that_starts_after_rotation_reads_the_beginning_from_the_run_folder() -> None:
@@ -137,7 +137,7 @@ def test_a_silent_pods_rotated_log_is_read_from_the_run_folder_at_once(more: lis
     pod.has_predecessors, pod.folder = has_predecessors, [entry for text in lines(1, 6) if (entry := parse(text))]
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 7 + len(more)))
-    assert gaps(entries) == []
+    assert missing_lines(entries) == []
 
 
 @pytest.mark.parametrize("more", [[], lines(7, 8)], ids=["nothing more", "more"])
@@ -147,7 +147,7 @@ def test_entries_rotated_while_the_connection_was_broken_are_read_at_once(more: 
     pod.folder = [entry for text in lines(1, 6) if (entry := parse(text))]
     entries, _ = pod.read()
     assert numbers(entries) == list(range(1, 7 + len(more)))
-    assert gaps(entries) == []
+    assert missing_lines(entries) == []
 
 
 @pytest.mark.parametrize("before", [[], [[*lines(1, 3), CUT]]], ids=["at first", "after a break"])
@@ -158,7 +158,7 @@ def test_a_gap_is_reported_where_the_run_folder_had_nothing_new_after_a_silence(
     pod.folder = [entry for text in lines(1, 3 * len(before)) if (entry := parse(text))]
     entries, _ = pod.read()
     assert numbers(entries)[-2:] == [first, first + 1]
-    assert gaps(entries) == [3]
+    assert missing_lines(entries) == [3]
 
 
 def test_lines_that_the_run_folder_repeats_at_both_ends_of_a_gap_do_not_hide_it() -> None:
@@ -167,14 +167,14 @@ def test_lines_that_the_run_folder_repeats_at_both_ends_of_a_gap_do_not_hide_it(
     pod.folder = [entry for text in (line(3), line(5)) if (entry := parse(text))]
     entries, _ = pod.read()
     assert numbers(entries) == [1, 2, 3, 5]
-    assert gaps(entries) == [1]
+    assert missing_lines(entries) == [1]
 
 
 def test_a_silent_pod_whose_run_folder_cannot_be_read_is_waited_for() -> None:
     pod = FakePod([SILENT, *lines(1, 2)])
     entries, _ = pod.read()
     assert numbers(entries) == [1, 2]
-    assert gaps(entries) == []
+    assert missing_lines(entries) == []
 
 
 def test_output_of_earlier_attempts_comes_from_the_run_folder_once() -> None:
@@ -183,7 +183,7 @@ def test_output_of_earlier_attempts_comes_from_the_run_folder_once() -> None:
     pod.has_predecessors, pod.folder = True, [entry for text in (before, line(1)) if (entry := parse(text))]
     entries, _ = pod.read()
     assert next(entry.event.values["text"] for entry in entries if entry.event) == "of attempt 1"
-    assert len(pod.folder_reads) == 1 and gaps(entries) == []
+    assert len(pod.folder_reads) == 1 and missing_lines(entries) == []
 
 
 def test_missing_output_of_earlier_attempts_is_reported() -> None:
@@ -209,7 +209,7 @@ def test_a_gap_is_reported_with_its_size(folder_lines: list[int] | None, size: i
     pod = FakePod([*lines(1, 3), CUT], lines(7, 8), lines(7, 8))
     pod.folder = None if folder_lines is None else [entry for number in folder_lines if (entry := parse(line(number)))]
     entries, _ = pod.read()
-    assert gaps(entries) == [size]
+    assert missing_lines(entries) == [size]
     assert numbers(entries) == [1, 2, 3, *(folder_lines or []), 7, 8]
     index = next(i for i, entry in enumerate(entries) if entry.event and entry.event.kind == record.GAP)
     assert numbers(entries[index:]) == [7, 8]

@@ -55,8 +55,8 @@ class Namespace:
 
 
 def remaining(namespace: Namespace, *jobsets: Object) -> list[str]:
-    found = asyncio.run(stop.delete_abandoned(namespace, jobsets))  # type: ignore[arg-type]
-    return [each["metadata"]["name"] for each in found]
+    deleted = asyncio.run(stop.delete_abandoned(namespace, jobsets))  # type: ignore[arg-type]
+    return [each["metadata"]["name"] for each in deleted]
 
 
 def test_a_run_whose_submission_broke_off_minutes_ago_is_deleted_and_no_other() -> None:

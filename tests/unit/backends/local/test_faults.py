@@ -64,7 +64,9 @@ def test_a_killed_supervisor_takes_along_the_children_of_its_ranks_even_in_own_s
     local: BackendHarness,
 ) -> None:
     run = local.submit(shell("setsid sleep 300 & (sleep 301 & exec sleep 302) & echo up; exec sleep 303"))
-    wait_until(lambda: len([said for said in processes.of_run(run).values() if said.startswith("sleep 30")]) == 4)
+    wait_until(
+        lambda: len([command for command in processes.of_run(run).values() if command.startswith("sleep 30")]) == 4
+    )
 
     os.kill(processes.supervisors(paths_of(local, run).folder)[1], signal.SIGKILL)
 
@@ -160,9 +162,9 @@ def test_two_terminals_may_stop_at_once(local: BackendHarness) -> None:
 
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
 
-    said = [process.communicate(timeout=30)[0] for process in both]
+    outputs = [process.communicate(timeout=30)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert [json.loads(text)["state"] for text in said] == ["stopped", "stopped"]
+    assert [json.loads(text)["state"] for text in outputs] == ["stopped", "stopped"]
 
 
 def test_a_command_that_disappears_is_named(local: BackendHarness, tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ def test_a_torn_line_in_any_file_of_a_run_hides_nothing_else(local: BackendHarne
 
     again = events_of(local, run)
 
-    def told(events: list[Event]) -> list[str]:
+    def summaries(events: list[Event]) -> list[str]:
         return [event.kind for event in events if event.kind != record.LINE]
 
-    assert told(again) == told(events) and "bye" in texts(again)
+    assert summaries(again) == summaries(events) and "bye" in texts(again)
     assert local.backend.state(run).state == "succeeded" and local.backend.state(run).iteration == 3
 
 

@@ -127,8 +127,8 @@ def test_a_hang_is_killed_and_retried(local: BackendHarness, start: dict[str, An
 
     events = local.all_events(job)
 
-    told = next(event.reason or "" for event in events if event.kind == "restarted")
-    assert "no progress for limits.no_progress (20s), last iteration 3" in told
+    reason = next(event.reason or "" for event in events if event.kind == "restarted")
+    assert "no progress for limits.no_progress (20s), last iteration 3" in reason
     assert events[-1].kind == "succeeded"
 
 
@@ -177,18 +177,28 @@ def test_every_rank_sees_the_same_variables_except_its_own_numbers(
     local: BackendHarness, start: dict[str, Any]
 ) -> None:
     code = "import json, os; print('VARIABLES ' + json.dumps({k: os.environ.get(k) for k in {}}))"
-    asked = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "1"}
-    wanted = [*asked, "SPOTMPI_RUN", "SPOTMPI_WORLD_SIZE", "SPOTMPI_ATTEMPT", "SPOTMPI_CHECKPOINT_PATH", "PATH", "HOME"]
-    command = ["python", "-c", code.replace("{}", repr(wanted), 1)]
+    requested = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "1"}
+    names = [
+        *requested,
+        "SPOTMPI_RUN",
+        "SPOTMPI_WORLD_SIZE",
+        "SPOTMPI_ATTEMPT",
+        "SPOTMPI_CHECKPOINT_PATH",
+        "PATH",
+        "HOME",
+    ]
+    command = ["python", "-c", code.replace("{}", repr(names), 1)]
 
-    told = [
+    environments = [
         json.loads(text.partition(" ")[2])
-        for text in texts(local.all_events({"command": command, "env": asked, **start}))
+        for text in texts(local.all_events({"command": command, "env": requested, **start}))
         if text.startswith("VARIABLES")
     ]
 
-    assert len(told) == 2 and told[0] == told[1]
-    assert {name: told[0][name] for name in asked} == asked and told[0]["SPOTMPI_WORLD_SIZE"] == "2"
+    assert len(environments) == 2 and environments[0] == environments[1]
+    assert {name: environments[0][name] for name in requested} == requested and environments[0][
+        "SPOTMPI_WORLD_SIZE"
+    ] == "2"
 
 
 @BY_MPIRUN

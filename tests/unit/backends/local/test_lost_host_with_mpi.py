@@ -56,10 +56,10 @@ def test_mpirun_that_lost_a_host_is_an_interruption_whatever_its_exit_code(image
 
 def daemons_of(agent: Path) -> list[int]:
     """The processes of the daemon that mpirun had started by *agent*."""
-    found = []
+    candidates = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             program, *arguments = (folder / "cmdline").read_text().split("\0")
             if program.endswith("/prted") and str(agent) in arguments:
-                found.append(int(folder.name))
-    return found
+                candidates.append(int(folder.name))
+    return candidates

@@ -115,19 +115,19 @@ def script(account: ScriptedAccount, lab: environment.Environment) -> None:
     tags = [{"Key": "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group", "Value": "gpus"}]
     sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
 
-    def groups(region: str, asked: Mapping[str, Any]) -> Any:
-        assert asked["Filters"] == [{"Name": "tag:eks:cluster-name", "Values": [lab.cluster]}]
+    def groups(region: str, request: Mapping[str, Any]) -> Any:
+        assert request["Filters"] == [{"Name": "tag:eks:cluster-name", "Values": [lab.cluster]}]
         system = {"AutoScalingGroupName": "eks-system", "Tags": [], **sizes}
         return {"AutoScalingGroups": [{"AutoScalingGroupName": "eks-gpus", "Tags": tags, **sizes}, system]}
 
     account.answers = {
         "DescribeAutoScalingGroups": groups,
-        "DescribeScalingActivities": lambda region, asked: {"Activities": activities()},
-        "DescribeInstances": lambda region, asked: {
+        "DescribeScalingActivities": lambda region, request: {"Activities": activities()},
+        "DescribeInstances": lambda region, request: {
             "Reservations": [{"Instances": [{"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}]}]
         },
-        "DescribeSpotPriceHistory": lambda region, asked: {"SpotPriceHistory": history()},
-        "GetCostAndUsage": lambda region, asked: {
+        "DescribeSpotPriceHistory": lambda region, request: {"SpotPriceHistory": history()},
+        "GetCostAndUsage": lambda region, request: {
             "ResultsByTime": [
                 {"Groups": [service("Amazon Elastic Compute Cloud - Compute", "3.10"), service("EC2 - Other", "0.5")]},
                 {"Groups": [service("Amazon Elastic Compute Cloud - Compute", "0.40")]},

@@ -96,7 +96,7 @@ class HealthyEnvironment:
         return {finding.check: finding for finding in doctor("mine", self.account.aws, tool_output, self.open_live)}
 
     def answer(self, operation: str, **values: Any) -> None:
-        self.account.answers[operation] = lambda region, asked: values
+        self.account.answers[operation] = lambda region, request: values
 
 
 def group_of(tags: Mapping[str, str]) -> dict[str, Any]:
@@ -161,10 +161,10 @@ def placed(usual: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[str, Map
     """Answers for instances: placement is asked by instance id, and else the *usual* one for the quota's use."""
     place = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-mine-g4dn"}
 
-    def instances(region: str, asked: Mapping[str, Any]) -> Any:
-        if asked["Filters"][0]["Name"] != "instance-id":
-            return usual(region, asked)
-        ids = asked["Filters"][0]["Values"]
+    def instances(region: str, request: Mapping[str, Any]) -> Any:
+        if request["Filters"][0]["Name"] != "instance-id":
+            return usual(region, request)
+        ids = request["Filters"][0]["Values"]
         return {"Reservations": [{"Instances": [{"InstanceId": each, "Placement": place} for each in ids]}]}
 
     return instances
@@ -176,13 +176,13 @@ def create_healthy_environment(
     """A live environment in which all is well, with *folder* as the current one."""
     SpotMarket().script(account)
     account.rights.clear()
-    made = HealthyEnvironment(account)
+    healthy = HealthyEnvironment(account)
     for operation, values in {**CLUSTER, **STORAGE}.items():
-        made.answer(operation, **values)
+        healthy.answer(operation, **values)
     account.answers["DescribeInstances"] = placed(account.answers["DescribeInstances"])
     (folder / "stacks").mkdir()
     (folder / "stacks" / "Pulumi.mine.yaml").write_text(STACK)
     monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))
     monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
     monkeypatch.chdir(folder)
-    return made
+    return healthy

@@ -84,7 +84,7 @@ def test_nodes_that_are_warm_are_reported(healthy: HealthyEnvironment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         (
             {"AvailabilityZoneName": "us-east-1b", "LifeCycleState": "available"},
@@ -93,12 +93,14 @@ def test_nodes_that_are_warm_are_reported(healthy: HealthyEnvironment) -> None:
         ({"AvailabilityZoneName": "us-east-1a", "LifeCycleState": "creating"}, "is creating"),
     ],
 )
-def test_an_unusable_mount_target_is_an_error(healthy: HealthyEnvironment, target: dict[str, str], said: str) -> None:
+def test_an_unusable_mount_target_is_an_error(
+    healthy: HealthyEnvironment, target: dict[str, str], message: str
+) -> None:
     healthy.answer("DescribeMountTargets", MountTargets=[{"MountTargetId": "fsmt-12345678", **target}])
 
     findings = healthy.findings()
 
-    assert findings["mount target"].message == said and "port 2049" not in findings
+    assert findings["mount target"].message == message and "port 2049" not in findings
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_credentials_of_another_account_end_the_account_checks(account: Scripted
 
 
 def test_the_root_user_is_a_warning(account: ScriptedAccount) -> None:
-    account.answers["GetCallerIdentity"] = lambda region, asked: {"Account": "1", "Arn": "arn:aws:iam::1:root"}
+    account.answers["GetCallerIdentity"] = lambda region, request: {"Account": "1", "Arn": "arn:aws:iam::1:root"}
 
     assert finding_of(account, "credentials").level == "warning"
 
@@ -65,13 +65,15 @@ def test_expired_credentials_are_one_error_and_the_tools_are_still_checked(accou
     assert "have expired" in findings[0].message and "not checked without credentials" in findings[-1].message
 
 
-@pytest.mark.parametrize(("region", "told"), [("af-south-1", "is not enabled"), ("eu-nowhere-1", "AWS has no region")])
-def test_an_unusable_region_is_an_error(account: ScriptedAccount, region: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("region", "message"), [("af-south-1", "is not enabled"), ("eu-nowhere-1", "AWS has no region")]
+)
+def test_an_unusable_region_is_an_error(account: ScriptedAccount, region: str, message: str) -> None:
     stack(STACK.replace("us-east-1\n", f"{region}\n"))
 
     finding = finding_of(account, "region")
 
-    assert finding.level == "error" and told in finding.message and finding.remedy
+    assert finding.level == "error" and message in finding.message and finding.remedy
 
 
 def test_a_zone_of_another_region_is_an_error_that_lists_the_zones(account: ScriptedAccount) -> None:
@@ -109,7 +111,7 @@ DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (DEFAULT, "EKS does not support zone us-east-1b (use1-az3), the default"),
         (STACK.replace("us-east-1c", "us-east-1b"), "EKS does not support zone us-east-1b (use1-az3)"),
@@ -118,14 +120,14 @@ DEFAULT = STACK.replace("  spotmpi:second_zone: us-east-1c\n", "")
     ],
 )
 def test_an_unusable_second_zone_lists_the_usable_ones(
-    account: ScriptedAccount, market: SpotMarket, text: str, told: str
+    account: ScriptedAccount, market: SpotMarket, text: str, message: str
 ) -> None:
     market.zones["us-east-1"]["us-east-1d"] = "use1-az4"
     stack(text)
 
     finding = finding_of(account, "second zone")
 
-    assert (finding.level, finding.message) == ("error", told)
+    assert (finding.level, finding.message) == ("error", message)
     assert finding.remedy == "set spotmpi:second_zone to one of us-east-1c, us-east-1d"
 
 
@@ -141,7 +143,7 @@ def test_the_default_second_zone_is_that_of_infra_and_checked_by_its_id(
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "level", "told"),
+    ("name", "answer", "level", "message"),
     [
         ("pulumi", None, "error", "command not found"),
         ("pulumi", "v3.199.0", "error", "v3.199.0 is too old"),
@@ -154,11 +156,11 @@ def test_the_default_second_zone_is_that_of_infra_and_checked_by_its_id(
     ],
 )
 def test_each_tool_must_be_installed_and_new_enough(
-    account: ScriptedAccount, name: str, said: str | None, level: str, told: str
+    account: ScriptedAccount, name: str, answer: str | None, level: str, message: str
 ) -> None:
-    finding = finding_of(account, name, lambda command: said if command[0] == name else TOOLS[command[0]])
+    finding = finding_of(account, name, lambda command: answer if command[0] == name else TOOLS[command[0]])
 
-    assert (finding.level, told in finding.message) == (level, True)
+    assert (finding.level, message in finding.message) == (level, True)
     assert (finding.level == "ok") or finding.command.startswith("https://")
 
 
@@ -198,7 +200,7 @@ def test_a_group_that_needs_a_placement_group_its_type_lacks_is_an_error(account
 
 
 @pytest.mark.parametrize(
-    ("quota", "running", "level", "told"),
+    ("quota", "running", "level", "message"),
     [
         (32.0, [], "ok", "leaves 32 vCPUs: 8 of 8"),
         (32.0, ["g4dn.xlarge"], "warning", "leaves 28 vCPUs: 7 of 8"),
@@ -207,11 +209,11 @@ def test_a_group_that_needs_a_placement_group_its_type_lacks_is_an_error(account
     ],
 )
 def test_the_quota_is_compared_with_the_groups_max(
-    account: ScriptedAccount, market: SpotMarket, quota: float, running: list[str], level: str, told: str
+    account: ScriptedAccount, market: SpotMarket, quota: float, running: list[str], level: str, message: str
 ) -> None:
     market.quota["L-3819A6DF"], market.running["us-east-1"] = quota, running
 
     finding = finding_of(account, "quota of gpus")
 
-    assert finding.level == level and told in finding.message
+    assert finding.level == level and message in finding.message
     assert ("--request-quota" in finding.command) == (level != "ok")

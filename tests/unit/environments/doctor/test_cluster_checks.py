@@ -12,13 +12,13 @@ from tests.unit.environments.doctor.healthy_environment import KEY, PRIVATE, PUB
 
 def changed(key: str, value: Any, name: str = "a") -> Object:
     """The node with one thing different, by a path with slashes where labels have none."""
-    made = node(name)
-    where = made
+    node_object = node(name)
+    where = node_object
     *path, last = key.split("|")
     for part in path:
         where = where[part]
     where[last] = value
-    return made
+    return node_object
 
 
 NODES = [
@@ -31,17 +31,19 @@ NODES = [
 ]
 
 
-@pytest.mark.parametrize(("made", "said"), NODES)
-def test_a_node_that_differs_from_its_group_is_an_error(healthy: HealthyEnvironment, made: Object, said: str) -> None:
-    healthy.cluster.objects[0] = made
+@pytest.mark.parametrize(("node_object", "message"), NODES)
+def test_a_node_that_differs_from_its_group_is_an_error(
+    healthy: HealthyEnvironment, node_object: Object, message: str
+) -> None:
+    healthy.cluster.objects[0] = node_object
 
     finding = healthy.findings()["node a"]
 
-    assert finding.level == "error" and said in finding.message and finding.remedy
+    assert finding.level == "error" and message in finding.message and finding.remedy
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         (
             {"AvailabilityZone": "us-east-1b", "GroupName": "x"},
@@ -51,16 +53,16 @@ def test_a_node_that_differs_from_its_group_is_an_error(healthy: HealthyEnvironm
     ],
 )
 def test_a_node_with_the_wrong_placement_is_an_error(
-    healthy: HealthyEnvironment, place: dict[str, str], said: str
+    healthy: HealthyEnvironment, place: dict[str, str], message: str
 ) -> None:
     machine = {"InstanceId": f"i-{'a':0>17}", "Placement": place}
     healthy.answer("DescribeInstances", Reservations=[{"Instances": [machine]}])
 
-    assert healthy.findings()["node a"].message == said
+    assert healthy.findings()["node a"].message == message
 
 
 @pytest.mark.parametrize(
-    ("name", "check", "said"),
+    ("name", "check", "message"),
     [
         ("jobset-controller", "JobSet", "it manages every run"),
         ("cluster-autoscaler", "autoscaler", "it adds and removes nodes"),
@@ -69,28 +71,28 @@ def test_a_node_with_the_wrong_placement_is_an_error(
     ],
 )
 def test_a_stopped_or_missing_controller_is_an_error(
-    healthy: HealthyEnvironment, name: str, check: str, said: str
+    healthy: HealthyEnvironment, name: str, check: str, message: str
 ) -> None:
     for each in healthy.cluster.objects:
         if each["metadata"]["name"] == name:
             each["status"] = {"desiredNumberScheduled": 1}
     finding = healthy.findings()[check]
-    assert finding.level == "error" and said in finding.message
+    assert finding.level == "error" and message in finding.message
 
     healthy.cluster.objects = [each for each in healthy.cluster.objects if each["metadata"]["name"] != name]
     assert "is not installed" in healthy.findings()[check].message
 
 
 def test_the_autoscalers_own_status_is_read(healthy: HealthyEnvironment) -> None:
-    (told,) = [each for each in healthy.cluster.objects if each["kind"] == "ConfigMap"]
-    told["data"]["status"] = "clusterWide:\n  health:\n    status: Unhealthy\n"
+    (autoscaler_status,) = [each for each in healthy.cluster.objects if each["kind"] == "ConfigMap"]
+    autoscaler_status["data"]["status"] = "clusterWide:\n  health:\n    status: Unhealthy\n"
     assert healthy.findings()["scaling"].message == "the autoscaler reports the cluster as Unhealthy"
-    healthy.cluster.objects.remove(told)
+    healthy.cluster.objects.remove(autoscaler_status)
     assert healthy.findings()["scaling"].level == "warning"
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({**KEY, "id": ""}, "lacks id"),
         ({**KEY, "id": PRIVATE.rstrip()}, "has an `id` that is not an OpenSSH private key"),
@@ -100,13 +102,13 @@ def test_the_autoscalers_own_status_is_read(healthy: HealthyEnvironment) -> None
     ],
 )
 def test_an_invalid_key_is_an_error_and_is_never_shown(
-    healthy: HealthyEnvironment, values: dict[str, str], said: str
+    healthy: HealthyEnvironment, values: dict[str, str], message: str
 ) -> None:
     healthy.cluster.objects = [each for each in healthy.cluster.objects if each["kind"] != "Secret"] + [secret(values)]
 
     finding = healthy.findings()["SSH key"]
 
-    assert finding.level == "error" and finding.message.startswith(f"Secret mpi-ssh {said}")
+    assert finding.level == "error" and finding.message.startswith(f"Secret mpi-ssh {message}")
     assert "thisIsTheKey" not in str(finding)
 
 

@@ -36,7 +36,7 @@ def test_a_check_that_is_not_permitted_is_a_warning_and_the_rest_works(
 
 @pytest.mark.parametrize("answer", [None, {}, {"Volumes": [{}]}, {"Volumes": 3}])
 def test_a_malformed_response_is_a_finding_and_not_a_crash(account: ScriptedAccount, answer: Any) -> None:
-    account.answers["DescribeVolumes"] = lambda region, asked: answer
+    account.answers["DescribeVolumes"] = lambda region, request: answer
 
     assert finding_of(account, "leftover volumes").level in ("ok", "warning")
 
@@ -55,7 +55,7 @@ def test_failures_of_every_check_are_still_a_list_of_findings(
     account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
-    account.answers["GetBucketVersioning"] = lambda region, asked: {}
+    account.answers["GetBucketVersioning"] = lambda region, request: {}
 
     def broken(*_: Any) -> Any:
         raise ValueError("broken")
@@ -105,13 +105,13 @@ def test_the_look_policy_allows_the_doctors_calls(
     account: ScriptedAccount, market: SpotMarket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     market.quota["L-3819A6DF"] = 0.0
-    account.answers["DescribeFileSystems"] = lambda region, asked: {"FileSystems": [FILE_SYSTEM]}
+    account.answers["DescribeFileSystems"] = lambda region, request: {"FileSystems": [FILE_SYSTEM]}
     account.rights.clear()
 
     request_quota(compare_zones(["g5.xlarge"], 8, (), account.aws, NOW).rows[0], account.aws)
     doctor("mine", account.aws, tool_output)
     account.refuse("GetServiceQuota", "NoSuchResourceException")
-    account.answers["GetAWSDefaultServiceQuota"] = lambda region, asked: {"Quota": {"Value": 5.0}}
+    account.answers["GetAWSDefaultServiceQuota"] = lambda region, request: {"Quota": {"Value": 5.0}}
     doctor("mine", account.aws, tool_output)
 
     monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "look"])

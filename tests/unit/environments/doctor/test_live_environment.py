@@ -23,8 +23,8 @@ def test_in_a_healthy_environment_every_line_is_ok(healthy: HealthyEnvironment) 
     assert findings["scaling of g4dn"].message == "1 of 2 nodes"
     assert {"add-on coredns", "node group spotmpi-mine-g4dn-1234567", "mount target", "port 2049"} <= set(findings)
     assert findings["image chainermn"].message == f"tag {Build('chainermn').tag} is in the registry"
-    (asked,) = healthy.account.calls("DescribeImages")
-    assert asked["repositoryName"] == "spotmpi-lab/chainermn"
+    (request,) = healthy.account.calls("DescribeImages")
+    assert request["repositoryName"] == "spotmpi-lab/chainermn"
 
 
 def test_the_look_policy_allows_the_checks_of_a_live_environment(healthy: HealthyEnvironment) -> None:
@@ -63,7 +63,7 @@ def test_an_environment_that_cannot_be_opened_is_one_error_among_the_other_findi
 
 
 def test_an_environment_that_is_not_built_is_not_checked(healthy: HealthyEnvironment) -> None:
-    def no_cluster(region: str, asked: Mapping[str, Any]) -> Any:
+    def no_cluster(region: str, request: Mapping[str, Any]) -> Any:
         raise Refusal("ResourceNotFoundException")
 
     healthy.account.answers["DescribeCluster"] = no_cluster

@@ -31,8 +31,8 @@ def tool_output(command: Sequence[str]) -> str | None:
     return TOOLS[command[0]]
 
 
-def finding_of(account: ScriptedAccount, check: str, told: Any = tool_output) -> Finding:
-    (one,) = [finding for finding in doctor("mine", account.aws, told) if finding.check == check]
+def finding_of(account: ScriptedAccount, check: str, tools: Any = tool_output) -> Finding:
+    (one,) = [finding for finding in doctor("mine", account.aws, tools) if finding.check == check]
     return one
 
 
@@ -42,20 +42,23 @@ def without_environment(
     """Script a healthy account in which nothing is built, with the stack `mine` in *folder*, made the current one."""
     market.script(account)
 
-    def no_cluster(region: str, asked: Mapping[str, Any]) -> Any:
-        raise Refusal("ResourceNotFoundException", f"No cluster found for name: {asked['name']}.")
+    def no_cluster(region: str, request: Mapping[str, Any]) -> Any:
+        raise Refusal("ResourceNotFoundException", f"No cluster found for name: {request['name']}.")
 
     account.answers |= {
-        "GetCallerIdentity": lambda region, asked: {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"},
+        "GetCallerIdentity": lambda region, request: {
+            "Account": "123456789012",
+            "Arn": "arn:aws:sts::123456789012:x/me",
+        },
         "DescribeCluster": no_cluster,
-        "DescribeFileSystems": lambda region, asked: {"FileSystems": []},
-        "DescribeMountTargets": lambda region, asked: {"MountTargets": [{"MountTargetId": "fsmt-1"}]},
-        "DescribeVpcs": lambda region, asked: {"Vpcs": []},
-        "DescribeNetworkInterfaces": lambda region, asked: {"NetworkInterfaces": []},
-        "DescribeVolumes": lambda region, asked: {"Volumes": []},
-        "DescribeRepositories": lambda region, asked: {"repositories": []},
-        "DescribeStacks": lambda region, asked: {"Stacks": []},
-        "DescribeLogGroups": lambda region, asked: {"logGroups": []},
+        "DescribeFileSystems": lambda region, request: {"FileSystems": []},
+        "DescribeMountTargets": lambda region, request: {"MountTargets": [{"MountTargetId": "fsmt-1"}]},
+        "DescribeVpcs": lambda region, request: {"Vpcs": []},
+        "DescribeNetworkInterfaces": lambda region, request: {"NetworkInterfaces": []},
+        "DescribeVolumes": lambda region, request: {"Volumes": []},
+        "DescribeRepositories": lambda region, request: {"repositories": []},
+        "DescribeStacks": lambda region, request: {"Stacks": []},
+        "DescribeLogGroups": lambda region, request: {"logGroups": []},
     }
     (folder / "stacks").mkdir()
     monkeypatch.setenv("SPOTMPI_STATE", str(folder / "state"))

@@ -236,7 +236,7 @@ def test_without_credentials_a_real_process_prints_one_line(
 
 
 def test_no_secret_reaches_the_terminal_even_when_aws_repeats_it(spotmpi: InProcess, account: ScriptedAccount) -> None:
-    def answer(region: str, asked: Any) -> Any:
+    def answer(region: str, request: Any) -> Any:
         from tests.cloud.scripted_account import Refusal
 
         raise Refusal("InternalError", f"bad token X-Amz-Security-Token={TOKEN}&x=1 aws_secret_access_key: {SECRET}")

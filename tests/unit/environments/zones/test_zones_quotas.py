@@ -38,8 +38,8 @@ def test_a_request_is_for_running_and_needed_vcpus_together(account: ScriptedAcc
     requested = request_quota(compared(account).rows[0], account.aws)
 
     assert requested is not None and requested.vcpus == 36
-    (asked,) = account.calls("RequestServiceQuotaIncrease")
-    assert asked == {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF", "DesiredValue": 36.0}
+    (request,) = account.calls("RequestServiceQuotaIncrease")
+    assert request == {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF", "DesiredValue": 36.0}
 
 
 def test_nothing_is_requested_where_the_quota_suffices(account: ScriptedAccount) -> None:
@@ -64,7 +64,7 @@ def test_an_unknown_quota_is_not_requested(account: ScriptedAccount) -> None:
 
 def test_a_quota_that_was_never_touched_has_its_default(account: ScriptedAccount) -> None:
     account.refuse("GetServiceQuota", "NoSuchResourceException")
-    account.answers["GetAWSDefaultServiceQuota"] = lambda region, asked: {"Quota": {"Value": 5.0}}
+    account.answers["GetAWSDefaultServiceQuota"] = lambda region, request: {"Quota": {"Value": 5.0}}
 
     assert compared(account).rows[0].quota == 5
 

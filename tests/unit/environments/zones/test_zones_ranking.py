@@ -139,8 +139,8 @@ def test_a_type_without_spot_price_in_a_week_ranks_lower(account: ScriptedAccoun
 def test_only_spot_machines_that_run_are_counted_against_the_quota(account: ScriptedAccount) -> None:
     compared(account)
 
-    (asked,) = account.calls("DescribeInstances")
-    assert {each["Name"]: each["Values"] for each in asked["Filters"]} == {
+    (request,) = account.calls("DescribeInstances")
+    assert {each["Name"]: each["Values"] for each in request["Filters"]} == {
         "instance-lifecycle": ["spot"],
         "instance-state-name": ["pending", "running"],
     }
@@ -149,19 +149,19 @@ def test_only_spot_machines_that_run_are_counted_against_the_quota(account: Scri
 def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(account: ScriptedAccount) -> None:
     compared(account, "g5.xlarge", "g4dn.xlarge", nodes=5, regions=BOTH)
 
-    asked = account.calls("GetSpotPlacementScores")
-    assert sorted(each["InstanceTypes"][0] for each in asked) == ["g4dn.xlarge", "g5.xlarge"]
-    assert all(each["SingleAvailabilityZone"] and each["TargetCapacity"] == 5 for each in asked)
-    assert all(each["RegionNames"] == list(BOTH) for each in asked)
+    requests = account.calls("GetSpotPlacementScores")
+    assert sorted(each["InstanceTypes"][0] for each in requests) == ["g4dn.xlarge", "g5.xlarge"]
+    assert all(each["SingleAvailabilityZone"] and each["TargetCapacity"] == 5 for each in requests)
+    assert all(each["RegionNames"] == list(BOTH) for each in requests)
 
 
 def test_calls_are_in_flight_together(account: ScriptedAccount, market: SpotMarket) -> None:
     together = threading.Barrier(4, timeout=20)
     usual = account.answers["GetProducts"]
 
-    def answer(region: str, asked: Mapping[str, Any]) -> Any:
+    def answer(region: str, request: Mapping[str, Any]) -> Any:
         together.wait()  # breaks, and the price is lost, unless four calls wait here at once
-        return usual(region, asked)
+        return usual(region, request)
 
     account.answers["GetProducts"] = answer
     comparison = compared(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge")

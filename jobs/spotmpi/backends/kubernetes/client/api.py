@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,7 @@ class ClusterApi:
         config = configuration(context)
         self._clock = ClusterClock()
         connection = _Connection(httpx2.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT), self._clock)
+        self._http_parameters = functools.partial(connection.httpx_params, config)
         # lightkube's AsyncClient has no way to stream a log that is not followed, nor to set the clock.
         self._client: Any = GenericAsyncClient(
             connection, config, namespace=namespace, lazy=True, field_manager="spotmpi"
@@ -115,6 +117,10 @@ class ClusterApi:
     def now(self) -> float:
         """Unix seconds by the API server's clock, once it has answered."""
         return self._clock.now()
+
+    def http_client(self) -> httpx2.AsyncClient:
+        """A client with this cluster's address and credentials, for what has no method here."""
+        return httpx2.AsyncClient(**self._http_parameters())
 
     async def create(self, values: Object) -> Object:
         """The object created from *values*; AlreadyExists is an error."""

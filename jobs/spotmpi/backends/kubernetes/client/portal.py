@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -27,6 +28,13 @@ def call(work: Coroutine[Any, Any, T]) -> T:
             return result
         finally:
             portal.call(_cancel, task)
+
+
+@contextmanager
+def serve(service: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """The value of *service*, which goes on in the background until the context ends."""
+    with start_blocking_portal(name="spotmpi cluster") as portal, portal.wrap_async_context_manager(service) as value:
+        yield value
 
 
 def iterate(batches: AsyncIterator[Sequence[T]]) -> Generator[list[T]]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from spotmpi.backends import targets
 from spotmpi.backends.targets import TargetLike
-from spotmpi.core.errors import input_error
+from spotmpi.core.errors import InputError, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
 from spotmpi.spec import job as specs
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.source import Source, read_spec
 from spotmpi.study import pricing, study_file
-from spotmpi.study.study import Study, StudyOptions, full_factorial
+from spotmpi.study.study import Study, StudyOptions, WrongStudy, full_factorial, read_base
 from spotmpi.study.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def bench(
     from spotmpi.study import execution
 
     target = targets.target_of(on)
-    study = study_of(source, options, overrides)
-    runner = _runner(study, on, watch, say)
-    execution.require_valid(study, runner)
+    study, runner = _prepare(source, options, overrides, lambda study: _runner(study, on, watch, say))
     study = pricing.with_prices(study, on, say)
     recording = execution.Recording(target.folder, runner.new_id(study.spec), target.name)
     sweep = execution.open_sweep(study, recording, options.fresh, say)
@@ -66,18 +64,21 @@ def plan_bench(
     say: Say = lambda text: None,
 ) -> Study:
     """The study that `bench` would run, with its `trials` in order; nothing is started."""
-    from spotmpi.study import execution
-
-    study = study_of(source, options, overrides)
-    execution.require_valid(study, _runner(study, on, lambda event: None, say))
+    study, _ = _prepare(source, options, overrides, lambda study: _runner(study, on, lambda event: None, say))
     return pricing.with_prices(study, on, say)
 
 
 def study_of(source: Source, options: StudyOptions, overrides: Iterable[str] = ()) -> Study:
-    """The study in a study file, or that of *options* for a spec; InputError lists every problem."""
+    """The study in a study file, or that of *options* for a spec.
+
+    Raises:
+        WrongStudy: with every problem of the study, the spec and the options.
+        InputError: the file cannot be read.
+    """
     if isinstance(source, str | Path) and study_file.is_study(specs.read_toml(Path(source))):
         return study_file.load(Path(source), overrides, options)
-    return full_factorial(read_spec(source, overrides), options)
+    spec, faults = read_base(lambda: read_spec(source, overrides))
+    return full_factorial(spec, options, faults)
 
 
 def make_report(ids: Sequence[str] = (), on: TargetLike = None, force: bool = False) -> Report:
@@ -136,6 +137,32 @@ def predict(
         )
     goal = pricing.goal_with_price(goal or forecast.Goal(), price, specs, on)
     return [forecast.forecast(model.fit(each, fit), nodes, goal) for each in series]
+
+
+def _prepare(
+    source: Source,
+    options: StudyOptions,
+    overrides: Iterable[str],
+    create_runner: Callable[[Study], BackendRunner],
+) -> tuple[Study, BackendRunner]:
+    """The study and the runner for its valid trials; InputError with the problems of both at once."""
+    from spotmpi.study import execution
+
+    try:
+        study = study_of(source, options, overrides)
+    except WrongStudy as error:
+        if "kubernetes" in error.faults.wrong:  # the target cannot be inspected without it
+            raise
+        try:
+            execution.require_valid(error.rest, create_runner(error.rest), error.faults.wrong)
+        except InputError as further:
+            raise InputError(error.faults.with_problems(further.problems).problems) from None
+        except SpotmpiError:
+            pass  # the target does not answer: its problems show when the study has no other ones
+        raise
+    runner = create_runner(study)
+    execution.require_valid(study, runner)
+    return study, runner
 
 
 def _runner(study: Study, on: TargetLike, watch: Callable[[Event], None], say: Say) -> BackendRunner:

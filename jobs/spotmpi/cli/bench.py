@@ -52,18 +52,9 @@ def command(
     """
     from spotmpi.study.study import StudyOptions
 
-    options = StudyOptions(_node_counts(nodes), variant or (), repeats, seed, retries, new)
+    options = StudyOptions(nodes, variant or (), repeats, seed, retries, new)
     show = _show_trials if dry_run else _measure
     show(spec, options, overrides(None, slots, assignments, env), target(on, runs), json)
-
-
-def _node_counts(text: str | None) -> list[int] | None:
-    from spotmpi.core.errors import input_error
-
-    try:
-        return None if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise input_error("--nodes", text, "must be comma-separated counts, such as 1,2,4") from None
 
 
 def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Target, as_json: bool) -> None:

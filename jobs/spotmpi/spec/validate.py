@@ -44,9 +44,9 @@ def validate(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterable[st
     ]
 
 
-def require_valid(spec: JobSpec, capabilities: TargetCapabilities) -> None:
-    """Raise InputError with all problems, if there are any."""
-    problems = validate(spec, capabilities)
+def require_valid(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterable[str] = ()) -> None:
+    """Raise InputError with all problems, if there are any; *wrong* as for `validate`."""
+    problems = validate(spec, capabilities, wrong)
     if problems:
         raise InputError(problems)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from spotmpi.core.errors import InputError, Problem, input_error
@@ -43,13 +43,13 @@ class Variant:
         return f"{self.name}:{','.join(self.settings)}"
 
 
-def read(texts: Iterable[str], base: JobSpec) -> tuple[Variant, ...]:
-    """The base, then the variants that *texts* describe.
+def read(texts: Iterable[str], base: JobSpec, wrong: Collection[str] = ()) -> tuple[tuple[Variant, ...], list[Problem]]:
+    """The base and the variants that *texts* describe, and the problems of the others.
 
-    Raises:
-        InputError: with every problem: an unreadable text, an unknown key, a name used twice, nothing changed.
+    Those are an unreadable text, an unknown key, a name used twice, and nothing changed, unless *base* is without a
+    value for one of the *wrong* keys that the variant changes.
     """
-    found = [Variant(BASE, (), base)]
+    variants = [Variant(BASE, (), base)]
     problems: list[Problem] = []
     for text in texts:
         try:
@@ -57,12 +57,12 @@ def read(texts: Iterable[str], base: JobSpec) -> tuple[Variant, ...]:
         except InputError as error:
             problems += error.problems
             continue
-        problem = _clash(variant, text, found)
-        problems += [problem] if problem else []
-        found.append(variant)
-    if problems:
-        raise InputError(problems)
-    return tuple(found)
+        problem = _clash(variant, text, variants, wrong)
+        if problem:
+            problems.append(problem)
+        else:
+            variants.append(variant)
+    return tuple(variants), problems
 
 
 def _read(text: str, base: JobSpec) -> Variant:
@@ -93,12 +93,12 @@ def vary(spec: JobSpec, setting: str, text: str) -> JobSpec:
         raise InputError([Problem(f"{_FIELD} {text}", None, str(problem)) for problem in error.problems]) from None
 
 
-def _clash(variant: Variant, text: str, others: Sequence[Variant]) -> Problem | None:
+def _clash(variant: Variant, text: str, others: Sequence[Variant], wrong: Collection[str]) -> Problem | None:
     for other in others:
         if variant.name == other.name:
             why = "the spec itself has this name" if other.name == BASE else "two variants have this name"
             return Problem(_FIELD, text, f"{why}; choose another")
-        if _measured(variant.spec) == _measured(other.spec):
+        if _measured(variant.spec) == _measured(other.spec) and not set(wrong).intersection(variant.keys):
             same = "changes nothing that is measured" if other.name == BASE else f"is the same as {other.name}"
             return Problem(_FIELD, text, f"{same}; leave it out or change another key")
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -48,9 +48,9 @@ class BackendRunner:
         self._say = say
         self._shown_notes: set[str] = set()
 
-    def require_valid(self, spec: JobSpec) -> None:
-        """Raise InputError with every reason why *spec* cannot run here."""
-        require_valid(spec, self._backend.inspect(spec))
+    def require_valid(self, spec: JobSpec, wrong: Iterable[str] = ()) -> None:
+        """Raise InputError with every reason why *spec* cannot run here, whatever the values of its *wrong* keys."""
+        require_valid(spec, self._backend.inspect(spec), wrong)
 
     def new_id(self, spec: JobSpec) -> str:
         """An id for a new run."""

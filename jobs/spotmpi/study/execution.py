@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -25,8 +25,8 @@ Say = Callable[[str], None]
 class TrialRunner(Protocol):
     """Runs trials on a backend."""
 
-    def require_valid(self, spec: JobSpec) -> None:
-        """Raise InputError with every reason why *spec* cannot run there."""
+    def require_valid(self, spec: JobSpec, wrong: Iterable[str] = ()) -> None:
+        """Raise InputError with every reason why *spec* cannot run there, whatever the values of its *wrong* keys."""
         ...
 
     def new_id(self, spec: JobSpec) -> str:
@@ -48,12 +48,12 @@ class SweepStopped(SpotmpiError):
     exit_code = EXIT_INTERRUPTED
 
 
-def require_valid(study: Study, runner: TrialRunner) -> None:
-    """Raise InputError with every reason why a trial of *study* cannot run."""
+def require_valid(study: Study, runner: TrialRunner, wrong: Iterable[str] = ()) -> None:
+    """Raise InputError with every reason why a trial of *study* cannot run, whatever its *wrong* keys of the spec."""
     problems: dict[str, Problem] = {}
     for name, nodes in study.cells:
         try:
-            runner.require_valid(study.variant(name).spec.model_copy(update={"nodes": nodes}))
+            runner.require_valid(study.variant(name).spec.model_copy(update={"nodes": nodes}), wrong)
         except InputError as error:
             problems.update({str(problem): problem for problem in error.problems})
     if problems:

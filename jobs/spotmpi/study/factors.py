@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotmpi.core.errors import Problem
@@ -34,6 +35,7 @@ class Factor:
 
     ``option`` is that of the programs, None for a key of the spec. ``level_names`` lists all possible levels if there
     is a fixed set of them; numeric levels must be above ``lower_bound``. ``label`` is the format of a level's name.
+    ``changes`` are the top-level keys of the spec that a level changes.
     """
 
     types: tuple[type, ...]
@@ -42,6 +44,7 @@ class Factor:
     label: str = "{name} {level}"
     level_names: Mapping[Level, str] = field(default_factory=dict)
     lower_bound: int = 0
+    changes: str = "args"
 
 
 def _spec_key(name: str) -> Callable[[JobSpec, Level], JobSpec]:
@@ -101,15 +104,17 @@ def _number_type(spec: JobSpec, level: Level, option: str, replaces: Sequence[st
 
 # In the order in which they are applied: options depend on the framework.
 KNOWN: dict[str, Factor] = {
-    "framework": Factor((str,), _spec_key("image"), label="{level}"),
-    "slots": Factor((int,), _spec_key("slots")),
-    "node_group": Factor((str,), _kubernetes_key("node_groups"), label="group {level}"),
-    "instance_type": Factor((str,), _kubernetes_key("instance_type"), label="{level}"),
-    "placement_group": Factor((bool,), _kubernetes_key("placement_group"), level_names=_PLACEMENT),
-    "data": Factor((str,), _data_source, _SYNTHETIC, level_names=_SOURCES),
+    "framework": Factor((str,), _spec_key("image"), label="{level}", changes="image"),
+    "slots": Factor((int,), _spec_key("slots"), changes="slots"),
+    "node_group": Factor((str,), _kubernetes_key("node_groups"), label="group {level}", changes="kubernetes"),
+    "instance_type": Factor((str,), _kubernetes_key("instance_type"), label="{level}", changes="kubernetes"),
+    "placement_group": Factor(
+        (bool,), _kubernetes_key("placement_group"), level_names=_PLACEMENT, changes="kubernetes"
+    ),
+    "data": Factor((str,), _data_source, _SYNTHETIC, level_names=_SOURCES, changes="args data"),
     "data_cache": Factor((str,), _option("--data-cache"), "--data-cache", level_names=_CACHES),
-    "data_location": Factor((str,), _data_location, level_names=_LOCATIONS),
-    "launcher": Factor((str,), _spec_key("launcher"), label="{level}"),
+    "data_location": Factor((str,), _data_location, level_names=_LOCATIONS, changes="data"),
+    "launcher": Factor((str,), _spec_key("launcher"), label="{level}", changes="launcher"),
     "global_batch": Factor((int,), _option("--global-batch", _BATCHES), "--global-batch"),
     "batch_per_worker": Factor((int,), _option("--batch-per-worker", _BATCHES), "--batch-per-worker"),
     "loader_processes": Factor((int,), _option("--loader-processes"), "--loader-processes", lower_bound=-1),
@@ -119,6 +124,28 @@ KNOWN: dict[str, Factor] = {
     "double_buffering": Factor((bool,), _flag("--double-buffering"), "--double-buffering"),
     "bucket_mb": Factor((int, float), _option("--bucket-mb"), "--bucket-mb", "buckets of {level} MB"),
 }
+
+
+def changed_keys(name: str) -> Iterable[str]:
+    """The top-level keys of a spec that the built-in factor *name* changes; a misspelt name stands for the closest."""
+    if name == NODES:
+        return [NODES]
+    close = difflib.get_close_matches(name, KNOWN, n=1)
+    return KNOWN[close[0]].changes.split() if close else []
+
+
+def level_remedy(name: str, level: Level) -> str | None:
+    """What to do about a level that is impossible for any program, or None."""
+    if name == NODES:
+        return None if type(level) is int and level >= 1 else "must be an integer of at least 1"
+    factor = KNOWN[name]
+    if type(level) not in factor.types:
+        return f"must be {' or '.join(kind.__name__ for kind in factor.types)}"
+    if isinstance(level, int | float) and not isinstance(level, bool) and level <= factor.lower_bound:
+        return f"must be above {factor.lower_bound}"
+    if factor.level_names and level not in factor.level_names:
+        return f"known levels: {', '.join(map(str, factor.level_names))}"
+    return None
 
 
 def level_name(name: str, level: Level) -> str:
@@ -187,20 +214,26 @@ FRAMEWORK_LEVELS: Mapping[str, Mapping[str, Sequence[str]]] = {
 }
 
 
-def level_problems(levels: Levels, base: JobSpec, spec: JobSpec, nodes: int) -> list[Problem]:
-    """Levels that conflict or do not apply; *spec* is *base* with *levels* applied."""
-    problems: list[Problem] = []
-    if "global_batch" in levels and "batch_per_worker" in levels:
-        problems.append(_conflict(levels, "global_batch", "batch_per_worker", "set only one of them"))
-    problems += _node_conflicts(levels) + _data_conflicts(levels, base)
+def level_problems(
+    levels: Levels, base: JobSpec, spec: JobSpec, nodes: int, wrong: Collection[str] = ()
+) -> list[Problem]:
+    """Levels that conflict or do not apply; *spec* is *base* with *levels* applied.
+
+    Checks that depend on one of the *wrong* top-level keys of the spec are left out.
+    """
+    problems = _conflicts(levels)
+    if "data" not in wrong:
+        problems += _data_conflicts(levels, base)
+    if not {"program", "command", "image"}.isdisjoint(wrong):
+        return problems
     options = [name for name in levels if name in KNOWN and KNOWN[name].option]
     if spec.program is None and options:
         remedy = "only the built-in programs have this option; give a table of levels with settings, such as args+=..."
         problems += [Problem(f"factors.{name}", levels[name], remedy) for name in options]
     elif spec.program is not None:
         problems += _program_problems(levels, spec)
-        problems += _communicator_problems(levels, spec)
-        problems += _batch_problems(spec, nodes)
+        problems += [] if {"args", "resources"} & set(wrong) else _communicator_problems(levels, spec)
+        problems += [] if {"args", "slots", NODES} & set(wrong) else _batch_problems(spec, nodes)
     return problems
 
 
@@ -221,8 +254,10 @@ def _program_problems(levels: Levels, spec: JobSpec) -> list[Problem]:
     return problems
 
 
-def _node_conflicts(levels: Levels) -> list[Problem]:
+def _conflicts(levels: Levels) -> list[Problem]:
     problems = []
+    if "global_batch" in levels and "batch_per_worker" in levels:
+        problems.append(_conflict(levels, "global_batch", "batch_per_worker", "set only one of them"))
     for name in ("instance_type", "placement_group"):
         if "node_group" in levels and name in levels:
             problems.append(_conflict(levels, name, "node_group", "the node group determines it"))

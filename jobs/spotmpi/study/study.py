@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import variants
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import JobSpec, WrongKeys
 from spotmpi.spec.variants import Variant
 from spotmpi.study.trial import ALLREDUCE, DRIFT, MEASURED, READ, WITHOUT_ALLREDUCE, Budget, Cell, Trial
 
@@ -22,14 +23,14 @@ NO_EXCHANGE = "--no-exchange"
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """Options of `spotmpi bench`: node counts (1 by default) and variants of a spec, as ``name:key=value,...``.
+    """Options of `spotmpi bench`: node counts, as ``1,2,4`` or a sequence, and variants, as ``name:key=value,...``.
 
     Each combination is measured *repeats* times in an order derived from *seed*, and a failed trial is retried at most
     *retries* times; None stands for the study file's value or the default. *fresh* starts a new sweep instead of
     continuing an unfinished one of the same study.
     """
 
-    nodes: Sequence[int] | None = None
+    nodes: Sequence[int] | str | None = None
     variants: Sequence[str] = ()
     repeats: int | None = None
     seed: int | None = None
@@ -149,26 +150,65 @@ class Study:
         return sorted(kinds, key=lambda kind: kind != last)
 
 
-def full_factorial(spec: JobSpec, options: StudyOptions) -> Study:
-    """The study of all variants of *spec* on all node counts of *options*; InputError lists every problem."""
-    nodes = tuple([1] if options.nodes is None else options.nodes)
+@dataclass(frozen=True)
+class Faults:
+    """Problems of a study, and the top-level keys of its specs that are ``wrong``: left out or undefined."""
+
+    problems: tuple[Problem, ...] = ()
+    wrong: frozenset[str] = frozenset()
+
+    def with_problems(self, problems: Iterable[Problem], wrong: Iterable[str] = ()) -> Faults:
+        """These and further ones, each only once."""
+        distinct = {str(problem): problem for problem in (*self.problems, *problems)}
+        return Faults(tuple(distinct.values()), self.wrong.union(wrong))
+
+    def refuse(self, rest: Study) -> None:
+        """Raise WrongStudy if there are any; *rest* is the study without them."""
+        if self.problems:
+            raise WrongStudy(self, rest)
+
+
+class WrongStudy(InputError):
+    """A study has ``faults``; ``rest`` is the study without what they concern."""
+
+    def __init__(self, faults: Faults, rest: Study) -> None:
+        super().__init__(faults.problems)
+        self.faults, self.rest = faults, rest
+
+
+def read_base(read: Callable[[], JobSpec]) -> tuple[JobSpec, Faults]:
+    """The spec that *read* returns, as far as it can be read, and its problems."""
+    try:
+        return read(), Faults()
+    except WrongKeys as error:
+        return error.rest, Faults(error.problems, error.wrong)
+    except InputError as error:
+        return JobSpec(), Faults(error.problems, frozenset(JobSpec.model_fields))
+
+
+def full_factorial(spec: JobSpec, options: StudyOptions, faults: Faults = Faults()) -> Study:
+    """The study of all variants of *spec* on all node counts of *options*; WrongStudy lists its and other *faults*."""
+    nodes, problems = _node_counts(options.nodes)
     counts = {"repeats": REPEATS, "seed": SEED, "retries": RETRIES, **options.overrides}
-    problems = []
-    if not nodes or min(nodes) < 1 or len(set(nodes)) != len(nodes):
-        problems.append(
-            Problem("--nodes", ",".join(map(str, nodes)), "node counts must be distinct and at least 1, such as 1,2,4")
-        )
     for name, least in (("repeats", 1), ("retries", 0)):
         if counts[name] < least:
             problems.append(Problem(f"--{name}", counts[name], f"must be at least {least}"))
     base = spec.model_copy(update={"nodes": 1})
-    try:
-        read = variants.read(options.variants, base)
-    except InputError as error:
-        raise InputError([*problems, *error.problems]) from None
-    if problems:
-        raise InputError(problems)
-    values = {"nodes": list(nodes), "variants": [variant.text for variant in read[1:]], **counts}
-    cells = tuple(itertools.product((variant.name for variant in read), nodes))
+    named, wrong_variants = variants.read(options.variants, base, faults.wrong)
+    values = {"nodes": list(nodes), "variants": [variant.text for variant in named[1:]], **counts}
+    cells = tuple(itertools.product((variant.name for variant in named), nodes))
     source = {"spec": base.canonical(), **values}
-    return Study(base, read, cells, counts["repeats"], counts["seed"], counts["retries"], source)
+    study = Study(base, named, cells, counts["repeats"], counts["seed"], counts["retries"], source)
+    faults.with_problems([*problems, *wrong_variants]).refuse(study)
+    return study
+
+
+def _node_counts(nodes: Sequence[int] | str | None) -> tuple[tuple[int, ...], list[Problem]]:
+    """The valid node counts, and what is wrong with the others."""
+    written = [1] if nodes is None else nodes.split(",") if isinstance(nodes, str) else nodes
+    counts = [int(each) for each in written if re.fullmatch(r"\s*\d+\s*", str(each), re.ASCII)]
+    valid = tuple(dict.fromkeys(count for count in counts if count >= 1))
+    if valid and len(valid) == len(written):
+        return valid, []
+    remedy = "node counts must be distinct and at least 1, such as 1,2,4"
+    return valid, [Problem("--nodes", ",".join(map(str, written)), remedy)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from spotmpi.core.errors import UnknownRun, input_error
 from spotmpi.runs.reader import RunState
@@ -19,7 +19,7 @@ class FakeRunner:
         self.known: dict[str, str] = {}
         self.invalid: Callable[[JobSpec], bool] = lambda spec: False
 
-    def require_valid(self, spec: JobSpec) -> None:
+    def require_valid(self, spec: JobSpec, wrong: Iterable[str] = ()) -> None:
         if self.invalid(spec):
             raise input_error("slots", spec.slots, "too many")
 

@@ -1,0 +1,148 @@
+"""`spotmpi bench` on a spec or a study with several mistakes shows them all in one round, each with its remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+import spotmpi
+from spotmpi.spec.job import JobSpec
+from spotmpi.study.factors import KNOWN
+from spotmpi.study.study import StudyOptions
+from tests.unit.conftest import InProcess
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+COMMAND = {"command": ["true"], "launcher": "none"}
+
+
+def problems(values: dict[str, Any], *overrides: str, **options: Any) -> list[str]:
+    """The problems of the study or spec in a file with these values."""
+    Path("study.toml").write_text(tomli_w.dumps(values))
+    with pytest.raises(spotmpi.InputError) as refused:
+        spotmpi.plan_bench("study.toml", StudyOptions(**options), overrides)
+    return [str(problem) for problem in refused.value.problems]
+
+
+def fields(*arguments: Any, **options: Any) -> list[str]:
+    return [problem.partition(":")[0] for problem in problems(*arguments, **options)]
+
+
+def test_a_study_with_mistakes_in_file_spec_factors_and_for_its_target(in_process: InProcess) -> None:
+    Path("study.toml").write_text(
+        'repeat = 3\nretries = "many"\n[limits]\nmoney = -1\n'
+        '[factors]\nnodes = [0, 1000000]\nframework = ["pytorch"]\nbuket_mb = [10]\ndouble_buffering = [true]\n'
+        '[spec]\nprogram = "digits"\ncolour = "red"\ndata = "nowhere"\nmpi = 3\n'
+    )
+
+    code, output, errors = in_process("bench", "study.toml", "--nodes", "1,2", "--repeats", "0")
+
+    assert (code, output) == (2, "")
+    assert sorted(line.partition(": ")[2] for line in errors.splitlines()) == [
+        "--nodes = '1,2': not allowed with a study: study.toml defines its own factors",
+        "colour = 'red': unknown key; known keys: " + ", ".join(JobSpec.model_fields),
+        "data = 'nowhere': not a readable folder; check the path",
+        "factors.buket_mb = [10]: unknown factor; known: "
+        + ", ".join(("nodes", *KNOWN))
+        + "; for another one give a table of levels with settings",
+        "factors.double_buffering = True: supported only by ChainerMN",
+        "factors.nodes = 0: must be an integer of at least 1",
+        "limits.money = -1: input should be greater than 0",
+        "mpi = 3: input should be a valid dictionary or instance of Mpi",
+        "nodes = 1000000: 1000000 nodes x 1 slots exceed the 1024 processes possible here",
+        "repeat = 3: unknown key; did you mean repeats?",
+        "repeats = 0: input should be greater than or equal to 1",
+        "retries = 'many': input should be a valid integer",
+    ]
+
+
+def test_a_spec_with_mistakes_in_its_keys_options_and_variants(in_process: InProcess) -> None:
+    Path("job.toml").write_text('command = ["true"]\nlauncher = "none"\ndata = "nowhere"\nprice = -1\ncolour = "red"\n')
+    options = ["--nodes", "1,x", "--retries", "-1", "--variant", "a:slot=2", "--variant", "b:slots=2"]
+
+    code, output, errors = in_process("bench", "job.toml", *options)
+
+    assert (code, output) == (2, "")
+    assert sorted(line.partition(": ")[2] for line in errors.splitlines()) == [
+        "--nodes = '1,x': node counts must be distinct and at least 1, such as 1,2,4",
+        "--retries = -1: must be at least 0",
+        "--variant a:slot=2: slot = 2: unknown key; did you mean slots?",
+        "colour = 'red': unknown key; known keys: " + ", ".join(JobSpec.model_fields),
+        "data = 'nowhere': not a readable folder; check the path",
+        "price = -1: input should be greater than 0",
+        'slots = 2: launcher "none" starts one process per node: use slots = 1',
+    ]
+
+
+def test_what_may_follow_from_a_wrong_key_of_the_spec_is_not_reported() -> None:
+    wrong = {"progam": "digits", "image": 3, "slots": 0}
+    factors = {"global_batch": [7], "double_buffering": [True], "nodes": [2]}
+    study = {"spec": wrong, "factors": factors, "without_allreduce": True, "probe": True}
+
+    assert fields(study) == ["image = 3", "slots = 0", "progam = 'digits'"]
+    assert fields({**COMMAND, "slots": "two"}, variants=["one:slots=1", "bad:slot=1"]) == [
+        "slots = 'two'",
+        "--variant bad",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        ({"framwork": ["chainermn"]}, ["factors.framwork = ['chainermn']"]),  # the spec has no image without it
+        ({"framework": [3], "double_buffering": [True]}, ["factors.framework = 3"]),
+        ({"framework": 3}, ["factors.framework = 3"]),
+        ({"own": {"a": "image='chainermn'"}}, ["factors.own = {'a'"]),
+        ({"framework": {"a": ["slots=1"]}}, ["factors.framework = 'framework'"]),
+    ],
+)
+def test_what_may_follow_from_a_wrong_factor_is_not_reported(factors: dict[str, Any], expected: list[str]) -> None:
+    assert fields({"spec": {"program": "digits"}, "factors": factors}) == expected
+
+
+def test_a_factor_of_a_wrong_type_is_one_problem_with_the_two_forms_of_a_factor() -> None:
+    remedy = 'give a list of levels, or a table of levels with settings, such as { wide = ["slots=2"] }'
+    for levels in ("x", 3, [[1]], {"a": "slots=1"}, {"a": [1]}):
+        assert problems({"spec": COMMAND, "factors": {"own": levels}}) == [f"factors.own = {levels!r}: {remedy}"]
+    combinations = [{"slots": {"a": 1}}, {"slots": 0}, {"slots": 1}]
+    assert problems({"spec": COMMAND, "factors": {"nodes": [1]}, "combinations": combinations}) == [
+        "combinations.0.slots = {'a': 1}: give a level, or a list of levels",
+        "combinations.1.slots = 0: must be above 0",
+    ]
+
+
+def test_valid_levels_and_combinations_are_checked_beside_wrong_ones() -> None:
+    listed = [{"slots": [0, 2]}, {"own": "b"}, {"own": "a", "nodes": 10**6}]
+    study = {"spec": COMMAND, "factors": {"own": {"a": ["env.A=1"]}, "nodes": [1]}, "combinations": listed}
+
+    assert fields(study) == ["combinations.0.slots = 0", "combinations.1.own = 'b'", "slots = 2", "nodes = 1000000"]
+
+
+def test_a_spec_that_cannot_be_read_does_not_hide_the_mistakes_of_its_study() -> None:
+    study = {"spec": "missing.toml", "factors": {"slots": [0], "double_buffering": [True]}, "repeat": 1}
+
+    assert fields(study) == ["spec = 'missing.toml'", "repeat = 1", "factors.slots = 0"]
+    assert fields({**COMMAND}, "slots", repeats=0) == ["--set = 'slots'", "--repeats = 0"]
+    assert fields({"factors": "nodes", "spec": {**COMMAND, "slots": 0}}) == ["slots = 0", "factors = 'nodes'"]
+    assert fields({"combinations": "all", "factors": {"nodes": [0]}}) == [
+        "spec",
+        "combinations = 'all'",
+        "factors.nodes = 0",
+    ]
+
+
+def test_a_target_that_cannot_be_inspected_does_not_hide_the_mistakes() -> None:
+    with pytest.raises(spotmpi.InputError, match=r"factors\.slots = 0: must be above 0"):
+        Path("study.toml").write_text(tomli_w.dumps({"spec": COMMAND, "factors": {"slots": [0]}}))
+        spotmpi.plan_bench("study.toml", on="no-such-file.json")
+
+
+def test_combinations_may_name_different_factors() -> None:
+    combinations = [{"slots": 1}, {"launcher": "none", "nodes": 2}]
+    Path("study.toml").write_text(
+        tomli_w.dumps({"spec": COMMAND, "factors": {"nodes": [1]}, "combinations": combinations})
+    )
+    assert spotmpi.plan_bench("study.toml").cells == (("slots 1", 1), ("none", 2))

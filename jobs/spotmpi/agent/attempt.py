@@ -6,7 +6,6 @@ import collections
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
 
@@ -98,8 +97,9 @@ class Attempt:
         return self._outcome()
 
     def _start(self) -> None:
-        port = _free_port()
-        for command in self.plan["commands"]:
+        commands = self.plan["commands"]
+        port = _free_port() if launchers.PORT in str(commands) else ""
+        for command in commands:
             arguments = [argument.replace(launchers.PORT, port) for argument in command["arguments"]]
             own = {key: value.replace(launchers.PORT, port) for key, value in command["environment"].items()}
             environment = {**os.environ, **self.plan["environment"], **own, **self._rank_variables()}
@@ -243,6 +243,8 @@ class Attempt:
 
 
 def _free_port() -> str:
+    import socket  # mpirun needs no port
+
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])

@@ -1,14 +1,13 @@
-"""The machine of a pod or of a local run: processor, memory, GPUs, driver, and where in the cloud it is."""
+"""The machine of a pod or of a local run: processor, memory, GPUs, driver, and where in the cloud it is.
+
+What most machines never need is imported where it is needed: every start of a run imports this file.
+"""
 
 from __future__ import annotations
 
-import csv
-import ctypes
 import json
 import os
-import platform
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Dict
@@ -44,12 +43,13 @@ class Incompatible(Exception):
 
 def describe(gpus: Sequence[Mapping[str, str]]) -> Facts:
     """``cpu`` model, usable ``cores``, ``memory_gib``, *gpus* and ``system`` of this machine."""
+    system = os.uname()
     return {
-        "cpu": cpu_model(_read("/proc/cpuinfo")) or platform.processor() or platform.machine(),
+        "cpu": cpu_model(_read("/proc/cpuinfo")) or _architecture(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gib": round(_memory_bytes() / 2**30),
         "gpus": [dict(gpu) for gpu in gpus],
-        "system": "%s %s" % (platform.system(), platform.release()),
+        "system": "%s %s" % (system.sysname, system.release),
     }
 
 
@@ -83,6 +83,8 @@ def instance_type(root: str = "/") -> str | None:
 
 def list_gpus() -> list[dict[str, str]]:
     """``name``, ``memory``, ``driver`` and compute ``capability`` ("8.6") of each GPU; empty without nvidia-smi."""
+    import shutil
+
     if not shutil.which("nvidia-smi"):
         return []
     answer = subprocess.run(["nvidia-smi", _GPU_QUERY, "--format=csv,noheader"], stdout=subprocess.PIPE)
@@ -91,6 +93,8 @@ def list_gpus() -> list[dict[str, str]]:
 
 def parse_gpus(answer: str) -> list[dict[str, str]]:
     """The GPUs in an answer of nvidia-smi."""
+    import csv
+
     rows = [[cell.strip() for cell in row] for row in csv.reader(answer.splitlines())]
     complete = [row for row in rows if len(row) == len(_GPU_FIELDS)]
     return [{field: row[column] for column, field in enumerate(_GPU_FIELDS)} for row in complete]
@@ -98,6 +102,8 @@ def parse_gpus(answer: str) -> list[dict[str, str]]:
 
 def driver_cuda() -> str | None:
     """The newest CUDA that the driver, or a compatibility library before it, can run, such as "12.4"; None without."""
+    import ctypes
+
     try:
         version = ctypes.c_int()
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) != 0:
@@ -195,6 +201,12 @@ def cpu_model(cpuinfo: str) -> str | None:
     """The processor's name in the text of ``/proc/cpuinfo``, or None where it has none (as on most ARM machines)."""
     match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return " ".join(match.group(1).split()) if match else None
+
+
+def _architecture() -> str:
+    import platform
+
+    return platform.processor() or platform.machine()
 
 
 def _major(version: str) -> int:

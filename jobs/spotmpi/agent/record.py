@@ -42,6 +42,8 @@ LOST = "lost"  # never recorded: the run has no end, and nobody is left to recor
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+LOCK = ".lock"  # of the run folder; whoever writes the record holds it
+
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
 

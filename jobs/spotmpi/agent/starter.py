@@ -5,16 +5,18 @@
 FILE holds one JSON object of strings; mpirun over ssh carries neither an image's ENV nor a pod's variables.
 --tag marks every line of output with its rank, as mpirun does by itself: torchrun lets all ranks write into one pipe,
 where parts of their lines would mix.
-It is run by path, alone, and imports nothing else of this package.
+It is run by path, alone, and imports nothing else of this package; every rank waits for it, so it imports little.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
 import signal
 import sys
+
+TYPE_CHECKING = False  # typing's own costs an import; type checkers know the name
+if TYPE_CHECKING:
+    import selectors
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,6 +35,8 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 def main(arguments: list[str]) -> int:
     """Replace this process by the command; 127 when the command is not found, 126 when it cannot be run."""
     if arguments[:1] == ["--env"]:
+        import json
+
         with open(arguments[1]) as file:
             os.environ.update(json.load(file))
         arguments = arguments[2:]
@@ -55,6 +59,8 @@ def _exec(arguments: list[str]) -> int:
 
 def _run_tagged(arguments: list[str]) -> int:
     """Start the command as a child, forward its output line by line, and exit as it exits."""
+    import selectors
+
     pipes = {"stdout": os.pipe(), "stderr": os.pipe()}
     child = os.fork()
     if child == 0:

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-import traceback
 
 from . import processes, protocol, record
 from .attempt import CLOCK, Attempt, Clock
@@ -21,7 +20,6 @@ from .outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome
 from .plan import LocalPlan, read_local_plan
 from .stop_requests import FolderStopSource
 
-LOCK = ".lock"  # held by the supervisor as long as it lives
 PLAN = "plan.yaml"
 
 
@@ -104,11 +102,17 @@ def _supervise(folder: str, plan: LocalPlan) -> int:
         return supervisor.run()
     except OSError as error:
         if error.errno not in record.DISK_FULL and os.path.isdir(folder):
-            traceback.print_exc()
+            _print_traceback()
         return _end_early(supervisor, supervisor.error_reason(error))
     except Exception as error:
-        traceback.print_exc()
+        _print_traceback()
         return _end_early(supervisor, "internal error of spotmpi, see supervisor.log: %r" % error)
+
+
+def _print_traceback() -> None:
+    import traceback  # delays no start
+
+    traceback.print_exc()
 
 
 def _end_early(supervisor: Supervisor, reason: str) -> int:

@@ -15,7 +15,6 @@ from spotmpi.core.events import Event, Lines
 from spotmpi.core.names import RunPaths
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
-from spotmpi.agent.supervisor import LOCK
 
 MISSING = "(this line is no longer available)"
 
@@ -83,7 +82,7 @@ class RunCache:
 
     def __enter__(self) -> Self:
         if self._paths.folder.is_dir():
-            self._lock = (self._paths.folder / LOCK).open("a")
+            self._lock = (self._paths.folder / record.LOCK).open("a")
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

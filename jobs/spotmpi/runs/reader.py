@@ -19,7 +19,6 @@ from spotmpi.agent import protocol
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.agent import record
 from spotmpi.agent.run_outcome import run_outcome
-from spotmpi.agent.supervisor import LOCK
 from spotmpi.runs.recorded_plan import cluster_of, json_object
 
 LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
@@ -150,7 +149,7 @@ def attempts(paths: RunPaths) -> list[AttemptRecord]:
 def alive(paths: RunPaths) -> bool:
     """Whether a supervisor holds the run's lock."""
     try:
-        with (paths.folder / LOCK).open("r") as lock:
+        with (paths.folder / record.LOCK).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -253,7 +252,7 @@ def _last_event(paths: RunPaths) -> str | None:
 def lock(paths: RunPaths, timeout: float = 10.0) -> Iterator[None]:
     """Hold the run's lock, as its supervisor or the writer of a copy does; RunInUse after *timeout* seconds."""
     deadline = time.monotonic() + timeout
-    with (paths.folder / LOCK).open("a") as file:
+    with (paths.folder / record.LOCK).open("a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

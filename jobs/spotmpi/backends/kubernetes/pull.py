@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from spotmpi.agent import pack, pod_context, store
-from spotmpi.agent.supervisor import LOCK
+from spotmpi.agent import pack, pod_context, record, store
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.volume_access import Volume, VolumeAccess, volume_access
@@ -23,7 +22,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 
 # Where the local copy knows more: it also has what happened before the first pod ran.
-_LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml", LOCK)
+_LOCAL_FILES = ("events.jsonl", "spec.toml", "plan.yaml", record.LOCK)
 _PACK = Path(pack.__file__).read_text()
 _MAX_SKIPPED = 8  # entries that a message names
 
@@ -135,7 +134,7 @@ async def _access(api: ClusterApi, run: str, volume: Volume, say: Say) -> AsyncI
 @contextmanager
 def _locked(paths: RunPaths) -> Iterator[None]:
     paths.folder.mkdir(exist_ok=True)
-    with (paths.folder / LOCK).open("a") as lock:
+    with (paths.folder / record.LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -17,7 +17,6 @@ from pathlib import Path
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import LocalPlan
-from spotmpi.agent.supervisor import LOCK
 from spotmpi.backends.base import Plan
 from spotmpi.backends.local import machine as local_machine
 from spotmpi.core import names
@@ -65,7 +64,7 @@ class LocalBackend:
         paths = self._paths(plan["run"])
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(paths.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            lock = os.open(paths.folder / record.LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SpotmpiError(
                 f"cannot record the run in {paths.folder}: {error.strerror}; use --runs FOLDER"

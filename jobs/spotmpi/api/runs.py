@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,19 +21,19 @@ from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
-from spotmpi.spec import job, template
-from spotmpi.spec.job import JobSpec, WrongKeys
-from spotmpi.spec.source import Source, read_spec
-from spotmpi.spec.validate import require_valid, validate
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # only functions that read a spec import what reads one: that takes longer than all the rest
     from spotmpi.api.drill import Recovery
+    from spotmpi.spec.job import JobSpec, WrongKeys
+    from spotmpi.spec.source import Source
 
 _STOPPED = "stopped by its user"
 
 
 def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
     """Write a commented spec to start from to *path*, for *script* or an example; InputError where *path* exists."""
+    from spotmpi.spec import template
+
     template.write(Path(path), script)
     return Path(path)
 
@@ -79,17 +78,14 @@ def resume(
         raise input_error("--resume", paths.id, "has succeeded; there is nothing to continue")
     if not state.over:
         raise input_error("--resume", paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
-    spec = job.load(paths.spec, overrides)
-    require_valid(spec, backend.inspect(spec))
-    return _submit(backend, spec, backend.plan(spec, paths.id), detach, _from_next_submission(paths, watch), say)
+    spec, plan = _plan_continuation(backend, paths, overrides)
+    return _submit(backend, spec, plan, detach, _from_next_submission(paths, watch), say)
 
 
 def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
     """What `resume` would start, as plain JSON values; nothing is started or written."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
-    spec = job.load(paths.spec, overrides)
-    require_valid(spec, backend.inspect(spec))
-    return backend.plan(spec, paths.id)
+    return _plan_continuation(backend, paths, overrides)[1]
 
 
 def list_runs(on: TargetLike = None, mine: bool = False) -> list[RunState]:
@@ -172,6 +168,12 @@ def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
 
 def _prepare(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[Backend, JobSpec, Plan]:
     """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
+    import secrets
+
+    from spotmpi.spec.job import WrongKeys
+    from spotmpi.spec.source import read_spec
+    from spotmpi.spec.validate import require_valid
+
     try:
         spec = read_spec(source, overrides)
     except WrongKeys as error:
@@ -182,8 +184,20 @@ def _prepare(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[
     return backend, spec, backend.plan(spec, run)
 
 
+def _plan_continuation(backend: Backend, paths: names.RunPaths, overrides: Iterable[str]) -> tuple[JobSpec, Plan]:
+    """The recorded spec with *overrides* and the plan that continues its run; InputError with all problems at once."""
+    from spotmpi.spec import job
+    from spotmpi.spec.validate import require_valid
+
+    spec = job.load(paths.spec, overrides)
+    require_valid(spec, backend.inspect(spec))
+    return spec, backend.plan(spec, paths.id)
+
+
 def _further_problems(error: WrongKeys, on: TargetLike) -> Sequence[Problem]:
     """The problems of the rest of a spec with wrong keys, as far as its target can be inspected without them."""
+    from spotmpi.spec.validate import validate
+
     if "kubernetes" in error.wrong:
         return []
     try:

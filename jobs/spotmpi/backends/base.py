@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from spotmpi.agent.plan import LocalPlan
-from spotmpi.core.events import Event
-from spotmpi.core.progress import Say
-from spotmpi.plan.cluster import ClusterPlan
-from spotmpi.runs.reader import RunState
-from spotmpi.spec.job import JobSpec
-from spotmpi.spec.validate import TargetCapabilities
+if TYPE_CHECKING:  # only commands that read a spec import what reads one
+    from spotmpi.agent.plan import LocalPlan
+    from spotmpi.core.events import Event
+    from spotmpi.core.progress import Say
+    from spotmpi.plan.cluster import ClusterPlan
+    from spotmpi.runs.reader import RunState
+    from spotmpi.spec.job import JobSpec
+    from spotmpi.spec.validate import TargetCapabilities
 
-Plan = LocalPlan | ClusterPlan  # distinguished by "backend"
+Plan: TypeAlias = "LocalPlan | ClusterPlan"  # distinguished by "backend"
 
 
 class Backend(Protocol):

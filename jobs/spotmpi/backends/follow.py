@@ -8,14 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spotmpi.backends.base import Backend, Plan
 from spotmpi.core.errors import SpotmpiError, UnknownRun
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
 from spotmpi.runs.reader import RunState
-from spotmpi.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
 
 Watch = Callable[[Event], None]
 

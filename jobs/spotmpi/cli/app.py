@@ -145,8 +145,9 @@ def _plain_value(value: Any, kind: Any, info: Any) -> Any:
     return kind(value) if pattern and isinstance(value, str) and re.fullmatch(pattern, value) else None
 
 
-_build_conversion = typer.core.build_runtime_param
-typer.core.build_runtime_param = PlainConversion  # type: ignore[assignment]
+_typer_core: Any = typer.core  # which exports neither of these names
+_build_conversion = _typer_core.build_runtime_param
+_typer_core.build_runtime_param = PlainConversion
 
 
 def _single(name: str, function: Any) -> typer.Typer:

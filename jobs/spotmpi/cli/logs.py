@@ -56,13 +56,17 @@ class Filter:
     def from_options(cls, node: int | None, grep: str | None, age: str | None) -> Filter:
         """The filter that the command's options describe; InputError for a wrong pattern or duration."""
         from spotmpi.core.errors import input_error
-        from spotmpi.spec.job import read_duration
 
         try:
             pattern = re.compile(grep or "")
         except re.error as error:
             raise input_error("--grep", grep, f"is not a regular expression: {error}") from None
-        return cls(node, pattern, time.time() - read_duration("--since", age) if age else 0.0)
+        since = 0.0
+        if age:
+            from spotmpi.spec.job import read_duration
+
+            since = time.time() - read_duration("--since", age)
+        return cls(node, pattern, since)
 
     def matches(self, event: Event) -> bool:
         """Whether *event* is printed."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +22,9 @@ class Member(NamedTuple):
 
 def archive(files: Iterable[Member]) -> bytes:
     """A tar.gz of files, in order of name, without times and owners of this machine."""
+    import gzip  # no local run needs either
+    import tarfile
+
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as zipped,

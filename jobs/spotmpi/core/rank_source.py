@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spotmpi.core import archives, names
+from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 
 
@@ -22,6 +22,8 @@ def rank_source() -> Path:
 
 def _copy(source: Path, parent: Path) -> Path:
     """The copy of the agent and the programs of *source* below *parent*, complete or absent."""
+    from spotmpi.core import archives  # an installed spotmpi alone needs it
+
     files = archives.agent_files(source)
     folder = parent / archives.digest(b"".join(f"{file.name}\0".encode() + file.content for file in files))
     if folder.is_dir():

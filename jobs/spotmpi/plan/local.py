@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from spotmpi.agent import launchers, protocol
 from spotmpi.agent.plan import VERSION, Command, Limits, LocalPlan
 from spotmpi.core import names
-from spotmpi.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
 
 LOCAL: Literal["local"] = "local"
 

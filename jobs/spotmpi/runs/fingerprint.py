@@ -13,14 +13,16 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spotmpi import __version__
 from spotmpi.agent import hardware
 from spotmpi.agent.files import write_atomically
 from spotmpi.core import code_folder, names
 from spotmpi.runs import data_fingerprint
-from spotmpi.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
 
 # Compared key by key; nodes and slots are left out, since comparisons vary them.
 _COMPARED = ("program", "args", "env", "launcher", "resources", "image", "container", "machine", "versions")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spotmpi.core import names
-from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import Problem
 from spotmpi.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from spotmpi.core.environment import NodeGroup
 
 _ACCELERATOR = "k8s.amazonaws.com/accelerator"  # the autoscaler's own label; its value is the GPU's model
 # NVIDIA's list of CUDA GPUs.

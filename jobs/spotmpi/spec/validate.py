@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from spotmpi.agent import protocol
-from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import validate_cluster
 from spotmpi.spec.job import JobSpec
+
+if TYPE_CHECKING:  # a local run starts faster without it
+    from spotmpi.core.environment import NodeGroup
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from spotmpi.agent import pod_context
 from spotmpi.core import names
-from spotmpi.core.environment import NodeGroup
 from spotmpi.core.errors import Problem
-from spotmpi.images import build
 from spotmpi.spec import node_groups
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
+
+if TYPE_CHECKING:  # a local run starts faster without it
+    from spotmpi.core.environment import NodeGroup
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 NAMES = "names of variables have letters, digits and _ only, and do not begin with SPOTMPI_"
@@ -50,6 +52,8 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
 
 
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:
+    from spotmpi.images import build
+
     if choice.capability and build.build_with_kernels(image, choice.capability) is None:
         group, kind = choice.groups[0], "sm_" + choice.capability.replace(".", "")
         remedy = f"no build has kernels for the GPUs of {group.name} ({group.type}, {kind}): "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -37,6 +38,35 @@ def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
     heavy = {"pulumi", "boto3", "pydantic", "lightkube", "httpx", "rich", "torch", "chainer", "matplotlib", "numpy"}
     assert not heavy & loaded and not {"scipy", "jinja2", "asyncio", "tomlkit"} & loaded
     assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", ["list --json", "status no-such-run", "logs no-such-run", "stop no-such-run"])
+def test_commands_that_read_no_spec_import_no_pydantic(arguments: str) -> None:
+    code = (
+        f"import sys; sys.argv = {['spotmpi', *arguments.split()]}\n"
+        "from spotmpi.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert "spotmpi.api.runs" in done.stdout.split(), done.stderr
+    assert not {"pydantic", "importlib.metadata", "rich", "lightkube"} & set(done.stdout.split())
+
+
+def test_a_start_imports_no_metadata_of_packages() -> None:
+    spec = job("true")
+    code = (
+        f"import sys; sys.argv = ['spotmpi', 'run', {spec!r}, '--dry-run']\n"
+        "from spotmpi.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert json.loads(done.stdout)["backend"] == "local"
+    unneeded = {"importlib.metadata", "rich", "lightkube", "tarfile", "spotmpi.core.environment", "spotmpi.cli.bench"}
+    assert not unneeded & set(done.stderr.split())
 
 
 def test_help_lists_every_command_with_a_sentence() -> None:

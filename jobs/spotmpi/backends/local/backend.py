@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import write_atomically
@@ -28,8 +29,10 @@ from spotmpi.images import environment as image_environment
 from spotmpi.plan.local import LOCAL, local_plan
 from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.folder import folder_events
-from spotmpi.spec.job import JobSpec
-from spotmpi.spec.validate import TargetCapabilities
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
+    from spotmpi.spec.validate import TargetCapabilities
 
 # Variables that a launcher sets for its ranks: where spotmpi is itself a rank, its own launchers must not see them.
 _RANK_VARIABLES = re.compile(

@@ -8,14 +8,17 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spotmpi.agent import launchers
 from spotmpi.core import names
 from spotmpi.core.rank_source import rank_source
 from spotmpi.images import environment
 from spotmpi.plan.local import Machine
-from spotmpi.spec.job import JobSpec
-from spotmpi.spec.validate import TargetCapabilities
+
+if TYPE_CHECKING:
+    from spotmpi.spec.job import JobSpec
+    from spotmpi.spec.validate import TargetCapabilities
 
 _MAX_PROCESSES = 1024  # a larger number is a mistake
 _REQUIREMENTS = {"mpirun": "openmpi==", "torchrun": "torch=="}  # launcher -> the locked requirement that has it
@@ -23,6 +26,8 @@ _REQUIREMENTS = {"mpirun": "openmpi==", "torchrun": "torch=="}  # launcher -> th
 
 def inspect(spec: JobSpec) -> TargetCapabilities:
     """The capabilities that `spotmpi.spec.validate` checks; installs nothing."""
+    from spotmpi.spec.validate import TargetCapabilities  # not needed to follow a run
+
     return TargetCapabilities(
         programs={image: programs_of(image) for image in environment.known_images()},
         data_is_folder=spec.data is None or _is_folder(spec.data.path),

@@ -5,50 +5,13 @@ from __future__ import annotations
 import functools
 import signal
 from collections.abc import Callable
-from typing import Any, cast
 
 import pytest
 
 from spotmpi.agent import limits, protocol
-from spotmpi.agent.schema import AttemptRecord
 from tests.unit.agent.gang import LIMIT, Gang, has_printed, kinds
 
-
-def lost(*nodes: int, **values: Any) -> AttemptRecord:
-    attempt = {"cause": "interruption", "lost_nodes": list(nodes), "last_iteration": None, **values}
-    return cast(AttemptRecord, attempt)
-
-
 LOSSES = limits.MAX_LOSSES
-
-
-def test_a_node_that_is_lost_too_often_is_named() -> None:
-    assert limits.repeatedly_lost_node([lost(1)] * (LOSSES - 1)) is None
-    assert limits.repeatedly_lost_node([lost(1)] * LOSSES) == 1
-    assert limits.repeatedly_lost_node([lost(2, 1)] * LOSSES) == 1
-
-
-def test_other_interruptions_in_between_change_nothing() -> None:
-    between = [lost(), lost(2), lost(cause="failure")]
-    assert limits.repeatedly_lost_node([attempt for _ in range(LOSSES) for attempt in [lost(1), *between]]) == 1
-
-
-def test_different_nodes_are_not_one() -> None:
-    assert limits.repeatedly_lost_node([lost(node % 3) for node in range(3 * LOSSES - 3)]) is None
-
-
-@pytest.mark.parametrize("key", ["last_iteration", "resumed_iteration", "checkpoint_iteration"])
-def test_a_run_that_makes_progress_may_lose_a_node_any_number_of_times(key: str) -> None:
-    assert limits.repeatedly_lost_node([lost(1, **{key: number}) for number in range(100)]) is None
-
-
-def test_the_same_iterations_again_are_no_progress() -> None:
-    first = lost(1, last_iteration=500, checkpoint_iteration=300)
-    again = lost(1, last_iteration=490, resumed_iteration=300)
-    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 2)]) is None
-    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 1)]) == 1
-    further = lost(1, last_iteration=501, resumed_iteration=300)
-    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 2), further, again]) is None
 
 
 @pytest.mark.parametrize("node", [0, 1])

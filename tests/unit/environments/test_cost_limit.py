@@ -1,4 +1,4 @@
-"""The cost limit of a run: how the time of its nodes is counted, and what enforces it without a terminal."""
+"""The cost limit of a run: which specs may have one, and what enforces it without a terminal."""
 
 from __future__ import annotations
 
@@ -11,46 +11,13 @@ from typing import Any
 import pytest
 import tomli_w
 
-from spotmpi.agent import hardware, limits
-from spotmpi.agent.schema import AttemptRecord
+from spotmpi.agent import hardware
 from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import TargetCapabilities, validate
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
 from tests.unit.agent.gang import kinds
-
-
-def plan(cost: float | None, rate: float | None, grace: float = 60) -> Any:
-    return {"limits": {"cost": cost}, "rate": rate, "grace": grace}
-
-
-@pytest.mark.parametrize(
-    ("attempts", "seconds"),
-    [
-        ([], 0),
-        # An attempt counts from when its nodes were present, and at most ten minutes of the pause after it.
-        ([{"present": 1000, "started": 1050, "ended": 1600}], 1000),
-        ([{"present": 1000, "started": 1050, "ended": 1100}], 700),
-        ([{"started": 1050, "ended": 1100}], 650),
-        # One whose agent was lost without a record counts until the next one, or until now.
-        ([{"started": 1000}], 1000),
-        ([{"started": 1000}, {"present": 1300, "started": 1310, "ended": 1400}], 300 + 700),
-        # Attempts before the submission don't count.
-        ([{"present": 100, "started": 150, "ended": 900}, {"present": 1900, "started": 1950, "ended": 1990}], 100),
-    ],
-)
-def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], seconds: float) -> None:
-    assert limits.node_seconds(attempts, since=950, now=2000) == seconds
-
-
-def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
-    # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
-    before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100}]
-
-    assert limits.cost_deadline(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
-    assert limits.cost_deadline(plan(None, 2), before, since=950, now=5000) is None
-    assert limits.cost_deadline(plan(6, None), before, since=950, now=5000) is None
 
 
 def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:

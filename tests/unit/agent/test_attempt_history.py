@@ -1,0 +1,367 @@
+"""The attempts of a run: what is recorded of each, which limits they count against, and the summary at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import hardware, protocol
+from spotmpi.agent.attempt_history import AttemptHistory
+from spotmpi.agent.limits import MAX_LOSSES
+from spotmpi.agent.outcomes import FAILURE, INTERRUPTION, NOT_RETRYABLE, STOPPED, SUCCEEDED, Outcome
+from spotmpi.agent.progress import Progress
+from spotmpi.agent.record import Record
+
+SUBMITTED = 1000.0  # Unix seconds
+LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 1, "interruptions": 2, "cost": None}
+FAILED = Outcome(FAILURE, "rank 1 ended with exit code 3", protocol.FAILED)
+INTERRUPTED = Outcome(INTERRUPTION, "node 1 is going away", protocol.INTERRUPTED)
+CPU = {"cpu": "a processor", "cores": 4, "memory_gib": 16, "gpus": [], "system": "Linux 6"}
+
+
+class SettableClock:
+    def __init__(self) -> None:
+        self.now = SUBMITTED
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RecordedRun:
+    """A run folder, its history as an agent opens it, and what was written there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = SettableClock()
+        self.plan: dict[str, Any] = {
+            "run": "digits-1",
+            "name": "digits",
+            "limits": dict(LIMITS),
+            "rate": None,
+            "grace": 30.0,
+            "oversubscribed": False,
+            "work": {"program": "digits"},
+        }
+
+    def history(self, since: float = SUBMITTED) -> AttemptHistory:
+        plan: Any = self.plan
+        return AttemptHistory(Record(str(self.folder), self.clock), plan, since, self.clock)
+
+    def attempt(self, history: AttemptHistory, outcome: Outcome, seconds: float = 10.0, **reported: Any) -> None:
+        """One attempt whose program reported these values of `Progress`."""
+        number = history.begin()
+        started = self.clock.now
+        self.clock.now += seconds
+        progress = Progress(0.0)
+        for name, value in reported.items():
+            setattr(progress, name, value)
+        history.end(number, progress, outcome, started)
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()]
+
+    def read(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RecordedRun:
+    return RecordedRun(tmp_path)
+
+
+def test_an_attempt_is_recorded_with_everything_that_its_program_reported(run: RecordedRun) -> None:
+    history = run.history()
+    run.clock.now = 1005.0
+    assert history.begin() == 1
+    history.hardware = {0: CPU, 1: CPU}
+    progress = Progress(0.0)
+    progress.resumed, progress.first_iteration, progress.first_iteration_time = 20, 21, 1012.0
+    progress.iteration, progress.checkpoint = 50, 40
+    progress.context, progress.result = {"world_size": 2}, {"loss": 0.5}
+    run.clock.now = 1100.0
+
+    history.end(1, progress, INTERRUPTED._replace(lost_nodes=(1,)), started=1010.0)
+
+    expected = {
+        "version": 1,
+        "attempt": 1,
+        "node": 0,
+        "present": 1005.0,
+        "started": 1010.0,
+        "ended": 1100.0,
+        "cause": "interruption",
+        "reason": "node 1 is going away",
+        "exit_code": 75,
+        "lost_nodes": [1],
+        "resumed_iteration": 20,
+        "first_iteration": 21,
+        "first_iteration_time": 1012.0,
+        "last_iteration": 50,
+        "checkpoint_iteration": 40,
+        "lost_iterations": None,
+        "hardware": [{**CPU, "nodes": [0, 1]}],
+        "context": {"world_size": 2},
+        "result": {"loss": 0.5},
+    }
+    assert run.read("attempts/1/node-0.json") == expected
+    assert history.attempts == [expected] == run.history().attempts
+
+
+@pytest.mark.parametrize(
+    ("container", "recorded"),
+    [
+        ("registry/image@sha256:0123", {"container": "registry/image@sha256:0123"}),
+        ("registry/image:latest", {}),  # which image a tag stood for is not known
+        (None, {}),
+    ],
+)
+def test_the_start_is_recorded_with_the_counts_the_machines_and_an_image_that_a_digest_names(
+    run: RecordedRun, container: str | None, recorded: dict[str, str]
+) -> None:
+    run.plan["work"] = {"container": container}
+    history = run.history()
+
+    history.begin()
+    history.record_start(7, [{"node": 0, "name": "a"}])
+
+    expected = {"t": SUBMITTED, "event": "started", "failures": 0, "interruptions": 0, **recorded}
+    machines = {"machines": [{"node": 0, "name": "a"}]}
+    assert run.events() == [{**expected, "attempt": 1}, {**expected, "attempt": 7, **machines}]
+
+
+@pytest.mark.parametrize(
+    ("last", "resumed", "repeated"), [(None, None, None), (50, 40, 10), (50, None, 50), (50, 50, 0), (30, 40, 0)]
+)
+def test_the_iterations_between_the_checkpoint_and_the_interruption_are_repeated(
+    run: RecordedRun, last: int | None, resumed: int | None, repeated: int | None
+) -> None:
+    history = run.history()
+    run.attempt(history, INTERRUPTED, iteration=last)
+    run.attempt(history, INTERRUPTED, resumed=resumed)
+    assert [attempt["lost_iterations"] for attempt in history.attempts] == [None, repeated]
+
+
+def test_failures_are_repeated_up_to_their_limit(run: RecordedRun) -> None:
+    history = run.history()
+    run.attempt(history, FAILED)
+    assert history.final_outcome(FAILED) is None
+    run.attempt(history, FAILED)
+    reason = "rank 1 ended with exit code 3; limits.failures = 1 is used up"
+    assert history.final_outcome(FAILED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
+    assert [event["event"] for event in run.events()] == ["started", "started"]
+
+
+def test_interruptions_are_recorded_and_repeated_up_to_a_limit_of_their_own(run: RecordedRun) -> None:
+    history = run.history()
+    run.attempt(history, FAILED)
+    for _ in range(2):
+        run.attempt(history, INTERRUPTED)
+        assert history.final_outcome(INTERRUPTED) is None
+    run.attempt(history, INTERRUPTED)
+    reason = "node 1 is going away; limits.interruptions = 2 is used up"
+    assert history.final_outcome(INTERRUPTED) == Outcome(NOT_RETRYABLE, reason, protocol.FAILED)
+    assert [(event["reason"], event["interruptions"]) for event in run.events() if event["event"] == "interrupted"] == [
+        ("node 1 is going away", number) for number in (1, 2, 3)
+    ]
+    assert (history.failures, history.interruptions) == (1, 3)
+
+
+def test_attempts_before_the_submission_count_against_no_limit(run: RecordedRun) -> None:
+    before = run.history()
+    for _ in range(4):
+        run.attempt(before, FAILED)
+    resumed = run.history(since=run.clock.now)
+    assert (resumed.failures, len(resumed.attempts)) == (0, 4)
+    run.attempt(resumed, FAILED)
+    assert resumed.failures == 1, "one that starts at the moment of the submission counts"
+    assert resumed.final_outcome(FAILED) is None
+
+
+def test_a_restart_is_recorded_with_its_reason_and_the_counts(run: RecordedRun) -> None:
+    history = run.history()
+    run.attempt(history, FAILED)
+    history.record_restart(FAILED)
+    expected = {"event": "restarted", "reason": FAILED.reason, "failures": 1, "interruptions": 0}
+    assert run.events()[-1] == {"t": run.clock.now, **expected}
+
+
+def test_a_node_that_is_lost_again_and_again_ends_the_run_unless_the_program_failed(run: RecordedRun) -> None:
+    run.plan["limits"]["interruptions"] = run.plan["limits"]["failures"] = 100
+    lost = Outcome(INTERRUPTION, "node 1 was lost", protocol.INTERRUPTED, (1,))
+    history = run.history()
+    for _ in range(MAX_LOSSES - 1):
+        run.attempt(history, lost)
+        assert history.final_outcome(lost) is None
+    run.attempt(history, lost)
+    final = history.final_outcome(lost)
+    assert final and (final.cause, final.exit_code) == (NOT_RETRYABLE, protocol.FAILED)
+    assert str(final.reason).startswith(f"node 1 was lost; node 1 was lost {MAX_LOSSES} times without notice and the")
+    assert history.final_outcome(FAILED) is None
+    assert run.history(since=run.clock.now).final_outcome(lost) is None, "submitted again, it starts over"
+
+
+def test_a_run_ends_where_its_cost_limit_leaves_no_time_for_another_attempt(run: RecordedRun) -> None:
+    run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 36.0  # 100 s
+    history = run.history()
+    assert history.cost_deadline() == SUBMITTED + 100 - 30
+    run.attempt(history, FAILED, seconds=69.0)
+    assert history.final_outcome(FAILED) is None
+    run.clock.now += 1
+    final = history.final_outcome(FAILED)
+    assert final and (final.cause, final.exit_code) == (NOT_RETRYABLE, protocol.NOT_RETRYABLE)
+    assert "limits.cost ($1) is nearly spent at $36 an hour" in str(final.reason)
+
+
+def test_time_before_an_attempt_is_paid_from_when_its_nodes_were_held(run: RecordedRun) -> None:
+    run.plan["limits"]["cost"], run.plan["rate"] = 1.0, 36.0  # 100 s
+    history = run.history()
+    run.clock.now += 20
+    history.begin()
+    assert history.cost_deadline() == SUBMITTED + 20 + 100 - 30
+    run.clock.now += 5
+    history.end(1, Progress(0.0), FAILED, run.clock.now)
+    run.clock.now += 15
+    history.begin()
+    assert history.cost_deadline() == SUBMITTED + 20 + 100 - 30, "the pause is paid, too"
+
+
+def leave_unrecorded(folder: Path, number: int, started: float) -> None:
+    """An attempt whose agent was lost before it could record how it ended."""
+    path = folder / "attempts" / str(number)
+    path.mkdir(parents=True)
+    os.utime(path, (started, started))
+
+
+def test_an_attempt_without_a_record_is_an_interruption_with_the_last_iteration_that_it_reported(
+    run: RecordedRun,
+) -> None:
+    leave_unrecorded(run.folder, 2, SUBMITTED + 5)
+    lines = [
+        {"attempt": 1, "kind": "metric", "iteration": 90},
+        {"attempt": 2, "kind": "metric", "iteration": 30},
+        {"attempt": 2, "kind": "metric", "loss": 0.5},
+        {"attempt": 2, "kind": "checkpoint", "iteration": 40},
+        {"attempt": 3, "kind": "metric", "iteration": 95},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines) + '{"attempt": 2, "kind": "metric", "iter'
+    (run.folder / "metrics.jsonl").write_bytes(text.encode() + b"\xff")
+
+    assert run.history().attempts == [
+        {
+            "version": 1,
+            "attempt": 2,
+            "node": 0,
+            "started": SUBMITTED + 5,
+            "cause": "interruption",
+            "reason": "the agent of node 0 was lost before it could record the attempt",
+            "lost_nodes": [0],
+            "last_iteration": 30,
+        }
+    ]
+
+
+def test_attempts_are_read_in_the_order_of_their_numbers_whatever_else_the_folder_holds(run: RecordedRun) -> None:
+    for number in (10, 9, 2):
+        leave_unrecorded(run.folder, number, SUBMITTED)
+    (run.folder / "attempts" / "notes").mkdir()
+    record = {"started": 1.0, "cause": "failure", "last_iteration": None, "reason": "\ufffd"}
+    path = run.folder / "attempts" / "9" / "node-0.json"
+    path.write_bytes(json.dumps(record, ensure_ascii=False).encode().replace("\ufffd".encode(), b"\xff"))
+
+    attempts = run.history().attempts
+
+    assert [attempt.get("attempt", record) for attempt in attempts] == [2, record, 10]
+    assert attempts[1] == record and attempts[0]["last_iteration"] is None
+
+
+def test_the_attempt_of_an_agent_that_was_lost_is_settled_by_its_successor(run: RecordedRun) -> None:
+    run.plan["limits"]["interruptions"] = 0
+    assert run.history().settle_lost_attempt() is None
+    leave_unrecorded(run.folder, 1, SUBMITTED)
+    reason = "the agent of node 0 was lost before it could record the attempt"
+
+    final = run.history().settle_lost_attempt()
+
+    assert final == Outcome(NOT_RETRYABLE, f"{reason}; limits.interruptions = 0 is used up", protocol.FAILED)
+    assert run.events() == [{"t": SUBMITTED, "event": "interrupted", "reason": reason, "interruptions": 1}]
+
+
+def test_an_attempt_that_was_recorded_or_belongs_to_an_earlier_submission_is_not_settled(run: RecordedRun) -> None:
+    run.plan["limits"]["interruptions"] = 0
+    leave_unrecorded(run.folder, 1, SUBMITTED)
+    assert run.history(since=SUBMITTED + 1).settle_lost_attempt() is None
+    history = run.history()
+    run.attempt(history, INTERRUPTED)
+    assert history.settle_lost_attempt() is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"),
+    [(SUCCEEDED, "succeeded"), (STOPPED, "stopped"), (FAILURE, "failed"), (NOT_RETRYABLE, "failed")],
+)
+def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch, cause: str, state: str
+) -> None:
+    image = run.folder / "image.json"
+    image.write_text(json.dumps({"image": "chainermn", "of_no_interest": 1}))
+    monkeypatch.setattr(hardware, "IMAGE_RECORD", str(image))
+    run.plan["oversubscribed"] = True
+    history = run.history()
+    history.hardware = {0: CPU}
+    run.attempt(history, INTERRUPTED, iteration=10, context={"world_size": 2})
+    run.attempt(history, FAILED, iteration=20, context={"world_size": 4}, result={"loss": 0.5})
+    history.hardware = {}
+    run.attempt(history, Outcome(cause, "a reason", 0), iteration=30, result={"loss": 0.4})
+
+    history.finish(Outcome(cause, "a reason", 0))
+
+    assert run.read("summary.json") == {
+        "version": 1,
+        "id": "digits-1",
+        "name": "digits",
+        "state": state,
+        "reason": "a reason",
+        "started": SUBMITTED,
+        "ended": SUBMITTED + 30,
+        "failures": history.failures,
+        "interruptions": 1,
+        "iteration": 30,
+        "oversubscribed": True,
+        "work": {"program": "digits"},
+        "hardware": [],
+        "image": {"image": "chainermn"},
+        "context": {"world_size": 4},
+        "result": {"loss": 0.4},
+        "attempts": history.attempts,
+    }
+    counts = {"failures": history.failures, "interruptions": 1}
+    assert run.events()[-1] == {"t": SUBMITTED + 30, "event": state, "reason": "a reason", **counts}
+
+
+def test_the_work_of_a_run_on_a_cluster_names_the_machine_that_its_agents_found(run: RecordedRun) -> None:
+    history = run.history()
+    history.hardware = {0: {**CPU, "zone": "eu-west-1a"}}
+    run.attempt(history, FAILED)
+    history.finish(FAILED)
+    summary = run.read("summary.json")
+    assert summary["work"] == {"program": "digits", "machine": CPU}
+    assert summary["hardware"] == [{**CPU, "zone": "eu-west-1a", "nodes": [0]}]
+
+
+def test_a_run_that_ends_before_its_first_attempt_has_a_summary_too(run: RecordedRun) -> None:
+    run.history().finish(Outcome(NOT_RETRYABLE, "the data cannot be staged", protocol.NOT_RETRYABLE))
+    summary = run.read("summary.json")
+    assert (summary["state"], summary["attempts"], summary["iteration"]) == ("failed", [], None)
+    assert (summary["hardware"], summary["context"], summary["result"]) == ([], {}, {})
+
+
+def test_the_summary_takes_an_attempt_whose_agent_was_lost(run: RecordedRun) -> None:
+    leave_unrecorded(run.folder, 1, SUBMITTED)
+    history = run.history()
+    history.finish(Outcome(STOPPED, None, 0))
+    summary = run.read("summary.json")
+    assert (summary["state"], summary["iteration"], summary["hardware"], summary["result"]) == ("stopped", None, [], {})

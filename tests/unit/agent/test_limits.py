@@ -1,0 +1,105 @@
+"""Limits that end a run between two attempts: what its nodes cost, and a node that is lost again and again."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from spotmpi.agent import limits
+from spotmpi.agent.schema import AttemptRecord
+
+LOSSES = limits.MAX_LOSSES
+
+
+def plan(cost: float | None, rate: float | None, grace: float = 60) -> Any:
+    return {"limits": {"cost": cost}, "rate": rate, "grace": grace}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "seconds"),
+    [
+        ([], 0),
+        # An attempt counts from when its nodes were present, and at most ten minutes of the pause after it.
+        ([{"present": 1000, "started": 1050, "ended": 1600}], 1000),
+        ([{"present": 1000, "started": 1050, "ended": 1100}], 700),
+        ([{"started": 1050, "ended": 1100}], 650),
+        # One whose agent was lost without a record counts until the next one, or until now.
+        ([{"started": 1000}], 1000),
+        ([{"started": 1000}, {"present": 1300, "started": 1310, "ended": 1400}], 300 + 700),
+        ([{"started": 1000}, {"started": 1200}, {"present": 1300, "started": 1310, "ended": 1400}], 300 + 700),
+        # A pause of less than ten minutes counts in full.
+        ([{"started": 1000, "ended": 1100}, {"started": 1500, "ended": 1950}], 1000),
+        # Clocks of two machines that differ make no time negative.
+        ([{"started": 1500, "ended": 1600}, {"present": 1400, "started": 1410, "ended": 1500}], 600),
+        # Attempts before the submission don't count, one at its moment does.
+        ([{"present": 100, "started": 150, "ended": 900}, {"present": 1900, "started": 1950, "ended": 1990}], 100),
+        ([{"started": 950, "ended": 1000}], 650),
+    ],
+)
+def test_the_time_for_which_nodes_were_held(attempts: list[AttemptRecord], seconds: float) -> None:
+    assert limits.node_seconds(attempts, since=950, now=2000) == seconds
+
+
+def test_the_remaining_money_pays_until_a_checkpoint_before_the_limit() -> None:
+    # $6 at $2 an hour are 3 hours, of which 700 s are spent and 60 s are kept for the checkpoint.
+    before: list[Any] = [{"present": 1000, "started": 1050, "ended": 1100}]
+
+    assert limits.cost_deadline(plan(6, 2), before, since=950, now=5000) == 5000 + 3 * 3600 - 700 - 60
+    assert limits.cost_deadline(plan(None, 2), before, since=950, now=5000) is None
+    assert limits.cost_deadline(plan(6, None), before, since=950, now=5000) is None
+
+
+def test_the_reason_of_a_spent_limit_names_money_rate_and_remedy() -> None:
+    reason = "limits.cost ($2.5) is nearly spent at $36 an hour; raise it and continue with --resume"
+    assert limits.cost_reason(plan(2.5, 36.0)) == reason
+
+
+def lost(*nodes: int, **values: Any) -> AttemptRecord:
+    attempt = {"cause": "interruption", "lost_nodes": list(nodes), "last_iteration": None, **values}
+    return cast(AttemptRecord, attempt)
+
+
+def test_a_node_that_is_lost_too_often_is_named() -> None:
+    assert limits.repeatedly_lost_node([lost(1)] * (LOSSES - 1)) is None
+    assert limits.repeatedly_lost_node([lost(1)] * LOSSES) == 1
+    assert limits.repeatedly_lost_node([lost(2, 1)] * LOSSES) == 1
+
+
+def test_other_interruptions_in_between_change_nothing() -> None:
+    between = [lost(), lost(2), lost(cause="failure"), lost(lost_nodes=None)]
+    assert limits.repeatedly_lost_node([attempt for _ in range(LOSSES) for attempt in [lost(1), *between]]) == 1
+
+
+def test_different_nodes_are_not_one() -> None:
+    assert limits.repeatedly_lost_node([lost(node % 3) for node in range(3 * LOSSES - 3)]) is None
+
+
+@pytest.mark.parametrize("key", ["last_iteration", "resumed_iteration", "checkpoint_iteration"])
+def test_a_run_that_makes_progress_may_lose_a_node_any_number_of_times(key: str) -> None:
+    assert limits.repeatedly_lost_node([lost(1, **{key: number}) for number in range(100)]) is None
+
+
+@pytest.mark.parametrize("key", ["last_iteration", "resumed_iteration", "checkpoint_iteration"])
+def test_iteration_0_is_progress_once(key: str) -> None:
+    attempts = [*[lost(1)] * (LOSSES - 1), lost(1, **{key: 0})]
+    assert limits.repeatedly_lost_node(attempts) is None
+    assert limits.repeatedly_lost_node([*attempts, *[lost(1, **{key: 0})] * (LOSSES - 1)]) == 1
+
+
+def test_the_same_iterations_again_are_no_progress() -> None:
+    first = lost(1, last_iteration=500, checkpoint_iteration=300)
+    again = lost(1, last_iteration=490, resumed_iteration=300)
+    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 2)]) is None
+    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 1)]) == 1
+    further = lost(1, last_iteration=501, resumed_iteration=300)
+    assert limits.repeatedly_lost_node([first, *[again] * (LOSSES - 2), further, again]) is None
+
+
+def test_the_reason_of_repeated_losses_names_the_node_and_what_to_look_at() -> None:
+    reason = limits.loss_reason(3)
+    assert reason.startswith(f"node 3 was lost {LOSSES} times without notice and the run made no progress: if its pod ")
+    assert reason.endswith(
+        "exceeded its memory limit (`kubectl describe pod` shows OOMKilled), raise resources.memory and continue with "
+        "--resume"
+    )

@@ -26,29 +26,6 @@ STALE, FAILED_READ = errno.ESTALE, errno.EIO
 
 
 @pytest.mark.parametrize(
-    ("error", "permanent"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), True),
-        (OSError(errno.EROFS, "Read-only file system"), True),
-        (FileNotFoundError("the image has no mpirun on PATH"), True),
-        (PermissionError(errno.EACCES, "Permission denied"), True),
-        (OSError("the code in user.tgz cannot be unpacked"), True),
-        (OSError(errno.ESTALE, "Stale file handle"), False),
-        (OSError(errno.EIO, "Input/output error"), False),
-        (OSError(errno.EMFILE, "Too many open files"), False),
-        (OSError(errno.ENETUNREACH, "Network is unreachable"), False),
-        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), False),
-        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), False),
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
-    ],
-    ids=str,
-)
-def test_only_what_another_attempt_meets_again_ends_the_run(error: OSError, permanent: bool) -> None:
-    code = protocol.NOT_RETRYABLE if permanent else protocol.INTERRUPTED
-    assert outcomes.outcome_of_error(error).exit_code == code
-
-
-@pytest.mark.parametrize(
     "errors",
     [
         [["resolve", "127.0.0.1:9", socket.EAI_AGAIN]],

@@ -99,6 +99,8 @@ Root Cause (first observed failure):
   error_file: <N/A>
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================"""
+_OTHER, _ROOT = TORCHRUN.index("[1]:"), TORCHRUN.index("Root Cause")
+TORCHRUN_ALONE = f"{TORCHRUN[:_OTHER]}  <NO_OTHER_FAILURES>\n{TORCHRUN[_ROOT:]}"
 
 LOST = """\
 --------------------------------------------------------------------------
@@ -112,6 +114,7 @@ connection to the node, or possibly an internal failure of
 the daemon itself. We cannot recover from this failure, and
 therefore will terminate the job.
 --------------------------------------------------------------------------"""
+DAEMON = "lost digits-1-node-0-1: mpirun's daemon on it no longer answers"
 
 
 def err(text: str, rank: int | None = None) -> list[Line]:
@@ -131,7 +134,10 @@ def err(text: str, rank: int | None = None) -> list[Line]:
             "rank 1 ended with exit code 1: KeyError: 'conv1'",
             1,
         ),
+        (3, [*err("KeyError: other", 0), *err(PRTERUN.format(code=3))], "rank 1 ended with exit code 3", 3),
+        (134, err(KILLED.replace("signal 9 (Killed)", "signal 99")), "rank 1 was killed by signal 99", 134),
         (3, err(ABORTED), "rank 1 called MPI_Abort with 3", 3),
+        (3, [*err(ABORTED), *err("KeyError: other", 0)], "rank 1 called MPI_Abort with 3", 3),
         (
             78,
             [*err("ValueError: bad", 1), *err(ABORTED_4)],
@@ -151,7 +157,7 @@ def err(text: str, rank: int | None = None) -> list[Line]:
             6,
         ),
         (6, err(WRONG_USE_4), "the launcher on node 2 ended with exit code 6: MPI_ERR_RANK: invalid rank", 6),
-        (75, err(f"{ABORTED_4}\n{LOST}"), "lost digits-1-node-0-1", 75),
+        (75, err(f"{ABORTED_4}\n{LOST}"), DAEMON, 75),
         (1, err(LEFT), "rank 1 ended without MPI_Finalize", 1),
         (1, err(LEFT_4), "rank 1 ended without MPI_Finalize", 1),
         (1, err(TORCHRUN.format(code=-9)), "rank 1 was killed by SIGKILL", -9),
@@ -161,12 +167,15 @@ def err(text: str, rank: int | None = None) -> list[Line]:
             "rank 1 ended with exit code 78: ValueError: mine",
             78,
         ),
-        (0, err(LOST.format(family="PRTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
-        (205, err(LOST.format(family="ORTE")), "lost digits-1-node-0-1: mpirun's daemon", 75),
+        (1, err(TORCHRUN_ALONE.format(code=4)), "rank 1 ended with exit code 4", 4),
+        (0, err(LOST.format(family="PRTE")), DAEMON, 75),
+        (205, err(LOST.format(family="ORTE")), DAEMON, 75),
         (137, err(f"{KILLED}\n{LOST}"), "rank 1 was killed by SIGKILL", 137),
         (-9, [], "the launcher on node 2 was killed by SIGKILL", -9),
         (137, [], "the launcher on node 2 ended with exit code 137 (SIGKILL)", 137),
+        (129, [], "the launcher on node 2 ended with exit code 129 (SIGHUP)", 129),
         (200, [], "the launcher on node 2 ended with exit code 200", 200),
+        (0, [], "the launcher on node 2 ended with exit code 0", 0),
         (
             127,
             err("x: command not found"),
@@ -174,13 +183,14 @@ def err(text: str, rank: int | None = None) -> list[Line]:
             127,
         ),
         (1, err("a.b.MyError: why\n---"), "the launcher on node 2 ended with exit code 1: a.b.MyError: why", 1),
+        (1, err("not found: x\n - \n"), "the launcher on node 2 ended with exit code 1: not found: x", 1),
         (4, [Line(None, "o", "stdout is no reason")], "the launcher on node 2 ended with exit code 4", 4),
     ],
 )
 def test_the_reason_of_an_end_is_told_from_code_and_last_lines(
     code: int, lines: list[Line], reason: str, meant: int
 ) -> None:
-    assert exit_diagnosis.describe(2, code, lines).startswith(reason)
+    assert exit_diagnosis.describe(2, code, lines) == reason
     assert exit_diagnosis.effective_exit_code(code, lines) == meant
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from spotmpi.agent import fencing
 from spotmpi.agent.pod_record import PodRecord
+from tests.contract.processes import wait_until
 
 
 def test_the_end_of_an_attempt_is_not_written_after_a_newer_one_has_begun(tmp_path: Path) -> None:
@@ -60,3 +63,92 @@ def test_a_number_that_cannot_be_read_fences_nobody_off(tmp_path: Path, damage: 
     damage(tmp_path / fencing.NEWEST)
 
     ours.event("started")
+
+
+@pytest.fixture
+def fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], fencing.Fence]]:
+    """Fences of attempts in one folder whose own checks are as good as never, at a time that tests set."""
+    monkeypatch.setattr(fencing, "INTERVAL", 3600.0)
+    monkeypatch.setattr(fencing, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    fences: list[fencing.Fence] = []
+
+    def start(number: int) -> fencing.Fence:
+        fences.append(fencing.Fence(str(tmp_path), number))
+        return fences[-1]
+
+    yield start
+    for each in fences:
+        each.stop()
+
+
+def set_time(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    monkeypatch.setattr(fencing, "time", SimpleNamespace(monotonic=lambda: now))
+
+
+def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fencing, "INTERVAL", 0.01)
+    fence = fencing.Fence(str(tmp_path), 1)
+    fence.check()
+    fencing.announce(str(tmp_path), 2)
+
+    def fenced() -> bool:
+        try:
+            fence.check()
+        except fencing.Fenced as error:
+            return str(error) == "attempt 2 has begun: attempt 1 exits without writing"
+        return False
+
+    wait_until(fenced)
+    fence.stop()
+
+
+def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(
+    fence: Callable[[int], fencing.Fence],
+) -> None:
+    before = set(threading.enumerate())
+    started = fence(1)
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.daemon and thread.name == "fence"
+    started.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_before_a_write_the_folder_is_read_again_once_the_last_check_is_too_old(
+    fence: Callable[[int], fencing.Fence], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = fence(1)
+    set_time(monkeypatch, 100.0 + fencing.MAX_AGE + 1)
+    old.check_before_write(final=False)
+    fencing.announce(str(tmp_path), 2)
+
+    set_time(monkeypatch, 100.0 + 2 * fencing.MAX_AGE)
+    old.check_before_write(final=False)  # the check above is still valid
+    set_time(monkeypatch, 100.0 + 2 * fencing.MAX_AGE + 2)
+    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+        old.check_before_write(final=False)
+
+
+def test_before_the_last_write_the_folder_is_always_read(fence: Callable[[int], fencing.Fence], tmp_path: Path) -> None:
+    old = fence(1)
+    old.check_before_write(final=True)
+    fencing.announce(str(tmp_path), 2)
+    with pytest.raises(fencing.Fenced, match="attempt 2 has begun"):
+        old.check_before_write(final=True)
+
+
+def test_an_attempt_that_was_fenced_off_stays_so(fence: Callable[[int], fencing.Fence], tmp_path: Path) -> None:
+    old = fence(1)
+    fencing.announce(str(tmp_path), 2)
+    with pytest.raises(fencing.Fenced):
+        old.check_before_write(final=True)
+    (tmp_path / fencing.NEWEST).unlink()
+    (tmp_path / "attempts").mkdir()  # and empty
+    with pytest.raises(fencing.Fenced):
+        old.check_before_write(final=True)
+
+
+def test_everybody_may_read_the_announced_number(tmp_path: Path) -> None:
+    fencing.announce(str(tmp_path), 12)
+    path = tmp_path / fencing.NEWEST
+    assert path.read_text() == "12\n" and path.stat().st_mode & 0o777 == 0o644

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.agent.files import write_atomically
-from spotmpi.agent.schema import read_attempt
+from spotmpi.agent.schema import read_attempt, read_object
 
 OLD = {"started": 1.0, "cause": "failure", "last_iteration": None}
 
@@ -55,3 +55,16 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_temporary_file(
 )
 def test_attempt_records_with_and_without_a_version_are_read(text: str, valid: bool) -> None:
     assert (read_attempt(text) is not None) == valid
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('{"kind": "metric", "seconds": [0.5]}', {"kind": "metric", "seconds": [0.5]}),
+        ('{"kind": "metric", "seconds": 0.5}', {}),
+        ('{"kind": "checkpoint", "seconds": 0.5}', {"kind": "checkpoint", "seconds": 0.5}),
+        ('{"iteration": "20"}', {}),
+    ],
+)
+def test_objects_whose_values_readers_cannot_use_are_empty(text: str, values: dict[str, object]) -> None:
+    assert read_object(text) == values

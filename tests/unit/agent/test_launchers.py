@@ -60,6 +60,32 @@ def test_arguments_of_the_users_take_the_place_of_the_default_that_they_set(
 
 def test_arguments_that_set_something_else_come_after_the_defaults() -> None:
     assert arguments(5, "-x", "A", "--mca", "coll", "^hcoll") == f"{arguments(5)} -x A --mca coll ^hcoll"
+    assert arguments(5, "-x", "map-by") == f"{arguments(5)} -x map-by", "a variable of that name"
+
+
+@pytest.mark.parametrize(
+    ("version", "family"),
+    [
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/", 4),
+        ("mpirun (Open MPI) 5.0.8", 5),
+        ("mpirun (Open MPI) 10.1", 10),
+        ("HYDRA build details:\n    Version: 4.2", 5),
+        ("", 5),
+    ],
+)
+def test_the_family_is_the_major_version_of_open_mpi(version: str, family: int) -> None:
+    assert launchers.family(version) == family
+
+
+def test_only_open_mpi_4_tags_pieces_of_lines() -> None:
+    assert launchers.tags_pieces(launchers.mpirun("mpirun", 4, 2, root=False))
+    assert launchers.tags_pieces(launchers.mpirun_over_ssh("mpirun", 4, 2, REMOTE))
+    assert not launchers.tags_pieces(launchers.mpirun("mpirun", 5, 2, root=True))
+    assert not launchers.tags_pieces(launchers.torchrun("python", 1, 0, 2))
+
+
+def test_a_hostfile_has_a_line_for_each_host() -> None:
+    assert launchers.hostfile(["run-0", "run-1"], 4) == "run-0 slots=4\nrun-1 slots=4\n"
 
 
 @pytest.fixture

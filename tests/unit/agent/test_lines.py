@@ -97,10 +97,15 @@ def test_pieces_of_lines_are_put_together_per_rank_and_stream_wherever_they_are_
 
 def test_a_rank_without_line_ends_is_cut_and_nothing_of_it_is_lost() -> None:
     data = b"[1,0]<stdout>:" + b"x" * 1000
-    lines = cut(*[data] * (2 * MAX_LINE // 1000), by=PieceSplitter)
+    lines = cut(*[data] * (3 * MAX_LINE // 1000), by=PieceSplitter)
 
-    assert "".join(line.text for line in lines) == "x" * (2 * MAX_LINE // 1000 * 1000)
-    assert {line.rank for line in lines} == {0} and max(len(line.text) for line in lines) < 2 * MAX_LINE
+    assert "".join(line.text for line in lines) == "x" * (3 * MAX_LINE // 1000 * 1000)
+    assert {line.rank for line in lines} == {0} and max(len(line.text) for line in lines) < MAX_LINE + 1000
+
+
+@pytest.mark.parametrize("text", ["loss: [1,", "[1,0]<std", "["])
+def test_an_end_that_could_have_begun_a_tag_is_output(text: str) -> None:
+    assert cut(text.encode(), by=PieceSplitter) == [Line(None, "o", text)]
 
 
 def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:

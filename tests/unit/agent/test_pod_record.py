@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from spotmpi.agent import stop_requests
+from spotmpi.agent import protocol, stop_requests
 from spotmpi.agent.lines import Line
+from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest
 from spotmpi.agent.record import Record
 
 
@@ -74,11 +77,10 @@ def test_requests_are_whole_kill_overrides_stop_and_clearing_removes_them(tmp_pa
     assert source.pending() is None and not source.kill_requested()
 
     stop_requests.submit(folder, stop_requests.STOP, 'a reason with "quotes" and é')
-    request = source.pending()
-    assert request and request.checkpoint_first and request.outcome.reason == 'a reason with "quotes" and é'
+    assert source.pending() == StopRequest(Outcome(STOPPED, 'a reason with "quotes" and é', 0), True)
     stop_requests.submit(folder, stop_requests.KILL, "now")
-    request = source.pending()
-    assert request and not request.checkpoint_first and source.kill_requested()
+    assert source.pending() == StopRequest(Outcome(STOPPED, "now", 0), False)
+    assert source.kill_requested()
 
     stop_requests.clear(folder)
     stop_requests.clear(folder)
@@ -103,3 +105,34 @@ def test_an_empty_request_counts_without_a_reason(tmp_path: Path) -> None:
     request = stop_requests.FolderStopSource(str(tmp_path)).pending()
 
     assert request and request.outcome.reason is None
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Puts this process's handlers back."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_sigterm_is_notice_that_the_machine_goes_away_and_a_terminal_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()
+    source = stop_requests.FolderStopSource(str(tmp_path))
+    source.install_handlers()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.raise_signal(number)
+    assert source.pending() is None
+
+    signal.raise_signal(signal.SIGTERM)
+
+    outcome = Outcome(INTERRUPTION, "the supervisor received SIGTERM", protocol.INTERRUPTED)
+    assert source.pending() == StopRequest(outcome, True)
+
+
+def test_a_run_whose_folder_was_deleted_ends_at_once(tmp_path: Path) -> None:
+    outcome = Outcome(NOT_RETRYABLE, "the run folder was deleted", protocol.NOT_RETRYABLE)
+    for folder in (tmp_path, tmp_path / "deleted"):
+        assert stop_requests.FolderStopSource(str(folder)).pending() == StopRequest(outcome, False)

@@ -39,12 +39,11 @@ def names(folder: Path) -> list[str]:
     Raises:
         InputError: git cannot list them.
     """
-    if _git(folder, "rev-parse", "--is-inside-work-tree").returncode == 0:
-        process = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    else:
+    process = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if process.returncode and _git(folder, "rev-parse", "--is-inside-work-tree").returncode:
         with tempfile.TemporaryDirectory() as empty:
             # An empty repository tracks no file, but applies the ignore files.
-            _git(folder, "init", "--quiet", "--bare", empty)
+            _git(folder, "init", "--quiet", "--bare", "--template=", empty)
             repository = ("--git-dir", empty, "--work-tree", ".")
             process = _git(folder, *repository, "ls-files", "-z", "--others", "--exclude-standard")
     if process.returncode:

@@ -177,12 +177,14 @@ def checkout(folder: Path) -> dict[str, str | None]:
     ``diff`` covers changes to tracked files and the names and contents of untracked ones; it is None without changes.
     Both are None outside a checkout.
     """
-    top = _git(folder, "rev-parse", "--show-toplevel", "HEAD")
+    top = _output(_start_git(folder, "rev-parse", "--show-toplevel", "HEAD"))
     if top is None:
         return {"commit": None, "diff": None}
     root, commit = top.split("\n")[:2]
-    changes = _git(Path(root), "diff", "--no-ext-diff", "--binary", "HEAD") or ""
-    others = _git(Path(root), "ls-files", "-z", "--others", "--exclude-standard") or ""
+    # Side by side: a start waits for both.
+    diff = _start_git(Path(root), "diff", "--no-ext-diff", "--binary", "HEAD")
+    listing = _start_git(Path(root), "ls-files", "-z", "--others", "--exclude-standard")
+    changes, others = _output(diff) or "", _output(listing) or ""
     untracked = [Path(root) / name for name in others.split("\0") if name]
     if not changes and not untracked:
         return {"commit": commit, "diff": None}
@@ -190,13 +192,21 @@ def checkout(folder: Path) -> dict[str, str | None]:
     return {"commit": commit, "diff": hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()}
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _start_git(folder: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        process = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, env=environment)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
     except OSError:
         return None
-    return process.stdout.decode("utf-8", "surrogateescape") if process.returncode == 0 else None
+
+
+def _output(process: subprocess.Popen[bytes] | None) -> str | None:
+    """What the process prints until it ends, or None where it fails or could not be started."""
+    if process is None:
+        return None
+    output = process.communicate()[0]
+    return output.decode("utf-8", "surrogateescape") if process.returncode == 0 else None
 
 
 def _versions(spec: JobSpec) -> dict[str, str]:
@@ -204,21 +214,18 @@ def _versions(spec: JobSpec) -> dict[str, str]:
     if spec.launcher != "mpirun":
         return {}
     if spec.image is None:
-        version = _installed_open_mpi(shutil.which("mpirun"))
+        mpirun = shutil.which("mpirun")
+        match = re.search(r"\(Open MPI\) (\S+)", mpirun_version(mpirun)) if mpirun else None
     else:
         lock = names.IMAGES / spec.image / "requirements.lock"
         match = re.search(r"^openmpi==([^\s;\\]+)", lock.read_text() if lock.is_file() else "", re.MULTILINE)
-        version = match[1] if match else None
-    return {"open_mpi": version} if version else {}
+    return {"open_mpi": match[1]} if match else {}
 
 
 @functools.cache
-def _installed_open_mpi(mpirun: str | None) -> str | None:
-    if mpirun is None:
-        return None
-    output = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
-    match = re.search(r"\(Open MPI\) (\S+)", output)
-    return match[1] if match else None
+def mpirun_version(mpirun: str) -> str:
+    """The output of ``mpirun --version``."""
+    return subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
 
 
 def describe_machine() -> dict[str, Any]:

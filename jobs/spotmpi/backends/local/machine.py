@@ -15,6 +15,7 @@ from spotmpi.core import names
 from spotmpi.core.rank_source import rank_source
 from spotmpi.images import environment
 from spotmpi.plan.local import Machine
+from spotmpi.runs import fingerprint
 
 if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
@@ -66,7 +67,7 @@ def describe(spec: JobSpec) -> Machine:
         python=_python(),
         source=str(rank_source()),
         mpirun=mpirun,
-        mpirun_family=_mpi_family(mpirun) if mpirun and not image_bin else 5,
+        mpirun_family=launchers.family(fingerprint.mpirun_version(mpirun)) if mpirun and not image_bin else 5,
         image_bin=str(image_bin) if image_bin else None,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         root=os.geteuid() == 0,
@@ -100,13 +101,6 @@ def _has_torch() -> bool:
     """Whether the python3 on PATH, which a spec without an image uses, can start torchrun."""
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     return bool(shutil.which("python3")) and subprocess.run(["python3", "-c", code]).returncode == 0
-
-
-@functools.cache
-def _mpi_family(mpirun: str) -> int:
-    """The major version of the user's own Open MPI; 5 where it cannot be read."""
-    output = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
-    return launchers.family(output)
 
 
 def _gpus() -> int:

@@ -11,7 +11,6 @@ It is run by path, alone, and imports nothing else of this package; every rank w
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 TYPE_CHECKING = False  # typing's own costs an import; type checkers know the name
@@ -19,9 +18,10 @@ if TYPE_CHECKING:
     import selectors
 
 _PR_SET_PDEATHSIG = 1
+_SIGKILL = 9  # on every POSIX system; the import of `signal` would take a third of this start
 
 
-def die_with_parent(number: int = signal.SIGKILL) -> None:
+def die_with_parent(number: int = _SIGKILL) -> None:
     """Ask Linux to send signal *number* to this process when its parent ends; does nothing on other systems."""
     if sys.platform.startswith("linux"):
         import ctypes
@@ -60,6 +60,7 @@ def _exec(arguments: list[str]) -> int:
 def _run_tagged(arguments: list[str]) -> int:
     """Start the command as a child, forward its output line by line, and exit as it exits."""
     import selectors
+    import signal
 
     pipes = {"stdout": os.pipe(), "stderr": os.pipe()}
     child = os.fork()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from lightkube import ApiError
 
-from spotmpi.agent import record
+from spotmpi.agent import pod_record, record
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.follow import run
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
@@ -37,7 +37,7 @@ def follow(
     async def collect() -> list[Event]:
         events: list[Event] = []
         async for entries in ClusterFollower(cluster, of).follow():  # type: ignore[arg-type]
-            for event in (entry.event for entry in entries if entry.event):
+            for event in (each.event for entry in entries for each in entry.split() if each.event):
                 events.append(event)
                 script(events)
             if len(events) >= enough:
@@ -196,6 +196,32 @@ def test_a_run_that_completed_before_its_jobset_was_deleted_has_succeeded() -> N
     completed = jobset(status={"conditions": [{"type": "Completed", "status": "True"}]})
     cluster.put(api.JOBSET, "DELETED", completed)
     assert [event.kind for event in follow(cluster, jobset())][-1] == record.SUCCEEDED
+
+
+class LatePods(FakeCluster):
+    """A cluster that answers the watch of pods later than that of the JobSet."""
+
+    async def watch(self, kind: str, labels: Any = None, name: str | None = None) -> AsyncIterator[tuple[str, Object]]:
+        if kind == api.POD:
+            await asyncio.sleep(0.2)
+        async for change in super().watch(kind, labels, name):
+            yield change
+
+
+@pytest.mark.parametrize("cluster_type", [FakeCluster, LatePods])
+def test_the_output_of_a_pod_that_ended_at_once_is_complete(cluster_type: type[FakeCluster]) -> None:
+    """The only pod has ended before anything of it was seen, and the run has no volume that keeps its output."""
+    leader = pod(0, "Succeeded")
+    cluster = cluster_type([leader])
+    line = json.dumps({"n": 2, pod_record.LINE: [1, 0, 1, time.time(), 0, "o", "hello"]}, separators=(",", ":"))
+    cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1), line, log_line(3, "succeeded")]
+    completed = jobset(nodes=1, status={"conditions": [{"type": "Completed", "status": "True"}]})
+    cluster.put(api.JOBSET, "MODIFIED", completed)
+
+    events = follow(cluster, jobset(nodes=1))
+
+    assert [event.kind for event in events] == [record.STARTED, record.LINE, record.SUCCEEDED]
+    assert events[1].values["text"] == "hello"
 
 
 def test_a_stop_by_another_terminal_is_reported_before_the_last_pod_is_gone() -> None:

@@ -25,9 +25,14 @@ def stamp(seconds_ago: float = 0) -> str:
 
 
 def jobset(
-    age: float = 0, start: str = "10m", suspend: bool = False, status: Object | None = None, volume: str = ""
+    age: float = 0,
+    start: str = "10m",
+    suspend: bool = False,
+    status: Object | None = None,
+    volume: str = "",
+    nodes: int = 2,
 ) -> Object:
-    spec = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "limits": {"start": start}})
+    spec = from_values({"command": ["x"], "nodes": nodes, "launcher": "mpirun", "limits": {"start": start}})
     annotations = {
         manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
     }

@@ -156,6 +156,7 @@ class ClusterFollower:
     async def _finish(self) -> None:
         """End the stream when the JobSet has ended and its logs are read."""
         await self._ended.wait()
+        await self._find_unseen_pods()
         if self._logs:
             _, late = await asyncio.wait(self._logs.values(), timeout=LOG_TIMEOUT)
             if late and self._folder_lock.locked():
@@ -163,6 +164,13 @@ class ClusterFollower:
         async for entries in self._output_of_deleted_pods():
             await self._queue.put(entries)
         await self._queue.put(None)
+
+    async def _find_unseen_pods(self) -> None:
+        """Read also the pods that the watch has not shown yet: the JobSet's end may arrive before a short pod does."""
+        if len(self._seen.pods) < self._run.nodes:
+            with contextlib.suppress(ApiError):  # the run folder may still have their output
+                for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
+                    self._update_pod(pod)
 
     def _report_waiting(self, reason: str) -> None:
         """Report why the consumer waits for this follower."""

@@ -26,7 +26,7 @@ RUN_ELSEWHERE = {
         "tests/testbed/jobset.py"  # the same controller, from its module
     ),
     "spotmpi image push chainermn --to REGISTRY/chainermn": "tests/unit/images/test_build.py",
-    "spotmpi run job.toml --on kubernetes --nodes 2 --set kubernetes.image=REFERENCE --set kubernetes.volume=CLAIM": "tests/cluster",
+    "spotmpi run job.toml --on kubernetes --nodes 2 --image REGISTRY/chainermn:TAG --set kubernetes.volume=CLAIM": "tests/cluster",
     "spotmpi drill ID --node 1 --fault evict": "tests/cluster",
     "spotmpi logs -f ID": "tests/cluster",
     "spotmpi pull ID": "tests/cluster/test_runs_volume.py",

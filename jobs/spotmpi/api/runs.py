@@ -43,6 +43,22 @@ def plan_run(source: Source, overrides: Iterable[str] = (), on: TargetLike = Non
     return _prepare(source, overrides, on)[2]
 
 
+def problems(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> list[Problem]:
+    """All problems of a job at its target; an empty list if it can run."""
+    try:
+        _validate(source, overrides, on)
+    except InputError as error:
+        return list(error.problems)
+    return []
+
+
+def save_spec(path: Path, source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> None:
+    """Write the spec that `run` would run to a new file; InputError if it has problems or the file exists."""
+    from spotmpi.spec.source import write_spec
+
+    write_spec(_validate(source, overrides, on)[1], path)
+
+
 def run(
     source: Source,
     overrides: Iterable[str] = (),
@@ -53,8 +69,9 @@ def run(
 ) -> RunState:
     """Run a job to its end, or with *detach* only submit it; the state of the run.
 
-    *watch* gets every event and *say* every message. Ctrl-C stops the run after a checkpoint, a second one at once;
-    the state then is ``stopped``.
+    *source* is a spec, its file or values, or a command: ``run(["echo", "hi"], ["nodes=2"], on="lab")``. *watch* gets
+    every event and *say* every message. Ctrl-C stops the run after a checkpoint, a second one at once; the state then
+    is ``stopped``.
 
     Raises:
         InputError: all problems of the spec.
@@ -170,6 +187,13 @@ def _prepare(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[
     """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
     import secrets
 
+    backend, spec = _validate(source, overrides, on)
+    run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
+    return backend, spec, backend.plan(spec, run)
+
+
+def _validate(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[Backend, JobSpec]:
+    """The backend and the valid spec of a new run; InputError with all problems at once."""
     from spotmpi.spec.job import WrongKeys
     from spotmpi.spec.source import read_spec
     from spotmpi.spec.validate import require_valid
@@ -180,8 +204,7 @@ def _prepare(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[
         raise InputError([*error.problems, *_further_problems(error, on)]) from None
     backend = _backend_for(spec, on)
     require_valid(spec, backend.inspect(spec))
-    run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
-    return backend, spec, backend.plan(spec, run)
+    return backend, spec
 
 
 def _plan_continuation(backend: Backend, paths: names.RunPaths, overrides: Iterable[str]) -> tuple[JobSpec, Plan]:

@@ -41,6 +41,11 @@ class Target:
         """What --on names, with the default filled in."""
         return self.on or os.environ.get("SPOTMPI_ON") or LOCAL
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine."""
+        return self.name == LOCAL
+
 
 TargetLike = Target | str | None  # a str is a value of --on
 
@@ -57,7 +62,7 @@ def backend(on: TargetLike, context: str | None = None, namespace: str | None = 
         InputError: no such target.
     """
     target = target_of(on)
-    if target.name == LOCAL:
+    if target.is_local:
         from spotmpi.backends.local.backend import LocalBackend
 
         return LocalBackend(target.folder)

@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "init": Entry("init", "Write a commented job spec to start from."),
-    "run": Entry("run", "Run a job, follow it and record it."),
+    "run": Entry("run", "Run a job spec or a command, follow it and record it."),
     "bench": Entry(
         "bench",
         "Measure a job over node counts and variants, or a study, and report it; exit 1 if a trial is missing.",
@@ -89,7 +89,7 @@ class CommandTable(TyperGroup):
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             _skip_plugin_search()
             module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
-            commands = getattr(module, "app", None) or _single(cmd_name, module.command)
+            commands = getattr(module, "app", None) or _single(cmd_name, module)
             self.add_command(typer.main.get_command(commands), cmd_name)
         return self.commands.get(cmd_name)
 
@@ -150,9 +150,9 @@ _build_conversion = _typer_core.build_runtime_param
 _typer_core.build_runtime_param = PlainConversion
 
 
-def _single(name: str, function: Any) -> typer.Typer:
+def _single(name: str, module: Any) -> typer.Typer:
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
-    single.command(name)(function)
+    single.command(name, cls=getattr(module, "COMMAND_CLASS", None))(module.command)
     return single
 
 

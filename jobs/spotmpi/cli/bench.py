@@ -54,7 +54,7 @@ def command(
 
     options = StudyOptions(nodes, variant or (), repeats, seed, retries, new)
     show = _show_trials if dry_run else _measure
-    show(spec, options, overrides(None, slots, assignments, env), target(on, runs), json)
+    show(spec, options, overrides({"slots": slots}, assignments, env), target(on, runs), json)
 
 
 def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Target, as_json: bool) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from spotmpi.backends.targets import Target
 
 RunId = Annotated[str, typer.Argument(help="The run's id, or its first letters.", metavar="ID")]
@@ -44,8 +46,8 @@ Env = Annotated[
         metavar="NAME[=VALUE]",
     ),
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Override the spec's nodes.")]
-Slots = Annotated[int | None, typer.Option("--slots", help="Override the spec's processes per node.")]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", help="Nodes of the run (default: the spec's, else 1).")]
+Slots = Annotated[int | None, typer.Option("--slots", help="Processes per node (default: the spec's, else 1).")]
 
 
 def target(on: str | None, runs: Path | None) -> Target:
@@ -56,17 +58,27 @@ def target(on: str | None, runs: Path | None) -> Target:
 
 
 def overrides(
-    nodes: int | None, slots: int | None, assignments: list[str] | None, variables: list[str] | None
+    values: Mapping[str, object], assignments: Sequence[str] | None, variables: Sequence[str] | None
 ) -> list[str]:
-    """The ``key=value`` overrides that the options stand for; --env comes after --set, which comes after the counts."""
-    counts = [f"{key}={value}" for key, value in (("nodes", nodes), ("slots", slots)) if value is not None]
-    return counts + (assignments or []) + [_variable(text) for text in variables or []]
+    """The ``key=value`` overrides that options stand for: of *values* those that are set, then --set, then --env.
+
+    A key that ends with + gets a list, which is appended to that of the spec.
+    """
+    return [
+        *(f"{key}={_toml(value)}" for key, value in values.items() if value not in (None, [])),
+        *(assignments or []),
+        *map(_variable, variables or []),
+    ]
+
+
+def _toml(value: object) -> str:
+    import tomli_w
+
+    return tomli_w.dumps({"v": value}).strip().removeprefix("v = ")
 
 
 def _variable(text: str) -> str:
     """The override that one --env stands for; a value is taken literally, whatever it looks like."""
-    import tomli_w
-
     from spotmpi.core.errors import input_error
 
     name, equals, value = text.partition("=")
@@ -74,4 +86,4 @@ def _variable(text: str) -> str:
         raise input_error("--env", name, "write it as NAME or NAME=VALUE; a name has letters, digits and _ only")
     if not equals:
         return f'forward+=["{name}"]'
-    return f"env.{name}=" + tomli_w.dumps({"v": value}).strip().removeprefix("v = ")
+    return f"env.{name}={_toml(value)}"

@@ -1,26 +1,113 @@
-"""`spotmpi run`: run a job and follow it."""
+"""`spotmpi run`: run a job spec or a command, and follow it."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 from spotmpi.cli.options import Env, Json, Nodes, On, RunsFolder, Set, Slots, overrides, target
 
 if TYPE_CHECKING:
+    from spotmpi.backends.targets import Target
+    from spotmpi.core.errors import Problem
     from spotmpi.runs.reader import RunState
+    from spotmpi.spec.source import Source
+
+_COMMAND = "spotmpi.command"  # the key of the context's values that has the command after --, if there is one
+
+
+class CommandAfterDashes(TyperCommand):
+    """A command whose arguments after the first ``--`` are another command, to be run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments before ``--``; those after it go into the context's values as they are."""
+        if "--" in args:
+            position = args.index("--")
+            ctx.meta[_COMMAND] = args[position + 1 :]
+            args = args[:position]
+        ctx.allow_extra_args = True  # `_conflicts` has a remedy for them
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The pieces of the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND [ARG]...]"]
+
+
+COMMAND_CLASS = CommandAfterDashes
 
 
 def command(
+    context: typer.Context,
     spec: Annotated[Path | None, typer.Argument(help="The job spec, a TOML file.")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            "--image",
+            help="The name of a folder under images/, or on a cluster a reference to pull, which has a / or a : "
+            "(default: the spec's, else this machine's own software).",
+            metavar="NAME|REFERENCE",
+        ),
+    ] = None,
     nodes: Nodes = None,
     slots: Slots = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            "--launcher",
+            help="What starts the ranks (default: the spec's, else mpirun; none for a command after --).",
+            metavar="mpirun|torchrun|none",
+        ),
+    ] = None,
+    cpu: Annotated[int | None, typer.Option("--cpu", help="CPUs and threads per slot.")] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Memory per slot, such as 4Gi.", metavar="SIZE")
+    ] = None,
+    gpu: Annotated[int | None, typer.Option("--gpu", help="GPUs per slot.")] = None,
+    code: Annotated[
+        str | None,
+        typer.Option("--code", help="Folder of your code: the command starts in it.", metavar="FOLDER"),
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            help="A file or folder to copy to where the command starts, on this machine RUNS/ID/code; a Python file "
+            "or package in it can be imported. Repeatable.",
+            metavar="PATH",
+        ),
+    ] = None,
     assignments: Set = None,
     env: Env = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--template",
+            help="A pod template, a YAML file or configmap:NAME, merged over spotmpi's on a cluster. Repeatable.",
+            metavar="FILE",
+        ),
+    ] = None,
+    limit_start: Annotated[
+        str | None,
+        typer.Option("--limit-start", help="Time until the first output, such as 5m.", metavar="TIME"),
+    ] = None,
+    limit_run: Annotated[
+        str | None, typer.Option("--limit-run", help="Time until the end, such as 1h.", metavar="TIME")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            help="Write the spec, with all options applied, to this new file, and run it; with --dry-run, "
+            "start nothing.",
+            metavar="FILE",
+        ),
+    ] = None,
     resume: Annotated[
         str | None, typer.Option("--resume", help="Continue this stopped or failed run instead.", metavar="ID")
     ] = None,
@@ -30,7 +117,10 @@ def command(
     runs: RunsFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Run a job, follow it and record it.
+    """Run a job spec or a command, follow it and record it.
+
+    A command after -- needs no spec: without --image it runs with the programs on PATH, in the current folder unless
+    --code or --file is given. With a spec, options override its keys, and --file and --template add to its lists.
 
     The exit code is 0 if it succeeds, 1 if it fails and 130 if it is interrupted.
     """
@@ -38,8 +128,26 @@ def command(
     from spotmpi.cli import final_cost
     from spotmpi.cli.view import make_view
 
-    changes, place = overrides(nodes, slots, assignments, env), target(on, runs)
-    source = _source(spec, resume)
+    place = target(on, runs)
+    values = {
+        _image_key(image): image,
+        "nodes": nodes,
+        "slots": slots,
+        "launcher": launcher,
+        "resources.cpu": cpu,
+        "resources.memory": memory,
+        "resources.gpu": gpu,
+        "code": code,
+        "files+": file,
+        "kubernetes.templates+": template,
+        "limits.start": limit_start,
+        "limits.run": limit_run,
+    }
+    changes = overrides(values, assignments, env)
+    work = _Work(spec, context.meta.get(_COMMAND), context.args, resume, save)
+    source = _checked_source(work, image, changes, place)
+    if save is not None:
+        api.save_spec(save, source, changes, place)
     if dry_run:
         plan = api.plan_resume(resume, changes, place) if resume is not None else api.plan_run(source, changes, place)
         print(json.dumps(plan, indent=1))
@@ -55,14 +163,68 @@ def command(
     raise typer.Exit(0 if detach else _exit_code(state))
 
 
-def _source(spec: Path | None, resume: str | None) -> Path:
-    from spotmpi.core.errors import input_error
+class _Work(NamedTuple):
+    """What the command line names to run, and the file to save it to."""
 
-    if spec is not None and resume is not None:
-        raise input_error("--resume", resume, "takes the run's own spec: leave the spec file out")
-    if spec is None and resume is None:
-        raise input_error("spec", None, "name a spec file; `spotmpi init` writes one to start from")
-    return spec or Path()
+    spec: Path | None
+    command: list[str] | None  # after --; None without --
+    extra: list[str]  # further arguments before --
+    resume: str | None
+    save: Path | None
+
+
+def _image_key(image: str | None) -> str:
+    return "kubernetes.image" if _is_reference(image) else "image"
+
+
+def _is_reference(image: str | None) -> bool:
+    return image is not None and ("/" in image or ":" in image)
+
+
+def _checked_source(work: _Work, image: str | None, changes: Sequence[str], place: Target) -> Source:
+    """The spec or command to run; InputError with all problems of the arguments and of the spec."""
+    from spotmpi.api import runs as api
+    from spotmpi.core.errors import InputError, Problem
+
+    problems = list(_conflicts(work))
+    if _is_reference(image) and place.is_local:
+        remedy = "only pods pull an image: add --on with a cluster, or omit --image to use this machine's software"
+        problems.append(Problem("--image", image, remedy))
+    source: Source = work.spec or work.command or []
+    if problems:
+        is_named = (work.spec is not None or work.command is not None) and work.resume is None and not work.extra
+        raise InputError([*problems, *(api.problems(source, changes, place) if is_named else [])])
+    return source
+
+
+def _conflicts(work: _Work) -> Iterator[Problem]:
+    """The problems of arguments that do not go together."""
+    from spotmpi.core.errors import Problem
+
+    if work.extra:
+        words = [str(work.spec), *work.extra]
+        yield Problem("spec", " ".join(words), f"name one file; a command goes after --: {_example(words)}")
+    if work.resume is not None:
+        for name, value in (("the spec file", work.spec), ("the command", work.command)):
+            if value is not None:
+                yield Problem("--resume", work.resume, f"takes the run's own spec: omit {name}")
+        if work.save is not None:
+            yield Problem("--save", str(work.save), f"the spec of {work.resume} is spec.toml in its run folder")
+    elif work.spec is not None and work.command is not None:
+        yield Problem("command", work.command, f"{work.spec} names what to run: omit the spec or the command")
+    elif work.spec is None and work.command is None:
+        yield Problem("spec", None, "name a spec file (`spotmpi init` writes one), or a command after --")
+    if work.save is not None and work.resume is None:
+        if work.save.exists():
+            yield Problem("--save", str(work.save), "exists already; name another file")
+        elif not work.save.absolute().parent.is_dir():
+            yield Problem("--save", str(work.save), "its folder does not exist; create it first")
+
+
+def _example(words: Sequence[str]) -> str:
+    import shlex
+
+    return f"spotmpi run -- {shlex.join(words)}"
 
 
 def _show_result(state: RunState, detach: bool, as_json: bool) -> None:

@@ -1,8 +1,9 @@
-"""A folder of the user's code as one deterministic archive, without files that git ignores."""
+"""The user's code, a folder and further files, as one deterministic archive without files that git ignores."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ LARGEST = 500 << 20  # bytes of files; more is data, not code
 
 
 class Packed(NamedTuple):
-    """A folder of code, packed."""
+    """The user's code, packed."""
 
     archive: bytes
     sha256: str
@@ -28,6 +29,13 @@ class Packed(NamedTuple):
     def digest(self) -> str:
         """Sixteen hex digits that name the archive."""
         return self.sha256[: archives.DIGITS]
+
+    def unpack(self, folder: Path) -> None:
+        """Write the files to *folder*, over those of an earlier attempt; OSError where that fails."""
+        import tarfile
+
+        with tarfile.open(fileobj=io.BytesIO(self.archive), mode="r:gz") as archive:
+            archive.extractall(folder)
 
     def __str__(self) -> str:
         return f"{self.files} files, {self.size / 1e3:,.0f} kB ({self.digest})"
@@ -53,28 +61,47 @@ def names(folder: Path) -> list[str]:
     return sorted(name for name in found if os.path.lexists(folder / name))
 
 
-def pack(folder: Path) -> Packed:
-    """The files that `names` lists, packed.
+def sources(folder: Path | None, files: Sequence[Path] = ()) -> dict[str, Path]:
+    """The path of every file to ship by its name in the archive, which is its path in the command's working folder.
+
+    *folder* gives its files, and each of *files* comes under its own name, in place of what *folder* has by that name.
+
+    Raises:
+        InputError: git cannot list them, or a folder has no files except those that git ignores.
+    """
+    result = {} if folder is None else _sources_in(folder, "")
+    for path in files:
+        content = _sources_in(path, f"{path.name}/") if path.is_dir() else {path.name: path}
+        result = {name: source for name, source in result.items() if name.split("/")[0] != path.name} | content
+    return result
+
+
+def pack(folder: Path | None, files: Sequence[Path] = ()) -> Packed:
+    """The files that `sources` lists, packed.
 
     Raises:
         InputError: a file cannot be read, or the files are too large.
     """
     members, size = [], 0
-    for name in names(folder):
-        member = _member(folder, name)
+    for name, path in sources(folder, files).items():
+        member = _member(name, path)
         size += len(member.content)
         if size > LARGEST:
             remedy = f"is larger than {LARGEST >> 20} MiB; move data to another folder (`data`) or add it to .gitignore"
-            raise input_error("code", str(folder), remedy)
+            raise input_error("code" if folder else "files", str(folder or path), remedy)
         members.append(member)
-    if not members:
-        raise input_error("code", str(folder), "has no files except those that git ignores")
     archive = archives.archive(members)
     return Packed(archive, hashlib.sha256(archive).hexdigest(), len(members), size)
 
 
-def _member(folder: Path, name: str) -> archives.Member:
-    path = folder / name
+def _sources_in(folder: Path, prefix: str) -> dict[str, Path]:
+    result = {f"{prefix}{name}": folder / name for name in names(folder)}
+    if not result:
+        raise input_error("files" if prefix else "code", str(folder), "has no files except those that git ignores")
+    return result
+
+
+def _member(name: str, path: Path) -> archives.Member:
     try:
         if path.is_symlink() and not path.is_file():
             raise input_error("code", name, "is a broken link; remove it or add it to .gitignore")

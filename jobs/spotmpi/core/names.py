@@ -135,6 +135,11 @@ class RunPaths:
         return self.folder / "plan.yaml"
 
     @property
+    def code(self) -> Path:
+        """The folder in which the command of a local run with `files` starts."""
+        return self.folder / "code"
+
+    @property
     def events(self) -> Path:
         """One JSON object per event of the run."""
         return self.folder / "events.jsonl"

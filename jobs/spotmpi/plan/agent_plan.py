@@ -76,7 +76,7 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
     folder = f"{pod_context.RUNS}/{run}"
     environment = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": f"{pod_context.CODE}:{boot.CODE}" if spec.code else boot.CODE,
+        "PYTHONPATH": f"{pod_context.CODE}:{boot.CODE}" if spec.code or spec.files else boot.CODE,
         "HOME": pod_context.WORK,
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,

@@ -29,6 +29,7 @@ class Machine:
     image_bin: str | None  # the programs of the image's environment
     cores: int
     root: bool
+    python_path: str = ""  # the PYTHONPATH of the user
 
 
 def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dict[str, Any]) -> LocalPlan:
@@ -108,6 +109,8 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
     }
     if spec.program:
         environment["PYTHONPATH"] = machine.source
+    elif spec.code or spec.files:
+        environment["PYTHONPATH"] = ":".join(filter(None, [machine.folder, machine.python_path]))
     if spec.data is not None:
         environment[protocol.ENV_DATA] = spec.data.path
     return {**environment, **spec.env}
@@ -118,6 +121,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     threads = spec.world_size * spec.resources.cpu
     if threads > machine.cores:
         notes.append(f"oversubscribed: {threads} threads of {spec.world_size} ranks share {machine.cores} cores")
+    if spec.files:
+        notes.append(f"the command starts in {machine.folder}, which has copies of its files")
     if spec.data is not None and spec.data.stage:
         notes.append("data.stage has no effect on this machine: the data is read from its folder")
     if spec.resources.memory is not None:

@@ -129,13 +129,16 @@ def _code(spec: JobSpec) -> dict[str, Any]:
         files = {"programs": hash_files(sorted(_program_files(spec)))}
         # An installed package may lie in a virtual environment within a checkout of something else.
         return {"files": files, **(_NO_CHECKOUT if names.INSTALLED else checkout(names.PROJECT))}
-    if spec.code is not None:
-        folder = Path(spec.code)
-        content = hash_tree(folder, code_folder.names(folder))
-        return {"files": {"code": content}, **checkout(folder)}
-    scripts = [Path(part) for part in (*(spec.command or []), *spec.args) if _is_code(Path(part))]
-    files = {str(path): hash_files([path]) for path in scripts}
-    return {"files": files, **(checkout(scripts[0].resolve().parent) if scripts else {"commit": None, "diff": None})}
+    folder, further = spec.code_paths
+    if folder:
+        files = {"code": hash_tree(folder, code_folder.names(folder))}
+    else:
+        scripts = [Path(part) for part in (*(spec.command or []), *spec.args) if _is_code(Path(part))]
+        files = {str(path): hash_files([path]) for path in scripts}
+        folder = next((path.resolve().parent for path in [*scripts, *further]), None)
+    for path in further:
+        files[path.name] = hash_tree(path.parent, sorted(code_folder.sources(None, [path])))
+    return {"files": files, **(checkout(folder) if folder else _NO_CHECKOUT)}
 
 
 def _program_files(spec: JobSpec) -> Iterable[Path]:

@@ -12,8 +12,9 @@ import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
 from spotmpi.core.errors import InputError, Problem, input_error
-from spotmpi.spec.kubernetes import CONFIG_MAP, Kubernetes, Part
+from spotmpi.spec.kubernetes import Kubernetes, Part
 from spotmpi.spec.overrides import data_table, override
+from spotmpi.spec.paths import relative_paths, resolve_paths
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -119,6 +120,7 @@ class JobSpec(Part):
     command: list[str] | None = Field(None, description="or a command of your own, as a list")
     args: list[str] = Field([], description="arguments after the program or command")
     code: str | None = Field(None, description="folder of your code, where the command starts; shipped to a cluster")
+    files: list[str] = Field([], description="files and folders that are copied to where the command starts")
     nodes: Count = 1
     slots: Count = Field(1, description="processes per node")
     launcher: Literal["mpirun", "torchrun", "none"] = Field(
@@ -147,6 +149,11 @@ class JobSpec(Part):
         return self.nodes * self.slots
 
     @property
+    def code_paths(self) -> tuple[Path | None, list[Path]]:
+        """The folder of `code`, if any, and each of `files`."""
+        return Path(self.code) if self.code else None, [Path(path) for path in self.files]
+
+    @property
     def title(self) -> str:
         """The name, by default that of the program or script."""
         if self.name:
@@ -155,9 +162,10 @@ class JobSpec(Part):
         script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), parts[0])
         return self.program or Path(script).stem
 
-    def to_toml(self) -> str:
-        """The spec as TOML, without keys at their defaults."""
-        return tomli_w.dumps(self.model_dump(exclude_defaults=True, exclude_none=True))
+    def to_toml(self, folder: Path | None = None) -> str:
+        """The spec as TOML, without keys at their defaults; for a file in *folder*, paths below it are relative."""
+        values = self.model_dump(exclude_defaults=True, exclude_none=True)
+        return tomli_w.dumps(values if folder is None else relative_paths(values, folder))
 
     def canonical(self) -> dict[str, Any]:
         """Every field as plain JSON values."""
@@ -179,7 +187,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise input_error("spec", str(path), "no such file; `spotmpi init` writes one to start from") from None
+        raise input_error(
+            "spec", str(path), "no such file; `spotmpi init` writes one, and a command goes after --"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise input_error("spec", str(path), f"cannot be read as a text file: {error}") from error
     except tomllib.TOMLDecodeError as error:
@@ -214,39 +224,13 @@ class WrongKeys(InputError):
         self.rest, self.wrong = rest, wrong
 
 
-def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
-    """*values* with absolute paths; relative ones are relative to *base*.
-
-    A relative data path without a folder on this machine stays as it is: on a cluster it is relative to the run volume.
-    So does a relative checkpoint path, which is always relative to the run folder.
-    """
-    data = data_table(values.get("data"))
-    if isinstance(data, dict) and isinstance(data.get("path"), str):
-        path = (base / Path(data["path"]).expanduser()).resolve()
-        values = {**values, "data": {**data, "path": str(path) if path.exists() else data["path"]}}
-    if isinstance(values.get("code"), str):
-        values = {**values, "code": str((base / Path(values["code"]).expanduser()).resolve())}
-    checkpoint = values.get("checkpoint")
-    if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
-        values = {**values, "checkpoint": {**checkpoint, "path": str(Path(checkpoint["path"]).expanduser())}}
-    kubernetes = values.get("kubernetes")
-    if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
-        templates = [_resolve_template(name, base) for name in kubernetes["templates"]]
-        values = {**values, "kubernetes": {**kubernetes, "templates": templates}}
-    return values
-
-
-def _resolve_template(name: object, base: Path) -> object:
-    if not isinstance(name, str) or name.startswith(CONFIG_MAP):
-        return name
-    return str((base / Path(name).expanduser()).resolve())
-
-
 def problem(detail: dict[str, Any], model: type[Part]) -> Problem:
     """An error of pydantic for values of *model* as a Problem."""
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
     if detail["type"] == "extra_forbidden":
         return Problem(field, detail["input"], f"unknown key; {_near(detail['loc'], model)}")
+    if detail["type"] == "string_pattern_mismatch":  # every pattern of a spec is that of a size
+        return Problem(field, detail["input"], 'write a size such as "512Mi" or "4Gi"')
     message = detail["msg"].removeprefix("Value error, ")
     return Problem(field, detail["input"], message[0].lower() + message[1:])
 

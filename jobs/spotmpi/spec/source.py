@@ -1,4 +1,4 @@
-"""The forms in which functions take a spec: a JobSpec, the path of a TOML file, or its values."""
+"""The forms in which functions take a spec: a JobSpec, a TOML file's path, its values, or a command."""
 
 from __future__ import annotations
 
@@ -6,16 +6,38 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.spec import job
 from spotmpi.spec.job import JobSpec
 
-Source = JobSpec | Path | str | dict[str, Any]  # a spec, a TOML file's path, or the values of one
+Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a list is a command
 
 
 def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
-    """The spec in *source* with ``key.path=value`` *overrides* applied; WrongKeys with every problem."""
+    """The spec in *source* with ``key.path=value`` *overrides* applied; WrongKeys with every problem.
+
+    A command has the launcher ``none`` unless the overrides name another.
+    """
     if isinstance(source, JobSpec):
         source = source.canonical()
+    if isinstance(source, list):
+        source = {"command": source, "launcher": "none"}
     if isinstance(source, dict):
         return job.from_values(source, overrides)
     return job.load(Path(source), overrides)
+
+
+def write_spec(spec: JobSpec, path: Path) -> None:
+    """Write *spec* to a new file; paths below the file's folder are relative to it. InputError if *path* exists."""
+    write_new_file(path, spec.to_toml(path.parent.absolute()))
+
+
+def write_new_file(path: Path, text: str) -> None:
+    """Write *text* to a new file; InputError if *path* exists."""
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        raise input_error("path", str(path), "exists already; name another file") from None
+    except OSError as error:
+        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error

@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from spotmpi.core import names
-from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.errors import input_error
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import write_new_file
 
 _HEADER = """\
 # A spotmpi job spec. `spotmpi run THIS-FILE` runs it; what is commented out shows its default or a possible value.
@@ -39,6 +40,7 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "name": "my-run",
     "data": "data/VOCdevkit",
     "code": "src",
+    "files": ["helper.py", "lib"],
     "memory": "4Gi",
     "path": "checkpoints",
     "run": "8h",
@@ -106,22 +108,12 @@ def write_example(name: str, path: Path) -> None:
     known = examples()
     if name not in known:
         raise input_error("--example", name, f"use one of: {', '.join(sorted(known))}")
-    _write(path, known[name].read_text(encoding="utf-8"))
+    write_new_file(path, known[name].read_text(encoding="utf-8"))
 
 
 def write(path: Path, script: str | None = None) -> None:
     """Write the template to *path*; InputError for a file that exists or a script that cannot be read."""
-    _write(path, template(script))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with path.open("x") as file:
-            file.write(text)
-    except FileExistsError:
-        raise input_error("path", str(path), "exists already; name another file") from None
-    except OSError as error:
-        raise SpotmpiError(f"cannot write {path}: {error.strerror}") from error
+    write_new_file(path, template(script))
 
 
 def _for_script(script: str) -> tuple[str, frozenset[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from spotmpi.agent import protocol
@@ -23,6 +24,7 @@ class TargetCapabilities:
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by image
     data_is_folder: bool = True
     code_is_folder: bool = True
+    unreadable_files: tuple[str, ...] = ()  # of the spec's files
     tools: frozenset[str] = frozenset()  # launchers that can be started
     processes: int | None = None  # that may be started; None without a limit
     command_found: bool = True
@@ -59,16 +61,20 @@ def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         found = "both" if spec.program else "neither"
         yield Problem("program", spec.program, f"give exactly one of program and command, not {found}")
     if spec.command is not None and not (spec.command and spec.command[0]):
-        yield Problem("command", spec.command, 'write the command as a list, such as ["python", "train.py"]')
+        remedy = 'write the command as a list, such as ["python", "train.py"], or after -- on the command line'
+        yield Problem("command", spec.command, remedy)
     elif spec.command is not None and not capabilities.command_found:
-        yield Problem("command", spec.command[0], "command not found; check the name, PATH and `code`")
+        yield Problem("command", spec.command[0], "command not found; check the name, PATH, `code` and `files`")
     if any("\0" in part for part in [*(spec.command or []), *spec.args]):
         yield Problem("args", spec.args, "contains a zero byte, which no argument can hold; remove it")
 
 
 def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if spec.image is not None and spec.image not in capabilities.programs:
-        yield Problem("image", spec.image, f"use one of: {', '.join(sorted(capabilities.programs))}")
+        remedy = f"use one of: {', '.join(sorted(capabilities.programs))}"
+        if capabilities.lasting is not None:
+            remedy += f"; pods pull any other image by its reference, such as --image {spec.image}:TAG"
+        yield Problem("image", spec.image, remedy)
     elif spec.program and spec.image is None:
         yield Problem("image", None, f"a program needs one of the images: {', '.join(sorted(capabilities.programs))}")
     elif spec.program and spec.image and spec.program not in capabilities.programs[spec.image]:
@@ -78,7 +84,8 @@ def _image(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
 
 def _launcher(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     if spec.launcher == "none" and spec.slots > 1:
-        yield Problem("slots", spec.slots, 'launcher "none" starts one process per node: use slots = 1')
+        remedy = 'launcher "none" starts one process per node: use slots = 1, or launcher mpirun or torchrun'
+        yield Problem("slots", spec.slots, remedy)
     if spec.where == "first" and spec.launcher != "none":
         yield Problem("where", spec.where, 'needs launcher = "none"')
     if spec.launcher == "torchrun" and spec.image == "chainermn":
@@ -113,12 +120,21 @@ def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Pr
 
 
 def _code(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if spec.code is None:
-        return
-    if spec.program:
-        yield Problem("code", spec.code, "is for a command of your own; the programs of an image bring their code")
-    if not capabilities.code_is_folder:
+    for key, value in (("code", spec.code), ("files", spec.files)):
+        if value and spec.program:
+            yield Problem(key, value, "is for a command of your own; the programs of an image bring their code")
+    if spec.code is not None and not capabilities.code_is_folder:
         yield Problem("code", spec.code, "not a readable folder; check the path")
+    seen: set[str] = set()
+    for path in spec.files:
+        name = PurePath(path).name
+        if path in capabilities.unreadable_files:
+            yield Problem("files", path, "not a readable file or folder; check the path")
+        elif not name:
+            yield Problem("files", path, "has no name under which it could be shipped; name what is needed in it")
+        elif name in seen:
+            yield Problem("files", path, f"another file has the name {name} too; rename one of them")
+        seen.add(name)
 
 
 def _data(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -178,8 +194,8 @@ def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
 
 # Each check with the keys of a spec that it and the capabilities it looks at depend on.
 CHECKS: tuple[tuple[Check, str], ...] = (
-    (_work, "program command args image code env"),
-    (_code, "code program"),
+    (_work, "program command args image code files env"),
+    (_code, "code files program"),
     (_image, "image program"),
     (_launcher, "launcher slots where image"),
     (_environment, "env forward kubernetes"),

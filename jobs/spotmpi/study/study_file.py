@@ -15,6 +15,7 @@ from spotmpi.forecast.series import published_tables
 from spotmpi.spec import job
 from spotmpi.spec.job import Count, Duration, JobSpec
 from spotmpi.spec.kubernetes import Part
+from spotmpi.spec.paths import resolve_paths
 from spotmpi.study import combinations
 from spotmpi.study.factors import NODES
 from spotmpi.study.study import REPEATS, RETRIES, SEED, Faults, Study, StudyOptions, read_base
@@ -87,7 +88,7 @@ def _base(spec: object, folder: Path, overrides: Iterable[str] = ()) -> JobSpec:
     if isinstance(spec, str):
         return job.load(folder / spec, overrides)
     if isinstance(spec, dict):
-        return job.from_values(job.resolve_paths(spec, folder), overrides)
+        return job.from_values(resolve_paths(spec, folder), overrides)
     raise input_error("spec", spec, "give the path of the job spec to vary, or the spec as a table [spec]")
 
 

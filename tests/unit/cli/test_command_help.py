@@ -140,7 +140,7 @@ def test_completion_works() -> None:
     ("arguments", "code", "message"),
     [
         (["nonsense"], 2, "nonsense"),
-        (["run"], 2, "name a spec file; `spotmpi init` writes one"),
+        (["run"], 2, "name a spec file (`spotmpi init` writes one), or a command after --"),
         (["run", "missing.toml"], 2, "no such file; `spotmpi init` writes one"),
         (["run", "."], 2, "cannot be read as a text file"),
         (["run", "bad.toml"], 2, "is not TOML"),

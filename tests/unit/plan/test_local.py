@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
             "resources": {"memory": "2Gi"},
         },
         BARE,
+    ),
+    "none-with-code-and-files": (
+        {"command": ["./mine"], "launcher": "none", "code": "/home/ann/src", "files": ["/home/ann/helper.py"]},
+        replace(BARE, folder="/runs/digits-261121083059-bcdf/code", python_path="/home/ann/lib"),
     ),
     "none-on-the-first-node": (
         {

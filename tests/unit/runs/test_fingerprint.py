@@ -178,3 +178,15 @@ def test_a_command_outside_any_checkout_has_no_commit(tmp_path: Path) -> None:
     code = fingerprint.identify(JobSpec(command=["python3", str(script)], launcher="none"))["code"]
     assert (code["commit"], code["diff"]) == (None, None)
     assert list(code["files"]) == [str(script)]
+
+
+def test_files_are_part_of_the_work(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a.py").write_text("one")
+    spec = JobSpec(command=["x"], launcher="none", files=[str(tmp_path / "lib")])
+    before = fingerprint.identify(spec)
+
+    (tmp_path / "lib" / "a.py").write_text("two")
+
+    assert list(before["code"]["files"]) == ["lib"]
+    assert fingerprint.differences(before, fingerprint.identify(spec))[0].startswith("code.lib: ")

@@ -137,7 +137,7 @@ def test_a_hostile_key_stays_on_one_line() -> None:
     [
         ({"path": "/a"}, "kubernetes.mounts.0", "give exactly one of claim, secret, config_map and empty"),
         ({"path": "/a", "claim": "a", "secret": "b"}, "kubernetes.mounts.0", "give exactly one of claim, secret"),
-        ({"path": "/a", "empty": "10GB"}, "kubernetes.mounts.0.empty", "string should match pattern"),
+        ({"path": "/a", "empty": "10GB"}, "kubernetes.mounts.0.empty", "write a size such as"),
         ({"path": "/a", "clam": "a"}, "kubernetes.mounts.0.clam", "unknown key; did you mean claim?"),
     ],
 )

@@ -141,7 +141,7 @@ def test_what_the_target_lacks_is_a_problem_each() -> None:
     found = problems({"command": ["x"], "data": "/nowhere", "launcher": "torchrun"}, bare)
 
     assert found == [
-        "command = 'x': command not found; check the name, PATH and `code`",
+        "command = 'x': command not found; check the name, PATH, `code` and `files`",
         "launcher = 'torchrun': no torchrun on PATH: install it, or name an image that has it, "
         'such as image = "pytorch"',
         "data = '/nowhere': not a readable folder; check the path",

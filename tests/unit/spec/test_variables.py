@@ -34,7 +34,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def given(*variables: str) -> list[str]:
-    return overrides(None, None, None, list(variables))
+    return overrides({}, None, variables)
 
 
 def planned(*variables: str) -> Object:

@@ -68,6 +68,7 @@ class KubernetesBackend:
             programs=local.programs,
             data_is_folder=True,
             code_is_folder=local.code_is_folder,
+            unreadable_files=local.unreadable_files,
             tools=frozenset({"none", "mpirun", "torchrun"}),
             gpus=spec.resources.gpu * spec.world_size,
             variables=local.variables,

@@ -20,7 +20,7 @@ from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import LocalPlan
 from spotmpi.backends.base import Plan
 from spotmpi.backends.local import machine as local_machine
-from spotmpi.core import names
+from spotmpi.core import code_folder, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.progress import Say
@@ -55,7 +55,9 @@ class LocalBackend:
         """The plan of a valid spec."""
         paths = self._paths(run)
         machine = local_machine.describe(spec)
-        if paths.plan.is_file() and spec.code is None:  # a resumed run starts in its first folder
+        if spec.files:
+            machine = replace(machine, folder=str(paths.code))
+        elif paths.plan.is_file() and spec.code is None:  # a resumed run starts in its first folder
             machine = replace(machine, folder=recorded_plan.read(paths).folder or machine.folder)
         return local_plan(spec, paths, machine, fingerprint.identify(spec))
 
@@ -64,6 +66,7 @@ class LocalBackend:
         assert plan["backend"] == LOCAL
         if spec.image is not None:
             image_environment.prepare(spec.image, say)
+        packed = code_folder.pack(*spec.code_paths) if spec.files else None
         paths = self._paths(plan["run"])
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +78,8 @@ class LocalBackend:
         try:
             _acquire(paths, lock)
             stop_requests.clear(str(paths.folder))
+            if packed:
+                packed.unpack(paths.code)
             _write_plan(paths, spec, plan)
             _start_supervisor(paths, lock)
         except OSError as error:

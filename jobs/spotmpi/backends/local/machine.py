@@ -33,6 +33,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         programs={image: programs_of(image) for image in environment.known_images()},
         data_is_folder=spec.data is None or _is_folder(spec.data.path),
         code_is_folder=spec.code is None or _is_folder(spec.code),
+        unreadable_files=tuple(path for path in spec.files if not _is_folder(path) and not _is_file(path)),
         tools=frozenset({"none", *_tools(spec)}),
         gpus=_gpus() if spec.resources.gpu else 0,
         processes=_MAX_PROCESSES,
@@ -46,15 +47,30 @@ def _is_folder(path: str) -> bool:
     return os.access(path, os.R_OK | os.X_OK) and Path(path).is_dir()
 
 
+def _is_file(path: str) -> bool:
+    return os.access(path, os.R_OK) and Path(path).is_file()
+
+
 def _is_executable(command: str, spec: JobSpec) -> bool:
     """Whether the first word of a command is executable; assumed while the image is not installed yet."""
     image_bin = environment.location(spec.image) / "bin" if spec.image in environment.known_images() else ""
     if image_bin and not Path(image_bin).is_dir():
         return True
     path = spec.env.get("PATH") or f"{image_bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    if spec.code and os.sep in command:
-        command = str(Path(spec.code, command))  # commands start in this folder
+    if os.sep in command and not Path(command).is_absolute():
+        command = str(_working_folder(command, spec) / command)
     return not command or shutil.which(command, path=path) is not None
+
+
+def _working_folder(command: str, spec: JobSpec) -> Path:
+    """The folder on this machine to which the path of a *command* is relative, since commands start in a copy of it."""
+    first = Path(os.path.normpath(command)).parts[0]
+    for path in map(Path, spec.files):
+        if path.name == first:
+            return path.parent
+    if spec.code:
+        return Path(spec.code)
+    return Path(os.devnull) if spec.files else Path.cwd()  # only the files are in the working folder
 
 
 def describe(spec: JobSpec) -> Machine:
@@ -71,6 +87,7 @@ def describe(spec: JobSpec) -> Machine:
         image_bin=str(image_bin) if image_bin else None,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         root=os.geteuid() == 0,
+        python_path=os.environ.get("PYTHONPATH", ""),
     )
 
 

@@ -98,6 +98,50 @@ def test_files_that_cannot_be_packed_are_named_with_a_remedy(
         code_folder.pack(tmp_path / "empty")
 
 
+def test_files_replace_what_the_code_folder_has_under_their_names(code: Path, tmp_path: Path) -> None:
+    (tmp_path / "more" / "lib").mkdir(parents=True)
+    for name in ("train.py", "lib/other.py", "notes.log"):
+        (tmp_path / "more" / name).write_text(name)
+    files = [tmp_path / "more" / name for name in ("train.py", "lib", "notes.log")]
+
+    sources = code_folder.sources(code, files)
+
+    of_code = [name for name in INCLUDED if name not in ("train.py", "lib/data.py")]
+    assert sources == {
+        **{name: code / name for name in of_code},
+        **{name: tmp_path / "more" / name for name in ("train.py", "lib/other.py", "notes.log")},
+    }
+    code_folder.pack(code, files).unpack(tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / "train.py").read_text() == "train.py"
+    assert os.access(tmp_path / "unpacked" / "run.sh", os.X_OK)
+
+
+def test_a_named_folder_without_files_to_ship_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"files = .*/empty': has no files except those that git ignores"):
+        code_folder.pack(None, [tmp_path / "empty"])
+
+
+def test_a_link_is_shipped_under_its_own_name(code: Path, tmp_path: Path) -> None:
+    (tmp_path / "latest.py").symlink_to(code / "train.py")
+
+    (path,) = from_values({"command": ["x"], "files": [f"{tmp_path}/code/../latest.py"]}).files
+
+    assert path == str(tmp_path / "latest.py")
+    assert code_folder.sources(None, [Path(path)]) == {"latest.py": tmp_path / "latest.py"}
+
+
+def test_files_alone_are_shipped_too(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = from_values({"command": ["x"], "files": [str(code / "train.py")]})
+    shipment = pack(spec, target(None))
+    assert shipment is not None and shipment.packed.files == 1
+    monkeypatch.setattr("spotmpi.core.archives.LARGEST", 100)
+    with pytest.raises(
+        InputError, match=r"files = .*train\.py'\]: is 0 kB packed, and at most 0 kB without a run volume"
+    ):
+        pack(spec, target(None))
+
+
 def test_small_code_goes_into_the_config_map(code: Path) -> None:
     shipment = pack(spec(code), target(None))
     assert shipment is not None and not shipment.by_volume

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 from typing import NamedTuple
 
 from spotmpi.agent import pod_context
@@ -21,7 +20,7 @@ from spotmpi.spec.job import JobSpec
 
 
 class CodeShipment(NamedTuple):
-    """A packed folder of code, and whether it goes through the run volume."""
+    """The packed code of a run, and whether it goes through the run volume."""
 
     packed: Packed
     by_volume: bool
@@ -51,14 +50,15 @@ class CodeShipment(NamedTuple):
 
 def pack(spec: JobSpec, target: ClusterTarget) -> CodeShipment | None:
     """The packed code of *spec*, None without any; InputError where it is too large for the target."""
-    if spec.code is None:
+    if not spec.code and not spec.files:
         return None
-    packed = code_folder.pack(Path(spec.code))
+    packed = code_folder.pack(*spec.code_paths)
     shipment = CodeShipment(packed, len(packed.archive) > archives.LARGEST)
     if shipment.by_volume and target.volume is None:
         size, limit = (f"{size / 1e3:,.0f} kB" for size in (len(packed.archive), archives.LARGEST))
         remedy = "set kubernetes.volume, or list files that are not needed in .gitignore"
-        raise input_error("code", spec.code, f"is {size} packed, and at most {limit} without a run volume; {remedy}")
+        field, value = ("code", spec.code) if spec.code else ("files", spec.files)
+        raise input_error(field, value, f"is {size} packed, and at most {limit} without a run volume; {remedy}")
     return shipment
 
 
@@ -72,10 +72,11 @@ async def upload(api: ClusterApi, plan: ClusterPlan, spec: JobSpec, volume: Volu
     """
     if plan["code"] is None or not plan["code"]["by_volume"]:
         return
-    assert spec.code is not None
-    packed = code_folder.pack(Path(spec.code))
+    packed = code_folder.pack(*spec.code_paths)
     if packed.digest != plan["code"]["digest"]:
-        raise SpotmpiError(f"{spec.code} has changed since the run was planned; start the run again")
+        raise SpotmpiError(
+            f"{spec.code or ', '.join(spec.files)} has changed since the run was planned; start the run again"
+        )
     name, size = f"{packed.digest}.tgz", len(packed.archive)
     async with volume_access(api, volume, say) as access:
         missing, index = io.BytesIO(), json.dumps({name: [size, packed.sha256]}).encode()

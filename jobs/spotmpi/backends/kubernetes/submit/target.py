@@ -64,9 +64,7 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
     elif spec.kubernetes.image:
         pinned = registry.pin_named(spec.kubernetes.image)
     else:
-        raise input_error(
-            "kubernetes.image", None, "name the image to pull, such as --set kubernetes.image=REGISTRY/chainermn:TAG"
-        )
+        raise input_error("kubernetes.image", None, "name the image to pull, such as --image REGISTRY/chainermn:TAG")
     target = ClusterTarget(
         namespace=api.namespace,
         image=pinned.reference,

@@ -1,0 +1,62 @@
+"""Paths in a spec's values: absolute while it is used, relative to its file in TOML. Pure but for looking for data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spotmpi.spec.kubernetes import CONFIG_MAP
+from spotmpi.spec.overrides import data_table
+
+Convert = Callable[[str], str]
+
+
+def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
+    """*values* with absolute paths; relative ones are relative to *base*.
+
+    A relative data path without a folder on this machine stays as it is: on a cluster it is relative to the run volume.
+    So does a relative checkpoint path, which is always relative to the run folder.
+    """
+    data = data_table(values.get("data"))
+    if isinstance(data, dict) and isinstance(data.get("path"), str):
+        path = (base / Path(data["path"]).expanduser()).resolve()
+        values = {**values, "data": {**data, "path": str(path) if path.exists() else data["path"]}}
+    checkpoint = values.get("checkpoint")
+    if isinstance(checkpoint, dict) and isinstance(checkpoint.get("path"), str):
+        values = {**values, "checkpoint": {**checkpoint, "path": str(Path(checkpoint["path"]).expanduser())}}
+
+    def resolve(path: str) -> str:
+        return str((base / Path(path).expanduser()).resolve())
+
+    def absolute(path: str) -> str:  # a link is shipped under its own name
+        return os.path.normpath(base.absolute() / Path(path).expanduser())
+
+    return _convert(values, resolve, absolute)
+
+
+def relative_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
+    """*values* in which the paths of code, files and templates below *base* are relative to it."""
+
+    def relative(path: str) -> str:
+        return str(Path(path).relative_to(base)) if Path(path).is_relative_to(base) else path
+
+    return _convert(values, relative, relative)
+
+
+def _convert(values: dict[str, Any], resolve: Convert, absolute: Convert) -> dict[str, Any]:
+    """*values* with `code` and templates converted by *resolve*, and each of `files` by *absolute*."""
+    if isinstance(values.get("code"), str):
+        values = {**values, "code": resolve(values["code"])}
+    if isinstance(values.get("files"), list):
+        values = {**values, "files": [absolute(path) if isinstance(path, str) else path for path in values["files"]]}
+    kubernetes = values.get("kubernetes")
+    if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
+        templates = [resolve(name) if _is_file(name) else name for name in kubernetes["templates"]]
+        values = {**values, "kubernetes": {**kubernetes, "templates": templates}}
+    return values
+
+
+def _is_file(template: object) -> bool:
+    return isinstance(template, str) and not template.startswith(CONFIG_MAP)

@@ -1,0 +1,278 @@
+"""`spotmpi run -- COMMAND`: a run without a spec file, and the options that stand for keys of a spec."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spotmpi.runs import reader
+from spotmpi.spec.job import load
+from tests.unit.cli.terminal import job, only_run, spotmpi
+from tests.unit.conftest import InProcess
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+def lines(*arguments: str, **more: Any) -> list[str]:
+    """The output of a successful run, sorted, without the line of its end."""
+    process = spotmpi("run", *arguments, **more)
+    assert process.returncode == 0, process.stderr
+    return sorted(process.stdout.splitlines()[:-1])
+
+
+def write_module(path: Path, value: str) -> str:
+    """The path of a Python file that defines VALUE."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"VALUE = {value!r}\n")
+    return str(path)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubeconfig with one context; no server answers."""
+    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "training"}}
+    config = {"current-context": "c", "contexts": [context], "users": [{"name": "u", "user": {"token": "t"}}]}
+    config["clusters"] = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+
+def test_a_command_runs_in_the_current_folder() -> None:
+    process = spotmpi("run", "--", "sh", "-c", "echo in $(pwd)")
+
+    assert process.returncode == 0
+    assert process.stdout.splitlines() == [f"in {Path.cwd()}", f"{only_run().id} succeeded"]
+
+
+def test_everything_after_the_dashes_belongs_to_the_command() -> None:
+    script = 'printf "%s;" "$@"; echo'
+
+    assert lines("--nodes", "1", "--", "sh", "-c", script, "sh", "--nodes", "--", "-v", "") == ["--nodes;--;-v;;"]
+
+
+def test_a_command_that_fails_ends_with_exit_code_1_and_its_reason() -> None:
+    process = spotmpi("run", "--set", "limits.failures=0", "--", "sh", "-c", "echo no such table >&2; exit 3")
+
+    assert process.returncode == 1 and "exit code 3: no such table" in process.stdout
+
+
+def test_each_node_runs_the_command() -> None:
+    assert lines("--nodes", "2", "--", "sh", "-c", "echo node $RANK of $WORLD_SIZE") == ["node 0 of 2", "node 1 of 2"]
+
+
+def test_a_virtual_environment_stays_active(tmp_path: Path) -> None:
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python3").write_text('#!/bin/sh\necho "$VIRTUAL_ENV: $*"\n')
+    (programs / "python3").chmod(0o755)
+    active = {"PATH": f"{programs}:{os.environ['PATH']}", "VIRTUAL_ENV": str(programs.parent)}
+
+    assert lines("--", "python3", "train.py", env={**os.environ, **active}) == [f"{programs.parent}: train.py"]
+
+
+def test_files_are_importable_and_in_the_working_folder_of_the_command(tmp_path: Path) -> None:
+    helper = write_module(tmp_path / "here" / "helper.py", "a file")
+    write_module(tmp_path / "there" / "package" / "inner.py", "a folder")
+    (tmp_path / "main").mkdir()
+    # A script in another folder: that folder, not the current one, is first on its sys.path.
+    script = tmp_path / "main" / "script.py"
+    script.write_text(
+        "import os; names = sorted(os.listdir())\n"
+        "import helper, package.inner; print(helper.VALUE, package.inner.VALUE, names)\n"
+    )
+
+    output = lines("--file", helper, "--file", str(tmp_path / "there" / "package"), "--", "python3", str(script))
+
+    assert output == ["a file a folder ['helper.py', 'package']"]
+
+
+def test_a_file_keeps_its_permission_to_be_executed(tmp_path: Path) -> None:
+    script = tmp_path / "tools" / "hello.sh"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\necho hello\n")
+    script.chmod(0o755)
+
+    assert lines("--file", "tools/hello.sh", "--", "./hello.sh") == ["hello"]
+    assert lines("--file", "tools", "--", "tools/hello.sh") == ["hello"]
+
+
+def test_files_are_added_to_a_code_folder(tmp_path: Path) -> None:
+    write_module(tmp_path / "src" / "model.py", "code")
+    write_module(tmp_path / "src" / "settings.py", "of the code folder")
+    settings = write_module(tmp_path / "settings.py", "of the file")
+    script = "import model, settings; print(model.VALUE, settings.VALUE)"
+
+    assert lines("--code", "src", "--file", settings, "--", "python3", "-c", script) == ["code of the file"]
+
+
+def test_modules_of_a_code_folder_are_importable(tmp_path: Path) -> None:
+    write_module(tmp_path / "src" / "model.py", "code")
+    (tmp_path / "main.py").write_text("import model; print(model.VALUE)")
+
+    assert lines("--code", "src", "--", "python3", str(tmp_path / "main.py")) == ["code"]
+
+
+def test_a_resumed_run_has_its_files(tmp_path: Path) -> None:
+    write_module(tmp_path / "helper.py", "a file")
+    script = "import helper, os; print(helper.VALUE, os.environ['SPOTMPI_ATTEMPT']); exit(helper.VALUE == 'a file')"
+    spotmpi("run", "--file", "helper.py", "--set", "limits.failures=0", "--", "python3", "-c", script)
+    write_module(tmp_path / "helper.py", "changed")
+
+    process = spotmpi("run", "--resume", only_run().id, cwd=tmp_path, env=dict(os.environ))
+
+    assert process.stdout.splitlines()[0] == "changed 2" and process.returncode == 0
+
+
+def test_the_options_stand_for_keys_of_the_spec() -> None:
+    options = ["--nodes", "2", "--cpu", "2", "--memory", "1Gi", "--gpu", "0", "--code", "src", "--launcher", "none"]
+    options += ["--limit-start", "5m", "--limit-run", "1h", "--template", "pod.yaml", "--env", "A=1"]
+    Path("src").mkdir()
+
+    plan = json.loads(spotmpi("run", *options, "--dry-run", "--", "sh", "-c", "true").stdout)
+
+    spec = plan["spec"]
+    assert (spec["command"], spec["launcher"], spec["nodes"]) == (["sh", "-c", "true"], "none", 2)
+    assert spec["resources"] == {"cpu": 2, "memory": "1Gi", "gpu": 0}
+    assert (spec["limits"]["start"], spec["limits"]["run"]) == ("5m", "1h")
+    assert (spec["code"], spec["env"]) == (str(Path("src").absolute()), {"A": "1"})
+    assert spec["kubernetes"]["templates"] == [str(Path("pod.yaml").absolute())]
+
+
+def test_options_override_a_spec_and_set_overrides_options() -> None:
+    spec = job("true", nodes=3, files=["b.txt"], resources={"cpu": 4, "memory": "2Gi"})
+    Path("a.txt").touch()
+    Path("b.txt").touch()
+
+    process = spotmpi("run", spec, "--nodes", "2", "--cpu", "1", "--file", "a.txt", "--set", "nodes=1", "--dry-run")
+
+    plan = json.loads(process.stdout)["spec"]
+    assert plan["nodes"] == 1 and plan["resources"] == {"cpu": 1, "memory": "2Gi", "gpu": 0}
+    assert [Path(path).name for path in plan["files"]] == ["b.txt", "a.txt"]
+
+
+def test_save_writes_the_spec_that_a_command_stands_for_and_runs_it(tmp_path: Path) -> None:
+    write_module(tmp_path / "project" / "helper.py", "a file")
+    arguments = ["--file", "project/helper.py", "--nodes", "2", "--env", "A=1", "--env", "HOME"]
+    arguments += ["--save", "project/job.toml"]
+
+    assert lines(*arguments, "--", "sh", "-c", "cat helper.py") == ["VALUE = 'a file'"] * 2
+
+    assert Path("project/job.toml").read_text().splitlines() == [
+        "command = [",
+        '    "sh",',
+        '    "-c",',
+        '    "cat helper.py",',
+        "]",
+        "files = [",
+        '    "helper.py",',
+        "]",
+        "nodes = 2",
+        'launcher = "none"',
+        "forward = [",
+        '    "HOME",',
+        "]",
+        "",
+        "[env]",
+        'A = "1"',
+    ]
+    assert lines("project/job.toml") == ["VALUE = 'a file'"] * 2
+
+
+def test_save_with_a_dry_run_writes_the_spec_and_starts_nothing() -> None:
+    process = spotmpi("run", "--save", "job.toml", "--dry-run", "--", "true")
+
+    assert json.loads(process.stdout)["spec"]["command"] == ["true"]
+    assert load(Path("job.toml")).command == ["true"] and not Path("runs").exists()
+
+
+def test_save_stores_the_overridden_spec() -> None:
+    spotmpi("run", job("true", nodes=3), "--nodes", "2", "--save", "two.toml", "--dry-run")
+
+    assert load(Path("two.toml")).nodes == 2 and load(Path("job.toml")).nodes == 3
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_reference_is_the_image_to_pull_on_a_cluster(in_process: InProcess) -> None:
+    Path("helper.py").write_text("VALUE = 1\n")
+    where = ["--on", "kubernetes", "--image", "docker.io/library/python:3.12", "--file", "helper.py"]
+
+    code, output, errors = in_process("run", *where, "--dry-run", "--", "python3", "-c", "import helper")
+
+    assert (code, errors) == (0, "")
+    jobset, config_map, *_ = json.loads(output)["objects"]
+    pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "docker.io/library/python:3.12"
+    plan = json.loads(config_map["data"]["plan.json"])
+    assert plan["folder"] == "/spotmpi/work/user" and plan["rank"] == ["python3", "-c", "import helper"]
+    assert plan["environment"]["PYTHONPATH"] == "/spotmpi/work/user:/spotmpi/work/code"
+    assert plan["code"]["archive"] == "/spotmpi/config/user.tgz" and "user.tgz" in config_map["binaryData"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (["--"], [r"command = \[\]: write the command as a list, such as .*, or after -- on the command line"]),
+        (["job.toml", "--"], [r"command = \[\]: job.toml names what to run: omit the spec or the command"]),
+        (
+            ["job.toml", "--", "true"],
+            [r"command = \['true'\]: job.toml names what to run: omit the spec or the command"],
+        ),
+        (["--resume", "x", "--", "true"], ["--resume = 'x': takes the run's own spec: omit the command"]),
+        (["job.toml", "--resume", "x"], ["--resume = 'x': takes the run's own spec: omit the spec file"]),
+        (["--resume", "x", "--save", "a.toml"], ["--save = 'a.toml': the spec of x is spec.toml in its run folder"]),
+        (["--save", "job.toml", "--", "true"], ["--save = 'job.toml': exists already; name another file"]),
+        (["--save", "no/a.toml", "--", "true"], ["--save = 'no/a.toml': its folder does not exist; create it first"]),
+        (["--file", "no.py", "--", "true"], ["files = .*/no.py': not a readable file or folder; check the path"]),
+        (["--file", "/dev/zero", "--", "true"], ["files = '/dev/zero': not a readable file or folder; check the path"]),
+        (["--file", "/", "--", "true"], ["files = '/': has no name under which it could be shipped"]),
+        (
+            ["--file", "a/x.py", "--file", "b/x.py", "--", "true"],
+            ["files = .*/b/x.py': another file has the name x.py too; rename one of them"],
+        ),
+        (["--image", "python:3.12", "--", "true"], ["--image = 'python:3.12': only pods pull an image: add --on"]),
+        (["--slots", "2", "--", "true"], ['slots = 2: launcher "none" starts one process .* or launcher mpirun']),
+        (["--memory", "4G", "--", "true"], ['resources.memory = \'4G\': write a size such as "512Mi" or "4Gi"']),
+        (["--limit-run", "soon", "--", "true"], ["limits.run = 'soon': write a duration such as"]),
+        (["--launcher", "srun", "--", "true"], ["launcher = 'srun': input should be 'mpirun', 'torchrun' or 'none'"]),
+        (["--", "no-such"], ["command = 'no-such': command not found; check the name, PATH, `code` and `files`"]),
+        (["--file", "a/x.py", "--", "./y.py"], ["command = './y.py': command not found"]),
+        (["true"], ["spec = 'true': no such file; `spotmpi init` writes one, and a command goes after --"]),
+        (["echo", "a b"], ["spec = 'echo a b': .*; a command goes after --: spotmpi run -- echo 'a b'"]),
+        (
+            ["--image", "python:3.12", "--file", "no.py", "--nodes", "0", "--save", "no/a.toml", "--"],
+            ["--save = .*create it first", "--image = .*add --on", "nodes = 0", r"command = \[\]", "files = .*/no.py'"],
+        ),
+        (
+            ["job.toml", "--file", "no.py", "--file", "no too.py", "--", "true"],
+            [r"command = \['true'\]: job.toml names", "files = .*/no.py'", "files = .*/no too.py'"],
+        ),
+    ],
+    ids=lambda value: " ".join(value).partition(":")[0],
+)
+def test_wrong_input_names_every_problem_and_its_remedy(
+    arguments: list[str], messages: list[str], in_process: InProcess
+) -> None:
+    job("true")
+    for folder in ("a", "b"):
+        write_module(Path(folder, "x.py"), folder)
+
+    code, output, errors = in_process("run", *arguments)
+
+    assert (code, output) == (2, "")
+    problems = errors.splitlines()
+    assert len(problems) == len(messages), errors
+    for problem, message in zip(problems, messages, strict=True):
+        assert re.match(f"spotmpi: {message}", problem)
+    assert reader.every(Path("runs")) == [] and not Path("a.toml").exists()
+
+
+def test_help_shows_where_the_command_goes(in_process: InProcess) -> None:
+    _, output, _ = in_process("run", "--help")
+
+    assert output.splitlines()[0] == "Usage: spotmpi run [OPTIONS] [spec] [-- COMMAND [ARG]...]"

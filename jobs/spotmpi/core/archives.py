@@ -22,7 +22,7 @@ class Member(NamedTuple):
 
 def archive(files: Iterable[Member]) -> bytes:
     """A tar.gz of files, in order of name, without times and owners of this machine."""
-    import gzip  # no local run needs either
+    import gzip  # few local runs need them
     import tarfile
 
     packed = io.BytesIO()

@@ -19,7 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from spotmpi.environments.zones.comparison import compare_zones
-from tests.cloud.scripted_account import NOW, ScriptedAccount, SpotMarket
+from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.account.market import NOW
 
 TARGET = 5.0
 REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
@@ -67,27 +68,21 @@ def main() -> None:
 
 
 def _compare(latency: float) -> tuple[float, int]:
-    account = ScriptedAccount()
-    _world().script(account)
-    account.delay = latency
-    begin = time.perf_counter()
-    comparison = compare_zones(TYPES, 8, REGIONS, account.aws, NOW)
-    seconds = time.perf_counter() - begin
-    assert len(comparison.rows) == len(TYPES) * 12 and not comparison.unknown
-    return seconds, len(account.asked)
-
-
-def _world() -> SpotMarket:
-    market = SpotMarket()
-    market.enabled = dict.fromkeys(REGIONS, True)
-    market.zones = {
+    account = FakeAccount()
+    account.ec2.enabled = dict.fromkeys(REGIONS, True)
+    account.ec2.zones = {
         region: {f"{region}{letter}": f"{region}-az{number}" for number, letter in enumerate("abcd", 1)}
         for region in REGIONS
     }
-    market.types = dict.fromkeys(TYPES, (4, 1, True, False))
-    market.spot = dict.fromkeys(TYPES, 0.4)
-    market.on_demand |= dict.fromkeys(TYPES, 1.0)
-    return market
+    account.ec2.types = dict.fromkeys(TYPES, (4, 1, True, False))
+    account.ec2.spot_prices = dict.fromkeys(TYPES, 0.4)
+    account.pricing.on_demand |= dict.fromkeys(TYPES, 1.0)
+    account.delay = latency
+    begin = time.perf_counter()
+    comparison = compare_zones(TYPES, 8, REGIONS, account, NOW)
+    seconds = time.perf_counter() - begin
+    assert len(comparison.rows) == len(TYPES) * 12 and not comparison.unknown
+    return seconds, len(account.requests)
 
 
 def _import() -> float:

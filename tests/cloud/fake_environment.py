@@ -19,8 +19,7 @@ from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.images.build import Build
 from spotmpi.runs.reader import RunState
-from tests.cloud.account_resources import AccountResources
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster
 from tests.unit.core.test_environment import OUTPUTS
 
@@ -90,10 +89,9 @@ class Killed(BaseException):
 class FakeEnvironment:
     """An environment whose dependencies are scripted by the test and record their actions."""
 
-    def __init__(self, folder: Path, account: ScriptedAccount) -> None:
-        self.folder, self.resources, self.cluster = folder, AccountResources(), ScriptedCluster()
-        self.resources.group("eks-g4dn", GROUP_TAGS, nodes=1)
-        self.account = self.resources.account(account)
+    def __init__(self, folder: Path, account: FakeAccount) -> None:
+        self.folder, self.account, self.cluster = folder, account, ScriptedCluster()
+        account.autoscaling.add("eks-g4dn", GROUP_TAGS, nodes=1)
         self.actions: list[str] = []
         self.confirmations: list[bool] = []
         self.findings: list[Finding] = []
@@ -106,7 +104,7 @@ class FakeEnvironment:
     @property
     def dependencies(self) -> Dependencies:
         pulumi = Pulumi(self.output.append, self.folder, {"PATH": f"{self.folder}:/usr/bin:/bin"})
-        defaults = Dependencies(self.account.aws, pulumi, self.output.append, self.confirm)
+        defaults = Dependencies(self.account, pulumi, self.output.append, self.confirm)
         return replace(
             defaults,
             run_doctor=lambda stack, aws: self.findings,
@@ -141,7 +139,7 @@ class FakeEnvironment:
 
     def push_image(self, image: str, there: Environment, say: Any) -> str:
         self.do(f"push {image}")
-        self.resources.images.add(f"{there.repositories[image].partition('/')[2]}:{Build(image).tag}")
+        self.account.ecr.images.add(f"{there.repositories[image].partition('/')[2]}:{Build(image).tag}")
         return image
 
     def run_job(self, values: dict[str, Any], **more: Any) -> RunState:
@@ -167,7 +165,7 @@ class FakeEnvironment:
 FIRST = ["stack select --create @lab", "preview --expect-no-changes @lab", "up --yes --skip-preview @lab"]
 
 
-def create_fake_environment(folder: Path, account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
+def create_fake_environment(folder: Path, account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
     """A fake environment in *folder*, made the current one, with the stack `lab`."""
     monkeypatch.setenv("SPOTMPI_STATE", str(folder / "state"))
     monkeypatch.chdir(folder)

@@ -6,26 +6,26 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import Request, urlopen
 
-from tests.cloud.account_resources import AccountResources
-from tests.cloud.scripted_account import Refusal, ScriptedAccount
+from tests.cloud.account.answers import Answer, Refusal
+from tests.cloud.account.answers import Request as Call
+from tests.cloud.account.fake_account import FakeAccount
 
-Answers = Mapping[str, Callable[..., Any]]  # by name; each takes the parameters by keyword
+Handlers = Mapping[str, Callable[..., Any]]  # by name; each takes the parameters by keyword
 
 
 @contextmanager
-def serve(answers: Answers) -> Iterator[str]:
-    """The address at which *answers* are served until the end of the block."""
+def serve(handlers: Handlers) -> Iterator[str]:
+    """The address at which *handlers* answer until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             try:
-                response = {"answer": answers[self.path[1:]](**asked)}
+                response = {"answer": handlers[self.path[1:]](**request)}
             except Refusal as refusal:
                 response = {"refused": refusal.parsed}
             content = json.dumps(response, default=str).encode()
@@ -46,9 +46,9 @@ def serve(answers: Answers) -> Iterator[str]:
         server.server_close()
 
 
-def fetch(address: str, name: str, **asked: Any) -> Any:
+def fetch(address: str, name: str, **request: Any) -> Any:
     """The answer of that name; Refusal where AWS would refuse."""
-    content = json.dumps(asked, default=str).encode()
+    content = json.dumps(request, default=str).encode()
     with urlopen(Request(f"{address}/{name}", content), timeout=120) as answer:
         response = json.load(answer)
     if "refused" in response:
@@ -58,21 +58,27 @@ def fetch(address: str, name: str, **asked: Any) -> Any:
     return response["answer"]
 
 
-def answers_of(scripted: Mapping[str, Callable[[str, Mapping[str, Any]], Any]]) -> Answers:
+def handlers(account: FakeAccount) -> Handlers:
     """An account's answers, for `serve`."""
 
-    def answer(operation: str, region: str, asked: Mapping[str, Any]) -> Any:
-        return scripted[operation](region, asked)
+    def aws(service: str, operation: str, region: str, request: Call) -> Any:
+        handler = account.handler(service, operation)
+        assert handler is not None, f"{service} does not answer {operation}"
+        account.before_answer()
+        return handler(region, request)
 
-    return {operation: partial(answer, operation) for operation in scripted}
+    return {"aws": aws}
 
 
-def account_at(address: str) -> ScriptedAccount:
+class RemoteAccount(FakeAccount):
     """An account whose every call is answered at *address*."""
 
-    def answer(operation: str, region: str, asked: Mapping[str, Any]) -> Any:
-        return fetch(address, operation, region=region, asked=dict(asked))
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
 
-    account = ScriptedAccount()
-    account.answers = {operation: partial(answer, operation) for operation in AccountResources().account().answers}
-    return account
+    def handler(self, service: str, operation: str) -> Answer:
+        """The answer of the account that is served there."""
+        return lambda region, request: fetch(
+            self._address, "aws", service=service, operation=operation, region=region, request=request
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from spotmpi.environments.upgrade import UpgradeOptions, UpgradePlan, upgrade
-from tests.cloud.fake_eks import PLAIN, FakeEks, node_group
+from tests.cloud.account.eks import PLAIN, node_group
 from tests.cloud.fake_environment import FakeEnvironment
 
 STACK = """# The lab.
@@ -30,14 +30,13 @@ class UpgradeScenario:
     """A built environment at 1.35 with one GPU group; EKS runs what the file that Pulumi applied last says."""
 
     def __init__(self, lab: FakeEnvironment) -> None:
-        self.lab, self.eks = lab, FakeEks()
+        self.lab, self.eks = lab, lab.account.eks
         self.eks.addons = {"coredns": "v1.34.1-eksbuild.2", "kube-proxy": "v1.35.1-eksbuild.2"}
         self.eks.groups = {
             "spotmpi-lab-g4dn-1234567": node_group("g4dn", OLD),
             "spotmpi-lab-system-1234567": node_group("system", OLD, PLAIN),
         }
-        self.eks.before_answer = self.follow
-        self.eks.script(lab.account)
+        lab.account.before_answer = self.follow
         self.path = lab.folder / "stacks" / "Pulumi.lab.yaml"
         self.path.write_text(STACK)
         (lab.folder / "lab.held").write_text(json.dumps({"deployment": {"resources": [{"type": "a", "id": "b"}]}}))

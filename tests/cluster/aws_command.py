@@ -53,7 +53,9 @@ def main(address: str, words: Sequence[str]) -> None:
         return
     assert "update-kubeconfig" in words, words
     region = options["--region"]
-    described = fetch(address, "DescribeCluster", region=region, asked={"name": options["--name"]})
+    described = fetch(
+        address, "aws", service="eks", operation="DescribeCluster", region=region, request={"name": options["--name"]}
+    )
     Path(os.environ["KUBECONFIG"]).write_text(json.dumps(kubeconfig(described["cluster"], region)))
 
 

@@ -26,7 +26,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.progress import Say
 from spotmpi.data import datasets
 from spotmpi.environments.dependencies import Dependencies
-from tests.cloud.http_account import account_at, fetch
+from tests.cloud.http_account import RemoteAccount, fetch
 
 
 def with_doubles(dependencies: Dependencies, address: str, place: Target, step: str) -> Dependencies:
@@ -64,7 +64,7 @@ if __name__ == "__main__":
     address, outputs, step, *words = sys.argv[1:]
     usual, place = environment_commands.open_dependencies, Target(outputs, Path(outputs).parent / "runs")
     patch = pytest.MonkeyPatch()
-    patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region: account_at(address).aws)
+    patch.setattr("spotmpi.cli.environment_commands.open_account", lambda region: RemoteAccount(address))
     patch.setattr(
         environment_commands,
         "open_dependencies",

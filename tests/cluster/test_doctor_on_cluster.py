@@ -20,7 +20,7 @@ from spotmpi.environments import probe
 from spotmpi.environments.checks import cluster
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
 from spotmpi.environments.doctor import run_check
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 from tests.cluster.applying_provider import join_group, leave_group
 from tests.testbed.cluster import Cluster
 from tests.testbed.waiting import wait_for
@@ -38,10 +38,10 @@ class LabCluster:
     def __init__(self, testbed: Cluster, namespace: str) -> None:
         self.testbed, self.namespace = testbed, namespace
         self.environment = environment.parse({**OUTPUTS, "namespace": namespace, "volume_claim": "shared"})
-        account = ScriptedAccount()
+        account = FakeAccount()
         account.refuse("DescribeInstances", "UnauthorizedOperation")
         live = LiveEnvironment(self.environment, ClusterView(None))
-        self.subject = Subject(account.aws, self.environment.region, None, lambda command: None, live)
+        self.subject = Subject(account, self.environment.region, None, lambda command: None, live)
 
     def findings(self) -> dict[str, Finding]:
         """What every check of a live cluster says, by name."""

@@ -21,8 +21,8 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import names
 from spotmpi.core.environment import Environment
 from spotmpi.images.build import build_for
-from tests.cloud.http_account import answers_of, serve
-from tests.cloud.scripted_account import Refusal
+from tests.cloud.account.answers import Refusal
+from tests.cloud.http_account import Handlers, handlers, serve
 from tests.cluster.applying_provider import ApplyingKubernetes, join_group, leave_group
 from tests.cluster.aws_command import REPOSITORY, install
 from tests.cluster.killable_command import without_cuda
@@ -53,7 +53,7 @@ OPERATOR = "operator"  # the service account in place of the holder of the AWS c
 LIMIT = 1200.0  # seconds for one command
 
 
-class Account(EngineEnvironment):
+class ClusterEnvironment(EngineEnvironment):
     """What stands for AWS: the stand-in cloud, the registry, and tokens of the test cluster."""
 
     def __init__(self, engine: Engine, cloud: Cloud, testbed: Cluster, outputs: Path) -> None:
@@ -65,21 +65,14 @@ class Account(EngineEnvironment):
         self.address = self.issued = ""
         self.issuing = threading.Lock()
 
-    def answers(self) -> Mapping[str, Any]:
+    def handlers(self) -> Handlers:
         """The calls that other processes may make, by name."""
+        self.account.answers["DescribeCluster"] = self.describe_cluster
+        return {**handlers(self.account), "push": self.push_to_nodes, "token": self.token}
 
-        account = self._account()
-        self.eks.script(account)
-        versions = account.answers["DescribeCluster"]
-
-        def described(region: str, asked: Mapping[str, Any]) -> Any:
-            return {"cluster": {**versions(region, asked)["cluster"], **self.cluster(asked["name"])["cluster"]}}
-
-        return {
-            **answers_of(account.answers | {"DescribeCluster": described}),
-            "push": self.push_to_nodes,
-            "token": self.token,
-        }
+    def describe_cluster(self, region: str, request: Mapping[str, Any]) -> Any:
+        version = self.account.eks.describe_cluster(region, request)["cluster"]
+        return {"cluster": {**version, **self.cluster(request["name"])["cluster"]}}
 
     def cluster(self, name: str) -> Any:
         """The answer of EKS's DescribeCluster."""
@@ -148,7 +141,7 @@ class Account(EngineEnvironment):
 
 
 @pytest.fixture
-def account(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+def lab(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterEnvironment]:
     volume, engine_folder = tmp_path / "volume", tmp_path / "engine"
     volume.mkdir()
     engine_folder.mkdir()
@@ -159,19 +152,19 @@ def account(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     testbed.kubectl("apply", "-f", "-", stdin=as_yaml(operator()))
     applied = ApplyingKubernetes(cloud, tmp_path, volume)
     with serve_cloud(cloud, applied) as servers:
-        account = Account(Engine(engine_folder, servers), cloud, testbed, tmp_path / "outputs.json")
-        repository_project(account.engine)
-        with serve(account.answers()) as account.address:
-            install(tmp_path / "bin", account.address)
+        lab = ClusterEnvironment(Engine(engine_folder, servers), cloud, testbed, tmp_path / "outputs.json")
+        repository_project(lab.engine)
+        with serve(lab.handlers()) as lab.address:
+            install(tmp_path / "bin", lab.address)
             monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
             monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
             monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
-            monkeypatch.chdir(account.engine.project)
-            yield account
+            monkeypatch.chdir(lab.engine.project)
+            yield lab
     applied.clear(testbed)
     testbed.kubectl("delete", "-f", "-", stdin=as_yaml(operator()))
-    if account.environment is not None:
-        leave_group(testbed, NODE, account.environment)
+    if lab.environment is not None:
+        leave_group(testbed, NODE, lab.environment)
 
 
 def operator() -> list[dict[str, Any]]:
@@ -190,44 +183,44 @@ def alive(testbed: Cluster) -> list[str]:
 
 
 def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_every_step(
-    account: Account, testbed: Cluster, tmp_path: Path
+    lab: ClusterEnvironment, testbed: Cluster, tmp_path: Path
 ) -> None:
-    account.engine.configure("lab", {"spotmpi:access": ACCESS})
+    lab.engine.configure("lab", {"spotmpi:access": ACCESS})
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "image").write_bytes(b"picture")
     up = ("up", "lab", "--yes", "--data", f"{tmp_path / 'set'}=voc", "--expires", "8h")
 
     # Up: killed at each step, then completed by a run on a node with a GPU. Nothing is created or pushed twice.
     for step in range(1, 9):
-        account.spotmpi(*up, dies_at=step)
+        lab.spotmpi(*up, dies_at=step)
         # The command is dead, and AWS has the end of the nodes from the fifth step on.
-        assert bool(account.resources.scheduled_actions) == (step > 5)
-    done = account.spotmpi(*up)
+        assert bool(lab.account.autoscaling.scheduled_actions) == (step > 5)
+    done = lab.spotmpi(*up)
     assert done.returncode == 0 and done.stdout.startswith("spotmpi-lab is up in "), done.stderr
-    created = account.changes("create")
-    assert len(created) == len(set(created)) and not account.changes("delete")
-    assert account.pushed == ["chainermn", "pytorch"]
+    created = lab.changes("create")
+    assert len(created) == len(set(created)) and not lab.changes("delete")
+    assert lab.pushed == ["chainermn", "pytorch"]
     assert (tmp_path / "volume" / "voc" / "image").read_bytes() == b"picture"
-    (smoke,) = spotmpi.list_runs(account.place)
+    (smoke,) = spotmpi.list_runs(lab.place)
     assert smoke.state == "succeeded"
     machines = [event["machines"] for event in events(tmp_path, smoke.id) if event.get("machines")]
     assert [each["name"] for each in machines[0]] == [NODE]
 
     # Down: killed at each step, and interrupted in the engine. A run ends with a checkpoint before its nodes end.
-    long = spotmpi.run(without_cuda(LONG), on=account.place, detach=True)
-    wait_for_metrics(account, long.id)
+    long = spotmpi.run(without_cuda(LONG), on=lab.place, detach=True)
+    wait_for_metrics(lab, long.id)
     down = ("down", "lab", "--yes")
-    messages = [account.spotmpi(*down, dies_at=step).stderr for step in range(1, 5)]
+    messages = [lab.spotmpi(*down, dies_at=step).stderr for step in range(1, 5)]
     assert [f"stopping {long.id} with a checkpoint" in each for each in messages] == [False, False, True, False]
     assert list((tmp_path / "volume" / "runs" / long.id / "checkpoints").rglob("*.npz"))
-    account.cloud.script.fail("delete", NODE_GROUP)
-    broken = account.spotmpi(*down)
+    lab.cloud.script.fail("delete", NODE_GROUP)
+    broken = lab.spotmpi(*down)
     assert broken.returncode == 1 and "`pulumi destroy --stack lab` failed" in broken.stderr, broken.stderr
     assert alive(testbed) == []
-    account.spotmpi(*down, dies_at=5)
-    done = account.spotmpi(*down)
+    lab.spotmpi(*down, dies_at=5)
+    done = lab.spotmpi(*down)
     assert (done.returncode, done.stdout) == (0, "") and "nothing of lab is left that bills" in done.stderr, done.stderr
-    assert (len(account.cloud.records), account.remaining_objects(smoke.id), alive(testbed)) == (0, [], [])
+    assert (len(lab.cloud.records), lab.remaining_objects(smoke.id), alive(testbed)) == (0, [], [])
 
 
 LONG = {
@@ -246,8 +239,8 @@ def events(folder: Path, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def wait_for_metrics(account: Account, run: str) -> None:
+def wait_for_metrics(lab: ClusterEnvironment, run: str) -> None:
     """Wait until a run trains."""
-    for event in targets.backend(account.place).events(run, follow=True):
+    for event in targets.backend(lab.place).events(run, follow=True):
         if event.kind == "metric":
             return

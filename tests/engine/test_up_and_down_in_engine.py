@@ -57,7 +57,7 @@ def up_broken_off_at_every_step(lab: EngineEnvironment, cloud: Cloud) -> None:
 
 def down_with_much_in_its_way(lab: EngineEnvironment, cloud: Cloud, network: str) -> None:
     """Down: a run that can't be stopped keeps nothing alive; a leaked interface is swept; a failure is told."""
-    lab.resources.interfaces["eni-leaked"] = (network, "available", CNI)
+    lab.account.ec2.interfaces["eni-leaked"] = (network, "available", CNI)
     lab.runs = [RunState("a-1", "", "a", "running")]
     lab.failures.add("stop a-1")
     cloud.script.fail("delete", SUBNET)
@@ -65,7 +65,7 @@ def down_with_much_in_its_way(lab: EngineEnvironment, cloud: Cloud, network: str
     with pytest.raises(SpotmpiError, match=r"`pulumi destroy --stack lab` failed.*the same command continues"):
         down("lab", lab.dependencies)
     assert "a-1 can't be stopped: stop a-1 injected failure" in lab.output
-    assert lab.resources.interfaces == {} and len(cloud.records) > 0
+    assert lab.account.ec2.interfaces == {} and len(cloud.records) > 0
 
 
 def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnvironment, cloud: Cloud) -> None:
@@ -78,9 +78,9 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
     up("lab", lab.dependencies)
     assert lab.actions == [] and lab.changes("create") == made
 
-    (network,) = lab.resources.networks
+    (network,) = lab.account.ec2.networks
     down_with_much_in_its_way(lab, cloud, network)
-    lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
+    lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
 
     # Taken up again: everything is gone but what nobody's state knows, and that is listed.
     # What AWS still tells of the rest is no leftover, and the log group that EKS makes again is deleted again.
@@ -97,7 +97,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
     assert read_inventory("spotmpi-lab", "us-east-1").of("networks") == {network}
 
     # Once that is deleted nothing is left, also not the stack's state.
-    lab.resources.logs.clear()
+    lab.account.logs.groups.clear()
     assert down("lab", lab.dependencies) == ()
     assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
     assert lab.dependencies.pulumi.state("lab") is None

@@ -15,8 +15,8 @@ from tests.unit.agent.gang import Gang
 from tests.unit.backends.real_ranks import local_harness
 
 if TYPE_CHECKING:
+    from tests.cloud.account.fake_account import FakeAccount
     from tests.cloud.fake_environment import FakeEnvironment
-    from tests.cloud.scripted_account import ScriptedAccount
 
 InProcess = Callable[..., tuple[int, str, str]]
 
@@ -42,20 +42,27 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     return run
 
 
-@pytest.fixture(scope="module")
-def one_account() -> ScriptedAccount:
-    """An AWS account whose answers each test scripts anew: its clients take a while to make."""
-    from tests.cloud.scripted_account import ScriptedAccount
+@pytest.fixture(scope="session")
+def one_account() -> FakeAccount:
+    """An AWS account with its clients, which take a while to create; tests use `account`."""
+    from tests.cloud.account.fake_account import FakeAccount
 
-    return ScriptedAccount()
+    return FakeAccount()
 
 
 @pytest.fixture
-def lab(one_account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
+def account(one_account: FakeAccount) -> FakeAccount:
+    """An AWS account in which nothing is built."""
+    one_account.reset()
+    return one_account
+
+
+@pytest.fixture
+def lab(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
     """A fake environment whose stack is `lab`, in a folder of its own."""
     from tests.cloud.fake_environment import create_fake_environment
 
-    return create_fake_environment(tmp_path, one_account, monkeypatch)
+    return create_fake_environment(tmp_path, account, monkeypatch)
 
 
 @pytest.fixture

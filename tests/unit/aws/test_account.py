@@ -12,7 +12,7 @@ from moto import mock_aws
 from spotmpi.aws import zones
 from spotmpi.aws.errors import CallError
 from spotmpi.environments.zones.comparison import compare_zones
-from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
+from tests.cloud.account.fake_account import FakeAccount
 
 THROTTLED = (
     b"<Response><Errors><Error><Code>RequestLimitExceeded</Code><Message>slow</Message></Error></Errors></Response>"
@@ -25,13 +25,14 @@ REGIONS = (
 
 def test_a_comparison_reads_the_responses_of_motos_ec2() -> None:
     with mock_aws():
-        account, market = ScriptedAccount(), SpotMarket()
-        market.script(account)
-        for operation in list(account.answers):
-            if operation.startswith("Describe") and operation != "DescribeInstances":
-                del account.answers[operation]  # moto has these, and lacks the rest (and a filter for instances)
+        # Moto has all but scores, and lacks a filter for instances.
+        account = FakeAccount(services=("pricing", "service-quotas"))
+        account.answers = {
+            "DescribeInstances": account.ec2.describe_instances,
+            "GetSpotPlacementScores": account.ec2.get_spot_placement_scores,
+        }
 
-        plan = compare_zones(["g5.xlarge", "p4d.24xlarge"], 2, ["us-east-1"], account.aws, datetime.now(UTC))
+        plan = compare_zones(["g5.xlarge", "p4d.24xlarge"], 2, ["us-east-1"], account, datetime.now(UTC))
 
     offered = [row for row in plan.rows if row.type == "g5.xlarge" and row.offered]
     assert plan.unknown == () and len(offered) >= 3
@@ -49,7 +50,7 @@ def test_throttled_calls_are_repeated_with_growing_pauses(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("botocore.endpoint.time.sleep", pauses.append)
-    account, tries = ScriptedAccount(), 0
+    account, tries = FakeAccount(services=()), 0
 
     def wire(request: Any, **_: Any) -> AWSResponse:
         nonlocal tries
@@ -57,15 +58,15 @@ def test_throttled_calls_are_repeated_with_growing_pauses(
         body, status = (THROTTLED, 503) if tries <= refusals else (REGIONS, 200)
         return AWSResponse(request.url, status, {"content-type": "text/xml"}, _Raw(body))
 
-    account.aws.client("ec2", "us-east-1").meta.events.register("before-send", wire)
+    account.client("ec2", "us-east-1").meta.events.register("before-send", wire)
 
     if works:
-        assert zones.regions(account.aws) == {"us-east-1": True}
+        assert zones.regions(account) == {"us-east-1": True}
         # Each pause is drawn at random from a range that doubles.
         assert tries == 3 and all(pause <= most for pause, most in zip(pauses, (1.0, 2.0), strict=True))
     else:
         with pytest.raises(CallError, match="throttled by AWS; repeat the command in a minute"):
-            zones.regions(account.aws)
+            zones.regions(account)
         assert tries == 6 and len(pauses) == 5
 
 

@@ -11,7 +11,7 @@ import pytest
 from spotmpi.aws.launch_failures import last_launch_failure
 from spotmpi.aws.scaling import GROUP_TAG
 from spotmpi.core import environment
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
 
 SUBMITTED = 1795240000.0
@@ -30,7 +30,7 @@ def launch(status: str, age: float = 60) -> dict[str, Any]:
 
 def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> str | None:
     outputs = environment.parse({**OUTPUTS, "region": "us-east-1"})
-    account = ScriptedAccount()
+    account = FakeAccount()
     sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
     tags = [{"Key": GROUP_TAG, "Value": "gpus"}]
 
@@ -44,7 +44,7 @@ def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpu
         },
         "DescribeScalingActivities": done,
     }
-    return last_launch_failure(account.aws, outputs, groups, SUBMITTED)
+    return last_launch_failure(account, outputs, groups, SUBMITTED)
 
 
 def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy() -> None:

@@ -18,9 +18,8 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.iam import policy
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
-from tests.cloud.account_resources import AccountResources
+from tests.cloud.account.fake_account import KEY_ID, SECRET, FakeAccount
 from tests.cloud.fake_environment import FIRST, FakeEnvironment
-from tests.cloud.scripted_account import KEY_ID, SECRET, ScriptedAccount, SpotMarket
 from tests.unit.environments.doctor.unbuilt import finding_of, without_environment
 
 
@@ -66,11 +65,10 @@ def test_a_bucket_with_s3_defaults_is_neither_private_nor_versioned(aws: Aws) ->
     assert status(aws, "us-east-1", Bucket("my-state", None)) == BucketStatus(versioned=False, private=False)
 
 
-def test_a_bucket_name_of_another_account_is_an_error() -> None:
-    account = AccountResources().account()
+def test_a_bucket_name_of_another_account_is_an_error(account: FakeAccount) -> None:
     account.refuse("CreateBucket", "BucketAlreadyExists")
     with pytest.raises(SpotmpiError, match="another AWS account owns bucket my-state: bucket names are global"):
-        create(account.aws, "us-east-1", Bucket("my-state", None))
+        create(account, "us-east-1", Bucket("my-state", None))
 
 
 def with_state(lab: FakeEnvironment, address: str = "s3://my-state") -> Dependencies:
@@ -85,7 +83,7 @@ def test_up_creates_the_bucket_after_one_confirmation(lab: FakeEnvironment) -> N
 
     question = "Create bucket my-state in us-east-1 for Pulumi's state (private, encrypted, versioned)?"
     assert lab.actions[:2] == [question, "Build lab as shown?"]
-    assert status(lab.account.aws, "us-east-1", Bucket("my-state", None)) == BucketStatus(True, True)
+    assert status(lab.account, "us-east-1", Bucket("my-state", None)) == BucketStatus(True, True)
     lab.actions.clear()
     up("lab", with_state(lab), UpOptions(images=False))
     assert lab.actions == []
@@ -95,12 +93,12 @@ def test_declining_the_bucket_runs_no_pulumi_command(lab: FakeEnvironment) -> No
     lab.confirmations = [False]
     with pytest.raises(NotConfirmed, match="create it, or set PULUMI_BACKEND_URL to an existing backend"):
         up("lab", with_state(lab))
-    assert lab.pulumi_commands() == [] and lab.resources.buckets == {}
+    assert lab.pulumi_commands() == [] and lab.account.s3.buckets == {}
 
 
 def test_another_backend_needs_no_bucket(lab: FakeEnvironment) -> None:
     up("lab", with_state(lab, "file:///tmp/state"), UpOptions(images=False))
-    assert lab.pulumi_commands() == FIRST and lab.resources.buckets == {}
+    assert lab.pulumi_commands() == FIRST and lab.account.s3.buckets == {}
 
 
 def test_a_bucket_with_unreadable_settings_is_used(lab: FakeEnvironment) -> None:
@@ -108,7 +106,7 @@ def test_a_bucket_with_unreadable_settings_is_used(lab: FakeEnvironment) -> None
 
     up("lab", with_state(lab), UpOptions(images=False))
 
-    assert lab.pulumi_commands() == FIRST and lab.resources.buckets == {}
+    assert lab.pulumi_commands() == FIRST and lab.account.s3.buckets == {}
     assert any("can't be read: s3:GetBucketVersioning in us-east-1 is not permitted" in line for line in lab.output)
 
 
@@ -126,19 +124,18 @@ VERSIONED = {"VersioningConfiguration": {"Status": "Enabled"}}
     ],
 )
 def test_the_doctor_checks_the_bucket(
-    one_account: ScriptedAccount,
+    account: FakeAccount,
     tmp_path: Any,
     monkeypatch: pytest.MonkeyPatch,
     buckets: Mapping[str, Any],
     level: str,
     message: str,
 ) -> None:
-    without_environment(one_account, SpotMarket(), tmp_path, monkeypatch)
-    answers = AccountResources(buckets=dict(buckets)).account().answers
-    one_account.answers |= {name: answers[name] for name in ("GetBucketVersioning", "GetPublicAccessBlock")}
+    without_environment(tmp_path, monkeypatch)
+    account.s3.buckets = dict(buckets)
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
 
-    finding = finding_of(one_account, "state bucket")
+    finding = finding_of(account, "state bucket")
 
     assert (finding.level, finding.message) == (level, message) and bool(finding.remedy) == (level != "ok")
 
@@ -157,11 +154,9 @@ def test_the_policies_allow_the_use_of_the_state_and_no_more() -> None:
     assert "arn:aws:s3" not in json.dumps(policy("up"))
 
 
-def test_the_policy_allows_every_call_that_creates_a_bucket() -> None:
-    account = AccountResources().account()
-    account.rights.clear()
-    create(account.aws, "us-east-1", Bucket("my-state", None))
-    status(account.aws, "us-east-1", Bucket("my-state", None))
+def test_the_policy_allows_every_call_that_creates_a_bucket(account: FakeAccount) -> None:
+    create(account, "us-east-1", Bucket("my-state", None))
+    status(account, "us-east-1", Bucket("my-state", None))
 
     # IAM's names of these calls (service authorization reference, Amazon S3).
     names = {

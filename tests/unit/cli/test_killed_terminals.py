@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
-from tests.cloud.account_resources import AccountResources
-from tests.cloud.http_account import answers_of, serve
+from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.http_account import handlers, serve
 from tests.unit.core.test_environment import OUTPUTS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -25,31 +25,30 @@ SCALE = """
 import sys
 from spotmpi.cli.main import main
 from spotmpi.environments import warm_nodes as warm
-from tests.cloud.http_account import account_at
+from tests.cloud.http_account import RemoteAccount
 address = sys.argv.pop()
-warm.open_account = lambda region: account_at(address).aws
+warm.open_account = lambda region: RemoteAccount(address)
 main()
 """
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_for_them(
-    tmp_path: Path, done: bool
+    account: FakeAccount, tmp_path: Path, done: bool
 ) -> None:
     (tmp_path / "lab.json").write_text(json.dumps(OUTPUTS))
-    stock, terminals = AccountResources(), queue.Queue[subprocess.Popen[bytes]]()
-    stock.group("eks-lab-1", {CLUSTER_TAG: "spotmpi-lab", GROUP_TAG: "g4dn"}, most=3)
-    answers = stock.account().answers
-    resize = answers["UpdateAutoScalingGroup"]
+    terminals = queue.Queue[subprocess.Popen[bytes]]()
+    account.autoscaling.add("eks-lab-1", {CLUSTER_TAG: "spotmpi-lab", GROUP_TAG: "g4dn"}, most=3)
 
     def killed(region: str, request: Mapping[str, Any]) -> Any:
         if done:
-            resize(region, request)
+            account.autoscaling.update_auto_scaling_group(region, request)
         os.kill(terminals.get().pid, signal.SIGKILL)
         return {}
 
     before = datetime.now(UTC)
-    with serve(answers_of(answers | {"UpdateAutoScalingGroup": killed})) as address:
+    account.answers["UpdateAutoScalingGroup"] = killed
+    with serve(handlers(account)) as address:
         words = ["scale", "g4dn", "2", "--for", "30m", "--on", str(tmp_path / "lab.json"), address]
         terminal = subprocess.Popen(
             [sys.executable, "-c", SCALE, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -57,8 +56,8 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
         terminals.put(terminal)
         assert terminal.wait(60) == -signal.SIGKILL
 
-    assert stock.groups["eks-lab-1"]["MinSize"] == (2 if done else 0)
-    end = stock.scheduled_actions["eks-lab-1"]
+    assert account.autoscaling.groups["eks-lab-1"]["MinSize"] == (2 if done else 0)
+    end = account.autoscaling.scheduled_actions["eks-lab-1"]
     assert (end["ScheduledActionName"], end["MinSize"]) == ("spotmpi-give-back-eks-lab-1", 0)
     reservation = timedelta(minutes=30)
     assert before + reservation <= datetime.fromisoformat(end["StartTime"]) <= datetime.now(UTC) + reservation

@@ -18,7 +18,7 @@ from moto import mock_aws
 from spotmpi.agent import fetch, store
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data.remote_source import Order, authority_of, orders_of
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 from tests.testbed.certificates import Authority
 from tests.unit.data.fetched_volume import PIECE, WEIGHTS, Volume, fast_volume, sha
 from tests.unit.data.web_site import Site, serving
@@ -197,7 +197,7 @@ def test_an_address_needs_https_and_a_checksum() -> None:
 
 def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> None:
     with mock_aws():
-        account = ScriptedAccount().aws
+        account = FakeAccount(services=())
         client = account.client("s3", "us-east-1")
         client.create_bucket(Bucket="sets")
         for key in ("voc/2007.tar", "voc/more/2012.tar", "voc/", "vocal"):

@@ -14,7 +14,7 @@ import requests
 from moto import mock_aws
 
 from spotmpi.agent import fetch, web_file
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.data.fetched_volume import WEIGHTS, Volume, fast_volume, sha
 from tests.unit.data.web_site import Site, serving
 
@@ -122,7 +122,7 @@ def test_the_site_answers_as_s3_does(site: Site, headers: dict[str, str]) -> Non
 
     ours = answer(f"{site.address}/key")
     with mock_aws():
-        client = ScriptedAccount().aws.client("s3", "us-east-1")
+        client = FakeAccount(services=()).client("s3", "us-east-1")
         client.create_bucket(Bucket="sets")
         client.put_object(Bucket="sets", Key="key", Body=site.files["key"])
         s3s = answer(client.generate_presigned_url("get_object", {"Bucket": "sets", "Key": "key"}))

@@ -15,6 +15,7 @@ from spotmpi.environments.resource_inventory import read_inventory, record_resou
 from spotmpi.environments.resource_kinds import RESOURCE_KINDS
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from spotmpi.runs.reader import RunState
+from tests.cloud.account.answers import Tags
 from tests.cloud.fake_environment import CNI, FakeEnvironment, Killed
 
 
@@ -28,7 +29,10 @@ def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(lab: FakeEnvi
 
     assert lab.actions[:2] == ["Destroy spotmpi-lab and ALL DATA on its storage?", "stop a-1 on lab"]
     assert lab.actions[2:] == ["wait"] * 5  # for the log group that EKS may make again
-    assert lab.resources.groups["eks-g4dn"]["MaxSize"] == 0 and lab.resources.groups["eks-g4dn"]["Instances"] == []
+    assert (
+        lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 0
+        and lab.account.autoscaling.groups["eks-g4dn"]["Instances"] == []
+    )
     assert lab.pulumi_commands() == ["destroy --yes --skip-preview @lab", "stack rm --yes --preserve-config @lab"]
     assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
     assert down("lab", lab.dependencies) == () and lab.pulumi_commands() == []
@@ -50,7 +54,7 @@ def test_a_killed_down_continues_and_leaves_nothing(
 ) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.runs = [RunState("a-1", "", "a", "running")]
-    lab.resources.slow = 1
+    lab.account.autoscaling.slow = 1
     ran = Pulumi.run
 
     def run(pulumi: Pulumi, stack: str, *words: str) -> None:
@@ -67,7 +71,7 @@ def test_a_killed_down_continues_and_leaves_nothing(
     assert down("lab", lab.dependencies) == ()
 
     assert lab.runs == [] and lab.dependencies.pulumi.state("lab") is None
-    assert lab.resources.groups["eks-g4dn"]["Instances"] == []
+    assert lab.account.autoscaling.groups["eks-g4dn"]["Instances"] == []
     assert lab.pulumi_commands()[-1] == "stack rm --yes --preserve-config @lab"
     assert read_inventory("spotmpi-lab", "us-east-1").ids == {}
 
@@ -78,7 +82,7 @@ def test_a_declined_confirmation_stops_nothing(lab: FakeEnvironment) -> None:
     lab.confirmations = [False]
     with pytest.raises(NotConfirmed):
         down("lab", lab.dependencies)
-    assert lab.pulumi_commands() == [] and lab.resources.groups["eks-g4dn"]["MaxSize"] == 2
+    assert lab.pulumi_commands() == [] and lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2
 
 
 def test_an_interrupted_destroy_is_finished_by_the_next_and_forgets_nothing(lab: FakeEnvironment) -> None:
@@ -87,8 +91,8 @@ def test_an_interrupted_destroy_is_finished_by_the_next_and_forgets_nothing(lab:
     with pytest.raises(SpotmpiError, match="DependencyViolation; the same command continues"):
         down("lab", lab.dependencies)
     (lab.folder / "lab.held").write_text('{"deployment": {"resources": []}}')  # most of it was gone already
-    lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
-    lab.resources.keys["key-1"] = "Enabled"
+    lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
+    lab.account.kms.keys["key-1"] = "Enabled"
 
     left = down("lab", lab.dependencies)
 
@@ -101,7 +105,7 @@ def test_an_interrupted_destroy_is_finished_by_the_next_and_forgets_nothing(lab:
 def test_interfaces_that_block_a_subnet_are_deleted_and_the_destroy_repeated(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.pulumi_commands()
-    lab.resources.interfaces = {
+    lab.account.ec2.interfaces = {
         "eni-leaked": ("vpc-1", "available", CNI),
         "eni-other": ("vpc-9", "available", CNI),
         "eni-mine": ("vpc-1", "available", {}),
@@ -111,17 +115,17 @@ def test_interfaces_that_block_a_subnet_are_deleted_and_the_destroy_repeated(lab
     assert down("lab", lab.dependencies) == ()
 
     assert lab.pulumi_commands().count("destroy --yes --skip-preview @lab") == 2
-    assert set(lab.resources.interfaces) == {"eni-other", "eni-mine"}
+    assert set(lab.account.ec2.interfaces) == {"eni-other", "eni-mine"}
 
 
 @pytest.mark.parametrize("leaked", [{"eni-leaked": ("vpc-1", "available", CNI)}, {}])
 def test_the_security_group_that_eks_left_is_deleted_once_unused(
-    lab: FakeEnvironment, leaked: dict[str, tuple[str, str, dict[str, str]]]
+    lab: FakeEnvironment, leaked: dict[str, tuple[str, str, Tags]]
 ) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.pulumi_commands()
-    lab.resources.interfaces = leaked
-    lab.resources.security_groups = {
+    lab.account.ec2.interfaces = leaked
+    lab.account.ec2.security_groups = {
         "sg-cluster": ("vpc-1", {"aws:eks:cluster-name": "spotmpi-lab"}),
         "sg-mine": ("vpc-1", {}),
         "sg-other": ("vpc-9", {"aws:eks:cluster-name": "spotmpi-lab"}),
@@ -131,24 +135,24 @@ def test_the_security_group_that_eks_left_is_deleted_once_unused(
     assert down("lab", lab.dependencies) == ()
 
     assert lab.pulumi_commands().count("destroy --yes --skip-preview @lab") == 2
-    assert set(lab.resources.security_groups) == {"sg-mine", "sg-other"}
+    assert set(lab.account.ec2.security_groups) == {"sg-mine", "sg-other"}
     assert any("security group sg-cluster of EKS; destroying again" in line for line in lab.output)
 
 
 def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
     """Put into the account what an environment may leave, and what is somebody else's or only remembered."""
-    lab.resources.file_systems["fs-1"] = {}
-    lab.resources.mount_targets["fsmt-12345678"] = "fs-of-another-stack"
-    lab.resources.volumes["vol-1"] = {}
-    lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
-    lab.resources.keys["key-1"] = "Enabled"
-    lab.resources.repositories |= {"spotmpi-lab/chainermn", "spotmpi-other/chainermn"}
-    lab.resources.stacks = {
+    lab.account.efs.file_systems["fs-1"] = {}
+    lab.account.efs.mount_targets["fsmt-12345678"] = "fs-of-another-stack"
+    lab.account.ec2.volumes["vol-1"] = {}
+    lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
+    lab.account.kms.keys["key-1"] = "Enabled"
+    lab.account.ecr.repositories |= {"spotmpi-lab/chainermn", "spotmpi-other/chainermn"}
+    lab.account.cloudformation.stacks = {
         "eksctl-spotmpi-lab-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab"},
         "eksctl-spotmpi-lab-two-cluster": {"alpha.eksctl.io/cluster-name": "spotmpi-lab-two"},
         "spotmpi-lab-two": {},
     }
-    lab.resources.tagged = {
+    lab.account.tagging.resources = {
         "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/x/1": "spotmpi-lab",
         "arn:aws:elasticfilesystem:us-east-1:1:file-system/fs-1": "spotmpi-lab",
         "arn:aws:sns:us-east-1:1:theirs": "spotmpi-other",
@@ -158,7 +162,7 @@ def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
 def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab: FakeEnvironment) -> None:
     csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
     lab.cluster.objects.append({"kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {"csi": csi}})
-    lab.resources.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
+    lab.account.ec2.interfaces = {"eni-1": ("vpc-1", "in-use", CNI)}
     up("lab", lab.dependencies, UpOptions(images=False))
     leave_one_of_each_kind(lab)
 
@@ -259,8 +263,8 @@ def test_the_commands_print_the_next_command_and_the_leftovers(
     assert spotmpi("up", "lab", "--data", "set")[0] == spotmpi("up", "lab", "--data", "set=../x")[0] == 2
     assert spotmpi("up", "lab", "--no-images", "--data", "https://x/#sha256=0=voc")[0] == 0
     assert lab.actions[-1] == "data https://x/#sha256=0 as voc on lab"
-    lab.resources.logs.add("/aws/eks/spotmpi-lab/late")
+    lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
     code, output = spotmpi("down", "lab")
     assert code == 1 and output.startswith("log groups: /aws/eks/spotmpi-lab/late\n  -> aws logs delete-log-group")
-    lab.resources.logs.clear()
+    lab.account.logs.groups.clear()
     assert spotmpi("down", "lab", "--json") == (0, "[]\n")

@@ -6,6 +6,7 @@ import pytest
 
 from spotmpi.environments.down import down
 from spotmpi.environments.up import UpOptions, up
+from tests.cloud.account.ec2 import machine
 from tests.cloud.fake_environment import FakeEnvironment
 
 GROUP = "/aws/eks/spotmpi-lab/cluster"
@@ -15,29 +16,29 @@ OURS = {"spotmpi:environment": "spotmpi-lab"}
 @pytest.mark.parametrize("again", [1, 4])
 def test_the_log_group_that_eks_recreates_is_deleted_again(lab: FakeEnvironment, again: int) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
-    lab.resources.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
-    lab.resources.late_logs[GROUP] = again
+    lab.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
+    lab.account.logs.recreations[GROUP] = again
 
     assert down("lab", lab.dependencies) == ()
 
-    assert lab.resources.logs == {"/aws/eks/spotmpi-lab-two/cluster"}
+    assert lab.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
     assert f"deleted log group {GROUP}, which EKS had recreated" in lab.output
 
 
 def test_a_log_group_that_eks_keeps_recreating_is_listed_in_the_end(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
-    lab.resources.logs, lab.resources.late_logs[GROUP] = {GROUP}, 100
+    lab.account.logs.groups, lab.account.logs.recreations[GROUP] = {GROUP}, 100
 
     assert [each.id for each in down("lab", lab.dependencies)] == [GROUP]
     assert lab.actions.count("wait") == 5
 
-    lab.resources.late_logs.clear()
+    lab.account.logs.recreations.clear()
     assert down("lab", lab.dependencies) == ()
 
 
 def test_the_log_group_of_an_existing_cluster_is_not_deleted(lab: FakeEnvironment) -> None:
-    lab.resources.clusters.add("spotmpi-lab")
-    lab.resources.logs = {GROUP}
+    lab.account.eks.version = "1.35"
+    lab.account.logs.groups = {GROUP}
 
     assert [each.id for each in down("lab", lab.dependencies)] == [GROUP]
 
@@ -61,23 +62,23 @@ GONE = [
 
 def test_a_resource_that_only_the_tagging_api_lists_is_no_leftover(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
-    lab.resources.machines["i-1"] = ("terminated", OURS)
-    lab.resources.gateways["nat-1"] = ("deleted", OURS)
-    lab.resources.keys["key-1"] = "PendingDeletion"
-    lab.resources.tagged = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
+    lab.account.ec2.machines["i-1"] = machine("terminated", OURS)
+    lab.account.ec2.gateways["nat-1"] = ("deleted", OURS)
+    lab.account.kms.keys["key-1"] = "PendingDeletion"
+    lab.account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
 
     assert down("lab", lab.dependencies) == ()
 
 
 def test_a_tagged_resource_that_its_service_has_is_a_leftover(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
-    lab.resources.machines["i-1"] = ("running", OURS)
-    lab.resources.gateways["nat-1"] = ("available", OURS)
-    lab.resources.keys["key-2"] = "Enabled"
-    lab.resources.volumes["vol-1"] = OURS
-    lab.resources.clusters.add("spotmpi-lab")
-    lab.resources.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
-    lab.resources.tagged = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
+    lab.account.ec2.machines["i-1"] = machine("running", OURS)
+    lab.account.ec2.gateways["nat-1"] = ("available", OURS)
+    lab.account.kms.keys["key-2"] = "Enabled"
+    lab.account.ec2.volumes["vol-1"] = OURS
+    lab.account.eks.version = "1.35"
+    lab.account.ec2.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
+    lab.account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
 
     left = [(each.what, each.id.rpartition(":")[2]) for each in down("lab", lab.dependencies)]
 

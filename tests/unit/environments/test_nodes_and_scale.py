@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,8 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.node_group_sizes import open_groups
 from spotmpi.environments.nodes import list_nodes, parse_quantity, with_placement
 from spotmpi.environments.warm_nodes import keep_warm
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.ec2 import machine
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node, pod
 from tests.unit.conftest import InProcess
 from tests.unit.core.test_environment import OUTPUTS
@@ -57,19 +58,14 @@ def test_each_node_has_its_capacity_placement_and_runs() -> None:
 
 
 def test_the_placement_of_a_machine_comes_from_ec2() -> None:
-    account = ScriptedAccount()
-
-    def instances(region: str, request: Mapping[str, Any]) -> Any:
-        (only,) = request["Filters"]
-        place = {"AvailabilityZone": "us-east-1b", "GroupName": "spotmpi-lab-g4dn"}
-        return {"Reservations": [{"Instances": [{"InstanceId": only["Values"][0], "Placement": place}]}]}
-
-    account.answers["DescribeInstances"] = instances
-    unknown, known, other = with_placement(list_nodes(cluster(), None, 0.0), account.aws, "us-east-1")
+    account = FakeAccount()
+    place = {"AvailabilityZone": "us-east-1b", "GroupName": "spotmpi-lab-g4dn"}
+    account.ec2.machines[f"i-{'a':0>17}"] = machine(Placement=place)
+    unknown, known, other = with_placement(list_nodes(cluster(), None, 0.0), account, "us-east-1")
 
     assert (known.zone, known.placement_group) == ("us-east-1b", "spotmpi-lab-g4dn")
     assert unknown.placement_group is other.placement_group is None
-    assert with_placement([], account.aws, "us-east-1") == () and len(account.calls("DescribeInstances")) == 1
+    assert with_placement([], account, "us-east-1") == () and len(account.requests_of("DescribeInstances")) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,11 +113,11 @@ def test_a_cluster_that_does_not_answer_is_one_clear_line() -> None:
 
 
 @pytest.fixture
-def account() -> Iterator[ScriptedAccount]:
+def account() -> Iterator[FakeAccount]:
     """Moto's Auto Scaling with the environment's group in two parts of 2 and 1 nodes, and another environment's."""
     with mock_aws():
-        scripted = ScriptedAccount()
-        scaling = scripted.aws.client("autoscaling", "us-east-1")
+        account = FakeAccount(services=())
+        scaling = account.client("autoscaling", "us-east-1")
         scaling.create_launch_configuration(LaunchConfigurationName="it", ImageId="ami-1", InstanceType="g4dn.xlarge")
         for name, most, owner in (("eks-lab-1", 2, "spotmpi-lab"), ("eks-lab-2", 1, "spotmpi-lab"), ("eks-x", 9, "x")):
             tags = {
@@ -137,34 +133,34 @@ def account() -> Iterator[ScriptedAccount]:
                 AvailabilityZones=["us-east-1a"],
                 Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": False} for key, value in tags.items()],
             )
-        scripted.asked.clear()
-        yield scripted
+        account.requests.clear()
+        yield account
 
 
 def environment_with(most: int = 3) -> environment.Environment:
     return environment.parse({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": most}]})
 
 
-def sizes(account: ScriptedAccount) -> list[tuple[int, int]]:
-    return [(group.min, group.desired) for group in scaling_groups(account.aws, environment_with())]
+def sizes(account: FakeAccount) -> list[tuple[int, int]]:
+    return [(group.min, group.desired) for group in scaling_groups(account, environment_with())]
 
 
-def ends(account: ScriptedAccount) -> list[tuple[str, int, datetime]]:
-    actions = account.aws.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
+def ends(account: FakeAccount) -> list[tuple[str, int, datetime]]:
+    actions = account.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
     return sorted((each["AutoScalingGroupName"], each["MinSize"], each["StartTime"]) for each in actions)
 
 
-def test_nodes_are_kept_and_their_end_is_scheduled_with_aws_first(account: ScriptedAccount) -> None:
+def test_nodes_are_kept_and_their_end_is_scheduled_with_aws_first(account: FakeAccount) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
 
-    warm = keep_warm(environment_with(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+    warm = keep_warm(environment_with(), "g4dn", 3, timedelta(minutes=30), account, now)
 
     assert (warm.nodes, warm.until) == (3, now + timedelta(minutes=30))
     assert sizes(account) == [(2, 2), (1, 1)]
     assert ends(account) == [("eks-lab-1", 0, warm.until), ("eks-lab-2", 0, warm.until)]
     changes = [
         (name, parameters["AutoScalingGroupName"])
-        for name, _, parameters in account.asked
+        for name, _, parameters in account.requests
         if not name.startswith("Desc")
     ]
     for group in ("eks-lab-1", "eks-lab-2"):
@@ -172,17 +168,17 @@ def test_nodes_are_kept_and_their_end_is_scheduled_with_aws_first(account: Scrip
         assert [change for change in changes if change[1] == group] == expected
 
 
-def test_nodes_are_released_at_once_and_a_second_call_moves_the_end(account: ScriptedAccount) -> None:
+def test_nodes_are_released_at_once_and_a_second_call_moves_the_end(account: FakeAccount) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
-    keep_warm(environment_with(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+    keep_warm(environment_with(), "g4dn", 3, timedelta(minutes=30), account, now)
 
-    later = keep_warm(environment_with(), "g4dn", 1, timedelta(hours=2), account.aws, now)
+    later = keep_warm(environment_with(), "g4dn", 1, timedelta(hours=2), account, now)
     assert ends(account) == [("eks-lab-1", 0, later.until)] and [least for least, _ in sizes(account)] == [1, 0]
 
-    back = keep_warm(environment_with(), "g4dn", 0, timedelta(minutes=30), account.aws, now)
+    back = keep_warm(environment_with(), "g4dn", 0, timedelta(minutes=30), account, now)
     assert (back.until, back.nodes) == (None, 0)
     assert ends(account) == [] and [least for least, _ in sizes(account)] == [0, 0]
-    assert keep_warm(environment_with(), "g4dn", 0, timedelta(minutes=30), account.aws, now) == back
+    assert keep_warm(environment_with(), "g4dn", 0, timedelta(minutes=30), account, now) == back
 
 
 @pytest.mark.parametrize(
@@ -195,18 +191,18 @@ def test_nodes_are_released_at_once_and_a_second_call_moves_the_end(account: Scr
     ],
 )
 def test_invalid_requests_are_refused_and_nothing_changes(
-    account: ScriptedAccount, group: str, nodes: int, minutes: float, message: str
+    account: FakeAccount, group: str, nodes: int, minutes: float, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        keep_warm(environment_with(), group, nodes, timedelta(minutes=minutes), account.aws)
-    assert account.asked == []
+        keep_warm(environment_with(), group, nodes, timedelta(minutes=minutes), account)
+    assert account.requests == []
 
 
-def test_without_the_right_to_schedule_the_end_no_node_is_requested(account: ScriptedAccount) -> None:
+def test_without_the_right_to_schedule_the_end_no_node_is_requested(account: FakeAccount) -> None:
     account.refuse("PutScheduledUpdateGroupAction", "AccessDenied")
 
     with pytest.raises(SpotmpiError, match="autoscaling:PutScheduledUpdateGroupAction in us-east-1 is not permitted"):
-        keep_warm(environment_with(), "g4dn", 1, timedelta(minutes=30), account.aws)
+        keep_warm(environment_with(), "g4dn", 1, timedelta(minutes=30), account)
     assert sizes(account) == [(0, 0), (0, 0)]
 
 
@@ -214,9 +210,9 @@ class Killed(BaseException):
     """The terminal was killed."""
 
 
-def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], object]) -> bool:
+def killed_after(changes: int, account: FakeAccount, work: Callable[[], object]) -> bool:
     """Do *work* until that many calls have changed something; False where it ended before."""
-    call, remaining = account.aws.call, iter(range(changes))
+    call, remaining = account.call, iter(range(changes))
 
     def counted(service: str, region: str, method: str, **request: Any) -> Any:
         if not method.startswith("describe") and next(remaining, None) is None:
@@ -224,7 +220,7 @@ def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], obje
         return call(service, region, method, **request)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(account.aws, "call", counted)
+        patch.setattr(account, "call", counted)
         try:
             work()
         except Killed:
@@ -232,22 +228,20 @@ def killed_after(changes: int, account: ScriptedAccount, work: Callable[[], obje
     return False
 
 
-def pass_time(account: ScriptedAccount, now: datetime) -> None:
+def pass_time(account: FakeAccount, now: datetime) -> None:
     """Do what AWS does by itself until *now*: scheduled actions take effect at their time."""
-    actions = account.aws.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
+    actions = account.call("autoscaling", "us-east-1", "describe_scheduled_actions")["ScheduledUpdateGroupActions"]
     for action in actions:
         if action["StartTime"] <= now:
             size = {key: action[key] for key in ("MinSize", "MaxSize", "DesiredCapacity") if key in action}
             group = action["AutoScalingGroupName"]
-            account.aws.call(
-                "autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=group, **size
-            )
+            account.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=group, **size)
 
 
 @pytest.mark.parametrize("changes", range(5))
-def test_warm_nodes_end_on_schedule_whenever_the_terminal_was_killed(account: ScriptedAccount, changes: int) -> None:
+def test_warm_nodes_end_on_schedule_whenever_the_terminal_was_killed(account: FakeAccount, changes: int) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
-    request = partial(keep_warm, environment_with(), "g4dn", 3, timedelta(minutes=30), account.aws, now)
+    request = partial(keep_warm, environment_with(), "g4dn", 3, timedelta(minutes=30), account, now)
 
     assert killed_after(changes, account, request) == (changes < 4)
     warm = sum(least for least, _ in sizes(account))
@@ -259,32 +253,31 @@ def test_warm_nodes_end_on_schedule_whenever_the_terminal_was_killed(account: Sc
 
 @pytest.mark.parametrize("changes", range(5))
 def test_an_expired_environment_is_opened_no_longer_than_requested_whenever_the_terminal_was_killed(
-    account: ScriptedAccount, changes: int
+    account: FakeAccount, changes: int
 ) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     closed = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
     for name in ("eks-lab-1", "eks-lab-2"):
-        account.aws.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=name, **closed)
+        account.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=name, **closed)
 
-    reopen = partial(open_groups, account.aws, environment_with(), now + timedelta(hours=8))
+    reopen = partial(open_groups, account, environment_with(), now + timedelta(hours=8))
     assert killed_after(changes, account, reopen) == (changes < 4)
-    assert [group.max > 0 for group in scaling_groups(account.aws, environment_with())] == [changes >= 2, changes >= 4]
+    assert [group.max > 0 for group in scaling_groups(account, environment_with())] == [changes >= 2, changes >= 4]
 
     pass_time(account, now + timedelta(hours=9))
-    assert [group.max for group in scaling_groups(account.aws, environment_with())] == [0, 0]
+    assert [group.max for group in scaling_groups(account, environment_with())] == [0, 0]
 
 
 def test_the_commands_print_nodes_and_warm_nodes(
-    account: ScriptedAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lab.json").write_text(
         json.dumps({**OUTPUTS, "node_groups": [{**OUTPUTS["node_groups"][0], "max": 3}]})
     )
-    monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account.aws)
+    monkeypatch.setattr("spotmpi.environments.warm_nodes.open_account", lambda region: account)
     monkeypatch.setattr("spotmpi.backends.kubernetes.client.view.view_of", lambda name, region: cluster())
-    account.answers["DescribeInstances"] = lambda region, request: {}
     account.refuse("DescribeInstances", "UnauthorizedOperation")
-    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account.aws)
+    monkeypatch.setattr("spotmpi.aws.account.open_account", lambda region: account)
 
     code, out, _ = in_process("scale", "g4dn", "2", "--for", "1h", "--on", str(tmp_path / "lab.json"))
     assert code == 0 and out.startswith("g4dn: 0 nodes now, at least 2 until ")

@@ -9,7 +9,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.up import UpOptions, up
 from spotmpi.environments.versions import pin_running_versions
-from tests.cloud.fake_eks import FakeEks, node_group
+from tests.cloud.account.eks import Eks, node_group
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.cloud.upgrade_scenario import NEW, OLD, STACK
 
@@ -17,10 +17,10 @@ HELD = STACK.replace("      max: 2\n", f'      max: 2\n      ami_release: "{OLD}
 
 
 @pytest.fixture
-def eks(lab: FakeEnvironment) -> FakeEks:
-    fake = FakeEks(groups={"g4dn-1": node_group("g4dn", OLD), "system-1": node_group("system", OLD)})
-    fake.script(lab.account)
-    return fake
+def eks(lab: FakeEnvironment) -> Eks:
+    lab.account.eks.version = "1.35"
+    lab.account.eks.groups = {"g4dn-1": node_group("g4dn", OLD), "system-1": node_group("system", OLD)}
+    return lab.account.eks
 
 
 def pin(lab: FakeEnvironment, text: str) -> str:
@@ -32,25 +32,23 @@ def pin(lab: FakeEnvironment, text: str) -> str:
 
 
 @pytest.mark.parametrize("text", [STACK, HELD])
-def test_a_file_with_the_running_versions_is_not_changed(lab: FakeEnvironment, eks: FakeEks, text: str) -> None:
+def test_a_file_with_the_running_versions_is_not_changed(lab: FakeEnvironment, eks: Eks, text: str) -> None:
     assert pin(lab, text) == text and lab.output == []
 
 
-def test_nodes_that_a_new_launch_template_took_to_a_newer_release_are_followed(
-    lab: FakeEnvironment, eks: FakeEks
-) -> None:
+def test_nodes_that_a_new_launch_template_took_to_a_newer_release_are_followed(lab: FakeEnvironment, eks: Eks) -> None:
     eks.groups = {"a": node_group("g4dn", NEW), "system": node_group("system", NEW)}
     assert pin(lab, HELD) == HELD.replace(OLD, NEW)
     assert lab.output == [f"updated stacks/Pulumi.lab.yaml to the running versions: AMI release {NEW} on g4dn"]
 
 
-def test_a_newer_release_in_the_file_stays(lab: FakeEnvironment, eks: FakeEks) -> None:
+def test_a_newer_release_in_the_file_stays(lab: FakeEnvironment, eks: Eks) -> None:
     ahead = HELD.replace(OLD, "1.35.4-20261110")
     assert pin(lab, ahead) == ahead
 
 
 def test_a_control_plane_that_eks_upgraded_is_followed_and_a_newer_one_in_the_file_is_not(
-    lab: FakeEnvironment, eks: FakeEks
+    lab: FakeEnvironment, eks: Eks
 ) -> None:
     eks.version = "1.36"
     assert pin(lab, STACK) == STACK.replace('"1.35"', '"1.36"')
@@ -59,7 +57,7 @@ def test_a_control_plane_that_eks_upgraded_is_followed_and_a_newer_one_in_the_fi
     assert pin(lab, expected) == expected
 
 
-def test_a_file_without_a_version_gets_the_running_one(lab: FakeEnvironment, eks: FakeEks) -> None:
+def test_a_file_without_a_version_gets_the_running_one(lab: FakeEnvironment, eks: Eks) -> None:
     text = STACK.replace('  spotmpi:cluster:\n    version: "1.35"\n', "")
     assert yaml.safe_load(pin(lab, text))["config"]["spotmpi:cluster"] == {"version": "1.35"}
 
@@ -67,12 +65,12 @@ def test_a_file_without_a_version_gets_the_running_one(lab: FakeEnvironment, eks
 def test_up_pins_running_versions_before_the_preview(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
     assert read_stack("lab").kubernetes is None
-    FakeEks().script(lab.account)
+    lab.account.eks.version = "1.35"
     up("lab", lab.dependencies, UpOptions(images=False))
     assert read_stack("lab").kubernetes == "1.35"
 
 
-def test_a_refused_call_is_reported(lab: FakeEnvironment, eks: FakeEks) -> None:
+def test_a_refused_call_is_reported(lab: FakeEnvironment, eks: Eks) -> None:
     lab.account.refuse("DescribeCluster", "AccessDeniedException")
     with pytest.raises(SpotmpiError, match="eks:DescribeCluster in us-east-1 is not permitted"):
         pin(lab, STACK)

@@ -20,7 +20,6 @@ from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from spotmpi.runs.reader import RunState
 from tests.cloud.fake_environment import FIRST, GROUP_TAGS, FakeEnvironment, Killed
-from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
 from tests.unit.core.test_environment import OUTPUTS
 
 
@@ -102,7 +101,7 @@ def test_a_killed_up_continues_and_does_nothing_twice(lab: FakeEnvironment, step
     assert {each for each in steps if tries.count(each) == 2} == again and len(tries) == len(steps) + len(again)
     assert lab.pulumi_commands().count("up --yes --skip-preview @lab") == 1
     assert read_inventory("spotmpi-lab", "us-east-1").of("file systems") == {"fs-1"}
-    assert lab.resources.scheduled_actions["eks-g4dn"]["MaxSize"] == 0
+    assert lab.account.autoscaling.scheduled_actions["eks-g4dn"]["MaxSize"] == 0
 
 
 GROUP = "/aws/eks/spotmpi-lab/cluster"
@@ -111,38 +110,38 @@ GROUP = "/aws/eks/spotmpi-lab/cluster"
 def test_a_recreated_log_group_of_a_former_environment_is_deleted_after_a_confirmation(
     lab: FakeEnvironment,
 ) -> None:
-    lab.resources.logs = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
+    lab.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
 
     up("lab", lab.dependencies, UpOptions(images=False))
 
     assert lab.actions[0].startswith(f"Delete log group {GROUP}? EKS recreated it")
-    assert lab.resources.logs == {"/aws/eks/spotmpi-lab-two/cluster"}
+    assert lab.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
 
 
 def test_declining_to_delete_the_log_group_builds_nothing_and_prints_the_command(
     lab: FakeEnvironment,
 ) -> None:
-    lab.resources.logs, lab.confirmations = {GROUP}, [False]
+    lab.account.logs.groups, lab.confirmations = {GROUP}, [False]
     with pytest.raises(NotConfirmed, match=f"aws logs delete-log-group --log-group-name {GROUP} --region us-east-1"):
         up("lab", lab.dependencies)
-    assert lab.pulumi_commands() == [] and lab.resources.logs == {GROUP}
+    assert lab.pulumi_commands() == [] and lab.account.logs.groups == {GROUP}
 
 
 def test_the_stacks_own_log_group_is_not_deleted(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
-    lab.resources.logs = {GROUP}
+    lab.account.logs.groups = {GROUP}
     lab.actions.clear()
 
     up("lab", lab.dependencies, UpOptions(images=False))
 
-    assert lab.actions == [] and lab.resources.logs == {GROUP}
+    assert lab.actions == [] and lab.account.logs.groups == {GROUP}
 
 
 def test_a_cluster_outside_the_state_is_an_error(lab: FakeEnvironment) -> None:
-    lab.resources.logs, lab.resources.clusters = {GROUP}, {"spotmpi-lab"}
+    lab.account.logs.groups, lab.account.eks.version = {GROUP}, "1.35"
     with pytest.raises(SpotmpiError, match="cluster spotmpi-lab exists in us-east-1 but is not in this stack's state"):
         up("lab", lab.dependencies)
-    assert lab.pulumi_commands() == [] and lab.resources.logs == {GROUP}
+    assert lab.pulumi_commands() == [] and lab.account.logs.groups == {GROUP}
 
 
 def test_a_declined_confirmation_changes_nothing(lab: FakeEnvironment) -> None:
@@ -179,12 +178,14 @@ def test_persistent_storage_is_built_first(lab: FakeEnvironment) -> None:
 def test_aws_closes_groups_when_an_environment_expires_and_the_next_up_opens_them(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False, expires=timedelta(hours=8)))
 
-    end = lab.resources.scheduled_actions["eks-g4dn"]
+    end = lab.account.autoscaling.scheduled_actions["eks-g4dn"]
     assert (end["MinSize"], end["MaxSize"], end["DesiredCapacity"]) == (0, 0, 0)
     assert timedelta(hours=7, minutes=59) < end["StartTime"] - datetime.now(UTC) <= timedelta(hours=8)
-    lab.resources.groups["eks-g4dn"]["MaxSize"] = 0  # as AWS leaves it after that time
+    lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] = 0  # as AWS leaves it after that time
     up("lab", lab.dependencies, UpOptions(images=False))
-    assert lab.resources.groups["eks-g4dn"]["MaxSize"] == 2 and lab.resources.scheduled_actions == {}
+    assert (
+        lab.account.autoscaling.groups["eks-g4dn"]["MaxSize"] == 2 and lab.account.autoscaling.scheduled_actions == {}
+    )
 
 
 REFUSAL = "group g4dn runs 2 nodes, runs included: stop the runs, or set SPOTMPI_REPLACE_NODES=1 to interrupt them"
@@ -208,9 +209,9 @@ def test_nodes_are_not_replaced_while_runs_are_live(lab: FakeEnvironment) -> Non
 def test_the_sizes_of_all_parts_of_a_closed_group_are_restored(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies)
     for name, sizes in (("eks-g4dn", "2-450"), ("eks-g4dn-2", "0-50")):
-        lab.resources.group(name, {**GROUP_TAGS, "spotmpi:nodes": sizes}, most=0)
+        lab.account.autoscaling.add(name, {**GROUP_TAGS, "spotmpi:nodes": sizes}, most=0)
     up("lab", lab.dependencies)
-    opened = {name: (group["MinSize"], group["MaxSize"]) for name, group in lab.resources.groups.items()}
+    opened = {name: (group["MinSize"], group["MaxSize"]) for name, group in lab.account.autoscaling.groups.items()}
     assert opened == {"eks-g4dn": (2, 450), "eks-g4dn-2": (0, 50)}
 
 
@@ -270,9 +271,7 @@ def test_a_stack_without_a_zone_gets_the_best_row_after_a_confirmation(
 ) -> None:
     settings = "config:\n  aws:region: us-east-1\n  spotmpi:groups:\n    - {name: g4dn, type: g4dn.xlarge, max: 2}\n"
     (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(settings)
-    markets, market = ScriptedAccount(), SpotMarket()
-    market.script(markets)
-    monkeypatch.setattr("spotmpi.environments.zones.comparison.open_account", lambda: markets.aws)
+    monkeypatch.setattr("spotmpi.environments.zones.comparison.open_account", lambda: lab.account)
     monkeypatch.setattr("spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: lab.dependencies)
 
     def up_by_hand() -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments.upgrade import Change, UpgradeOptions, UpgradePlan, upgrade
-from tests.cloud.fake_eks import EXTENDED, node_group
+from tests.cloud.account.eks import EXTENDED, node_group
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.cloud.upgrade_scenario import NEW, OLD, STACK, UpgradeScenario
 from tests.unit.backends.kubernetes.scripted_cluster import node, pod
@@ -231,7 +231,7 @@ def test_an_upgrade_that_was_interrupted_continues_with_the_same_command(scenari
 
 
 def test_a_control_plane_that_eks_upgraded_itself_is_followed(scenario: UpgradeScenario) -> None:
-    scenario.eks.before_answer = lambda: None
+    scenario.lab.account.before_answer = lambda: None
     scenario.eks.version = "1.36"
     plan = scenario()
     assert plan.control_plane == Change("control plane", "1.36", "1.36")

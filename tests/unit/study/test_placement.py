@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +24,8 @@ from spotmpi.report.gather import gather
 from spotmpi.report.report import Report
 from spotmpi.study.backend_runner import BackendRunner, PlacementRecorder
 from spotmpi.study.trial import ALLREDUCE
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.ec2 import machine
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record
@@ -50,37 +52,27 @@ def ran_on(paths: RunPaths, *nodes: str, claim: Mapping[str, str] = CLAIM, with_
         events.write(json.dumps({"t": START, "event": "started", "attempt": 1, "machines": machines}) + "\n")
 
 
-class Ec2:
-    """An account whose EC2 describes the machines that it has."""
+@dataclass
+class Machines:
+    """The machines of an account, and what is recorded of them."""
 
-    def __init__(self) -> None:
-        self.account = ScriptedAccount()
-        self.machines: dict[str, dict[str, Any]] = {}
-        self.account.answers["DescribeInstances"] = self._describe
+    account: FakeAccount
 
     def has(self, name: str, kind: str = "g5.xlarge", market: str | None = "spot", **place: str) -> None:
-        lifecycle = {"InstanceLifecycle": market} if market else {}
-        id = instance(name)
-        self.machines[id] = {"InstanceId": id, "InstanceType": kind, "Placement": {**PLACED, **place}, **lifecycle}
-
-    def _describe(self, region: str, asked: Mapping[str, Any]) -> Any:
-        assert region == OUTPUTS["region"]
-        (only,) = asked["Filters"]
-        found = [self.machines[id] for id in only["Values"] if id in self.machines]
-        return {"Reservations": [{"Instances": found}]}
+        self.account.ec2.machines[instance(name)] = machine(
+            InstanceType=kind, Placement={**PLACED, **place}, InstanceLifecycle=market
+        )
 
     def record_placement(self, paths: RunPaths, cluster: ScriptedCluster | None = None) -> list[str]:
         """What was said while AWS was asked."""
         messages: list[str] = []
-        PlacementRecorder(messages.append, lambda _: self.account.aws, lambda _: cluster or ScriptedCluster()).record(
-            paths
-        )
+        PlacementRecorder(messages.append, lambda _: self.account, lambda _: cluster or ScriptedCluster()).record(paths)
         return messages
 
 
 @pytest.fixture
-def ec2() -> Ec2:
-    return Ec2()
+def machines(account: FakeAccount) -> Machines:
+    return Machines(account)
 
 
 @pytest.fixture
@@ -100,11 +92,11 @@ def on_nodes(found: Report) -> list[str]:
     return [each for each in found.warnings if each.startswith(("According to AWS", "Some runs had nodes"))]
 
 
-def test_a_node_that_aws_confirms_has_no_caveat(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
+def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines, paths: RunPaths, runs: Path) -> None:
     ran_on(paths, "a", "b")
-    ec2.has("a")
-    ec2.has("b")
-    assert ec2.record_placement(paths) == []
+    machines.has("a")
+    machines.has("b")
+    assert machines.record_placement(paths) == []
 
     found = gather(["run-0"], runs, NOW)
     (row,) = node_rows(found)
@@ -140,40 +132,42 @@ def test_a_node_that_aws_confirms_has_no_caveat(ec2: Ec2, paths: RunPaths, runs:
     ],
 )
 def test_where_aws_and_the_environment_differ_the_node_is_named(
-    ec2: Ec2, paths: RunPaths, runs: Path, really: dict[str, Any], claim: dict[str, str], warning: str
+    machines: Machines, paths: RunPaths, runs: Path, really: dict[str, Any], claim: dict[str, str], warning: str
 ) -> None:
     ran_on(paths, "a", claim={**CLAIM, **claim})
-    ec2.has("a", **really)
-    ec2.record_placement(paths)
+    machines.has("a", **really)
+    machines.record_placement(paths)
     (message,) = on_nodes(gather(["run-0"], runs, NOW))
     assert f"According to AWS, a ({instance('a')}) {warning}" in message
 
 
-def test_of_several_groups_any_one_is_what_was_claimed(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
+def test_of_several_groups_any_one_is_what_was_claimed(machines: Machines, paths: RunPaths, runs: Path) -> None:
     both = {"type": "g5.xlarge or g4dn.xlarge", "market": "spot or on-demand", "placement_group": "yes or no"}
     ran_on(paths, "a", claim={**CLAIM, **both})
-    ec2.has("a", "g4dn.xlarge", None, GroupName="")
-    ec2.record_placement(paths)
+    machines.has("a", "g4dn.xlarge", None, GroupName="")
+    machines.record_placement(paths)
     found = gather(["run-0"], runs, NOW)
     assert on_nodes(found) == [] and node_rows(found)[0]["Placement group"] == "none"
 
 
 def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
-    ec2: Ec2, paths: RunPaths, runs: Path
+    machines: Machines, paths: RunPaths, runs: Path
 ) -> None:
     ran_on(paths, "a", "gone", with_instances=False)
-    ec2.has("a")
-    ec2.record_placement(paths, ScriptedCluster([node("a"), node("other")]))
+    machines.has("a")
+    machines.record_placement(paths, ScriptedCluster([node("a"), node("other")]))
     assert [(row["Nodes"], row["Source"]) for row in node_rows(gather(["run-0"], runs, NOW))] == [
         ("1", "AWS"),
         ("1", "the environment (not verified)"),
     ]
 
 
-def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
+def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(
+    machines: Machines, paths: RunPaths, runs: Path
+) -> None:
     ran_on(paths, "a")
-    ec2.account.refuse("DescribeInstances", "UnauthorizedOperation")
-    (message,) = ec2.record_placement(paths)
+    machines.account.refuse("DescribeInstances", "UnauthorizedOperation")
+    (message,) = machines.record_placement(paths)
     assert message.startswith("cannot verify the nodes with AWS:")
     found = gather(["run-0"], runs, NOW)
     (row,) = node_rows(found)
@@ -184,22 +178,24 @@ def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(ec2: Ec2, 
 
 
 def test_without_an_environment_nobody_is_asked_and_pods_tell_what_they_know(
-    ec2: Ec2, paths: RunPaths, runs: Path
+    machines: Machines, paths: RunPaths, runs: Path
 ) -> None:
     ran_on(paths, "a", claim={"zone": "zone-a"})
     plan = json.loads(paths.plan.read_text())
     paths.plan.write_text(json.dumps({**plan, "there": None}))
-    ec2.record_placement(paths)
-    assert not paths.nodes.exists() and ec2.account.calls("DescribeInstances") == []
+    machines.record_placement(paths)
+    assert not paths.nodes.exists() and machines.account.requests_of("DescribeInstances") == []
     (row,) = node_rows(gather(["run-0"], runs, NOW))
     assert (row["Zone"], row["Type"], row["Source"]) == ("zone-a", "-", "its pods")
 
 
-def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(ec2: Ec2, paths: RunPaths, runs: Path) -> None:
+def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(
+    machines: Machines, paths: RunPaths, runs: Path
+) -> None:
     ran_on(paths, "a", "b", claim={**CLAIM, "zone": "us-east-1a or us-east-1b"})
-    ec2.has("a")
-    ec2.has("b", AvailabilityZone="us-east-1b", GroupName="spotmpi-lab-other")
-    ec2.record_placement(paths)
+    machines.has("a")
+    machines.has("b", AvailabilityZone="us-east-1b", GroupName="spotmpi-lab-other")
+    machines.record_placement(paths)
     assert on_nodes(gather(["run-0"], runs, NOW)) == [
         "Some runs had nodes in several zones (us-east-1a, us-east-1b): the network between those is slower.",
         "Some runs had nodes in several placement groups (spotmpi-lab-g5, spotmpi-lab-other): "
@@ -207,7 +203,9 @@ def test_nodes_of_one_run_in_several_zones_or_groups_are_warned_of(ec2: Ec2, pat
     ]
 
 
-def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks_only(ec2: Ec2, runs: Path) -> None:
+def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks_only(
+    machines: Machines, runs: Path
+) -> None:
     rates = {(name, 2): 10.0 for name in ("fp32 allreduce", "fp16 allreduce")}
     spec = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"gpu": 1})})
     more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "probe": True}
@@ -215,8 +213,8 @@ def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks
     for number, nodes in enumerate((("x", "b"), ("a", "b"), ("a", "c")), 1):  # the first is the allreduce benchmark
         ran_on(RunPaths(runs / f"run-{number}"), *nodes)
         for name in nodes:
-            ec2.has(name)
-        ec2.record_placement(RunPaths(runs / f"run-{number}"))
+            machines.has(name)
+        machines.record_placement(RunPaths(runs / f"run-{number}"))
     found = gather([], runs, NOW)
     assert [(row["Nodes"], row["Variants"]) for row in node_rows(found)] == [("3", "all")]
     elsewhere = [each for each in found.warnings if ALLREDUCE in each or "micro" in each]

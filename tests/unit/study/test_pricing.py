@@ -21,7 +21,7 @@ from spotmpi.spec.job import from_values
 from spotmpi.study import execution, pricing, study_file
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import load_sweep
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
 from tests.unit.study.fake_runner import FakeRunner, quiet
@@ -30,7 +30,7 @@ KINDS = {"g4dn": ("g4dn.xlarge", "0.20"), "g5": ("g5.xlarge", "0.45")}
 
 
 @pytest.fixture
-def account(one_account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> ScriptedAccount:
+def account(account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
     """An account that knows spot prices in the environment's zone."""
 
     def history(region: str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,14 +38,13 @@ def account(one_account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch) -> Sc
         wanted = [(kind, price) for kind, price in KINDS.values() if kind in asked["InstanceTypes"]]
         return {"SpotPriceHistory": [{"InstanceType": kind, "SpotPrice": price, **at} for kind, price in wanted]}
 
-    one_account.asked.clear()
-    one_account.answers = {"DescribeSpotPriceHistory": history}
-    monkeypatch.setattr("spotmpi.aws.prices.open_account", lambda region: one_account.aws)
-    return one_account
+    account.answers = {"DescribeSpotPriceHistory": history}
+    monkeypatch.setattr("spotmpi.aws.prices.open_account", lambda region: account)
+    return account
 
 
 @pytest.fixture
-def lab(tmp_path: Path, account: ScriptedAccount) -> Target:
+def lab(tmp_path: Path, account: FakeAccount) -> Target:
     """An environment with two groups."""
     like = OUTPUTS["node_groups"][0]
     groups = [{**like, "name": name, "type": kind, "labels": {"group": name}} for name, (kind, _) in KINDS.items()]
@@ -127,16 +126,16 @@ class TenMinutes(FakeRunner):
         return replace(super().state(run), submitted=1000.0, ended=1600.0)
 
 
-def test_a_price_in_the_study_or_its_spec_needs_no_request_to_aws(lab: Target, account: ScriptedAccount) -> None:
+def test_a_price_in_the_study_or_its_spec_needs_no_request_to_aws(lab: Target, account: FakeAccount) -> None:
     price = {"node_hour": 0.9, "source": "list price"}
     assert prices_of(pricing.with_prices(study(["g5"], price=price), lab, quiet)) == {"base": Price(0.9, "list price")}
     spec = {"command": ["train"], "launcher": "none", "price": 0.7}
     own = study_file.from_values({"spec": spec, "factors": {"nodes": [1]}})
     assert prices_of(pricing.with_prices(own, lab, quiet)) == {"base": Price(0.7, "from the spec")}
-    assert account.calls("DescribeSpotPriceHistory") == []
+    assert account.requests_of("DescribeSpotPriceHistory") == []
 
 
-def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Target, account: ScriptedAccount) -> None:
+def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Target, account: FakeAccount) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     messages: list[str] = []
     assert prices_of(pricing.with_prices(study(["g5"]), lab, messages.append)) == {"base": None}
@@ -168,7 +167,7 @@ def test_the_price_at_the_time_of_the_sweep_is_recorded_and_reported(lab: Target
     assert report.price == prices_of(priced)["base"]
 
 
-def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Target, account: ScriptedAccount) -> None:
+def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Target, account: FakeAccount) -> None:
     known = Price(0.3, "spot price in October")
     specs = [from_values({"image": "chainermn", "program": "digits", "resources": {"gpu": 1}})]
     assert pricing.goal_with_price(Goal(price=1.0), known, specs, lab).price == 1.0

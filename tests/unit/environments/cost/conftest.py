@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotmpi.core import environment
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.environments.cost.example import script
 
@@ -18,7 +18,7 @@ def lab() -> environment.Environment:
 
 
 @pytest.fixture
-def account(one_account: ScriptedAccount, lab: environment.Environment) -> ScriptedAccount:
+def account(account: FakeAccount, lab: environment.Environment) -> FakeAccount:
     """An account with the example's machines and prices."""
-    script(one_account, lab)
-    return one_account
+    script(account, lab)
+    return account

@@ -10,7 +10,7 @@ from typing import Any
 
 from spotmpi.aws.billing import Lifetime, PriceCurve, Usage
 from spotmpi.core import environment
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 
 KIND = ("g5.xlarge", "us-east-1a", "spot")
 T0 = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
@@ -109,9 +109,8 @@ class Colleagues:
         return []
 
 
-def script(account: ScriptedAccount, lab: environment.Environment) -> None:
+def script(account: FakeAccount, lab: environment.Environment) -> None:
     """Let the account answer with the example's groups, activities, prices and bill."""
-    account.asked.clear()
     tags = [{"Key": "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group", "Value": "gpus"}]
     sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
 

@@ -14,13 +14,13 @@ from spotmpi.backends.targets import Target
 from spotmpi.core import environment
 from spotmpi.core.errors import InputError
 from spotmpi.environments.cost import run_cost
-from tests.cloud.scripted_account import ScriptedAccount
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.conftest import InProcess
 from tests.unit.environments.cost.example import BIG, HOUR, ONE, SMALL, T0, record_run
 
 
 def test_a_run_costs_its_share_of_the_machines_in_its_record(
-    account: ScriptedAccount, lab: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, lab: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(tmp_path, BIG, environment="spotmpi-lab")
     record_run(tmp_path, SMALL)
@@ -32,7 +32,7 @@ def test_a_run_costs_its_share_of_the_machines_in_its_record(
 
     monkeypatch.setattr(environment, "of_stack", of_stack)
 
-    cost = run_cost("bi", Target(runs_folder=tmp_path), None, account.aws, T0 + 9 * HOUR)
+    cost = run_cost("bi", Target(runs_folder=tmp_path), None, account, T0 + 9 * HOUR)
 
     assert stacks == ["lab"]
     assert (cost.dollars, cost.shares[0].waiting) == pytest.approx((1.50, 0.08))
@@ -40,28 +40,28 @@ def test_a_run_costs_its_share_of_the_machines_in_its_record(
 
 
 def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
-    account: ScriptedAccount, lab: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, lab: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(tmp_path, BIG, environment="spotmpi-lab", there=lab.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: pytest.fail("the stack is gone"))
 
-    first = run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 9 * HOUR)
+    first = run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 9 * HOUR)
     assert first.dollars == pytest.approx(1.50)
-    account.asked.clear()
-    assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 99 * HOUR) == first
-    assert account.asked == []
+    account.requests.clear()
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 99 * HOUR) == first
+    assert account.requests == []
 
     # A resumed run is computed again, and so is one whose saved cost is unreadable.
     events = tmp_path / "big" / "events.jsonl"
     more = {"t": T0 + 4 * HOUR, "event": "started", "attempt": 3, "machines": [{"node": 0, "instance": ONE}]}
     events.write_text(events.read_text() + json.dumps(more) + "\n")
-    assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 5 * HOUR).dollars == pytest.approx(
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 5 * HOUR).dollars == pytest.approx(
         1.50 + 0.60
     )
     events.write_text(events.read_text() + json.dumps({"t": T0 + 5 * HOUR, "event": "succeeded"}) + "\n")
     (tmp_path / "big" / "bill.json").write_text("{")
-    assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 9 * HOUR).dollars == pytest.approx(
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 9 * HOUR).dollars == pytest.approx(
         1.50 + 0.60
     )
 
@@ -84,12 +84,12 @@ def test_a_local_run_has_no_environment_with_a_price(tmp_path: Path) -> None:
 
 
 def test_the_price_of_a_node_for_a_limit_is_that_of_the_most_expensive_group(
-    account: ScriptedAccount, lab: environment.Environment
+    account: FakeAccount, lab: environment.Environment
 ) -> None:
-    assert node_price(lab, lab.node_groups, account.aws) == 0.60
+    assert node_price(lab, lab.node_groups, account) == 0.60
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     with pytest.raises(InputError, match=r"price: set it: the price of a node is unknown: .* not permitted"):
-        node_price(lab, lab.node_groups, account.aws)
+        node_price(lab, lab.node_groups, account)
 
 
 def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path, in_process: InProcess) -> None:
@@ -109,7 +109,7 @@ def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path, in_pr
 
 
 def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
-    account: ScriptedAccount,
+    account: FakeAccount,
     lab: environment.Environment,
     tmp_path: Path,
     in_process: InProcess,
@@ -117,7 +117,7 @@ def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
 ) -> None:
     record_run(tmp_path, BIG, there=lab.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
-    monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account.aws)
+    monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account)
     follow = ("logs", "-f", "big", "--runs", str(tmp_path))
 
     with refusing(account, "DescribeSpotPriceHistory"):
@@ -126,19 +126,16 @@ def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
     assert "not permitted" in err and not (tmp_path / "big" / "bill.json").exists()
     code, _, err = in_process(*follow)
     assert code == 0 and err.endswith("spotmpi: cost of its nodes: $1.50\n")
-    account.asked.clear()
-    assert run_cost("big", Target(runs_folder=tmp_path), None, account.aws, T0 + 99 * HOUR).dollars == pytest.approx(
-        1.50
-    )
-    assert account.asked == []
+    account.requests.clear()
+    assert run_cost("big", Target(runs_folder=tmp_path), None, account, T0 + 99 * HOUR).dollars == pytest.approx(1.50)
+    assert account.requests == []
     code, _, err = in_process("logs", "-f", "small", "--runs", str(tmp_path))
     assert code == 0 and "cost" not in err
 
 
 @contextmanager
-def refusing(account: ScriptedAccount, operation: str) -> Iterator[None]:
+def refusing(account: FakeAccount, operation: str) -> Iterator[None]:
     """Refuse an operation within the block."""
-    usual = account.answers[operation]
     account.refuse(operation, "UnauthorizedOperation")
     yield
-    account.answers[operation] = usual
+    del account.refusals[operation]

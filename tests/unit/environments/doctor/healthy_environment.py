@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from spotmpi.core import environment
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.checks.check import Finding, LiveEnvironment
 from spotmpi.environments.doctor import doctor
-from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
+from tests.cloud.account.ec2 import machine
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster, node
 from tests.unit.core.test_environment import OUTPUTS
-from tests.unit.environments.doctor.unbuilt import tool_output
+from tests.unit.environments.doctor.unbuilt import stack, tool_output
 
 STACK = """config:
   aws:region: us-east-1
@@ -79,7 +77,7 @@ def healthy_cluster() -> ScriptedCluster:
 class HealthyEnvironment:
     """An account with a built environment and its cluster, and the doctor's findings about both."""
 
-    def __init__(self, account: ScriptedAccount) -> None:
+    def __init__(self, account: FakeAccount) -> None:
         self.account, self.cluster = account, healthy_cluster()
         group = {**OUTPUTS["node_groups"][0], "placement_group": True}
         named = {"name": "spotmpi-mine", "cluster": "spotmpi-mine", "node_groups": [group]}
@@ -93,7 +91,7 @@ class HealthyEnvironment:
         return LiveEnvironment(self.environment, self.cluster)
 
     def findings(self) -> dict[str, Finding]:
-        return {finding.check: finding for finding in doctor("mine", self.account.aws, tool_output, self.open_live)}
+        return {finding.check: finding for finding in doctor("mine", self.account, tool_output, self.open_live)}
 
     def answer(self, operation: str, **values: Any) -> None:
         self.account.answers[operation] = lambda region, request: values
@@ -115,7 +113,6 @@ NODE_GROUP = {
     "resources": {"autoScalingGroups": [{"name": "eks-g4dn"}]},
 }
 CLUSTER: dict[str, dict[str, Any]] = {
-    "GetCallerIdentity": {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"},
     "DescribeCluster": {
         "cluster": {
             "version": "1.35",
@@ -157,32 +154,12 @@ STORAGE: dict[str, dict[str, Any]] = {
 }
 
 
-def placed(usual: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[str, Mapping[str, Any]], Any]:
-    """Answers for instances: placement is asked by instance id, and else the *usual* one for the quota's use."""
-    place = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-mine-g4dn"}
-
-    def instances(region: str, request: Mapping[str, Any]) -> Any:
-        if request["Filters"][0]["Name"] != "instance-id":
-            return usual(region, request)
-        ids = request["Filters"][0]["Values"]
-        return {"Reservations": [{"Instances": [{"InstanceId": each, "Placement": place} for each in ids]}]}
-
-    return instances
-
-
-def create_healthy_environment(
-    account: ScriptedAccount, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> HealthyEnvironment:
-    """A live environment in which all is well, with *folder* as the current one."""
-    SpotMarket().script(account)
-    account.rights.clear()
+def create_healthy_environment(account: FakeAccount) -> HealthyEnvironment:
+    """A live environment in which all is well, whose stack is in the current folder."""
     healthy = HealthyEnvironment(account)
     for operation, values in {**CLUSTER, **STORAGE}.items():
         healthy.answer(operation, **values)
-    account.answers["DescribeInstances"] = placed(account.answers["DescribeInstances"])
-    (folder / "stacks").mkdir()
-    (folder / "stacks" / "Pulumi.mine.yaml").write_text(STACK)
-    monkeypatch.setenv("SPOTMPI_STATE", str(folder / "kept"))
-    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
-    monkeypatch.chdir(folder)
+    place = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-mine-g4dn"}
+    account.ec2.machines[f"i-{'a':0>17}"] = machine(Placement=place)
+    stack(STACK)
     return healthy

@@ -14,20 +14,19 @@ from spotmpi.core.errors import InputError
 from spotmpi.environments.checks.check import Check, Finding, Subject
 from spotmpi.environments.doctor import CHECKS, doctor, run_check
 from spotmpi.environments.zones.comparison import compare_zones, request_quota
-from tests.cloud.scripted_account import NOW, SECRET, ScriptedAccount, SpotMarket
-from tests.unit.environments.doctor.unbuilt import FILE_SYSTEM, finding_of, tool_output
+from tests.cloud.account.fake_account import SECRET, FakeAccount
+from tests.cloud.account.market import NOW
+from tests.unit.environments.doctor.unbuilt import TAGS, finding_of, tool_output
 
 
 @pytest.mark.parametrize(
     "operation",
     ["DescribeRegions", "DescribeAvailabilityZones", "DescribeInstanceTypes", "GetServiceQuota", "DescribeVolumes"],
 )
-def test_a_check_that_is_not_permitted_is_a_warning_and_the_rest_works(
-    account: ScriptedAccount, operation: str
-) -> None:
+def test_a_check_that_is_not_permitted_is_a_warning_and_the_rest_works(account: FakeAccount, operation: str) -> None:
     account.refuse(operation, "AccessDenied")
 
-    findings = doctor("mine", account.aws, tool_output)
+    findings = doctor("mine", account, tool_output)
 
     warned = [finding for finding in findings if finding.level != "ok"]
     assert warned and all(f"{operation} in us-east-1 is not permitted" in finding.message for finding in warned)
@@ -35,56 +34,54 @@ def test_a_check_that_is_not_permitted_is_a_warning_and_the_rest_works(
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"Volumes": [{}]}, {"Volumes": 3}])
-def test_a_malformed_response_is_a_finding_and_not_a_crash(account: ScriptedAccount, answer: Any) -> None:
+def test_a_malformed_response_is_a_finding_and_not_a_crash(account: FakeAccount, answer: Any) -> None:
     account.answers["DescribeVolumes"] = lambda region, request: answer
 
     assert finding_of(account, "leftover volumes").level in ("ok", "warning")
 
 
-def test_a_check_that_breaks_is_a_finding_without_secrets(account: ScriptedAccount) -> None:
+def test_a_check_that_breaks_is_a_finding_without_secrets(account: FakeAccount) -> None:
     def find(subject: Subject) -> list[Finding]:
         raise RuntimeError(f"oh\nsecret_access_key={SECRET}")
 
-    (finding,) = run_check(Check("mine", find), Subject(account.aws, "us-east-1", None, tool_output))
+    (finding,) = run_check(Check("mine", find), Subject(account, "us-east-1", None, tool_output))
 
     assert (finding.check, finding.level) == ("mine", "warning") and SECRET not in finding.message
     assert finding.message.startswith("could not be checked: RuntimeError: oh") and "\n" not in finding.message
 
 
 def test_failures_of_every_check_are_still_a_list_of_findings(
-    account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://my-state")
-    account.answers["GetBucketVersioning"] = lambda region, request: {}
 
     def broken(*_: Any) -> Any:
         raise ValueError("broken")
 
-    for operation in set(account.answers) - {"GetCallerIdentity"}:
-        account.answers[operation] = broken
+    account.answers["GetCallerIdentity"] = account.sts.get_caller_identity
+    monkeypatch.setattr(account, "handler", lambda service, operation: account.answers.get(operation, broken))
 
-    findings = doctor("mine", account.aws, broken)
+    findings = doctor("mine", account, broken)
 
     assert len(findings) == 1 + len(CHECKS) + 1 and findings[-1].check == "environment"
     assert {finding.level for finding in findings[1:]} == {"warning"}
 
 
-def test_a_stack_without_a_file_is_wrong_input(account: ScriptedAccount) -> None:
+def test_a_stack_without_a_file_is_wrong_input(account: FakeAccount) -> None:
     with pytest.raises(InputError, match="stacks: mine"):
-        doctor("ghost", account.aws, tool_output)
+        doctor("ghost", account, tool_output)
 
 
 @pytest.mark.parametrize(("quota", "code"), [(64.0, 0), (4.0, 0), (0.0, 1)])
 def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
-    account: ScriptedAccount,
-    market: SpotMarket,
+    account: FakeAccount,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     quota: float,
     code: int,
 ) -> None:
-    market.quota["L-3819A6DF"] = quota
-    monkeypatch.setattr("spotmpi.environments.doctor.open_account", lambda region: account.aws)
+    account.quotas.values["L-3819A6DF"] = quota
+    monkeypatch.setattr("spotmpi.environments.doctor.open_account", lambda region: account)
     monkeypatch.setattr("spotmpi.environments.doctor.run_tool", tool_output)
 
     outputs = []
@@ -102,17 +99,16 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
 
 
 def test_the_look_policy_allows_the_doctors_calls(
-    account: ScriptedAccount, market: SpotMarket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    market.quota["L-3819A6DF"] = 0.0
-    account.answers["DescribeFileSystems"] = lambda region, request: {"FileSystems": [FILE_SYSTEM]}
-    account.rights.clear()
+    account.quotas.values["L-3819A6DF"] = 0.0
+    account.efs.file_systems["fs-1"], account.efs.mount_targets["fsmt-1"] = TAGS, "fs-1"
 
-    request_quota(compare_zones(["g5.xlarge"], 8, (), account.aws, NOW).rows[0], account.aws)
-    doctor("mine", account.aws, tool_output)
+    request_quota(compare_zones(["g5.xlarge"], 8, (), account, NOW).rows[0], account)
+    doctor("mine", account, tool_output)
     account.refuse("GetServiceQuota", "NoSuchResourceException")
     account.answers["GetAWSDefaultServiceQuota"] = lambda region, request: {"Quota": {"Value": 5.0}}
-    doctor("mine", account.aws, tool_output)
+    doctor("mine", account, tool_output)
 
     monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "look"])
     with pytest.raises(SystemExit) as ended:

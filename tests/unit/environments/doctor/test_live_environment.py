@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.environments.iam import LOOK
 from spotmpi.images.build import Build
-from tests.cloud.scripted_account import Refusal
 from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster
 from tests.unit.environments.doctor.healthy_environment import HealthyEnvironment, healthy_cluster
 
@@ -23,7 +20,7 @@ def test_in_a_healthy_environment_every_line_is_ok(healthy: HealthyEnvironment) 
     assert findings["scaling of g4dn"].message == "1 of 2 nodes"
     assert {"add-on coredns", "node group spotmpi-mine-g4dn-1234567", "mount target", "port 2049"} <= set(findings)
     assert findings["image chainermn"].message == f"tag {Build('chainermn').tag} is in the registry"
-    (request,) = healthy.account.calls("DescribeImages")
+    (request,) = healthy.account.requests_of("DescribeImages")
     assert request["repositoryName"] == "spotmpi-lab/chainermn"
 
 
@@ -63,12 +60,8 @@ def test_an_environment_that_cannot_be_opened_is_one_error_among_the_other_findi
 
 
 def test_an_environment_that_is_not_built_is_not_checked(healthy: HealthyEnvironment) -> None:
-    def no_cluster(region: str, request: Mapping[str, Any]) -> Any:
-        raise Refusal("ResourceNotFoundException")
-
-    healthy.account.answers["DescribeCluster"] = no_cluster
+    healthy.account.refuse("DescribeCluster", "ResourceNotFoundException")
     healthy.failure = SpotmpiError("asked all the same")
-    healthy.answer("DescribeFileSystems", FileSystems=[])
 
     findings = healthy.findings()
 

@@ -8,7 +8,6 @@ import pytest
 
 from spotmpi.environments.checks.account import kubernetes_version
 from spotmpi.environments.checks.check import Finding, LiveEnvironment, Subject
-from tests.cloud.scripted_account import ScriptedAccount
 from tests.unit.environments.doctor.healthy_environment import NODE_GROUP, HealthyEnvironment
 from tests.unit.environments.doctor.unbuilt import tool_output
 
@@ -22,7 +21,7 @@ def support(healthy: HealthyEnvironment, ends: datetime, status: str, today: dat
     """What is found on a day, where EKS says that standard support ends then."""
     version = {"clusterVersion": "1.35", "versionStatus": status, "endOfStandardSupportDate": ends}
     healthy.answer("DescribeClusterVersions", clusterVersions=[version])
-    subject = Subject(healthy.account.aws, "us-east-1", None, tool_output)
+    subject = Subject(healthy.account, "us-east-1", None, tool_output)
     (finding,) = kubernetes_version(subject, LiveEnvironment(healthy.environment, healthy.cluster), today)
     return finding
 
@@ -42,7 +41,7 @@ def test_support_that_ends_is_reported_in_time(
     finding = support(healthy, ENDS, status, today)
     assert (finding.level, finding.message) == (level, message)
     assert finding.command == ("" if level == "ok" else "spotmpi upgrade mine")
-    assert healthy.account.calls("DescribeClusterVersions")[-1] == {"clusterVersions": ["1.35"]}
+    assert healthy.account.requests_of("DescribeClusterVersions")[-1] == {"clusterVersions": ["1.35"]}
 
 
 def test_a_day_counts_in_utc_as_aws_bills_it(healthy: HealthyEnvironment) -> None:
@@ -50,13 +49,11 @@ def test_a_day_counts_in_utc_as_aws_bills_it(healthy: HealthyEnvironment) -> Non
     assert "until 2027-03-27" in support(healthy, evening, "STANDARD_SUPPORT", date(2026, 1, 1)).message
 
 
-def test_the_doctor_reports_support_and_where_it_is_unknown(
-    healthy: HealthyEnvironment, one_account: ScriptedAccount
-) -> None:
+def test_the_doctor_reports_support_and_where_it_is_unknown(healthy: HealthyEnvironment) -> None:
     assert healthy.findings()[TITLE].level == "ok"
     healthy.answer("DescribeClusterVersions", clusterVersions=[])
     assert healthy.findings()[TITLE].message == "1.35: the end of its standard support is unknown"
-    one_account.refuse("DescribeClusterVersions", "AccessDeniedException")
+    healthy.account.refuse("DescribeClusterVersions", "AccessDeniedException")
     finding = healthy.findings()[TITLE]
     assert finding.level == "warning" and "eks:DescribeClusterVersions in us-east-1 is not permitted" in finding.message
 

@@ -15,18 +15,17 @@ from typing import Any
 import pytest
 
 from spotmpi.core import names
-from tests.cloud.scripted_account import NOW, SECRET, TOKEN, ScriptedAccount, SpotMarket, increase
+from tests.cloud.account.fake_account import SECRET, TOKEN, FakeAccount
+from tests.cloud.account.market import NOW, quota_request
 from tests.unit.conftest import InProcess
 
 
 @pytest.fixture
-def spotmpi(
-    account: ScriptedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: InProcess
-) -> InProcess:
+def spotmpi(account: FakeAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: InProcess) -> InProcess:
     """Runs a command in a folder with the ready stacks: exit code, stdout and stderr."""
     shutil.copytree(names.PROJECT / "stacks", tmp_path / "stacks")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("spotmpi.environments.zones.comparison.open_account", lambda: account.aws)
+    monkeypatch.setattr("spotmpi.environments.zones.comparison.open_account", lambda: account)
     return in_process
 
 
@@ -56,7 +55,7 @@ def test_the_table_has_a_line_for_each_row_and_a_reason_for_all_but_the_first(sp
 
 
 def test_a_narrow_terminal_gets_two_tables_with_whole_words(
-    spotmpi: InProcess, account: ScriptedAccount, monkeypatch: pytest.MonkeyPatch
+    spotmpi: InProcess, account: FakeAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.refuse("GetProducts", "AccessDeniedException")
     monkeypatch.setenv("COLUMNS", "80")
@@ -71,14 +70,14 @@ def test_a_narrow_terminal_gets_two_tables_with_whole_words(
     assert any("g4dn.xlarge" in line and "us-east-1a" in line and "0.2000-0.4000" in line for line in tables)
 
 
-def test_the_quota_that_the_first_row_lacks_is_printed(spotmpi: InProcess, market: SpotMarket) -> None:
-    market.quota["L-3819A6DF"] = 8.0
+def test_the_quota_that_the_first_row_lacks_is_printed(spotmpi: InProcess, account: FakeAccount) -> None:
+    account.quotas.values["L-3819A6DF"] = 8.0
 
     assert "Row 1 lacks 24 vCPUs of spot quota for 8 nodes: --request-quota requests them." in spotmpi(*ZONES)[1]
 
 
 def test_a_column_that_is_not_permitted_is_marked_and_stderr_names_the_right_to_allow(
-    spotmpi: InProcess, account: ScriptedAccount
+    spotmpi: InProcess, account: FakeAccount
 ) -> None:
     account.refuse("GetSpotPlacementScores", "UnauthorizedOperation")
 
@@ -88,17 +87,17 @@ def test_a_column_that_is_not_permitted_is_marked_and_stderr_names_the_right_to_
     assert err == ("spotmpi: ec2:GetSpotPlacementScores in us-east-1 is not permitted: allow it in your IAM policy\n")
 
 
-def test_pending_requests_are_printed_with_their_age(spotmpi: InProcess, market: SpotMarket) -> None:
+def test_pending_requests_are_printed_with_their_age(spotmpi: InProcess, account: FakeAccount) -> None:
     from datetime import UTC, datetime
 
-    market.pending = [increase("L-3819A6DF", 64, datetime.now(UTC) - timedelta(days=3, hours=2))]
+    account.quotas.requests = [quota_request("L-3819A6DF", 64, datetime.now(UTC) - timedelta(days=3, hours=2))]
 
     out = spotmpi(*ZONES)[1]
 
     assert "Requested 3 days ago: 64 vCPUs of spot G and VT in us-east-1 (PENDING, request r-1)." in out
 
 
-def test_json_holds_every_row_and_null_for_unknown_values(spotmpi: InProcess, account: ScriptedAccount) -> None:
+def test_json_holds_every_row_and_null_for_unknown_values(spotmpi: InProcess, account: FakeAccount) -> None:
     account.refuse("GetProducts", "AccessDeniedException")
 
     code, out, _ = spotmpi(*ZONES, "--json")
@@ -158,22 +157,20 @@ def test_write_warns_of_a_smaller_max_and_of_storage_in_another_stack(spotmpi: I
     ],
 )
 def test_invalid_options_give_one_line_and_exit_code_2(
-    spotmpi: InProcess, market: SpotMarket, account: ScriptedAccount, more: tuple[str, ...], message: str
+    spotmpi: InProcess, account: FakeAccount, more: tuple[str, ...], message: str
 ) -> None:
-    market.quota["L-3819A6DF"] = 0.0
+    account.quotas.values["L-3819A6DF"] = 0.0
     before = Path("stacks/Pulumi.lab.yaml").read_text()
 
     code, _, err = spotmpi(*ZONES, *more)
 
     assert code == 2 and message in err and len(err.splitlines()) == 1
     assert Path("stacks/Pulumi.lab.yaml").read_text() == before
-    assert account.calls("RequestServiceQuotaIncrease") == []
+    assert account.requests_of("RequestServiceQuotaIncrease") == []
 
 
-def test_a_confirmed_request_is_made_and_printed(
-    spotmpi: InProcess, market: SpotMarket, account: ScriptedAccount
-) -> None:
-    market.quota["L-3819A6DF"] = 0.0
+def test_a_confirmed_request_is_made_and_printed(spotmpi: InProcess, account: FakeAccount) -> None:
+    account.quotas.values["L-3819A6DF"] = 0.0
 
     code, out, err = spotmpi(*ZONES, "--request-quota", "--yes", "--json")
 
@@ -184,29 +181,26 @@ def test_a_confirmed_request_is_made_and_printed(
 @pytest.mark.parametrize(("answer", "requests"), [("y", 1), ("n", 0)])
 def test_a_request_needs_confirmation(
     spotmpi: InProcess,
-    market: SpotMarket,
-    account: ScriptedAccount,
+    account: FakeAccount,
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
     requests: int,
 ) -> None:
-    market.quota["L-3819A6DF"] = 0.0
+    account.quotas.values["L-3819A6DF"] = 0.0
     monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))
 
     spotmpi(*ZONES, "--request-quota")
 
-    assert len(account.calls("RequestServiceQuotaIncrease")) == requests
+    assert len(account.requests_of("RequestServiceQuotaIncrease")) == requests
 
 
-def test_no_second_request_is_made_while_one_is_pending(
-    spotmpi: InProcess, market: SpotMarket, account: ScriptedAccount
-) -> None:
-    market.quota["L-3819A6DF"], market.pending = 0.0, [increase("L-3819A6DF", 64, NOW)]
+def test_no_second_request_is_made_while_one_is_pending(spotmpi: InProcess, account: FakeAccount) -> None:
+    account.quotas.values["L-3819A6DF"], account.quotas.requests = 0.0, [quota_request("L-3819A6DF", 64, NOW)]
 
     code, _, err = spotmpi(*ZONES, "--request-quota", "--yes")
 
     assert code == 0 and "a request for 64 vCPUs is pending (PENDING, request r-1)" in err
-    assert account.calls("RequestServiceQuotaIncrease") == []
+    assert account.requests_of("RequestServiceQuotaIncrease") == []
 
 
 @pytest.mark.parametrize(
@@ -235,9 +229,9 @@ def test_without_credentials_a_real_process_prints_one_line(
     assert line.startswith("spotmpi: ") and message in line
 
 
-def test_no_secret_reaches_the_terminal_even_when_aws_repeats_it(spotmpi: InProcess, account: ScriptedAccount) -> None:
+def test_no_secret_reaches_the_terminal_even_when_aws_repeats_it(spotmpi: InProcess, account: FakeAccount) -> None:
     def answer(region: str, request: Any) -> Any:
-        from tests.cloud.scripted_account import Refusal
+        from tests.cloud.account.answers import Refusal
 
         raise Refusal("InternalError", f"bad token X-Amz-Security-Token={TOKEN}&x=1 aws_secret_access_key: {SECRET}")
 

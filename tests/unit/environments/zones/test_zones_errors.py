@@ -10,7 +10,9 @@ import pytest
 from spotmpi.aws.errors import CloudError
 from spotmpi.core.errors import InputError
 from spotmpi.environments.zones.comparison import compare_zones
-from tests.cloud.scripted_account import NOW, Refusal, ScriptedAccount
+from tests.cloud.account.answers import Refusal
+from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.account.market import NOW
 from tests.unit.environments.zones.comparing import BOTH, compared, row
 
 
@@ -29,7 +31,7 @@ from tests.unit.environments.zones.comparing import BOTH, compared, row
     ],
 )
 def test_a_call_that_is_not_permitted_leaves_its_column_and_the_rest_works(
-    account: ScriptedAccount, operation: str, columns: set[str]
+    account: FakeAccount, operation: str, columns: set[str]
 ) -> None:
     account.refuse(operation, "UnauthorizedOperation")
 
@@ -42,7 +44,7 @@ def test_a_call_that_is_not_permitted_leaves_its_column_and_the_rest_works(
         assert "is not permitted: allow it in your IAM policy" in message
 
 
-def test_without_zones_the_offerings_name_them(account: ScriptedAccount) -> None:
+def test_without_zones_the_offerings_name_them(account: FakeAccount) -> None:
     account.refuse("DescribeAvailabilityZones", "UnauthorizedOperation")
 
     comparison = compared(account)
@@ -53,7 +55,7 @@ def test_without_zones_the_offerings_name_them(account: ScriptedAccount) -> None
     )
 
 
-def test_without_zones_and_offerings_the_error_has_both_reasons(account: ScriptedAccount) -> None:
+def test_without_zones_and_offerings_the_error_has_both_reasons(account: FakeAccount) -> None:
     account.refuse("DescribeAvailabilityZones", "UnauthorizedOperation")
     account.refuse("DescribeInstanceTypeOfferings", "UnauthorizedOperation")
 
@@ -61,7 +63,7 @@ def test_without_zones_and_offerings_the_error_has_both_reasons(account: Scripte
         compared(account)
 
 
-def test_throttling_that_outlasts_the_retries_costs_one_column(account: ScriptedAccount) -> None:
+def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAccount) -> None:
     account.refuse("GetSpotPlacementScores", "RequestLimitExceeded")
 
     comparison = compared(account)
@@ -72,7 +74,7 @@ def test_throttling_that_outlasts_the_retries_costs_one_column(account: Scripted
     )
 
 
-def test_a_denied_region_leaves_the_other_one_compared(account: ScriptedAccount) -> None:
+def test_a_denied_region_leaves_the_other_one_compared(account: FakeAccount) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation", region="us-west-2")
 
     comparison = compared(account, regions=BOTH)
@@ -94,7 +96,7 @@ ON_TIME, LATE = format_datetime(NOW, usegmt=True), format_datetime(NOW - timedel
         ("SignatureDoesNotMatch", "the secret access key does not match the access key id"),
     ],
 )
-def test_a_fatal_error_is_one_line(account: ScriptedAccount, code: str, message: str) -> None:
+def test_a_fatal_error_is_one_line(account: FakeAccount, code: str, message: str) -> None:
     account.refuse("DescribeRegions", code)
 
     with pytest.raises(CloudError) as caught:
@@ -135,24 +137,24 @@ def _refused(code: str, date: str) -> Exception:
     ],
 )
 def test_invalid_input_names_the_value_and_the_remedy(
-    account: ScriptedAccount, types: tuple[str, ...], nodes: int, regions: tuple[str, ...], message: str
+    account: FakeAccount, types: tuple[str, ...], nodes: int, regions: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        compare_zones(types, nodes, regions, account.aws, NOW)
+        compare_zones(types, nodes, regions, account, NOW)
 
     assert message in str(caught.value)
 
 
 def test_without_any_region_the_error_says_how_to_give_one() -> None:
-    account = ScriptedAccount(region=None)
+    account = FakeAccount(region=None)
 
     with pytest.raises(CloudError, match="no AWS region: give --region, or set AWS_REGION"):
         compared(account)
-    assert account.asked == []
+    assert account.requests == []
 
 
-def test_all_problems_are_reported_at_once(account: ScriptedAccount) -> None:
+def test_all_problems_are_reported_at_once(account: FakeAccount) -> None:
     with pytest.raises(InputError) as caught:
-        compare_zones(("g5", "p3"), -1, ("moon",), account.aws, NOW)
+        compare_zones(("g5", "p3"), -1, ("moon",), account, NOW)
 
     assert [problem.field for problem in caught.value.problems] == ["--types", "--types", "--nodes", "--region"]

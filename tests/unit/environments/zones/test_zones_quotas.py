@@ -13,17 +13,16 @@ from spotmpi.aws.errors import CloudError
 from spotmpi.aws.quotas import quota_code
 from spotmpi.core.errors import InputError
 from spotmpi.environments.zones.comparison import request_quota
-from tests.cloud.scripted_account import NOW, ScriptedAccount, SpotMarket, increase
+from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.account.market import NOW, quota_request
 from tests.unit.environments.zones.comparing import compared
 
 
-def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(
-    account: ScriptedAccount, market: SpotMarket
-) -> None:
-    market.pending = [
-        increase("L-3819A6DF", 64, NOW - timedelta(days=3)),
-        increase("L-3819A6DF", 32, NOW - timedelta(days=30), "APPROVED"),
-        increase("L-3819A6DF", 96, NOW - timedelta(days=5), "CASE_OPENED"),
+def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(account: FakeAccount) -> None:
+    account.quotas.requests = [
+        quota_request("L-3819A6DF", 64, NOW - timedelta(days=3)),
+        quota_request("L-3819A6DF", 32, NOW - timedelta(days=30), "APPROVED"),
+        quota_request("L-3819A6DF", 96, NOW - timedelta(days=5), "CASE_OPENED"),
     ]
 
     comparison = compared(account)
@@ -31,38 +30,38 @@ def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(
     assert [(each.vcpus, each.status) for each in comparison.increases] == [(96, "CASE_OPENED"), (64, "PENDING")]
 
 
-def test_a_request_is_for_running_and_needed_vcpus_together(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.quota["L-3819A6DF"] = 8.0
-    market.running["us-east-1"] = ["g5.xlarge"]
+def test_a_request_is_for_running_and_needed_vcpus_together(account: FakeAccount) -> None:
+    account.quotas.values["L-3819A6DF"] = 8.0
+    account.ec2.spot_types["us-east-1"] = ["g5.xlarge"]
 
-    requested = request_quota(compared(account).rows[0], account.aws)
+    requested = request_quota(compared(account).rows[0], account)
 
     assert requested is not None and requested.vcpus == 36
-    (request,) = account.calls("RequestServiceQuotaIncrease")
+    (request,) = account.requests_of("RequestServiceQuotaIncrease")
     assert request == {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF", "DesiredValue": 36.0}
 
 
-def test_nothing_is_requested_where_the_quota_suffices(account: ScriptedAccount) -> None:
-    assert request_quota(compared(account).rows[0], account.aws) is None
-    assert account.calls("RequestServiceQuotaIncrease") == []
+def test_nothing_is_requested_where_the_quota_suffices(account: FakeAccount) -> None:
+    assert request_quota(compared(account).rows[0], account) is None
+    assert account.requests_of("RequestServiceQuotaIncrease") == []
 
 
-def test_an_already_open_request_gives_a_plain_error(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.quota["L-3819A6DF"] = 0.0
+def test_an_already_open_request_gives_a_plain_error(account: FakeAccount) -> None:
+    account.quotas.values["L-3819A6DF"] = 0.0
     account.refuse("RequestServiceQuotaIncrease", "ResourceAlreadyExistsException")
 
     with pytest.raises(CloudError, match="is already open; AWS accepts one at a time"):
-        request_quota(compared(account).rows[0], account.aws)
+        request_quota(compared(account).rows[0], account)
 
 
-def test_an_unknown_quota_is_not_requested(account: ScriptedAccount) -> None:
+def test_an_unknown_quota_is_not_requested(account: FakeAccount) -> None:
     account.refuse("GetServiceQuota", "AccessDeniedException")
 
     with pytest.raises(CloudError, match="quota: not permitted"):
-        request_quota(compared(account).rows[0], account.aws)
+        request_quota(compared(account).rows[0], account)
 
 
-def test_a_quota_that_was_never_touched_has_its_default(account: ScriptedAccount) -> None:
+def test_a_quota_that_was_never_touched_has_its_default(account: FakeAccount) -> None:
     account.refuse("GetServiceQuota", "NoSuchResourceException")
     account.answers["GetAWSDefaultServiceQuota"] = lambda region, request: {"Quota": {"Value": 5.0}}
 
@@ -95,14 +94,14 @@ def test_each_family_counts_against_its_own_quota(machine: str, code: str | None
     assert quota_code(machine) == code
 
 
-def test_a_family_without_known_quota_is_compared_without_it(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.types["trn1.2xlarge"], market.spot["trn1.2xlarge"] = (8, 0, True, False), 0.4
+def test_a_family_without_known_quota_is_compared_without_it(account: FakeAccount) -> None:
+    account.ec2.types["trn1.2xlarge"], account.ec2.spot_prices["trn1.2xlarge"] = (8, 0, True, False), 0.4
 
     comparison = compared(account, "trn1.2xlarge")
 
     assert comparison.rows[0].quota is None and comparison.rows[0].short is None
     with pytest.raises(InputError, match="the spot quota of this family is unknown"):
-        request_quota(comparison.rows[0], account.aws)
+        request_quota(comparison.rows[0], account)
 
 
 def test_idle_costs_are_those_of_the_default_settings() -> None:

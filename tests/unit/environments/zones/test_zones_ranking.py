@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.cloud.scripted_account import ScriptedAccount, SpotMarket
+from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.environments.zones.comparing import BOTH, compared, row
 
 
-def test_every_column_of_a_row_is_what_aws_answered(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.scores["g5.xlarge"] = {"use1-az6": 9}
-    market.quota["L-3819A6DF"] = 30.0
-    market.running["us-east-1"] = ["g4dn.xlarge", "c6i.xlarge"]
+def test_every_column_of_a_row_is_what_aws_answered(account: FakeAccount) -> None:
+    account.ec2.scores["g5.xlarge"] = {"use1-az6": 9}
+    account.quotas.values["L-3819A6DF"] = 30.0
+    account.ec2.spot_types["us-east-1"] = ["g4dn.xlarge", "c6i.xlarge"]
 
     match = row(compared(account, nodes=8), "us-east-1a")
 
@@ -30,7 +30,7 @@ def test_every_column_of_a_row_is_what_aws_answered(account: ScriptedAccount, ma
     assert match.gaps == {} and match.lost == ""
 
 
-def test_there_is_a_row_for_each_type_and_zone_of_each_region(account: ScriptedAccount) -> None:
+def test_there_is_a_row_for_each_type_and_zone_of_each_region(account: FakeAccount) -> None:
     comparison = compared(account, "g5.xlarge", "g4dn.xlarge", regions=BOTH)
 
     zones = {"us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b"}
@@ -40,15 +40,15 @@ def test_there_is_a_row_for_each_type_and_zone_of_each_region(account: ScriptedA
     assert len(comparison.rows) == 10
 
 
-def test_the_first_row_has_no_reason_and_every_other_one_has(account: ScriptedAccount) -> None:
+def test_the_first_row_has_no_reason_and_every_other_one_has(account: FakeAccount) -> None:
     first, *rest = compared(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge", regions=BOTH).rows
 
     assert first.lost == "" and len(rest) == 14 and all(each.lost for each in rest)
 
 
-def test_a_zone_that_lacks_the_type_comes_last(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    market.not_offered.add(("g5.xlarge", "us-east-1a"))
+def test_a_zone_that_lacks_the_type_comes_last(account: FakeAccount) -> None:
+    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    account.ec2.not_offered.add(("g5.xlarge", "us-east-1a"))
 
     first, last = compared(account).rows
 
@@ -56,9 +56,9 @@ def test_a_zone_that_lacks_the_type_comes_last(account: ScriptedAccount, market:
     assert last.lost == "g5.xlarge is not offered in us-east-1a" and last.offered is False
 
 
-def test_scores_are_matched_by_zone_id(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    market.scores["g5.xlarge"] = {"use1-az6": 2, "use1-az1": 8}
+def test_scores_are_matched_by_zone_id(account: FakeAccount) -> None:
+    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    account.ec2.scores["g5.xlarge"] = {"use1-az6": 2, "use1-az1": 8}
 
     first, last = compared(account).rows
 
@@ -66,29 +66,27 @@ def test_scores_are_matched_by_zone_id(account: ScriptedAccount, market: SpotMar
     assert last.lost == "placement score 2, the first row has 8"
 
 
-def test_a_more_expensive_zone_ranks_lower(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    market.spot_there["g5.xlarge", "us-east-1a"] = 0.5
+def test_a_more_expensive_zone_ranks_lower(account: FakeAccount) -> None:
+    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    account.ec2.zone_prices["g5.xlarge", "us-east-1a"] = 0.5
 
     first, last = compared(account).rows
 
     assert first.zone == "us-east-1b" and last.lost == "$0.1000/h more per node (+25%)"
 
 
-def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not(
-    account: ScriptedAccount, market: SpotMarket
-) -> None:
-    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
-    market.spot_there["g5.xlarge", "us-east-1a"] = 0.5
-    market.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 7}
+def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not(account: FakeAccount) -> None:
+    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
+    account.ec2.zone_prices["g5.xlarge", "us-east-1a"] = 0.5
+    account.ec2.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 7}
     assert compared(account).rows[0].zone == "us-east-1b"
 
-    market.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 3}
+    account.ec2.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 3}
     assert compared(account).rows[0].zone == "us-east-1a"
 
 
-def test_a_zone_without_one_zone_storage_ranks_lower(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az9"}
+def test_a_zone_without_one_zone_storage_ranks_lower(account: FakeAccount) -> None:
+    account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az9"}
 
     first, last = compared(account).rows
 
@@ -96,8 +94,8 @@ def test_a_zone_without_one_zone_storage_ranks_lower(account: ScriptedAccount, m
     assert last.one_zone is False and last.lost == "no EFS One Zone storage in the zone"
 
 
-def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.spot_there = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
+def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
+    account.ec2.zone_prices = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
 
     comparison = compared(account)
 
@@ -110,15 +108,15 @@ def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: ScriptedAc
     ]
 
 
-def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account: ScriptedAccount) -> None:
+def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
     comparison = compared(account, "t3.xlarge", "g5.xlarge")
 
     assert comparison.rows[0].type == "g5.xlarge"
     assert row(comparison, "us-east-1a", "t3.xlarge").lost == "no cluster placement groups"
 
 
-def test_a_short_quota_ranks_lower_with_the_missing_amount(account: ScriptedAccount, market: SpotMarket) -> None:
-    market.quota = {"L-3819A6DF": 4.0}
+def test_a_short_quota_ranks_lower_with_the_missing_amount(account: FakeAccount) -> None:
+    account.quotas.values = {"L-3819A6DF": 4.0}
 
     comparison = compared(account, "t3.xlarge", "g5.xlarge")
 
@@ -127,8 +125,8 @@ def test_a_short_quota_ranks_lower_with_the_missing_amount(account: ScriptedAcco
     assert lost.lost == "spot quota 4 vCPUs, 0 in use, 32 needed: --request-quota requests more"
 
 
-def test_a_type_without_spot_price_in_a_week_ranks_lower(account: ScriptedAccount, market: SpotMarket) -> None:
-    del market.spot["g4dn.xlarge"]
+def test_a_type_without_spot_price_in_a_week_ranks_lower(account: FakeAccount) -> None:
+    del account.ec2.spot_prices["g4dn.xlarge"]
 
     comparison = compared(account, "g5.xlarge", "g4dn.xlarge")
 
@@ -136,34 +134,33 @@ def test_a_type_without_spot_price_in_a_week_ranks_lower(account: ScriptedAccoun
     assert row(comparison, "us-east-1a", "g4dn.xlarge").busy is None
 
 
-def test_only_spot_machines_that_run_are_counted_against_the_quota(account: ScriptedAccount) -> None:
+def test_only_spot_machines_that_run_are_counted_against_the_quota(account: FakeAccount) -> None:
     compared(account)
 
-    (request,) = account.calls("DescribeInstances")
+    (request,) = account.requests_of("DescribeInstances")
     assert {each["Name"]: each["Values"] for each in request["Filters"]} == {
         "instance-lifecycle": ["spot"],
         "instance-state-name": ["pending", "running"],
     }
 
 
-def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(account: ScriptedAccount) -> None:
+def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(account: FakeAccount) -> None:
     compared(account, "g5.xlarge", "g4dn.xlarge", nodes=5, regions=BOTH)
 
-    requests = account.calls("GetSpotPlacementScores")
+    requests = account.requests_of("GetSpotPlacementScores")
     assert sorted(each["InstanceTypes"][0] for each in requests) == ["g4dn.xlarge", "g5.xlarge"]
     assert all(each["SingleAvailabilityZone"] and each["TargetCapacity"] == 5 for each in requests)
     assert all(each["RegionNames"] == list(BOTH) for each in requests)
 
 
-def test_calls_are_in_flight_together(account: ScriptedAccount, market: SpotMarket) -> None:
+def test_calls_are_in_flight_together(account: FakeAccount) -> None:
     together = threading.Barrier(4, timeout=20)
-    usual = account.answers["GetProducts"]
 
     def answer(region: str, request: Mapping[str, Any]) -> Any:
         together.wait()  # breaks, and the price is lost, unless four calls wait here at once
-        return usual(region, request)
+        return account.pricing.get_products(region, request)
 
     account.answers["GetProducts"] = answer
     comparison = compared(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge")
 
-    assert len(account.calls("GetProducts")) == 4 and comparison.rows[0].on_demand is not None
+    assert len(account.requests_of("GetProducts")) == 4 and comparison.rows[0].on_demand is not None

@@ -6,12 +6,11 @@ retrieve-ami-id. In tests/engine the versions come from the stand-in cloud.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.cloud.scripted_account import Refusal, ScriptedAccount
+from tests.cloud.account.answers import Refusal, Request
 
 STANDARD, EXTENDED = "STANDARD_SUPPORT", "EXTENDED_SUPPORT"
 GPU, PLAIN = "AL2023_x86_64_NVIDIA", "AL2023_x86_64_STANDARD"
@@ -25,10 +24,10 @@ def node_group(group: str, release: str, ami_type: str = GPU, status: str = "ACT
 
 
 @dataclass
-class FakeEks:
+class Eks:
     """One cluster (none without a version) with add-ons and node groups, and what EKS offers."""
 
-    version: str = "1.35"
+    version: str = ""
     status: str = "ACTIVE"
     addons: dict[str, str] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)  # add-ons that the environment did not create
@@ -48,51 +47,36 @@ class FakeEks:
             "1.35": [("v1.35.1-eksbuild.2", True), ("v1.34.1-eksbuild.2", False)],
         }
     )
-    releases: dict[str, str] = field(
-        default_factory=lambda: {"1.35": "1.35.4-20261110", "1.36": "1.36.1-20261110", "1.37": "1.37.0-20261120"}
-    )
-    before_answer: Callable[[], None] = lambda: None
 
-    def script(self, account: ScriptedAccount) -> None:
-        """Let *account* answer for this EKS."""
-        account.answers |= {
-            "DescribeCluster": self._answer(self._cluster),
-            "ListAddons": self._answer(lambda asked: {"addons": sorted(self.addons)}),
-            "DescribeAddon": self._answer(self._addon),
-            "DescribeAddonVersions": self._answer(self._addon_versions),
-            "ListNodegroups": self._answer(lambda asked: {"nodegroups": sorted(self.groups)}),
-            "DescribeNodegroup": self._answer(lambda asked: {"nodegroup": self.groups[asked["nodegroupName"]]}),
-            "DescribeClusterVersions": self._answer(self._versions),
-            "GetParameter": self._answer(self._parameter),
-        }
-
-    def _answer(self, answer: Callable[[Mapping[str, Any]], Any]) -> Callable[[str, Mapping[str, Any]], Any]:
-        def answered(region: str, asked: Mapping[str, Any]) -> Any:
-            self.before_answer()
-            return answer(asked)
-
-        return answered
-
-    def _cluster(self, asked: Mapping[str, Any]) -> Any:
+    def describe_cluster(self, region: str, request: Request) -> Any:
         if not self.version:
-            raise Refusal("ResourceNotFoundException", f"No cluster found for name: {asked['name']}.")
-        return {"cluster": {"name": asked["name"], "version": self.version, "status": self.status}}
+            raise Refusal("ResourceNotFoundException", f"No cluster found for name: {request['name']}.")
+        return {"cluster": {"name": request["name"], "version": self.version, "status": self.status}}
 
-    def _addon(self, asked: Mapping[str, Any]) -> Any:
-        name = asked["addonName"]
-        tags = {} if name in self.foreign else {"spotmpi:environment": asked["clusterName"]}
+    def list_addons(self, region: str, request: Request) -> Any:
+        return {"addons": sorted(self.addons)}
+
+    def list_nodegroups(self, region: str, request: Request) -> Any:
+        return {"nodegroups": sorted(self.groups)}
+
+    def describe_nodegroup(self, region: str, request: Request) -> Any:
+        return {"nodegroup": self.groups[request["nodegroupName"]]}
+
+    def describe_addon(self, region: str, request: Request) -> Any:
+        name = request["addonName"]
+        tags = {} if name in self.foreign else {"spotmpi:environment": request["clusterName"]}
         return {"addon": {"addonName": name, "addonVersion": self.addons[name], "status": "ACTIVE", "tags": tags}}
 
-    def _addon_versions(self, asked: Mapping[str, Any]) -> Any:
-        kubernetes = asked["kubernetesVersion"]
+    def describe_addon_versions(self, region: str, request: Request) -> Any:
+        kubernetes = request["kubernetesVersion"]
         versions = [
             {"addonVersion": name, "compatibilities": [{"clusterVersion": kubernetes, "defaultVersion": default}]}
             for name, default in self.addon_versions.get(kubernetes, [])
         ]
-        return {"addons": [{"addonName": asked["addonName"], "addonVersions": versions}] if versions else []}
+        return {"addons": [{"addonName": request["addonName"], "addonVersions": versions}] if versions else []}
 
-    def _versions(self, asked: Mapping[str, Any]) -> Any:
-        wanted = asked.get("clusterVersions", list(self.offered))
+    def describe_cluster_versions(self, region: str, request: Request) -> Any:
+        wanted = request.get("clusterVersions", list(self.offered))
         found = [
             {"clusterVersion": version, "versionStatus": status, "endOfStandardSupportDate": ends}
             for version, (status, ends) in self.offered.items()
@@ -100,10 +84,19 @@ class FakeEks:
         ]
         return {"clusterVersions": found}
 
-    def _parameter(self, asked: Mapping[str, Any]) -> Any:
+
+@dataclass
+class Ssm:
+    """The parameters of the newest AMI releases of EKS, by Kubernetes version."""
+
+    releases: dict[str, str] = field(
+        default_factory=lambda: {"1.35": "1.35.4-20261110", "1.36": "1.36.1-20261110", "1.37": "1.37.0-20261120"}
+    )
+
+    def get_parameter(self, region: str, request: Request) -> Any:
         for version, release in self.releases.items():
             for kind in ("standard", "nvidia"):
                 stem = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/{kind}"
-                if asked["Name"] == f"{stem}/recommended/release_version":
-                    return {"Parameter": {"Name": asked["Name"], "Value": release}}
-        raise Refusal("ParameterNotFound", asked["Name"])
+                if request["Name"] == f"{stem}/recommended/release_version":
+                    return {"Parameter": {"Name": request["Name"], "Value": release}}
+        raise Refusal("ParameterNotFound", request["Name"])

@@ -1,0 +1,1 @@
+"""A fake AWS account, one class by service."""

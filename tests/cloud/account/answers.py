@@ -1,0 +1,45 @@
+"""What the services of a fake account share: refusals, tags and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Tags = Mapping[str, str]
+Request = Mapping[str, Any]  # the parameters of a call
+Answer = Callable[[str, Request], Any]  # (region, parameters) -> the answer; Refusal to refuse
+Filters = Sequence[Mapping[str, Any]]
+
+
+class Refusal(Exception):
+    """The refusal of a call, with AWS's error code."""
+
+    def __init__(self, code: str, message: str = "", date: str | None = None) -> None:
+        super().__init__(code)
+        self.parsed = {
+            "Error": {"Code": code, "Message": message},
+            "ResponseMetadata": {"HTTPHeaders": {"date": date} if date else {}},
+        }
+
+
+def tag_list(tags: Tags) -> list[dict[str, str]]:
+    """Tags as most services return them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def tagged(key: str, id: str, tags: Tags) -> dict[str, Any]:
+    """A resource with the id under *key*, and its tags."""
+    return {key: id, "Tags": tag_list(tags)}
+
+
+def matches(facts: Mapping[str, str], tags: Tags, filters: Filters) -> bool:
+    """Whether a resource passes all filters: by tag, or by one of its *facts*."""
+    return all(_matches_one(facts, tags, each["Name"], each["Values"]) for each in filters)
+
+
+def _matches_one(facts: Mapping[str, str], tags: Tags, name: str, values: Sequence[str]) -> bool:
+    if name == "tag-key":
+        return any(value in tags for value in values)
+    if name.startswith("tag:"):
+        return tags.get(name.removeprefix("tag:")) in values
+    return facts[name] in values

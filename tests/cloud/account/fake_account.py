@@ -1,0 +1,89 @@
+"""An AWS account behind real boto3 clients, which validate every parameter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+from botocore import xform_name
+
+from spotmpi.aws.account import Aws
+from tests.cloud.account.answers import Answer, Refusal, Request
+from tests.cloud.account.ec2 import Ec2
+from tests.cloud.account.eks import Eks, Ssm
+from tests.cloud.account.management import AutoScaling, CloudFormation, Logs, Sts, Tagging
+from tests.cloud.account.market import Pricing, ServiceQuotas
+from tests.cloud.account.storage import S3, Ecr, Efs, Kms
+
+KEY_ID, SECRET, TOKEN = "AKIA" + "Q" * 16, "thisIsTheSecretKey/0123456789abcdefXYZ", "FwoGZXIvYXdzTOKENtokenTOKEN=="
+
+
+class FakeAccount(Aws):
+    """An account with services that a test fills, and `answers` by operation that a test scripts instead.
+
+    A service answers an operation by its method of the same name, as boto3 spells it. What neither answers goes to moto
+    if it is active, else to no network; *services* are the boto3 names of those that answer, all by default.
+    """
+
+    def __init__(self, region: str | None = "us-east-1", services: Collection[str] | None = None) -> None:
+        session = boto3.Session(KEY_ID, SECRET, TOKEN, region_name=region)
+        session.events.register("before-parameter-build", self._record)
+        session.events.register("before-call", self._answer)
+        super().__init__(session, region)
+        self._active = services
+        self.reset()
+
+    def reset(self) -> None:
+        """Make it as new, with its clients, which take a while to create."""
+        self.ec2, self.pricing, self.quotas = Ec2(), Pricing(), ServiceQuotas()
+        self.eks, self.ssm = Eks(), Ssm()
+        self.efs, self.s3, self.ecr, self.kms = Efs(), S3(), Ecr(), Kms()
+        self.autoscaling, self.logs = AutoScaling(), Logs()
+        self.cloudformation, self.tagging, self.sts = CloudFormation(), Tagging(), Sts()
+        self.answers: dict[str, Answer] = {}
+        self.requests: list[tuple[str, str, Request]] = []  # operation, region and parameters
+        self.rights: set[str] = set()  # the IAM actions of all calls so far
+        self.refusals: dict[str, tuple[str | None, Refusal]] = {}  # by operation, in one region or in all
+        self.delay = 0.0  # seconds that every answer takes
+        self.before_answer: Callable[[], object] = lambda: None  # called before every answer
+
+    def handler(self, service: str, operation: str) -> Answer | None:
+        """What answers an operation: the test's script, else the service, else nothing."""
+        if operation in self.answers:
+            return self.answers[operation]
+        if self._active is not None and service not in self._active:
+            return None
+        names = {"resourcegroupstaggingapi": "tagging", "service-quotas": "quotas"}
+        return getattr(getattr(self, names.get(service, service), None), xform_name(operation), None)
+
+    def refuse(self, operation: str, code: str, region: str | None = None, date: str | None = None) -> None:
+        """Refuse an operation from now on, in one region or in all."""
+        self.refusals[operation] = region, Refusal(code, f"message of {code}", date)
+
+    def requests_of(self, operation: str) -> list[Request]:
+        """The parameters of every call of an operation so far."""
+        return [request for name, _, request in self.requests if name == operation]
+
+    def _record(self, params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
+        context["request"] = params
+        self.requests.append((model.name, context.get("client_region", ""), params))
+        self.rights.add(f"{model.service_model.signing_name}:{model.name}")
+
+    def _answer(self, model: Any, context: dict[str, Any], **_: Any) -> Any:
+        region = context["client_region"]
+        where, refusal = self.refusals.get(model.name, (region, None))
+        handler = self.handler(model.service_model.service_name, model.name)
+        if handler is None and refusal is None:
+            return None
+        time.sleep(self.delay)
+        try:
+            if refusal and where in (None, region):
+                raise refusal
+            assert handler is not None
+            self.before_answer()
+            return SimpleNamespace(status_code=200), handler(region, context["request"])
+        except Refusal as error:
+            return SimpleNamespace(status_code=400), error.parsed

@@ -1,0 +1,105 @@
+"""Services about other services' resources: Auto Scaling, CloudWatch Logs, CloudFormation, the tagging API and STS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cloud.account.answers import Refusal, Request, Tags, tag_list, tagged
+
+
+@dataclass
+class AutoScaling:
+    """Auto Scaling groups as AWS describes them, and the scheduled action of each."""
+
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scheduled_actions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    slow: int = 0  # descriptions of groups in which their machines stay after a scale-down
+
+    def add(self, name: str, tags: Tags, most: int = 2, nodes: int = 0) -> None:
+        """Add a group that has *nodes* machines."""
+        self.groups[name] = {
+            "AutoScalingGroupName": name,
+            "Tags": tag_list(tags),
+            "MinSize": 0,
+            "MaxSize": most,
+            "DesiredCapacity": nodes,
+            "Instances": [{"InstanceId": f"i-{number:08x}"} for number in range(nodes)],
+        }
+
+    def describe_auto_scaling_groups(self, region: str, request: Request) -> Any:
+        for group in self.groups.values():
+            if len(group["Instances"]) > group["MaxSize"]:
+                if self.slow == 0:
+                    group["Instances"] = group["Instances"][: group["MaxSize"]]
+                self.slow = max(0, self.slow - 1)
+        return {"AutoScalingGroups": list(self.groups.values())}
+
+    def update_auto_scaling_group(self, region: str, request: Request) -> Any:
+        self.groups[request["AutoScalingGroupName"]].update(request)
+
+    def put_scheduled_update_group_action(self, region: str, request: Request) -> Any:
+        self.scheduled_actions[request["AutoScalingGroupName"]] = dict(request)
+
+    def delete_scheduled_action(self, region: str, request: Request) -> Any:
+        if self.scheduled_actions.pop(request["AutoScalingGroupName"], None) is None:
+            raise Refusal("ValidationError", "Scheduled action name not found")
+
+
+@dataclass
+class Logs:
+    """Log groups, and how often EKS recreates a deleted one.
+
+    It does so without tags, when late log lines arrive (terraform-aws-eks#2446, #2763).
+    """
+
+    groups: set[str] = field(default_factory=set)
+    recreations: dict[str, int] = field(default_factory=dict)
+
+    def describe_log_groups(self, region: str, request: Request) -> Any:
+        groups = [name for name in self.groups if name.startswith(request["logGroupNamePrefix"])]
+        return {"logGroups": [{"logGroupName": name} for name in groups]}
+
+    def delete_log_group(self, region: str, request: Request) -> Any:
+        name = request["logGroupName"]
+        if name not in self.groups:
+            raise Refusal("ResourceNotFoundException")
+        if self.recreations.get(name):
+            self.recreations[name] -= 1
+        else:
+            self.groups.discard(name)
+
+
+@dataclass
+class CloudFormation:
+    """Stacks with their tags."""
+
+    stacks: dict[str, Tags] = field(default_factory=dict)
+
+    def describe_stacks(self, region: str, request: Request) -> Any:
+        more = {"CreationTime": 0, "StackStatus": "CREATE_COMPLETE"}
+        return {"Stacks": [{**tagged("StackName", *each), **more} for each in self.stacks.items()]}
+
+
+@dataclass
+class Tagging:
+    """The tagging API: environments by the ARNs of their resources, whether these exist or not.
+
+    The original lists terminated instances for an hour (boto3#1704), which EC2 returns as terminated; deleted volumes,
+    which EC2 does not return (aws-cli#8197); and KMS keys until their deletion, which KMS returns as pending.
+    """
+
+    resources: dict[str, str] = field(default_factory=dict)
+
+    def get_resources(self, region: str, request: Request) -> Any:
+        (name,) = request["TagFilters"][0]["Values"]
+        return {
+            "ResourceTagMappingList": [{"ResourceARN": arn} for arn, owner in self.resources.items() if owner == name]
+        }
+
+
+class Sts:
+    """The caller of every account."""
+
+    def get_caller_identity(self, region: str, request: Request) -> Any:
+        return {"Account": "123456789012", "Arn": "arn:aws:sts::123456789012:x/me"}

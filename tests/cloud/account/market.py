@@ -1,0 +1,140 @@
+"""What AWS offers: regions, zones, instance types, prices, placement scores and quotas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.cloud.account.answers import Request
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+def _zones() -> dict[str, dict[str, str]]:
+    """Two regions; letters don't identify a zone: us-east-1b is use1-az3 here, which EKS does not support."""
+    return {
+        "us-east-1": {"us-east-1a": "use1-az6", "us-east-1b": "use1-az3", "us-east-1c": "use1-az1"},
+        "us-west-2": {"us-west-2a": "usw2-az2", "us-west-2b": "usw2-az1"},
+    }
+
+
+def _types() -> dict[str, tuple[int, int, bool, bool]]:
+    """vCPUs, GPUs, and whether cluster placement groups and EFA are supported."""
+    return {
+        "g5.xlarge": (4, 1, True, False),
+        "g4dn.xlarge": (4, 1, True, False),
+        "t3.xlarge": (4, 0, False, False),
+    }
+
+
+@dataclass
+class Ec2Market:
+    """EC2's zones, types and spot prices, as in the EC2 API reference."""
+
+    zones: dict[str, dict[str, str]] = field(default_factory=_zones)
+    enabled: dict[str, bool] = field(
+        default_factory=lambda: {"us-east-1": True, "us-west-2": True, "af-south-1": False}
+    )
+    types: dict[str, tuple[int, int, bool, bool]] = field(default_factory=_types)
+    not_offered: set[tuple[str, str]] = field(default_factory=set)  # type and zone
+    spot_prices: dict[str, float] = field(
+        default_factory=lambda: {"g5.xlarge": 0.40, "g4dn.xlarge": 0.20, "t3.xlarge": 0.05}
+    )
+    zone_prices: dict[tuple[str, str], float] = field(default_factory=dict)  # spot prices by type and zone
+    scores: dict[str, dict[str, int]] = field(default_factory=dict)  # by type and zone id, 3 otherwise
+
+    def describe_regions(self, region: str, request: Request) -> Any:
+        status = {True: "opted-in", False: "not-opted-in"}
+        return {"Regions": [{"RegionName": name, "OptInStatus": status[on]} for name, on in self.enabled.items()]}
+
+    def describe_availability_zones(self, region: str, request: Request) -> Any:
+        return {"AvailabilityZones": [{"ZoneName": name, "ZoneId": id} for name, id in self.zones[region].items()]}
+
+    def describe_instance_types(self, region: str, request: Request) -> Any:
+        return {"InstanceTypes": [self._type(name) for name in request["Filters"][0]["Values"] if name in self.types]}
+
+    def _type(self, name: str) -> dict[str, Any]:
+        vcpus, gpus, group, efa = self.types[name]
+        return {
+            "InstanceType": name,
+            "VCpuInfo": {"DefaultVCpus": vcpus},
+            "GpuInfo": {"Gpus": [{"Count": gpus}]} if gpus else {},
+            "PlacementGroupInfo": {"SupportedStrategies": ["cluster", "spread"] if group else ["spread"]},
+            "NetworkInfo": {"EfaSupported": efa},
+            "SupportedUsageClasses": ["on-demand", "spot"],
+        }
+
+    def describe_instance_type_offerings(self, region: str, request: Request) -> Any:
+        pairs = [(name, zone) for name in request["Filters"][0]["Values"] for zone in self.zones[region]]
+        offered = [pair for pair in pairs if pair not in self.not_offered and pair[0] in self.types]
+        return {"InstanceTypeOfferings": [{"InstanceType": name, "Location": zone} for name, zone in offered]}
+
+    def describe_spot_price_history(self, region: str, request: Request) -> Any:
+        """Two prices a page apart: twice the price 3 days ago, and the price of an hour ago."""
+        last = "NextToken" in request
+        history = [
+            {
+                "InstanceType": name,
+                "AvailabilityZone": zone,
+                "SpotPrice": str(self.zone_prices.get((name, zone), self.spot_prices[name]) * (2 if last else 1)),
+                "Timestamp": NOW - (timedelta(days=3) if last else timedelta(hours=1)),
+            }
+            for name in request["InstanceTypes"]
+            if name in self.spot_prices
+            for zone in self.zones[region]
+            if (name, zone) not in self.not_offered
+        ]
+        return {"SpotPriceHistory": history, **({} if last else {"NextToken": "more"})}
+
+    def get_spot_placement_scores(self, region: str, request: Request) -> Any:
+        (name,) = request["InstanceTypes"]
+        scores = self.scores.get(name, {})
+        return {
+            "SpotPlacementScores": [
+                {"Region": where, "AvailabilityZoneId": id, "Score": scores.get(id, 3)}
+                for where in request["RegionNames"]
+                for id in self.zones[where].values()
+            ]
+        }
+
+
+@dataclass
+class Pricing:
+    """The Price List API: on-demand prices, with a free tier beside each."""
+
+    on_demand: dict[str, float] = field(
+        default_factory=lambda: {"g5.xlarge": 1.006, "g4dn.xlarge": 0.526, "t3.xlarge": 0.1664, "t3.medium": 0.0416}
+    )
+
+    def get_products(self, region: str, request: Request) -> Any:
+        fields = {each["Field"]: each["Value"] for each in request["Filters"]}
+        price = self.on_demand.get(fields["instanceType"])
+        unit = {"unit": "Hrs", "pricePerUnit": {"USD": f"{price}0000"}}
+        free = {"unit": "Hrs", "pricePerUnit": {"USD": "0.0000000000"}}
+        terms = {"OnDemand": {"a": {"priceDimensions": {"b": unit}}, "c": {"priceDimensions": {"d": free}}}}
+        return {"PriceList": [] if price is None else [json.dumps({"terms": terms})]}
+
+
+@dataclass
+class ServiceQuotas:
+    """Quotas by code, 64 vCPUs by default, and requests for higher ones, which are all in us-east-1."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    def get_service_quota(self, region: str, request: Request) -> Any:
+        return {"Quota": {"Value": self.values.get(request["QuotaCode"], 64.0)}}
+
+    def list_requested_service_quota_change_history_by_quota(self, region: str, request: Request) -> Any:
+        requests = [each for each in self.requests if each["QuotaCode"] == request["QuotaCode"]]
+        return {"RequestedQuotas": requests if region == "us-east-1" else []}
+
+    def request_service_quota_increase(self, region: str, request: Request) -> Any:
+        return {"RequestedQuota": quota_request(request["QuotaCode"], request["DesiredValue"], NOW)}
+
+
+def quota_request(code: str, vcpus: float, created: datetime, status: str = "PENDING") -> dict[str, Any]:
+    """A request for a quota as Service Quotas describes it."""
+    return {"Id": "r-1", "QuotaCode": code, "DesiredValue": vcpus, "Status": status, "Created": created}

@@ -1,0 +1,86 @@
+"""Services that store: EFS, S3, ECR, and KMS, which has the keys to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cloud.account.answers import Refusal, Request, Tags, tagged
+
+
+@dataclass
+class Efs:
+    """File systems with their tags, and the file system of each mount target."""
+
+    file_systems: dict[str, Tags] = field(default_factory=dict)
+    mount_targets: dict[str, str] = field(default_factory=dict)
+
+    def describe_file_systems(self, region: str, request: Request) -> Any:
+        return {"FileSystems": [tagged("FileSystemId", *each) for each in self.file_systems.items()]}
+
+    def describe_access_points(self, region: str, request: Request) -> Any:
+        return {"AccessPoints": []}
+
+    def describe_mount_targets(self, region: str, request: Request) -> Any:
+        if "FileSystemId" in request:
+            targets = [target for target, system in self.mount_targets.items() if system == request["FileSystemId"]]
+            return {"MountTargets": [{"MountTargetId": target} for target in targets]}
+        if request["MountTargetId"] not in self.mount_targets:
+            raise Refusal("MountTargetNotFound")
+        return {"MountTargets": [{"MountTargetId": request["MountTargetId"]}]}
+
+
+@dataclass
+class S3:
+    """Buckets with their settings."""
+
+    buckets: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def create_bucket(self, region: str, request: Request) -> Any:
+        self.buckets[request["Bucket"]] = {}
+
+    def get_bucket_versioning(self, region: str, request: Request) -> Any:
+        return self._bucket(request).get("VersioningConfiguration", {})
+
+    def get_public_access_block(self, region: str, request: Request) -> Any:
+        if "PublicAccessBlockConfiguration" not in self._bucket(request):
+            raise Refusal("NoSuchPublicAccessBlockConfiguration")
+        return self._bucket(request)
+
+    def put_public_access_block(self, region: str, request: Request) -> Any:
+        self._bucket(request).update(request)
+
+    put_bucket_encryption = put_bucket_versioning = put_public_access_block
+
+    def _bucket(self, request: Request) -> dict[str, Any]:
+        if request["Bucket"] not in self.buckets:
+            raise Refusal("NoSuchBucket")
+        return self.buckets[request["Bucket"]]
+
+
+@dataclass
+class Ecr:
+    """Repositories, and images as repository:tag."""
+
+    repositories: set[str] = field(default_factory=set)
+    images: set[str] = field(default_factory=set)
+
+    def describe_repositories(self, region: str, request: Request) -> Any:
+        return {"repositories": [{"repositoryName": name} for name in self.repositories]}
+
+    def describe_images(self, region: str, request: Request) -> Any:
+        if f"{request['repositoryName']}:{request['imageIds'][0]['imageTag']}" not in self.images:
+            raise Refusal("ImageNotFoundException")
+        return {"imageDetails": []}
+
+
+@dataclass
+class Kms:
+    """Keys with their states; a deleted key is pending deletion for days."""
+
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def describe_key(self, region: str, request: Request) -> Any:
+        if request["KeyId"] not in self.keys:
+            raise Refusal("NotFoundException")
+        return {"KeyMetadata": {"KeyState": self.keys[request["KeyId"]]}}

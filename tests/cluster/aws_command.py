@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cloud.http_account import fetch
+from tests.cloud.account.remote import fetch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -26,7 +26,7 @@ from spotmpi.core.environment import Environment
 from spotmpi.core.progress import Say
 from spotmpi.data import datasets
 from spotmpi.environments.dependencies import Dependencies
-from tests.cloud.http_account import RemoteAccount, fetch
+from tests.cloud.account.remote import RemoteAccount, fetch
 
 
 def with_doubles(dependencies: Dependencies, address: str, place: Target, step: str) -> Dependencies:

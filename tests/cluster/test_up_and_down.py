@@ -22,7 +22,7 @@ from spotmpi.core import names
 from spotmpi.core.environment import Environment
 from spotmpi.images.build import build_for
 from tests.cloud.account.answers import Refusal
-from tests.cloud.http_account import Handlers, handlers, serve
+from tests.cloud.account.remote import Handlers, serve
 from tests.cluster.applying_provider import ApplyingKubernetes, join_group, leave_group
 from tests.cluster.aws_command import REPOSITORY, install
 from tests.cluster.killable_command import without_cuda
@@ -68,7 +68,7 @@ class ClusterEnvironment(EngineEnvironment):
     def handlers(self) -> Handlers:
         """The calls that other processes may make, by name."""
         self.account.answers["DescribeCluster"] = self.describe_cluster
-        return {**handlers(self.account), "push": self.push_to_nodes, "token": self.token}
+        return {"aws": self.account.answer, "push": self.push_to_nodes, "token": self.token}
 
     def describe_cluster(self, region: str, request: Mapping[str, Any]) -> Any:
         version = self.account.eks.describe_cluster(region, request)["cluster"]

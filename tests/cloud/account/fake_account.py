@@ -59,6 +59,16 @@ class FakeAccount(Aws):
         names = {"resourcegroupstaggingapi": "tagging", "service-quotas": "quotas"}
         return getattr(getattr(self, names.get(service, service), None), xform_name(operation), None)
 
+    def answer(self, service: str, operation: str, region: str, request: Request) -> Any:
+        """The answer to a call; Refusal where the test refuses it."""
+        where, refusal = self.refusals.get(operation, (region, None))
+        if refusal and where in (None, region):
+            raise refusal
+        handler = self.handler(service, operation)
+        assert handler is not None, f"{service} does not answer {operation}"
+        self.before_answer()
+        return handler(region, request)
+
     def refuse(self, operation: str, code: str, region: str | None = None, date: str | None = None) -> None:
         """Refuse an operation from now on, in one region or in all."""
         self.refusals[operation] = region, Refusal(code, f"message of {code}", date)
@@ -73,17 +83,12 @@ class FakeAccount(Aws):
         self.rights.add(f"{model.service_model.signing_name}:{model.name}")
 
     def _answer(self, model: Any, context: dict[str, Any], **_: Any) -> Any:
-        region = context["client_region"]
-        where, refusal = self.refusals.get(model.name, (region, None))
-        handler = self.handler(model.service_model.service_name, model.name)
-        if handler is None and refusal is None:
+        service, operation = model.service_model.service_name, model.name
+        if operation not in self.refusals and self.handler(service, operation) is None:
             return None
         time.sleep(self.delay)
         try:
-            if refusal and where in (None, region):
-                raise refusal
-            assert handler is not None
-            self.before_answer()
-            return SimpleNamespace(status_code=200), handler(region, context["request"])
-        except Refusal as error:
-            return SimpleNamespace(status_code=400), error.parsed
+            answer = self.answer(service, operation, context["client_region"], context["request"])
+        except Refusal as refusal:
+            return SimpleNamespace(status_code=400), refusal.parsed
+        return SimpleNamespace(status_code=200), answer

@@ -17,7 +17,7 @@ import pytest
 
 from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from tests.cloud.account.fake_account import FakeAccount
-from tests.cloud.http_account import handlers, serve
+from tests.cloud.account.remote import serve
 from tests.unit.core.test_environment import OUTPUTS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -25,7 +25,7 @@ SCALE = """
 import sys
 from spotmpi.cli.main import main
 from spotmpi.environments import warm_nodes as warm
-from tests.cloud.http_account import RemoteAccount
+from tests.cloud.account.remote import RemoteAccount
 address = sys.argv.pop()
 warm.open_account = lambda region: RemoteAccount(address)
 main()
@@ -48,7 +48,7 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
 
     before = datetime.now(UTC)
     account.answers["UpdateAutoScalingGroup"] = killed
-    with serve(handlers(account)) as address:
+    with serve({"aws": account.answer}) as address:
         words = ["scale", "g4dn", "2", "--for", "30m", "--on", str(tmp_path / "lab.json"), address]
         terminal = subprocess.Popen(
             [sys.executable, "-c", SCALE, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import Request, urlopen
 
-from tests.cloud.account.answers import Answer, Refusal
+from tests.cloud.account.answers import Refusal
 from tests.cloud.account.answers import Request as Call
 from tests.cloud.account.fake_account import FakeAccount
 
@@ -58,27 +58,13 @@ def fetch(address: str, name: str, **request: Any) -> Any:
     return response["answer"]
 
 
-def handlers(account: FakeAccount) -> Handlers:
-    """An account's answers, for `serve`."""
-
-    def aws(service: str, operation: str, region: str, request: Call) -> Any:
-        handler = account.handler(service, operation)
-        assert handler is not None, f"{service} does not answer {operation}"
-        account.before_answer()
-        return handler(region, request)
-
-    return {"aws": aws}
-
-
 class RemoteAccount(FakeAccount):
-    """An account whose every call is answered at *address*."""
+    """An account whose every call is answered at *address*, by the `answer` that is served there as ``aws``."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
         self._address = address
 
-    def handler(self, service: str, operation: str) -> Answer:
-        """The answer of the account that is served there."""
-        return lambda region, request: fetch(
-            self._address, "aws", service=service, operation=operation, region=region, request=request
-        )
+    def answer(self, service: str, operation: str, region: str, request: Call) -> Any:
+        """The answer of the account that is served."""
+        return fetch(self._address, "aws", service=service, operation=operation, region=region, request=request)

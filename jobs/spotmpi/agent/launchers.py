@@ -104,3 +104,28 @@ def torchrun(python: str, nodes: int, node: int, slots: int, address: str = "127
 def plain_environment(nodes: int, node: int, address: str = "127.0.0.1") -> dict[str, str]:
     """The environment variables of a plain command on one node; ranks are nodes, as in a PyTorchJob."""
     return {"MASTER_ADDR": address, "MASTER_PORT": PORT, "WORLD_SIZE": str(nodes), "RANK": str(node)}
+
+
+def pool_scheduler(
+    python: str, workers: int, interruptions: int, start: float | None = None, driver: float | None = None
+) -> list[str]:
+    """The scheduler of a pool, by the image's *python*; it needs `protocol.ENV_POOL_TLS` in its environment.
+
+    *start* are the seconds in which a first driver has to connect, and *driver* those after which it ends without one.
+    """
+    arguments = [python, "-m", "spotmpi.programs.pool.scheduler"]
+    arguments += ["--workers=%d" % workers, "--interruptions=%d" % interruptions]
+    limits = (("--start-limit", start), ("--driver-limit", driver))
+    return arguments + ["%s=%g" % (option, seconds) for option, seconds in limits if seconds is not None]
+
+
+def pool_worker(python: str, worker: int, address: str, folder: str) -> list[str]:
+    """Worker number *worker* of the pool whose scheduler is at *address*, with *folder* as its working folder."""
+    return [
+        python,
+        "-m",
+        "spotmpi.programs.pool.worker",
+        "--worker=%d" % worker,
+        "--address=" + address,
+        "--folder=" + folder,
+    ]

@@ -52,6 +52,15 @@ ENV_DATA = "SPOTMPI_DATA"
 ENV_PID_FILE = "SPOTMPI_PID_FILE"  # rank 0 writes its pid here once it can take SIGUSR1
 ENV_TENSORBOARD = "SPOTMPI_TENSORBOARD"
 
+# Worker pools: what a driver inside the run needs to reach the scheduler, and how scheduler and workers are reached.
+ENV_POOL = "SPOTMPI_POOL"  # tls://host:port
+ENV_POOL_TLS = "SPOTMPI_POOL_TLS"  # the folder with the three PEM files below
+ENV_POOL_CONTROL = "SPOTMPI_POOL_CONTROL"  # a local pool's file for the number of workers that it shall have
+POOL_PORT = 8786  # of the scheduler in a pod
+POOL_CA = "ca.pem"
+POOL_CERTIFICATE = "cert.pem"
+POOL_KEY = "key.pem"
+
 
 def truncate(reason: str) -> str:
     """The *reason* in at most `REASON_LENGTH` characters: a longer one loses its middle."""

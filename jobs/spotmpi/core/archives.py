@@ -38,9 +38,10 @@ def archive(files: Iterable[Member]) -> bytes:
 
 
 def agent_files(source: Path) -> list[Member]:
-    """The agent and our training programs in order of name; *source* is the folder that holds the package."""
+    """The agent, our programs and the client of pools by name; *source* is the folder that holds the package."""
     package = source / "spotmpi"
-    files = [package / "__init__.py", *(package / "agent").rglob("*.py"), *(package / "programs").rglob("*.py")]
+    rooms = (path for room in ("agent", "pools", "programs") for path in (package / room).rglob("*.py"))
+    files = [package / "__init__.py", *rooms]
     return sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
 
 

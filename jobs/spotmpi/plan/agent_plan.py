@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from spotmpi.agent import boot, pod_context, protocol
-from spotmpi.agent.plan import VERSION, AgentPlan, Limits, StagingPlan, UserCode
+from spotmpi.agent.plan import VERSION, AgentPlan, StagingPlan, UserCode
 from spotmpi.core import names
 from spotmpi.spec.job import Data, JobSpec
 
@@ -39,7 +39,7 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
         "folder": pod_context.CODE if inputs.code else boot.CODE,
         "code": inputs.code,
         "staging": _staging(spec.data),
-        "limits": cast(Limits, dict(spec.limits)),
+        "limits": spec.agent_limits(),
         "rate": inputs.rate,
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,

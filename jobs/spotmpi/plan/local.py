@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from spotmpi.agent import launchers, protocol
-from spotmpi.agent.plan import VERSION, Command, Limits, LocalPlan
+from spotmpi.agent.plan import VERSION, Command, LocalPlan
 from spotmpi.core import names
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
         "folder": machine.folder,
         "commands": _commands(spec, machine),
         "environment": _environment(spec, paths, machine),
-        "limits": cast(Limits, dict(spec.limits)),
+        "limits": spec.agent_limits(),
         "rate": spec.price,  # US dollars per hour: all nodes are this machine
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,

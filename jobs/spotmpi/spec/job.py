@@ -6,15 +6,17 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import tomli_w
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
 
+from spotmpi.agent.plan import Limits as AgentLimits
 from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.spec.kubernetes import Kubernetes, Part
 from spotmpi.spec.overrides import data_table, override
 from spotmpi.spec.paths import relative_paths, resolve_paths
+from spotmpi.spec.pool import Pool
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -45,7 +47,24 @@ def read_duration(field: str, text: str) -> float:
         raise input_error(field, text, 'write a duration such as "90s", "10m", "2h" or "30d"') from None
 
 
+POOL: Literal["pool"] = "pool"
+NONE = "none"  # a limit that does not hold
+
+
+def _driver_limit(value: float | str) -> str:
+    return value if isinstance(value, str) else duration(value)
+
+
+def _driver_seconds(value: object) -> object:
+    return value if value == NONE else seconds(value)
+
+
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(seconds), PlainSerializer(duration)]
+DriverLimit = Annotated[
+    Literal["none"] | Annotated[float, Field(ge=0, allow_inf_nan=False)],
+    BeforeValidator(_driver_seconds),
+    PlainSerializer(_driver_limit),
+]
 Count = Annotated[int, Field(ge=1)]
 Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -94,6 +113,9 @@ class Limits(Part):
     cost: Money | None = Field(
         None, description="US dollars for nodes since submission; before, the run ends with a checkpoint"
     )
+    driver: DriverLimit = Field(
+        1800.0, description='how long a pool stays up after its last driver has left; "0s" for at once, or "none"'
+    )
 
 
 class Metrics(Part):
@@ -123,8 +145,8 @@ class JobSpec(Part):
     files: list[str] = Field([], description="files and folders that are copied to where the command starts")
     nodes: Count = 1
     slots: Count = Field(1, description="processes per node")
-    launcher: Literal["mpirun", "torchrun", "none"] = Field(
-        "mpirun", description="what starts the ranks: mpirun, torchrun or none"
+    launcher: Literal["mpirun", "torchrun", "none", "pool"] = Field(
+        "mpirun", description="what starts the ranks: mpirun, torchrun or none; or pool, for workers that stay up"
     )
     where: Literal["every", "first"] = Field("every", description='with launcher "none": on every node or on the first')
     data: Annotated[Data | None, BeforeValidator(data_table), PlainSerializer(_short_data)] = Field(
@@ -140,6 +162,7 @@ class JobSpec(Part):
     limits: Limits = Limits()
     metrics: Metrics = Metrics()
     mpi: Mpi = Mpi()
+    pool: Pool | None = Field(None, description='with launcher "pool": the workers')
     nccl: dict[str, str] = Field({}, description="NCCL variables without their prefix, such as DEBUG")
     kubernetes: Kubernetes = Kubernetes()
 
@@ -158,9 +181,14 @@ class JobSpec(Part):
         """The name, by default that of the program or script."""
         if self.name:
             return self.name
-        parts = self.command or ["run"]
+        parts = self.command or ["pool" if self.launcher == POOL else "run"]
         script = next((part for part in parts if re.fullmatch(r"[^\s]+\.(py|sh)", part)), parts[0])
         return self.program or Path(script).stem
+
+    def agent_limits(self) -> AgentLimits:
+        """The limits that agents and supervisors apply: a pool without calls is not stuck; limits.driver is its own."""
+        limits = {key: value for key, value in self.limits if key != "driver"}
+        return cast(AgentLimits, {**limits, "no_progress": 0.0} if self.launcher == POOL else limits)
 
     def to_toml(self, folder: Path | None = None) -> str:
         """The spec as TOML, without keys at their defaults; for a file in *folder*, paths below it are relative."""

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.pool import Pool
 from spotmpi.spec.source import write_new_file
 
 _HEADER = """\
@@ -88,7 +89,9 @@ def template(script: str | None = None) -> str:
     tops, parts = [], []
     for name, info in JobSpec.model_fields.items():
         kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if name == "pool":
+            parts.append(_table(name, Pool, Pool(workers=4).model_dump(mode="json")))
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
             parts.append(_table(name, kind, values[name]))
         elif name == "env":
             parts.append('\n# Variables of every rank.\n# [env]\n# NCCL_DEBUG = "INFO"\n')

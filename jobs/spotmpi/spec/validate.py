@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from spotmpi.agent import protocol
 from spotmpi.core.errors import InputError, Problem
 from spotmpi.spec import validate_cluster
-from spotmpi.spec.job import JobSpec
+from spotmpi.spec.job import POOL, JobSpec
 
 if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
@@ -57,7 +57,9 @@ def require_valid(spec: JobSpec, capabilities: TargetCapabilities, wrong: Iterab
 
 
 def _work(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
-    if (spec.program is None) == (spec.command is None):
+    if spec.launcher == POOL:  # a command, its driver, is optional; `_pool` refuses a program
+        pass
+    elif (spec.program is None) == (spec.command is None):
         found = "both" if spec.program else "neither"
         yield Problem("program", spec.program, f"give exactly one of program and command, not {found}")
     if spec.command is not None and not (spec.command and spec.command[0]):
@@ -88,6 +90,8 @@ def _launcher(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Probl
         yield Problem("slots", spec.slots, remedy)
     if spec.where == "first" and spec.launcher != "none":
         yield Problem("where", spec.where, 'needs launcher = "none"')
+    if spec.launcher == POOL:
+        return  # what it needs comes with spotmpi, or is checked in `_pool`
     if spec.launcher == "torchrun" and spec.image == "chainermn":
         yield Problem("launcher", spec.launcher, 'the chainermn image has no torchrun: use "mpirun"')
     elif spec.launcher not in capabilities.tools:
@@ -98,6 +102,30 @@ def _missing(spec: JobSpec) -> str:
     if spec.image is None:
         return f'no {spec.launcher} on PATH: install it, or name an image that has it, such as image = "pytorch"'
     return f"the {spec.image} image has no {spec.launcher}"
+
+
+def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    if spec.launcher != POOL:
+        if spec.pool is not None:
+            yield Problem("pool", None, f'needs launcher = "pool", not "{spec.launcher}"')
+        return
+    if spec.pool is None:
+        yield Problem("pool", None, "a pool needs workers: add the table [pool] with workers = N")
+    for key, value in (("nodes", spec.nodes), ("slots", spec.slots)):
+        if value != 1:
+            yield Problem(key, value, "a pool has one driver: give its number of workers as pool.workers")
+    if spec.program is not None:
+        yield Problem("program", spec.program, "a pool executes functions: leave it out, or give a driver as command")
+    if spec.mpi.args:
+        yield Problem("mpi.args", spec.mpi.args, "a pool starts no mpirun; remove it")
+    if spec.checkpoint.path is not None:
+        yield Problem("checkpoint.path", spec.checkpoint.path, "a pool writes no checkpoints; remove it")
+    workers = spec.pool.workers if spec.pool else 0
+    if capabilities.processes is not None and workers > capabilities.processes:
+        yield Problem("pool.workers", workers, f"exceeds the {capabilities.processes} processes possible here")
+    gpus = spec.pool.gpu * workers if spec.pool else 0
+    if gpus > capabilities.gpus:
+        yield Problem("pool.gpu", spec.pool and spec.pool.gpu, f"requested {gpus} GPUs, {capabilities.gpus} available")
 
 
 def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -194,9 +222,10 @@ def _money(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]
 
 # Each check with the keys of a spec that it and the capabilities it looks at depend on.
 CHECKS: tuple[tuple[Check, str], ...] = (
-    (_work, "program command args image code files env"),
+    (_work, "program command args image code files env launcher"),
     (_code, "code files program"),
     (_image, "image program"),
+    (_pool, "launcher pool nodes slots program mpi checkpoint"),
     (_launcher, "launcher slots where image"),
     (_environment, "env forward kubernetes"),
     (_data, "data"),

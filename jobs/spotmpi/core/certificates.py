@@ -1,0 +1,71 @@
+"""The certificates of a worker pool: one authority, and one certificate that it issued, for each submission.
+
+Scheduler, workers and drivers of a pool all present the same certificate, and accept only those of its authority.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from spotmpi.agent import protocol
+
+_EARLIER = timedelta(days=1)  # clocks of nodes differ
+_VALID = timedelta(days=365)
+
+
+def pool_certificates(run: str, now: datetime) -> dict[str, str]:
+    """The PEM texts ``ca.pem``, ``cert.pem`` and ``key.pem`` of the pool *run*, valid for a year from *now* (UTC).
+
+    The authority's own key is not among them: nobody can issue another certificate of this pool.
+    """
+    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer, subject = _name(f"{run} authority"), _name(run)
+    ca = _builder(issuer, issuer, authority.public_key(), now).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    certificate = _builder(subject, issuer, key.public_key(), now).add_extension(
+        x509.BasicConstraints(ca=False, path_length=None), critical=True
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return {
+        protocol.POOL_CA: ca.sign(authority, hashes.SHA256()).public_bytes(pem).decode(),
+        protocol.POOL_CERTIFICATE: certificate.sign(authority, hashes.SHA256()).public_bytes(pem).decode(),
+        protocol.POOL_KEY: private.decode(),
+    }
+
+
+def write_certificates(folder: Path, texts: dict[str, str]) -> Path:
+    """Write the PEM *texts* to *folder*, which only its owner may read; returns the folder."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for name, text in texts.items():
+        (folder / name).unlink(missing_ok=True)
+        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+    return folder
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + _VALID)
+    )

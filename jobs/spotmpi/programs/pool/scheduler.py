@@ -1,0 +1,203 @@
+"""The scheduler of a pool, on node 0.
+
+    python -m spotmpi.programs.pool.scheduler --workers N [--host HOST] [--port PORT] [--address-file FILE] ...
+
+It serves only who presents the run's certificate (SPOTMPI_POOL_TLS is the folder with it), keeps the results of calls
+until a driver has collected them, and ends by itself when no driver is connected for too long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Collection
+from typing import Any
+
+import dask
+from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from spotmpi.agent import protocol
+from spotmpi.agent.files import write_atomically
+from spotmpi.programs.pool.call import KEY_MARK, CallAborted
+from spotmpi.programs.pool.settings import security, settings, versions
+
+KEEPER = "spotmpi-keeper"  # the client of Dask that holds calls for drivers that lost their connection
+MAX_DEATHS = 3  # of its worker's process, after which a call is given up
+_CONTACT = 30.0  # seconds since a client's last heartbeat, which comes every 5 s, for which it counts as connected
+_WATCH = 0.25  # seconds between looks at the drivers
+_WORKER_CLIENT = "Client-worker-"  # the name of a client in a worker begins with it
+
+
+class PoolScheduler(Scheduler):
+    """Dask's scheduler, which also gives up calls that end their worker's process again and again."""
+
+    deaths: dict[Any, int]
+
+    async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> Any:
+        """Remove a worker; a connection that breaks without notice is the end of its process.
+
+        A worker without heartbeats may be one whose node was taken away, which is no fault of its call.
+        """
+        worker = self.workers.get(self.coerce_address(address))
+        if worker is not None and not expected and "ttl" not in stimulus_id:
+            for task in sorted(worker.processing, key=lambda task: task.priority or ())[: worker.nthreads]:
+                self.deaths[task.key] = self.deaths.get(task.key, 0) + 1
+                if self.deaths[task.key] >= MAX_DEATHS:
+                    self._abort(task.key, worker.address, worker_title(str(worker.name)), stimulus_id)
+        return await super().remove_worker(address=address, stimulus_id=stimulus_id, expected=expected, close=close)
+
+    def _abort(self, key: Any, address: str, worker: str, stimulus_id: str) -> None:
+        name, deaths = str(key).partition(KEY_MARK)[0], self.deaths.pop(key)
+        reason = f"a call of {name} ended the process of its worker {deaths} times, at last that of {worker}: given up"
+        recommendations = self.transition(
+            key,
+            "erred",
+            exception=pickle.dumps(CallAborted(reason)),
+            cause=key,
+            stimulus_id=stimulus_id,
+            worker=address,
+        )
+        self.transitions(recommendations, stimulus_id)
+
+
+class Keeper(SchedulerPlugin):
+    """Holds the calls of drivers, so that a cut connection loses none, and answers their questions about the pool."""
+
+    name = "spotmpi-keeper"
+
+    def __init__(self, scheduler: PoolScheduler, workers: int) -> None:
+        self.scheduler = scheduler
+        self.size = workers
+        scheduler.handlers.update(spotmpi_pool=self.describe, spotmpi_calls=self.calls, spotmpi_size=self.set_size)
+        scheduler.stream_handlers["spotmpi-release"] = self.release
+
+    def update_graph(self, scheduler: Scheduler, *, keys: Collection[Any], **kwargs: Any) -> None:
+        """Hold the calls that a driver has just sent."""
+        own = [key for key in keys if KEY_MARK in str(key)]
+        if own:
+            scheduler.client_desires_keys(keys=own, client=KEEPER)
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Count a worker that is beyond the size that is known here."""
+        self.size = max(self.size, worker_index(str(scheduler.workers[worker].name)) + 1)
+
+    async def release(self, keys: list[Any], client: str) -> None:
+        """Release calls whose results a driver has, or does not want any more."""
+        if KEEPER in self.scheduler.clients:
+            self.scheduler.client_releases_keys(keys=keys, client=KEEPER)
+        for key in keys:
+            self.scheduler.deaths.pop(key, None)
+
+    async def describe(self) -> dict[str, Any]:
+        """What a driver needs to know: versions, the number of workers, and those that are connected."""
+        workers = {
+            worker_index(str(worker.name)): {"name": str(worker.name), "host": worker.host}
+            for worker in self.scheduler.workers.values()
+        }
+        return {"id": self.scheduler.id, "versions": versions(), "size": self.size, "workers": workers}
+
+    async def calls(self) -> dict[Any, str]:
+        """The state of every call that is held, by key."""
+        keeper = self.scheduler.clients.get(KEEPER)
+        return {task.key: task.state for task in keeper.wants_what} if keeper else {}
+
+    async def set_size(self, workers: int) -> None:
+        """Set the number of workers that the pool shall have."""
+        self.size = workers
+
+
+def worker_index(name: str) -> int:
+    """The number of the worker called *name*; -1 where the name is none of ours."""
+    front = name.partition("-")[0]
+    return int(front) if front.isdecimal() else -1
+
+
+def worker_title(name: str) -> str:
+    """How messages name the worker called *name*."""
+    return f"worker {worker_index(name)}"
+
+
+class DriverWatch:
+    """Tells when a pool has been without a driver for too long; *start* and *limit* are seconds or None."""
+
+    def __init__(self, start: float | None, limit: float | None, now: float) -> None:
+        self._start, self._limit = start, limit
+        self._begin, self._contact = now, None if start is not None else now
+
+    def reason(self, connected: bool, now: float) -> str | None:
+        """Why the pool ends, or None; *connected* says whether a driver is."""
+        if connected:
+            self._contact = now
+        elif self._contact is None:
+            assert self._start is not None
+            if now - self._begin >= self._start:
+                return f"no driver connected within limits.start ({self._start:g}s)"
+        elif self._limit is not None and now - self._contact >= self._limit:
+            return f"no driver for {self._limit:g}s (limits.driver)"
+        return None
+
+
+def driver_connected(scheduler: Scheduler, now: float) -> bool:
+    """Whether a driver is connected: a client of Dask that is not part of a worker, and answers."""
+    return any(
+        client in scheduler.client_comms and not client.startswith(_WORKER_CLIENT) and now - state.last_seen < _CONTACT
+        for client, state in scheduler.clients.items()
+    )
+
+
+async def serve(options: argparse.Namespace) -> int:
+    """Serve until a signal, or until no driver has been connected for too long; the exit code."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    PoolScheduler.deaths = {}
+    scheduler = PoolScheduler(
+        host=options.host,
+        port=options.port,
+        protocol="tls",
+        security=security(os.environ[protocol.ENV_POOL_TLS]),
+        dashboard=False,
+        dashboard_address="127.0.0.1:0",
+    )
+    scheduler.add_plugin(Keeper(scheduler, options.workers))
+    async with scheduler:
+        if options.address_file:
+            write_atomically(options.address_file, json.dumps({"url": scheduler.address, "id": scheduler.id}))
+        print(f"scheduler of {options.workers} workers listens at {scheduler.address}", flush=True)
+        stopped = asyncio.ensure_future(stop.wait())
+        watch = DriverWatch(options.start_limit, options.driver_limit, time.monotonic())
+        while not stop.is_set():
+            reason = watch.reason(driver_connected(scheduler, time.time()), time.monotonic())
+            if reason:
+                print(protocol.encode(protocol.FATAL, reason=reason), flush=True)
+                return protocol.NOT_RETRYABLE
+            await asyncio.wait([stopped], timeout=_WATCH)
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Serve as the options say."""
+    parser = argparse.ArgumentParser(prog="spotmpi.programs.pool.scheduler")
+    parser.add_argument("--host", default=None)
+    parser.add_argument("--port", type=int, default=protocol.POOL_PORT)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--interruptions", type=int, default=100)
+    parser.add_argument("--start-limit", type=float, default=None)
+    parser.add_argument("--driver-limit", type=float, default=None)
+    parser.add_argument("--address-file", default=None)
+    options = parser.parse_args(arguments)
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    with dask.config.set(settings(options.interruptions)):
+        return asyncio.run(serve(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""One worker of a pool.
+
+    python -m spotmpi.programs.pool.worker --worker K --address tls://HOST:8786 --folder FOLDER
+
+It executes one call at a time, in FOLDER, from which functions can import. It ends with 0 on SIGTERM, with 75 when the
+scheduler is gone, and with 78 where starting it again cannot help. It has no nanny: who started it starts it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import dask
+from distributed import Worker
+
+from spotmpi.agent import protocol
+from spotmpi.programs.pool.output import forward_output
+from spotmpi.programs.pool.settings import security, settings
+
+CLOSE_TIMEOUT = 2.0  # seconds to say goodbye to the scheduler
+PLENTY = 1e9  # of the resource that pins calls to a worker: each takes 1
+
+
+def resource(worker: int) -> str:
+    """The abstract resource that worker number *worker* alone offers, and its replacement after it."""
+    return f"worker-{worker}"
+
+
+async def work(options: argparse.Namespace) -> int:
+    """Execute calls until a signal, or until the scheduler is gone; the exit code."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with tempfile.TemporaryDirectory(prefix="spotmpi-worker-") as scratch:
+        worker = Worker(
+            options.address,
+            name=f"{options.worker}-{secrets.token_hex(3)}",
+            nthreads=1,
+            memory_limit=0,
+            host=options.host,
+            protocol="tls",
+            security=security(os.environ[protocol.ENV_POOL_TLS]),
+            resources={resource(options.worker): PLENTY},
+            death_timeout=options.timeout,
+            local_directory=scratch,
+            dashboard=False,
+            dashboard_address="127.0.0.1:0",
+        )
+        try:
+            await worker
+        except Exception as error:  # Dask wraps what it could not do
+            print(f"worker {options.worker} cannot reach {options.address}: {error}", file=sys.stderr)
+            return protocol.INTERRUPTED
+        forward_output(worker, options.worker)
+        if options.reason:
+            print(f"started again: {options.reason}", file=sys.stderr)
+        finished = asyncio.ensure_future(worker.finished())
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([finished, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            return protocol.INTERRUPTED
+        closing = asyncio.ensure_future(worker.close(timeout=CLOSE_TIMEOUT, reason="spotmpi-stop"))
+        await asyncio.wait([closing], timeout=2 * CLOSE_TIMEOUT)
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Work as the options say."""
+    parser = argparse.ArgumentParser(prog="spotmpi.programs.pool.worker")
+    parser.add_argument("--worker", type=int, required=True, help="number of the worker, from 0")
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--folder", required=True, help="working folder")
+    parser.add_argument("--host", default=None, help="address of this node")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for the scheduler")
+    parser.add_argument("--reason", default="", help="why an earlier process of this worker ended")
+    options = parser.parse_args(arguments)
+    Path(options.folder).mkdir(parents=True, exist_ok=True)
+    os.chdir(options.folder)
+    sys.path[:0] = [folder for folder in [options.folder] if folder not in sys.path]
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with dask.config.set(settings()):
+        return asyncio.run(work(options))
+
+
+def start(arguments: list[str]) -> int:
+    """As `main`; an error of its own ends with a code that says that starting it again cannot help."""
+    try:
+        return main(arguments)
+    except Exception:
+        traceback.print_exc()
+        return protocol.NOT_RETRYABLE
+
+
+if __name__ == "__main__":
+    code = start(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a call that still executes must not hold it

@@ -16,7 +16,8 @@ from spotmpi.agent import record
 from spotmpi.agent.run_outcome import run_outcome
 
 _CHUNK = 1 << 17  # bytes read from one file at a time
-_SHORT_INTERVAL, _LONG_INTERVAL = 0.02, 0.2  # seconds between polls: after recent events, and otherwise
+# Seconds between polls: right after an event of a run without output so far, after recent events, and otherwise.
+_START_INTERVAL, _SHORT_INTERVAL, _LONG_INTERVAL = 0.005, 0.02, 0.2
 
 Sleep = Callable[[float], None]
 Read = Callable[[int, str], Event | None]  # the event of a line, from its number and text
@@ -32,12 +33,14 @@ def folder_events(
     """
     merged = _Merged(paths, follow)
     end: Event | None = None
-    quiet = 0
+    output = False  # whether there was any
+    quiet = 0.0  # seconds since the last event
     while True:
         was_alive = alive()
         count = 0
         for event in merged.read():
             count += 1
+            output = output or event.kind == record.LINE
             if end and (event.terminal or event.kind == record.SUBMITTED):
                 yield end
                 end = None
@@ -56,8 +59,16 @@ def folder_events(
             remedy = f"; continue with `spotmpi run --resume {paths.id}`" if paths.events.exists() else ""
             yield Event(time.time(), record.LOST, values={"reason": reader.lost_reason(paths) + remedy})
             return
-        quiet = 0 if count else quiet + 1
-        sleep(_SHORT_INTERVAL if quiet < 50 else _LONG_INTERVAL)
+        quiet = 0.0 if count else quiet
+        interval = _poll_interval(quiet, output)
+        sleep(interval)
+        quiet += interval
+
+
+def _poll_interval(quiet: float, output: bool) -> float:
+    if quiet >= 1.0:
+        return _LONG_INTERVAL
+    return _SHORT_INTERVAL if output or quiet >= 0.1 else _START_INTERVAL
 
 
 def folder_records(paths: RunPaths) -> Iterator[Event]:

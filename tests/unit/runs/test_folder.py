@@ -112,7 +112,26 @@ def test_a_follower_polls_slowly_while_nothing_happens(tmp_path: Path) -> None:
     kinds = [event.kind for event in folder_events(names.RunPaths(tmp_path), True, alive=lambda: True, sleep=sleep)]
 
     assert kinds == ["submitted", "stopped"]
-    assert max(pauses[:20]) <= 0.02 and min(pauses[100:190]) >= 0.2
+    assert max(pauses[:20]) <= 0.005 and max(pauses[:60]) <= 0.02 and min(pauses[100:190]) >= 0.2
+
+
+def test_a_follower_polls_fastest_until_there_is_output(tmp_path: Path) -> None:
+    written = Record(str(tmp_path), Ticking())
+    written.event(record.SUBMITTED, name="x")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            written.line(1, 0, Line(None, "o", "the first line"))
+        elif len(pauses) == 10:
+            written.event(record.STOPPED)
+            written.close()
+
+    events = folder_events(names.RunPaths(tmp_path), True, alive=lambda: True, sleep=sleep)
+
+    assert [event.kind for event in events] == ["submitted", "line", "stopped"]
+    assert max(pauses[:5]) < min(pauses[5:])
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:

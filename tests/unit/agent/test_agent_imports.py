@@ -1,10 +1,11 @@
-"""The pod side has to work in any image with Python 3.8: it needs nothing else."""
+"""The pod side has to work in any image with Python 3.8, needs nothing else, and imports no more than a start needs."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,22 @@ def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(pat
             # dict[str, int] or collections.abc.Iterator[str]: only annotations may say that.
             generic = isinstance(named(meant), type) and hasattr(named(meant), "__class_getitem__")
             assert not generic, f"line {node.lineno}: write {ast.unparse(node)} with the names of typing"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unneeded"),
+    [
+        (["-c", "import spotmpi.agent.supervisor"], {"traceback", "socket", "csv", "platform", "shutil", "ctypes"}),
+        (["spotmpi/agent/starter.py", "true"], {"signal", "json", "selectors", "enum", "re", "typing"}),
+    ],
+    ids=["supervisor", "starter"],
+)
+def test_a_start_waits_for_no_import_that_few_runs_need(arguments: list[str], unneeded: set[str]) -> None:
+    command = [sys.executable, "-S", "-E", "-X", "importtime", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=names.SOURCE)
+
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "os" in imported and not imported & unneeded
 
 
 def imported_names(node: ast.AST) -> list[tuple[str, str]]:

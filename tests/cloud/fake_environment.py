@@ -91,7 +91,6 @@ class FakeEnvironment:
 
     def __init__(self, folder: Path, account: FakeAccount) -> None:
         self.folder, self.account, self.cluster = folder, account, ScriptedCluster()
-        account.autoscaling.add("eks-g4dn", GROUP_TAGS, nodes=1)
         self.actions: list[str] = []
         self.confirmations: list[bool] = []
         self.findings: list[Finding] = []
@@ -102,9 +101,13 @@ class FakeEnvironment:
         self.output: list[str] = []
 
     @property
+    def pulumi(self) -> Pulumi:
+        """The fake program; in tests/engine it is the real one."""
+        return Pulumi(self.output.append, self.folder, {"PATH": f"{self.folder}:/usr/bin:/bin"})
+
+    @property
     def dependencies(self) -> Dependencies:
-        pulumi = Pulumi(self.output.append, self.folder, {"PATH": f"{self.folder}:/usr/bin:/bin"})
-        defaults = Dependencies(self.account, pulumi, self.output.append, self.confirm)
+        defaults = Dependencies(self.account, self.pulumi, self.output.append, self.confirm)
         return replace(
             defaults,
             run_doctor=lambda stack, aws: self.findings,
@@ -174,6 +177,7 @@ def create_fake_environment(folder: Path, account: FakeAccount, monkeypatch: pyt
     program.write_text(PULUMI.format(python=sys.executable, folder=str(folder), made=STATE_RESOURCES))
     program.chmod(0o755)
     (folder / "outputs").write_text(json.dumps(OUTPUTS))
+    account.autoscaling.add("eks-g4dn", GROUP_TAGS, nodes=1)
     lab = FakeEnvironment(folder, account)
     lab.write_stack()
     return lab

@@ -72,9 +72,9 @@ class ClusterEnvironment(EngineEnvironment):
 
     def describe_cluster(self, region: str, request: Mapping[str, Any]) -> Any:
         version = self.account.eks.describe_cluster(region, request)["cluster"]
-        return {"cluster": {**version, **self.cluster(request["name"])["cluster"]}}
+        return {"cluster": {**version, **self.cluster_outputs(request["name"])["cluster"]}}
 
-    def cluster(self, name: str) -> Any:
+    def cluster_outputs(self, name: str) -> Any:
         """The answer of EKS's DescribeCluster."""
         for each in self.cloud.records.of(CLUSTER):
             if each.id == name:
@@ -84,7 +84,7 @@ class ClusterEnvironment(EngineEnvironment):
 
     def token(self, cluster: str) -> str:
         """A token for that cluster, as `aws eks get-token` prints it."""
-        self.cluster(cluster)
+        self.cluster_outputs(cluster)
         with self.issuing:
             if not self.issued:
                 command = ("create", "token", OPERATOR, "-n", "kube-system", "--duration=6h")

@@ -1,28 +1,22 @@
-"""The dependencies of `up`, `upgrade` and `down` with the real engine, AWS as the stand-in cloud, the rest scripted."""
+"""A fake environment for tests of `up`, `upgrade` and `down` with the real engine over the stand-in cloud."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from spotmpi.core.environment import Environment
-from spotmpi.core.errors import SpotmpiError
-from spotmpi.environments.dependencies import Dependencies
 from spotmpi.environments.pulumi_cli import Pulumi
-from spotmpi.images.build import Build
-from spotmpi.runs.reader import RunState
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.eks import STANDARD
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.fake_environment import FakeEnvironment
 from tests.engine.engine import Engine
 from tests.engine.providers import eks_versions
 from tests.engine.providers.aws_cluster import ADDON, KEY, LOG_GROUP, SCALING_TAG
 from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM, REPOSITORY
 from tests.engine.providers.cloud import Cloud
-from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster
 
 
 def offer_versions(account: FakeAccount) -> None:
@@ -36,20 +30,15 @@ def offer_versions(account: FakeAccount) -> None:
     account.ssm.releases = {version: releases[-1] for version, releases in versions.items()}
 
 
-class EngineEnvironment:
-    """An environment in the stand-in cloud that records actions and output; `failures` are actions that fail once."""
+class EngineEnvironment(FakeEnvironment):
+    """A fake environment with the real Pulumi, whose account has what is in the stand-in cloud."""
 
     def __init__(self, engine: Engine, cloud: Cloud) -> None:
-        self.engine, self.cloud, self.account = engine, cloud, FakeAccount()
+        super().__init__(engine.project, FakeAccount())
+        self.engine, self.cloud = engine, cloud
         self.account.before_answer = self.read_cloud
         self.account.answers["DeleteLogGroup"] = self.delete_log_group
         offer_versions(self.account)
-        self.inside = ScriptedCluster()
-        self.actions: list[str] = []
-        self.output: list[str] = []
-        self.failures: set[str] = set()
-        self.runs: list[RunState] = []
-        self.has_context = False
 
     def read_cloud(self) -> None:
         """Update the resources from the stand-in cloud, with those that the test has added."""
@@ -97,42 +86,9 @@ class EngineEnvironment:
         self.account.logs.delete_log_group(region, request)
 
     @property
-    def dependencies(self) -> Dependencies:
-        pulumi = Pulumi(self.output.append, self.engine.project, self.engine.variables())
-        defaults = Dependencies(self.account, pulumi, self.output.append, lambda question: self.do("confirm") or True)
-        return replace(
-            defaults,
-            run_doctor=lambda stack, aws: [],
-            cluster=lambda there: self.inside,
-            has_context=lambda there: self.has_context,
-            run_command=self.run_command,
-            push_image=self.push_image,
-            run_job=lambda values, **more: self.do("run") or RunState("smoke-1", "", "smoke", "succeeded"),
-            list_runs=lambda on: self.runs,
-            stop_run=lambda run, on: self.stop(run),
-            sleep=lambda seconds: None,
-        )
-
-    def do(self, what: str) -> Any:
-        """Record an action; fail once where the test says so."""
-        self.actions.append(what)
-        if what in self.failures:
-            self.failures.remove(what)
-            raise SpotmpiError(f"{what} injected failure")
-
-    def run_command(self, words: Sequence[str]) -> None:
-        self.do(words[0])
-        self.has_context = True
-
-    def push_image(self, image: str, there: Environment, say: Any) -> str:
-        self.do(f"push {image}")
-        self.account.ecr.images.add(f"{there.repositories[image].partition('/')[2]}:{Build(image).tag}")
-        return image
-
-    def stop(self, run: str) -> RunState:
-        self.runs = [each for each in self.runs if each.id != run]
-        self.do(f"stop {run}")
-        return RunState(run, "", run, "stopped")
+    def pulumi(self) -> Pulumi:
+        """The real program."""
+        return Pulumi(self.output.append, self.engine.project, self.engine.variables())
 
     def changes(self, method: str) -> list[tuple[str, str]]:
         """Type and name of what the engine created or deleted so far, in order."""

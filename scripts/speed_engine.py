@@ -63,7 +63,7 @@ def measure(folder: Path, groups: int) -> Measured:
     if outcome.status:
         raise SystemExit(f"the preview of {groups} groups failed:\n{outcome.text}")
     program = json.loads(usage.read_text())
-    return Measured(seconds, program["cpu"], program["mib"], len(outcome.done("create")))
+    return Measured(seconds, program["cpu"], program["mib"], len(outcome.with_operation("create")))
 
 
 def table(runs: dict[int, list[Measured]]) -> str:

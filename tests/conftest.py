@@ -67,8 +67,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 def _ends_of(lines: Sequence[str], lasting: int = 12) -> list[str]:
     left_out = len(lines) - 2 * lasting
-    kept = [*lines[:lasting], f"... {left_out} lines ...", *lines[-lasting:]] if left_out > 1 else lines
-    return [line if len(line) <= WIDTH else f"{line[: WIDTH // 2]} ... {line[-WIDTH // 2 :]}" for line in kept]
+    ends = [*lines[:lasting], f"... {left_out} lines ...", *lines[-lasting:]] if left_out > 1 else lines
+    return [line if len(line) <= WIDTH else f"{line[: WIDTH // 2]} ... {line[-WIDTH // 2 :]}" for line in ends]
 
 
 @pytest.fixture

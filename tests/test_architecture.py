@@ -41,5 +41,5 @@ def test_every_room_has_a_paragraph() -> None:
         ("A study, to its page", 30),
     ],
 )
-def test_a_story_is_told_in_few_files(story: str, most: int) -> None:
+def test_a_story_passes_through_few_files(story: str, most: int) -> None:
     assert 10 < len(set(FILE.findall(CHAPTERS[story]))) <= most

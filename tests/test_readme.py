@@ -56,8 +56,8 @@ def test_every_link_leads_to_a_file_of_this_project() -> None:
 
 
 def test_every_command_is_run_here_or_named_with_the_tests_that_run_it() -> None:
-    here = {command for command in _commands() if command.startswith("spotmpi ") and command not in RUN_ELSEWHERE}
-    assert set(_commands()) == here | set(RUN_ELSEWHERE)
+    commands = {command for command in _commands() if command.startswith("spotmpi ") and command not in RUN_ELSEWHERE}
+    assert set(_commands()) == commands | set(RUN_ELSEWHERE)
     for place in RUN_ELSEWHERE.values():
         assert (PROJECT / place).exists(), place
 
@@ -109,10 +109,10 @@ def test_the_local_commands_work_in_their_order(tmp_path: Path) -> None:
     commands = [command for command in _commands() if command.startswith("spotmpi ") and command not in RUN_ELSEWHERE]
     assert len(commands) >= 7
     for command in commands:
-        done = subprocess.run(
+        result = subprocess.run(
             command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200
         )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     listed = subprocess.run(["spotmpi", "list"], cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
     assert listed.count("succeeded") >= 1 + 6, listed
     assert list((tmp_path / "runs" / "sweeps").glob("*/report/report.html"))

@@ -11,27 +11,27 @@ from scripts import run_tests, tiers
 from tests.contract.processes import wait_until
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *words: str, ci: str = "") -> list[tiers.Tier]:
+def chosen_tiers(monkeypatch: pytest.MonkeyPatch, *words: str, ci: str = "") -> list[tiers.Tier]:
     monkeypatch.setenv("CI", ci)
     monkeypatch.setattr("sys.argv", ["scripts/test", *words])
-    found: list[tiers.Tier] = tiers.read_command_line().chosen
-    return found
+    chosen: list[tiers.Tier] = tiers.read_command_line().chosen
+    return chosen
 
 
 def test_the_default_needs_neither_root_nor_debian_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = asked(monkeypatch)
+    chosen = chosen_tiers(monkeypatch)
     assert [tier.name for tier in chosen] == ["static", "unit", "images", "engine"]
     assert {tier.missing for tier in chosen} == {tiers.nothing_missing, tiers.pulumi_in_time}
 
 
-def test_ci_runs_a_representative_of_everything_unless_the_night_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(monkeypatch, ci="true") == asked(monkeypatch, "--all") == tiers.ALL
-    assert asked(monkeypatch, "--nightly", ci="true") == tiers.NIGHTLY
+def test_ci_runs_a_representative_of_everything_unless_nightly_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen_tiers(monkeypatch, ci="true") == chosen_tiers(monkeypatch, "--all") == tiers.ALL
+    assert chosen_tiers(monkeypatch, "--nightly", ci="true") == tiers.NIGHTLY
 
 
-def test_a_tier_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [tier.name for tier in asked(monkeypatch, "unit")] == ["unit"]
-    assert [tier.name for tier in asked(monkeypatch, "--nightly", "reclaims")] == ["reclaims"]
+def test_a_tier_can_be_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [tier.name for tier in chosen_tiers(monkeypatch, "unit")] == ["unit"]
+    assert [tier.name for tier in chosen_tiers(monkeypatch, "--nightly", "reclaims")] == ["reclaims"]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_wrong_words_end_with_2_and_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        asked(monkeypatch, *words)
+        chosen_tiers(monkeypatch, *words)
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -68,7 +68,7 @@ def test_each_file_is_in_one_tier_of_the_night_for_its_marker() -> None:
         assert sorted(f"--ignore={file}" for file in named) == sorted(w for w in whole[0] if w.startswith("--ignore"))
 
 
-def test_a_pulumi_that_takes_too_long_to_build_is_left_out_and_nothing_goes_on_building(
+def test_a_pulumi_that_takes_too_long_to_build_is_left_out_and_its_build_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "scripts").mkdir()
@@ -82,11 +82,11 @@ def test_a_pulumi_that_takes_too_long_to_build_is_left_out_and_nothing_goes_on_b
 
 def commands() -> list[bytes]:
     """The command lines of all processes on this machine."""
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found.append(path.read_bytes())
-    return found
+            lines.append(path.read_bytes())
+    return lines
 
 
 def test_background_tiers_run_with_the_others_and_are_shown_one_after_the_other(
@@ -96,14 +96,14 @@ def test_background_tiers_run_with_the_others_and_are_shown_one_after_the_other(
         return ["sh", "-c", text]
 
     meets = f"touch {tmp_path}/$0; until test -e {tmp_path}/$1; do sleep 0.01; done; echo $0 met $1"
-    given = [
+    tiers_ = [
         tiers.Tier("waiting", "waits", [["sh", "-c", meets, "waiting", "computing"]], background=True),
         tiers.Tier(
             "computing", "computes", [["sh", "-c", meets, "computing", "waiting"], shell("exit 3"), shell("true")]
         ),
         tiers.Tier("impossible", "lacks something", [shell("echo never")], lambda: "needs a moon"),
     ]
-    results = run_tests.Lanes().run(given)
+    results = run_tests.Lanes().run(tiers_)
 
     assert [(result.tier.name, result.ended) for result in results] == [
         ("waiting", "passed"),

@@ -25,10 +25,10 @@ class ToolError(Exception):
 def bin_folder(tool: str) -> Path:
     """The folder that holds a tool's programs, built first where the cache lacks it; ToolError if that fails."""
     command = [sys.executable, str(REPOSITORY / "scripts" / "tools"), tool]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if result.returncode:
         raise ToolError(f"scripts/tools {tool} failed; run it by hand to see why")
-    return Path(done.stdout.strip().splitlines()[-1])
+    return Path(result.stdout.strip().splitlines()[-1])
 
 
 def needed(items: list[pytest.Item]) -> list[str]:

@@ -43,7 +43,7 @@ class TransientErrors:
             patch(os, name, self._checked(getattr(os, name), name))
         for name in ("listdir", "scandir"):
             patch(os, name, self._checked(getattr(os, name), "list"))
-        patch(os, "sendfile", self._sent)  # by which shutil copies
+        patch(os, "sendfile", self._checked_sendfile)  # by which shutil copies
 
     def add(self, call: str, pattern: str, error: int, times: int = 1) -> None:
         """Let *call* fail with *error* so many times, for names that match.
@@ -79,7 +79,7 @@ class TransientErrors:
         buffered = io.BufferedReader(_Raw(file, self._check))
         return buffered if "b" in mode else io.TextIOWrapper(buffered, options.get("encoding"), options.get("errors"))
 
-    def _sent(self, target: int, source: int, *more: Any) -> int:
+    def _checked_sendfile(self, target: int, source: int, *more: Any) -> int:
         self._check("read", source)
         return self._sendfile(target, source, *more)
 
@@ -106,8 +106,8 @@ class _Raw(io.FileIO):
 
 def from_environment() -> None:
     """Let this process meet the errors that its environment names."""
-    found = json.loads(os.environ.get(VARIABLE, "[]"))
-    errors = TransientErrors() if found else None
-    for arguments in found:
+    plans = json.loads(os.environ.get(VARIABLE, "[]"))
+    errors = TransientErrors() if plans else None
+    for arguments in plans:
         assert errors
         errors.add(*arguments)

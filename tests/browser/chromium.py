@@ -22,7 +22,7 @@ _PATIENCE = 60.0  # seconds for any one answer; a loaded machine starts a browse
 
 def program() -> str | None:
     """The browser of this machine, or None."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 @dataclass
@@ -79,10 +79,10 @@ class Tab:
     def call(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The answer to one call; events that come in between are kept."""
         self._last += 1
-        asked: dict[str, Any] = {"id": self._last, "method": method, "params": params or {}}
+        request: dict[str, Any] = {"id": self._last, "method": method, "params": params or {}}
         if self._session:
-            asked["sessionId"] = self._session
-        os.write(self._writes, json.dumps(asked).encode() + b"\0")
+            request["sessionId"] = self._session
+        os.write(self._writes, json.dumps(request).encode() + b"\0")
         while (message := self._message()).get("id") != self._last:
             self._events.append(message)
         assert "error" not in message, (method, message["error"])
@@ -97,8 +97,8 @@ class Tab:
             assert more, "the browser does not answer"
             self._rest += more
         message, self._rest = self._rest.split(b"\0", 1)
-        found: dict[str, Any] = json.loads(message)
-        return found
+        values: dict[str, Any] = json.loads(message)
+        return values
 
 
 def _note(page: Page, event: Mapping[str, Any]) -> None:
@@ -112,13 +112,13 @@ def _note(page: Page, event: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def running(profile: Path) -> Iterator[Tab]:
     """A browser with a profile of its own, and a tab in it; gone afterwards."""
-    found = program()
-    assert found, "there is no Chromium: run scripts/browser-packages"
+    browser = program()
+    assert browser, "there is no Chromium: run scripts/browser-packages"
     options = [*_OPTIONS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     their_in, writes = os.pipe()
     reads, their_out = os.pipe()
     # The browser reads its descriptor 3 and writes its 4, wherever ours are.
-    command = ["bash", "-c", f'exec "$@" 3<&{their_in} 4>&{their_out}', "bash", found, *options]
+    command = ["bash", "-c", f'exec "$@" 3<&{their_in} 4>&{their_out}', "bash", browser, *options]
     with subprocess.Popen(
         command, pass_fds=(their_in, their_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:

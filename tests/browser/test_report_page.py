@@ -49,8 +49,8 @@ COLOURS = """(() => {
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with running(tmp_path_factory.mktemp("profile")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("profile")) as browser_tab:
+        yield browser_tab
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +67,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         for nodes in rate
     }
     more: dict[str, Any] = {"price": {"node_hour": 3.6, "source": "spot"}, "compare": "chainercv-ssd300-p3"}
-    made = {("measured", 2): Recorded(interrupted_at=(30,))}
+    trials = {("measured", 2): Recorded(interrupted_at=(30,))}
     runs = tmp_path_factory.mktemp("runs")
-    return reported(runs, factors, rates, made, spec=spec, without_allreduce=True, drift=True, repeats=5, **more)
+    return reported(runs, factors, rates, trials, spec=spec, without_allreduce=True, drift=True, repeats=5, **more)
 
 
 @pytest.fixture(scope="module")

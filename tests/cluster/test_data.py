@@ -160,12 +160,12 @@ def test_a_fetch_continues_without_terminal_and_pod_and_is_followed_by_the_same_
     assert "ignature" not in output
 
     held_back = FILES + fetch.FILES_AT_ONCE
-    wait_for("the pod to have all its files held back", lambda: len(site.asked) == held_back, limit=120)
-    site.free = len(site.asked) + FILES  # more than it takes to look at all, less than what lacks
+    wait_for("the pod to have all its files held back", lambda: len(site.ranges) == held_back, limit=120)
+    site.free = len(site.ranges) + FILES  # more than it takes to look at all, less than what lacks
     (pod,) = shared.testbed.pods(shared.namespace)
     shared.testbed.evict(pod["metadata"]["name"], shared.namespace)
-    gone = ("wait", f"pod/{pod['metadata']['name']}", "-n", shared.namespace, "--for=delete", "--timeout=120s")
-    shared.testbed.kubectl(*gone, limit=150)  # it could end the Job otherwise, once the site answers
+    deletion = ("wait", f"pod/{pod['metadata']['name']}", "-n", shared.namespace, "--for=delete", "--timeout=120s")
+    shared.testbed.kubectl(*deletion, limit=150)  # it could end the Job otherwise, once the site answers
     output = shared.kill_at(progress, *words)
     assert f"Job {name} is fetching this already" in output and "fetches it" not in output
 

@@ -51,9 +51,9 @@ def submit_and_kill_terminal(runs: Runs, folder: Path) -> str:
 def status(runs: Runs, run: str, folder: Path) -> dict[str, Any]:
     """What `spotmpi status` says of a run at another terminal."""
     place = ["--on", f"kubernetes/{runs.namespace}", "--runs", str(folder / "another terminal")]
-    done = subprocess.run([SPOTMPI, "status", run, *place, "--json"], capture_output=True, text=True, timeout=LIMIT)
-    assert done.returncode == 0, done.stderr
-    output: dict[str, Any] = json.loads(done.stdout)
+    result = subprocess.run([SPOTMPI, "status", run, *place, "--json"], capture_output=True, text=True, timeout=LIMIT)
+    assert result.returncode == 0, result.stderr
+    output: dict[str, Any] = json.loads(result.stdout)
     return output
 
 
@@ -70,7 +70,7 @@ def test_a_run_whose_terminal_was_killed_ends_with_a_checkpoint_before_it_costs_
     (attempt,) = json.loads(paths.summary.read_text())["attempts"]
     assert 10.0 < attempt["ended"] - attempt["present"] < 30.0
     assert attempt["checkpoint_iteration"] == attempt["last_iteration"] > 1
-    wait_for("the cluster has its end", lambda: _ended(runs, run), LIMIT)
+    wait_for("the cluster has its end", lambda: _has_ended(runs, run), LIMIT)
     output = status(runs, run, tmp_path)
     assert (output["state"], output["attempt"], output["iteration"]) == ("failed", 1, attempt["last_iteration"])
     assert "limits.cost ($60) is nearly spent at $7200 an hour; raise it and continue with --resume" in output["reason"]
@@ -79,7 +79,7 @@ def test_a_run_whose_terminal_was_killed_ends_with_a_checkpoint_before_it_costs_
     assert not [pod for pod in pods if LABEL_PURPOSE in pod["metadata"]["labels"]]
 
 
-def _ended(runs: Runs, run: str) -> bool:
+def _has_ended(runs: Runs, run: str) -> bool:
     """Whether the JobSet has failed, and will be deleted with all that is its own a day later."""
     jobset = runs.testbed.get("jobset", run, "-n", runs.namespace)
     assert jobset["spec"]["ttlSecondsAfterFinished"] == 24 * 3600

@@ -145,10 +145,10 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
     runs: Runs, undisturbed: str, fault: Fault
 ) -> None:
     run = training(runs)
-    seen = trained_with_checkpoint(run)
+    observed = trained_with_checkpoint(run)
     inject_fault(run, fault)
 
-    run.until("the next attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, seen)
+    run.until("the next attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, observed)
     first = attempts(run)[0]
     if fault != Fault("agent", 0):  # nobody is left to write that record
         assert first["first_iteration"] == 1 and STRUCK_AT <= first["last_iteration"] < EPOCHS * 22, first
@@ -172,12 +172,12 @@ def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -
 @each(START, set())
 def test_a_run_with_a_fault_at_the_start_of_an_attempt_starts_again(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs)
-    seen = trained_with_checkpoint(run)
+    observed = trained_with_checkpoint(run)
     inject_fault(run, Fault("evict", 0))
-    run.until("the second attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, seen)
+    run.until("the second attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, observed)
     inject_fault(run, fault)
 
-    run.until("the third attempt", lambda event: event.kind == record.STARTED and event.attempt == 3, seen)
+    run.until("the third attempt", lambda event: event.kind == record.STARTED and event.attempt == 3, observed)
     # An agent that was killed leaves no record: the output of its program shows whether the fault came at the start.
     metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     reported = [each for each in metrics if each["attempt"] == 2 and each["kind"] in ("metric", "result")]
@@ -218,7 +218,7 @@ def frozen_in_a_write(run: FollowedRun) -> Iterator[int]:
 def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs, every="0.3s")
     trained_with_checkpoint(run)
-    with frozen_in_a_write(run) as written:
+    with frozen_in_a_write(run) as path:
         inject_fault(run, fault)
         if fault.how != "delete":
             time.sleep(0.5)
@@ -226,10 +226,10 @@ def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, faul
     judge(run, undisturbed, fault, 1)
     second = attempts(run)[1]
     if fault.how == "delete":  # with notice, the write comes to its end
-        assert second["resumed_iteration"] >= written
+        assert second["resumed_iteration"] >= path
     else:
-        assert second["resumed_iteration"] < written
-        assert any(f"incomplete checkpoint .writing-{written:09d}" in line for line in run.lines())
+        assert second["resumed_iteration"] < path
+        assert any(f"incomplete checkpoint .writing-{path:09d}" in line for line in run.lines())
 
 
 @pytest.mark.nightly("half a minute; nothing happens to a run while a kubelet is away")
@@ -262,15 +262,15 @@ def whole_and_once(run: FollowedRun) -> bool:
 @pytest.mark.nightly("waits a minute and a half for the node to be known as gone")
 def test_a_dead_node_delays_a_run_until_its_object_is_deleted(runs: Runs, undisturbed: str) -> None:
     run = training(runs, kubernetes={"spread": "node"})
-    seen = trained_with_checkpoint(run)
+    observed = trained_with_checkpoint(run)
     node = runs.testbed.node(run.pod(1)["spec"]["nodeName"])
     node.stop_kubelet()
     node.kill_containers()
     try:
-        interrupted = run.until_kind(record.INTERRUPTED, seen)
+        interrupted = run.until_kind(record.INTERRUPTED, observed)
         assert "lost" in str(interrupted.reason)
         wait_for("the node is known to be gone", lambda: not ready(node, runs.testbed), 120)
-        run.until("the ways out", lambda event: f"kubectl delete node {node.name}" in (event.reason or ""), seen)
+        run.until("the ways out", lambda event: f"kubectl delete node {node.name}" in (event.reason or ""), observed)
         node.delete()
         judge(run, undisturbed, Fault("agent", 1), 1)
     finally:

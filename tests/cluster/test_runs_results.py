@@ -18,10 +18,10 @@ from tests.testbed.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(300)]
 
 
-def here(spec: dict[str, Any], folder: Path) -> list[Event]:
+def local_events(spec: dict[str, Any], folder: Path) -> list[Event]:
     """Give the events of the same work on this machine."""
-    backend, made = LocalBackend(folder), from_values(spec)
-    backend.submit(made, backend.plan(made, "digits-1"), lambda text: None)
+    backend, spec_ = LocalBackend(folder), from_values(spec)
+    backend.submit(spec_, backend.plan(spec_, "digits-1"), lambda text: None)
     events = list(backend.events("digits-1", follow=True))
     assert events[-1].kind == "succeeded", events[-1]
     return events
@@ -34,7 +34,7 @@ def losses(events: list[Event]) -> dict[int, float]:
 
 
 def test_digits_on_two_pods_ends_with_the_parameters_of_a_local_run_bit_for_bit(runs: Runs, tmp_path: Path) -> None:
-    local = here(digits(epochs=3), tmp_path / "here")
+    local = local_events(digits(epochs=3), tmp_path / "here")
     remote = runs.start(digits(epochs=3))
 
     assert remote.end().kind == "succeeded", remote.recent_events()
@@ -45,7 +45,7 @@ def test_digits_on_two_pods_ends_with_the_parameters_of_a_local_run_bit_for_bit(
 @pytest.mark.nightly("four ranks on two cores; four ranks are one spec with another number")
 def test_digits_on_four_pods_has_the_losses_of_four_local_ranks(runs: Runs, tmp_path: Path) -> None:
     spec = digits(epochs=2, nodes=4)  # 44 iterations; differences grow, and 1e-5 is promised for the first 50
-    local = losses(here(spec, tmp_path / "here"))
+    local = losses(local_events(spec, tmp_path / "here"))
     remote = runs.start(spec)
 
     assert remote.end().kind == "succeeded", remote.recent_events()
@@ -172,8 +172,8 @@ def test_a_not_retryable_exit_code_ends_the_run_at_once(runs: Runs) -> None:
 
 def conditions(runs: Runs, run: str) -> list[str]:
     """Give the types of a JobSet's true conditions."""
-    found = runs.testbed.get("jobset", run, "-n", runs.namespace).get("status", {}).get("conditions", [])
-    return [each["type"] for each in found if each["status"] == "True"]
+    conditions_ = runs.testbed.get("jobset", run, "-n", runs.namespace).get("status", {}).get("conditions", [])
+    return [each["type"] for each in conditions_ if each["status"] == "True"]
 
 
 def test_a_stopped_run_has_written_a_checkpoint_and_leaves_nothing_behind(runs: Runs) -> None:

@@ -69,8 +69,8 @@ def test_volumes_variables_and_templates_reach_the_ranks_and_hardware_the_summar
     assert run.end().kind == "succeeded", run.recent_events()
     expected = ["onwards", "s3cret", ["mine"], "s3cret", "from-the-terminal", "CET", "yes"]
     assert [json.loads(line) for line in run.lines()] == [expected, expected]
-    written = runs.testbed.kubectl("get", "jobset,configmap,pod", "-n", runs.namespace, "-o", "json")
-    assert "from-the-terminal" not in written
+    stored = runs.testbed.kubectl("get", "jobset,configmap,pod", "-n", runs.namespace, "-o", "json")
+    assert "from-the-terminal" not in stored
     summary = run.summary()
     assert "from-the-terminal" not in json.dumps(summary)
     (alike,) = summary["hardware"]

@@ -88,16 +88,16 @@ def test_a_reclaim_during_a_study_is_excluded_from_rates_and_reported(runs: Runs
     folder, interrupted_trials = tmp_path / "runs", list[Trial]()
     reclaim = threading.Thread(target=evict_in_the_middle, args=(runs, folder, interrupted_trials), daemon=True)
     reclaim.start()
-    done = bench(runs, tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = bench(runs, tmp_path)
+    assert result.returncode == 0, result.stderr
     assert interrupted_trials, "nothing was struck"
 
     # The study went on to its end.
     sweep = load_sweep(sweep_folders(folder)[0])
-    assert [trial.state for trial in sweep.trials] == [SUCCEEDED] * 6, done.stderr
+    assert [trial.state for trial in sweep.trials] == [SUCCEEDED] * 6, result.stderr
     assert len(sweep.trials[interrupted_trials[0].number - 1].runs) == 1  # the same run, in another attempt
 
-    report = json.loads(done.stdout)
+    report = json.loads(result.stdout)
     rows = {row["nodes"]: row for row in report["rows"]}
     restarts = section(report, "Attempts and interruptions")["rows"]
     assert (rows[1]["interruptions"], rows[2]["interruptions"], rows[2]["failures"]) == (0, 1, 0), restarts

@@ -39,5 +39,5 @@ def test_pod_security_is_enforced_on_a_dry_run_too(api_server: Kubernetes) -> No
         for user, code in ((1000, 0), (0, 1)):
             security = {**SECURITY, "runAsUser": user}
             tried = json.dumps(pod("tried", pod_spec("image", ["true"], securityContext=security)))
-            done = api_server.try_kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", stdin=tried)
-            assert done.returncode == code, done.stderr
+            result = api_server.try_kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", stdin=tried)
+            assert result.returncode == code, result.stderr

@@ -129,8 +129,8 @@ def test_pods_of_both_nodes_share_a_volume_until_it_is_full(testbed: Cluster, na
             volumes=[{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
         )
         testbed.apply(pod(f"writer-{index}", spec), namespace=namespace)
-        ended = "--for=jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
-        testbed.kubectl("wait", "-n", namespace, f"pod/writer-{index}", ended, "--timeout=40s")
+        condition = "--for=jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
+        testbed.kubectl("wait", "-n", namespace, f"pod/writer-{index}", condition, "--timeout=40s")
     assert (folder / "said").read_text() == "from 0\nfrom 1\n"
 
     def phases() -> list[str]:

@@ -67,8 +67,8 @@ def test_one_killed_process_ends_its_pod_and_no_other(testbed: Cluster, namespac
     (victim,) = (pid for pid, command in processes.items() if command == "sleep 300")
     os.kill(victim, signal.SIGKILL)
     wait_for("the pod fails", lambda: testbed.phase(namespace, "doomed") == "Failed")
-    ended = testbed.get("pod", "doomed", "-n", namespace)["status"]["containerStatuses"][0]["state"]["terminated"]
-    assert ended["exitCode"] == 137
+    state = testbed.get("pod", "doomed", "-n", namespace)["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert state["exitCode"] == 137
     assert testbed.phase(namespace, "spared") == "Running"
 
 

@@ -105,9 +105,9 @@ def test_mpirun_reaches_both_pods_through_sshd_of_an_ordinary_user(
     job = indexed_job("sum", 2, spec, successPolicy=ends_with_launcher, activeDeadlineSeconds=90)
     service = headless_service("sum", {"app": "sum"})
     testbed.apply(keys(tmp_path), program, service, job, namespace=namespace)
-    done = testbed.try_kubectl("wait", "-n", namespace, "job/sum", "--for=condition=Complete", "--timeout=60s")
+    result = testbed.try_kubectl("wait", "-n", namespace, "job/sum", "--for=condition=Complete", "--timeout=60s")
     launcher = testbed.kubectl(
         "logs", "-n", namespace, "-l", "batch.kubernetes.io/job-completion-index=0", "--tail=-1", limit=20
     )
-    assert done.returncode == 0, launcher
+    assert result.returncode == 0, launcher
     assert "sum 3 on sum-0 sum-1" in launcher.splitlines()

@@ -17,14 +17,14 @@ from tests.testbed.slot import Slot, every_slot, take_slot
 def test_nodes_and_their_pods_share_a_network_and_no_address() -> None:
     for slot in every_slot():
         network = ipaddress.ip_network(f"{slot.network}.0/24")
-        taken = {slot.gateway, slot.node_address(0), slot.node_address(1)}
+        addresses = {slot.gateway, slot.node_address(0), slot.node_address(1)}
         for node in range(2):
             first, last = (int(ipaddress.ip_address(end)) for end in slot.pod_range(node))
             pods = {str(ipaddress.ip_address(number)) for number in range(first, last + 1)}
             assert len(pods) == 100
-            assert taken.isdisjoint(pods)
-            taken |= pods
-        assert all(ipaddress.ip_address(address) in network.hosts() for address in taken)
+            assert addresses.isdisjoint(pods)
+            addresses |= pods
+        assert all(ipaddress.ip_address(address) in network.hosts() for address in addresses)
     assert len({slot.network for slot in every_slot()} | {slot.bridge for slot in every_slot()}) == 2 * len(
         every_slot()
     )

@@ -8,9 +8,9 @@ import pytest
 
 from tests.testbed.network_policies import NAME_LABEL, Endpoint, endpoint, matches, rules
 
-HERE = {NAME_LABEL: "here"}
-THERE = {NAME_LABEL: "there", "team": "vision"}
-NAMESPACES = {"here": HERE, "there": THERE}
+NEAR = {NAME_LABEL: "here"}
+FAR = {NAME_LABEL: "there", "team": "vision"}
+NAMESPACES = {"here": NEAR, "there": FAR}
 A = Endpoint("here", {"run": "a"}, "10.0.0.1", {"web": 8080})
 B = Endpoint("here", {"run": "b"}, "10.0.0.2")
 C = Endpoint("there", {"run": "a"}, "10.0.0.3")

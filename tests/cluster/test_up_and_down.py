@@ -116,7 +116,7 @@ class ClusterEnvironment(EngineEnvironment):
             str(self.outputs),
             str(dies_at),
         ]
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, *words],
             cwd=self.engine.project,
             env={**self.engine.variables(), "PYTHONPATH": str(REPOSITORY)},
@@ -125,19 +125,17 @@ class ClusterEnvironment(EngineEnvironment):
             timeout=LIMIT,
         )
         if dies_at:
-            last = (done.stderr.splitlines() or [""])[-1]
-            assert (done.returncode, last.partition("/")[0]) == (-9, f"spotmpi: {dies_at}"), done.stderr
-        return done
+            last = (result.stderr.splitlines() or [""])[-1]
+            assert (result.returncode, last.partition("/")[0]) == (-9, f"spotmpi: {dies_at}"), result.stderr
+        return result
 
-    def remaining_objects(self, ended: str) -> list[str]:
+    def remaining_objects(self, run: str) -> list[str]:
         """The objects of runs and data in the cluster, except those of the run *ended*, which ended by itself.
 
         That run's objects, and those of the program, are deleted with the cluster.
         """
         ours = ("-l", f"{names.LABEL_APP}=spotmpi", "-o", "name")
-        return [
-            name for name in self.testbed.kubectl("get", PARTS, "-n", NAMESPACE, *ours).split() if ended not in name
-        ]
+        return [name for name in self.testbed.kubectl("get", PARTS, "-n", NAMESPACE, *ours).split() if run not in name]
 
 
 @pytest.fixture
@@ -195,8 +193,8 @@ def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_
         lab.spotmpi(*up, dies_at=step)
         # The command is dead, and AWS has the end of the nodes from the fifth step on.
         assert bool(lab.account.autoscaling.scheduled_actions) == (step > 5)
-    done = lab.spotmpi(*up)
-    assert done.returncode == 0 and done.stdout.startswith("spotmpi-lab is up in "), done.stderr
+    result = lab.spotmpi(*up)
+    assert result.returncode == 0 and result.stdout.startswith("spotmpi-lab is up in "), result.stderr
     created = lab.changes("create")
     assert len(created) == len(set(created)) and not lab.changes("delete")
     assert lab.pushed == ["chainermn", "pytorch"]
@@ -218,8 +216,10 @@ def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_
     assert broken.returncode == 1 and "`pulumi destroy --stack lab` failed" in broken.stderr, broken.stderr
     assert alive(testbed) == []
     lab.spotmpi(*down, dies_at=5)
-    done = lab.spotmpi(*down)
-    assert (done.returncode, done.stdout) == (0, "") and "nothing of lab is left that bills" in done.stderr, done.stderr
+    result = lab.spotmpi(*down)
+    assert (result.returncode, result.stdout) == (0, "") and "nothing of lab is left that bills" in result.stderr, (
+        result.stderr
+    )
     assert (len(lab.cloud.records), lab.remaining_objects(smoke.id), alive(testbed)) == (0, [], [])
 
 

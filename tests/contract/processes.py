@@ -19,18 +19,18 @@ def of_run(run: str) -> dict[int, str]:
 
 def supervisors(folder: Path) -> list[int]:
     """The process ids of a run folder's supervisor: the guard, then the guarded process."""
-    found = [pid for pid, command, _ in _processes() if command.endswith(f"spotmpi.agent.supervisor {folder}")]
-    return sorted(found, key=lambda pid: _parent(pid) in found)
+    pids = [pid for pid, command, _ in _processes() if command.endswith(f"spotmpi.agent.supervisor {folder}")]
+    return sorted(pids, key=lambda pid: _parent(pid) in pids)
 
 
 def wait_until(look: Callable[[], T], limit: float = 60.0) -> T:
     """Poll *look* until its result is true, and return that; fails after *limit* seconds."""
     deadline = time.monotonic() + limit
     while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"still {found!r} after {limit} s"
+        value = look()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"still {value!r} after {limit} s"
         time.sleep(0.01)
 
 

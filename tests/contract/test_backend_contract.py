@@ -29,12 +29,12 @@ def test_a_run_gives_its_events_in_order_and_ends_with_its_end(harness: BackendH
 
 def test_events_read_again_after_the_end_are_the_same(harness: BackendHarness) -> None:
     run = harness.submit(fake_job(iterations=3))
-    followed = list(harness.backend.events(run, follow=True))
+    live = list(harness.backend.events(run, follow=True))
 
     again = list(harness.backend.events(run, follow=True))
 
-    assert [event.to_json() for event in again] == [event.to_json() for event in followed]
-    assert [event.to_json() for event in harness.backend.events(run, follow=False)] == [e.to_json() for e in followed]
+    assert [event.to_json() for event in again] == [event.to_json() for event in live]
+    assert [event.to_json() for event in harness.backend.events(run, follow=False)] == [e.to_json() for e in live]
 
 
 def test_a_failing_command_is_retried_up_to_the_limit_and_its_reason_reported(
@@ -192,8 +192,8 @@ def test_state_and_list_report_the_progress_of_a_run(harness: BackendHarness) ->
     assert state.scalars["loss"] == pytest.approx(1 / state.scalars["iteration"])
     assert [state.id for state in harness.backend.list()] == [run]
     harness.backend.stop(run, "seen", now=True)
-    ended = harness.wait_for_state(run, "stopped")
-    assert ended.submitted and ended.ended and ended.ended > ended.submitted
+    final = harness.wait_for_state(run, "stopped")
+    assert final.submitted and final.ended and final.ended > final.submitted
 
 
 def test_list_gives_the_oldest_first(harness: BackendHarness) -> None:
@@ -242,6 +242,6 @@ def test_a_run_ends_with_a_checkpoint_before_it_costs_more_than_its_limit(harnes
     events = list(harness.backend.events(run, follow=True))
 
     assert kinds(events)[-1] == "failed" and "limits.cost ($4) is nearly spent" in (events[-1].reason or "")
-    began = next(event.time for event in events if event.kind == "started")
-    assert 2.0 < events[-1].time - began < 4.0
+    start = next(event.time for event in events if event.kind == "started")
+    assert 2.0 < events[-1].time - start < 4.0
     assert [event.values["reason"] for event in events if event.values.get("kind") == "checkpoint"][-1] == "notice"

@@ -44,15 +44,15 @@ def test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep(
 
 def test_every_node_gets_the_same_variables_except_its_own_index(harness: BackendHarness) -> None:
     code = "import json, os; print(json.dumps(dict(os.environ)))"
-    asked = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "3"}
-    events = harness.all_events(command("python3", "-c", code, nodes=3, env=asked))
+    requested = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "3"}
+    events = harness.all_events(command("python3", "-c", code, nodes=3, env=requested))
 
-    told = {event.node: json.loads(event.values["text"]) for event in events if event.kind == record.LINE}
-    assert set(told) == {0, 1, 2}
-    for name, value in {**asked, "WORLD_SIZE": "3", "SPOTMPI_WORLD_SIZE": "3", "SPOTMPI_ATTEMPT": "1"}.items():
-        assert {variables[name] for variables in told.values()} == {value}, name
-    assert [told[node]["RANK"] for node in range(3)] == ["0", "1", "2"]
-    apart = {name for name in told[0] if len({told[node].get(name) for node in range(3)}) > 1}
+    environments = {event.node: json.loads(event.values["text"]) for event in events if event.kind == record.LINE}
+    assert set(environments) == {0, 1, 2}
+    for name, value in {**requested, "WORLD_SIZE": "3", "SPOTMPI_WORLD_SIZE": "3", "SPOTMPI_ATTEMPT": "1"}.items():
+        assert {variables[name] for variables in environments.values()} == {value}, name
+    assert [environments[node]["RANK"] for node in range(3)] == ["0", "1", "2"]
+    apart = {name for name in environments[0] if len({environments[node].get(name) for node in range(3)}) > 1}
     assert apart <= {"RANK", "HOSTNAME", "JOB_COMPLETION_INDEX", "POD_NAME", "POD_IP", "SPOTMPI_MACHINE"}
 
 

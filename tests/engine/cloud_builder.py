@@ -94,8 +94,8 @@ class CloudBuilder:
     def nodes(self, subnets: list[str], name: str = "work", desired: int = 1, **more: Any) -> Record:
         """Make a node group of `lab` in the first subnet."""
         size = {"minSize": 0, "desiredSize": desired, "maxSize": 2, **more.pop("size", {})}
-        wanted = {"nodeRoleArn": "arn:aws:iam::123456789012:role/nodes", "scalingConfig": size, **more}
-        return self.make(NODE_GROUP, name, clusterName="lab", nodeGroupName=name, subnetIds=subnets[:1], **wanted)
+        inputs = {"nodeRoleArn": "arn:aws:iam::123456789012:role/nodes", "scalingConfig": size, **more}
+        return self.make(NODE_GROUP, name, clusterName="lab", nodeGroupName=name, subnetIds=subnets[:1], **inputs)
 
     def configure_kubernetes(self) -> None:
         """Point the Kubernetes provider at the only cluster."""

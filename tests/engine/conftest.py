@@ -27,16 +27,16 @@ def cloud_builder() -> CloudBuilder:
 @pytest.fixture
 def servers(cloud: Cloud) -> Iterator[StandInServers]:
     """The cloud's providers and its API, ready for an engine."""
-    with serve_cloud(cloud) as made:
-        yield made
+    with serve_cloud(cloud) as addresses:
+        yield addresses
 
 
 @pytest.fixture
 def engine(tmp_path: Path, servers: StandInServers) -> Engine:
     """The CLI on the repository's program and stacks."""
-    made = Engine(tmp_path, servers)
-    repository_project(made)
-    return made
+    engine_ = Engine(tmp_path, servers)
+    repository_project(engine_)
+    return engine_
 
 
 OTHERS = [

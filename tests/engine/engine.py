@@ -37,7 +37,7 @@ class Outcome:
     text: str
     steps: tuple[Step, ...] = ()
 
-    def done(self, *operations: str) -> list[Step]:
+    def with_operation(self, *operations: str) -> list[Step]:
         """The steps with one of these operations."""
         return [step for step in self.steps if step.operation in operations]
 
@@ -67,10 +67,10 @@ class Engine:
 
     def variables(self) -> dict[str, str]:
         """The environment of every command: nothing is fetched, nothing of the user's is read."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PULUMI_", "AWS_"))}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PULUMI_", "AWS_"))}
         folders = [str(bin_folder(tool)) for tool in OF_MARKER["engine"]]
         return {
-            **kept,
+            **inherited,
             "PATH": os.pathsep.join([*folders, str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PULUMI_HOME": str(self.folder / "home"),
             "PULUMI_BACKEND_URL": f"file://{self.folder / 'state'}",
@@ -122,18 +122,18 @@ class Engine:
 
     def init(self, stack: str, config: Mapping[str, Any] | None = None) -> None:
         """Make a stack, and write its configuration where the project has none for it."""
-        made = self.run("stack", "init", stack, "--no-select")
-        assert made.status == 0, made.text
+        outcome = self.run("stack", "init", stack, "--no-select")
+        assert outcome.status == 0, outcome.text
         if config is not None:
             self.configure(stack, config)
 
     def configure(self, stack: str, changes: Mapping[str, Any]) -> None:
         """Change keys of a stack's configuration; None takes a key away."""
         path = self._config_file(stack)
-        held = yaml.safe_load(path.read_text()) if path.exists() else {}
-        values = {**held.get("config", {}), **changes}
-        held["config"] = {key: value for key, value in values.items() if value is not None}
-        path.write_text(yaml.safe_dump(held))
+        settings = yaml.safe_load(path.read_text()) if path.exists() else {}
+        values = {**settings.get("config", {}), **changes}
+        settings["config"] = {key: value for key, value in values.items() if value is not None}
+        path.write_text(yaml.safe_dump(settings))
 
     def config(self, stack: str) -> dict[str, Any]:
         """A stack's configuration."""
@@ -158,31 +158,31 @@ class Engine:
     def _operate(self, verb: str, stack: str, more: Sequence[str]) -> Outcome:
         log = self.folder / "events.json"
         log.unlink(missing_ok=True)
-        done = self.run(verb, "--stack", stack, "--event-log", str(log), *more)
-        return Outcome(done.status, done.text, tuple(_steps(log)))
+        outcome = self.run(verb, "--stack", stack, "--event-log", str(log), *more)
+        return Outcome(outcome.status, outcome.text, tuple(_steps(log)))
 
     def outputs(self, stack: str) -> dict[str, Any]:
         """What a stack exports, secrets left out."""
-        done = self.run("stack", "output", "--json", "--stack", stack)
-        assert done.status == 0, done.text
-        return dict(json.loads(done.text))
+        outcome = self.run("stack", "output", "--json", "--stack", stack)
+        assert outcome.status == 0, outcome.text
+        return dict(json.loads(outcome.text))
 
-    def held(self, stack: str) -> list[dict[str, Any]]:
+    def resources(self, stack: str) -> list[dict[str, Any]]:
         """The resources in a stack's state."""
-        done = self.run("stack", "export", "--stack", stack)
-        assert done.status == 0, done.text
-        return list(json.loads(done.text)["deployment"].get("resources", []))
+        outcome = self.run("stack", "export", "--stack", stack)
+        assert outcome.status == 0, outcome.text
+        return list(json.loads(outcome.text)["deployment"].get("resources", []))
 
 
 def _steps(log: Path) -> list[Step]:
     if not log.exists():
         return []
-    found = []
+    steps = []
     for line in log.read_text().splitlines():
         metadata = json.loads(line).get("resourcePreEvent", {}).get("metadata")
         if metadata:
-            found.append(Step(metadata["op"], metadata["type"], metadata["urn"].split("::")[-1]))
-    return found
+            steps.append(Step(metadata["op"], metadata["type"], metadata["urn"].split("::")[-1]))
+    return steps
 
 
 def repository_project(engine: Engine) -> None:

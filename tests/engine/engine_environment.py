@@ -64,10 +64,10 @@ class EngineEnvironment(FakeEnvironment):
     def _read_memories(self) -> None:
         """Deleted resources that the tagging API still lists, and their states in their services."""
         self.account.tagging.resources = dict(self.cloud.deleted_resources.tagged)
-        gone = {arn.rpartition("/")[2]: arn for arn in self.account.tagging.resources}
-        self.account.kms.keys = {id: "PendingDeletion" for id, arn in gone.items() if ":key/" in arn}
+        deleted = {arn.rpartition("/")[2]: arn for arn in self.account.tagging.resources}
+        self.account.kms.keys = {id: "PendingDeletion" for id, arn in deleted.items() if ":key/" in arn}
         self.account.kms.keys |= {each.id: "Enabled" for each in self.cloud.records.of(KEY)}
-        self.account.ec2.machines = {id: machine("terminated") for id, arn in gone.items() if ":instance/" in arn}
+        self.account.ec2.machines = {id: machine("terminated") for id, arn in deleted.items() if ":instance/" in arn}
 
     def _read_cluster(self) -> None:
         """The only cluster, if there is one."""

@@ -55,8 +55,8 @@ def prepare(engine: Engine, stack: str) -> None:
     engine.init(stack, {"spotmpi:access": ACCESS})
     if (engine.project / "stacks" / f"Pulumi.{stack}-data.yaml").exists():
         engine.init(f"{stack}-data")
-        built = engine.up(f"{stack}-data")
-        assert built.status == 0, built.text
+        outcome = engine.up(f"{stack}-data")
+        assert outcome.status == 0, outcome.text
 
 
 def run_lifecycle(stack: str, folder: Path) -> StackLifecycle:

@@ -89,19 +89,19 @@ def test_a_program_of_the_user_is_taken_when_it_is_new_enough(
     monkeypatch.setenv("PATH", f"{own.parent}:/usr/bin:/bin")
     toml = 'programs = ["x"]\non_path = { program = "thing", at_least = "3.200.0" }'
     recipe = tools.read_recipe(_recipe(tools, "thing", toml))
-    for said, taken in (("v3.199.9", None), ("v3.200.0", own.parent), ("v4.0.0-dev", own.parent)):
-        own.write_text(f"#!/bin/sh\necho {said}\n")
+    for version, folder in (("v3.199.9", None), ("v3.200.0", own.parent), ("v4.0.0-dev", own.parent)):
+        own.write_text(f"#!/bin/sh\necho {version}\n")
         own.chmod(0o755)
-        assert tools.usable_on_path(recipe) == taken
+        assert tools.usable_on_path(recipe) == folder
 
 
 def test_a_full_disk_is_reported_before_anything_is_built(
     tools: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     def ask_go(go: Path, recipe: object, *arguments: str) -> str:
-        asked.append(" ".join(arguments))
+        questions.append(" ".join(arguments))
         return str(tmp_path)
 
     monkeypatch.setattr(tools, "ask_go", ask_go)
@@ -109,7 +109,7 @@ def test_a_full_disk_is_reported_before_anything_is_built(
     recipe = tools.read_recipe(_recipe(tools, "hello", 'programs = ["tools/hello"]'))
     with pytest.raises(tools.ToolError, match=r"6 GiB must be free, found 1\.5 GiB"):
         tools.require_disk(Path("go"), recipe, tmp_path)
-    assert "clean -cache" in asked
+    assert "clean -cache" in questions
 
 
 @pytest.mark.engine

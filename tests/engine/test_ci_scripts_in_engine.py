@@ -55,15 +55,15 @@ def test_a_ready_stack_is_built_and_closed_to_the_runner_and_previewed_without_w
 
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     files = {path: path.read_bytes() for path in engine.folder.rglob("*") if path.is_file() and "state" in path.parts}
-    built = len(cloud.script.changes())
+    changes_of_up = len(cloud.script.changes())
     engine.configure("lab", {"spotmpi:groups": [{**engine.config("lab")["spotmpi:groups"][0], "max": 3}]})
     capfd.readouterr()
     assert ci("preview", "lab") == 0
-    said = capfd.readouterr()
-    assert '"0-2" => "0-3"' in said.out and "~ pulumi:providers:kubernetes: (update)" in said.out
-    assert "~ 2 to update" in said.out and "to create" not in said.out and "to replace" not in said.out
-    assert ": kubernetes:core/v1:Secret, pulumi:providers:kubernetes" in said.err
-    assert len(cloud.script.changes()) == built
+    output = capfd.readouterr()
+    assert '"0-2" => "0-3"' in output.out and "~ pulumi:providers:kubernetes: (update)" in output.out
+    assert "~ 2 to update" in output.out and "to create" not in output.out and "to replace" not in output.out
+    assert ": kubernetes:core/v1:Secret, pulumi:providers:kubernetes" in output.err
+    assert len(cloud.script.changes()) == changes_of_up
     assert {path: path.read_bytes() for path in files} == files
 
 
@@ -72,10 +72,10 @@ def test_a_boundary_is_on_every_role_of_an_environment_those_inside_of_component
     ci: Ci, engine: Engine, cloud: Cloud
 ) -> None:
     boundary = "arn:aws:iam::123456789012:policy/spotmpi-boundary"
-    cloud.given.add(boundary)
+    cloud.existing_arns.add(boundary)
     engine.configure("lab", {"spotmpi:boundary": boundary})
     assert ci("up", "lab") == 0
-    made = {call.name for call in cloud.script.changes() if call.token == ROLE}
-    assert {"spotmpi-lab-nodes", "spotmpi-lab-autoscaler", "spotmpi-lab-eksRole-role"} <= made
+    roles = {call.name for call in cloud.script.changes() if call.token == ROLE}
+    assert {"spotmpi-lab-nodes", "spotmpi-lab-autoscaler", "spotmpi-lab-eksRole-role"} <= roles
     assert {role.inputs.get("permissionsBoundary") for role in cloud.records.of(ROLE)} == {boundary}
     assert ci("preview", "lab") == 0

@@ -25,7 +25,7 @@ def _wait(until: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
         time.sleep(0.05)
 
 
-def _made(script: Script) -> list[tuple[str, str]]:
+def _created(script: Script) -> list[tuple[str, str]]:
     return [(call.token, call.name) for call in script.changes() if call.method == "create"]
 
 
@@ -33,7 +33,7 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     prepare(engine, "lab")
     slow = cloud.script.slow("create", NODE_GROUP, 120, times=2)
     process = engine.start("up", "--stack", "lab", "--yes", "--skip-preview")
-    _wait(lambda: slow.seen == 2 and engine.state_is_stable("lab"), process)
+    _wait(lambda: slow.matched == 2 and engine.state_is_stable("lab"), process)
     slow.times = 0
     engine.kill(process)
     locked = engine.up("lab")
@@ -44,7 +44,7 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     assert refreshed.status == 0, refreshed.text
     finished = engine.up("lab")
     assert finished.status == 0, finished.text
-    assert len(_made(cloud.script)) == len(set(_made(cloud.script)))
+    assert len(_created(cloud.script)) == len(set(_created(cloud.script)))
     assert engine.destroy("lab").status == 0
     assert len(cloud.records) == 0
 
@@ -55,7 +55,7 @@ def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) 
     assert engine.up("cpu").status == 0
     slow = cloud.script.slow("delete", CLUSTER, 120)
     process = engine.start("destroy", "--stack", "cpu", "--yes", "--skip-preview")
-    _wait(lambda: slow.seen > 0 and engine.state_is_stable("cpu"), process)
+    _wait(lambda: slow.matched > 0 and engine.state_is_stable("cpu"), process)
     engine.kill(process)
     assert engine.run("cancel", "--yes", "--stack", "cpu").status == 0
     finished = engine.destroy("cpu")
@@ -68,13 +68,13 @@ def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(engine: Engine, cl
     prepare(engine, "cpu")
     slow = cloud.script.slow("create", VPC, 3)
     process = engine.start("up", "--stack", "cpu", "--yes", "--skip-preview")
-    _wait(lambda: slow.seen > 0, process)
+    _wait(lambda: slow.matched > 0, process)
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate()
     assert process.returncode != 0, text
     finished = engine.up("cpu")
     assert finished.status == 0, finished.text
-    assert len(_made(cloud.script)) == len(set(_made(cloud.script)))
+    assert len(_created(cloud.script)) == len(set(_created(cloud.script)))
 
 
 def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cloud) -> None:
@@ -95,36 +95,38 @@ def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cl
 def test_no_spot_capacity_never_fails_up(engine: Engine, cloud: Cloud) -> None:
     cloud.records.without_capacity.add("g4dn.xlarge")
     prepare(engine, "lab")
-    made = engine.up("lab")
-    assert made.status == 0, made.text
+    outcome = engine.up("lab")
+    assert outcome.status == 0, outcome.text
 
 
-def _stands_on(held: list[dict[str, Any]], urn: str) -> set[str]:
+def _stands_on(resources: list[dict[str, Any]], urn: str) -> set[str]:
     """The URNs that a resource waits for, directly or not; a component stands for all its children."""
-    by_urn = {item["urn"]: item for item in held}
-    seen: set[str] = set()
+    by_urn = {item["urn"]: item for item in resources}
+    dependencies: set[str] = set()
     waiting = [urn]
     while waiting:
         item = by_urn[waiting.pop()]
-        direct = {*item.get("dependencies", []), *(one["urn"] for one in held if one.get("parent") == item["urn"])}
-        waiting.extend(direct - seen)
-        seen |= direct
-    return seen
+        direct = {*item.get("dependencies", []), *(one["urn"] for one in resources if one.get("parent") == item["urn"])}
+        waiting.extend(direct - dependencies)
+        dependencies |= direct
+    return dependencies
 
 
 @pytest.mark.nightly("a whole `up` of 12 s; tests/infra holds the dependencies under the mock engine")
 def test_nodes_depend_on_everything_that_they_need_to_join(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "lab")
-    made = engine.up("lab")
-    assert made.status == 0, made.text
-    held = engine.held("lab")
-    groups = [item["urn"] for item in held if item["type"] == NODE_GROUP]
+    outcome = engine.up("lab")
+    assert outcome.status == 0, outcome.text
+    resources = engine.resources("lab")
+    groups = [item["urn"] for item in resources if item["type"] == NODE_GROUP]
     assert len(groups) == 2
     needed = {(ROUTE, "spotmpi-lab-public"), (ASSOCIATION, "spotmpi-lab-nodes"), (GATEWAY, "spotmpi-lab")}
     needed |= {(ADDON, f"spotmpi-lab-{addon}") for addon in ("vpc-cni", "kube-proxy")}
     needed |= {(ATTACHMENT, f"spotmpi-lab-nodes-{policy}") for policy in ("worker", "cni", "pull")}
     for group in groups:
-        stands_on = {(urn.split("::")[2].rsplit("$", 1)[-1], urn.split("::")[3]) for urn in _stands_on(held, group)}
+        stands_on = {
+            (urn.split("::")[2].rsplit("$", 1)[-1], urn.split("::")[3]) for urn in _stands_on(resources, group)
+        }
         assert needed <= stands_on
 
 
@@ -146,7 +148,7 @@ def test_every_problem_of_the_settings_is_reported_at_once_and_nothing_is_made(e
     assert "eu-west-1a" in refused.text
     assert "8.8.0.0/16" in refused.text
     assert "Traceback" not in refused.text
-    assert _made(cloud.script) == []
+    assert _created(cloud.script) == []
 
 
 def test_an_unknown_stack_is_named(engine: Engine) -> None:

@@ -35,11 +35,11 @@ _EVERYTHING = {
 def test_everything_that_can_be_switched_on_is_built_passes_the_guardrails_and_goes(
     engine: Engine, cloud: Cloud
 ) -> None:
-    cloud.given |= {_ME, _YOU}
+    cloud.existing_arns |= {_ME, _YOU}
     prepare(engine, "lab")
     engine.configure("lab", _EVERYTHING)
-    made = engine.up("lab", "--policy-pack", str(GUARDRAILS))
-    assert made.status == 0, made.text
+    outcome = engine.up("lab", "--policy-pack", str(GUARDRAILS))
+    assert outcome.status == 0, outcome.text
     tokens = {record.token.split(":")[-1] for record in cloud.records}
     assert {"Key", "NatGateway", "Budget", "OpenIdConnectProvider", "LocalQueue", "PlacementGroup"} <= tokens
     again = engine.up("lab")
@@ -54,8 +54,8 @@ def test_a_group_that_grows_past_the_quota_of_nodes_gets_a_piece_and_moves_none(
     prepare(engine, "lab")
     group = engine.config("lab")["spotmpi:groups"][0]
     engine.configure("lab", {"spotmpi:groups": [{**group, "max": 400}]})
-    made = engine.up("lab")
-    assert made.status == 0, made.text
+    outcome = engine.up("lab")
+    assert outcome.status == 0, outcome.text
     cloud.script.calls.clear()
     engine.configure("lab", {"spotmpi:groups": [{**group, "max": 512}]})
     grown = engine.up("lab")

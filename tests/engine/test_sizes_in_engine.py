@@ -17,7 +17,7 @@ def configure(engine: Engine, **changes: object) -> None:
     engine.configure("cpu", {"spotmpi:groups": [{**group, **changes}]})
 
 
-def ended(cloud: Cloud) -> list[int]:
+def terminated_counts(cloud: Cloud) -> list[int]:
     """The nodes of the only group of the stack `cpu` that ended while they ran."""
     return [nodes for group, nodes in cloud.terminated if GROUP in group]
 
@@ -58,7 +58,7 @@ def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> Non
     again = engine.up("cpu")
     assert again.status == 0, again.text
     assert sizes(node_group(cloud, GROUP)) == (0, 6, 32)
-    assert not ended(cloud)
+    assert not terminated_counts(cloud)
     assert engine.up("cpu").changes == []
     assert engine.destroy("cpu").status == 0
     assert len(cloud.records) == 0
@@ -73,7 +73,7 @@ def test_running_nodes_are_replaced_only_if_allowed(engine: Engine, cloud: Cloud
     for refused in (engine.preview("cpu"), engine.up("cpu")):
         assert refused.status != 0
         assert "group c6i has 3 running nodes; the change of its launch template" in refused.text
-    assert not ended(cloud)
+    assert not terminated_counts(cloud)
 
     # Without nodes there is nothing to lose.
     autoscale(cloud, GROUP, 0)
@@ -86,4 +86,4 @@ def test_running_nodes_are_replaced_only_if_allowed(engine: Engine, cloud: Cloud
     engine.environment = {"SPOTMPI_REPLACE_NODES": "1"}
     allowed = engine.up("cpu")
     assert allowed.status == 0, allowed.text
-    assert ended(cloud) == [3]
+    assert terminated_counts(cloud) == [3]

@@ -20,11 +20,11 @@ def test_a_preview_passes_the_guardrails_and_makes_nothing(stack_lifecycle: Stac
     assert all(call.preview for call in stage.calls if call.method in ("create", "update", "delete"))
 
 
-def test_a_preview_announces_exactly_what_up_makes(stack_lifecycle: StackLifecycle) -> None:
-    announced = {(step.token, step.name) for step in stack_lifecycle["preview"].outcome.done("create")}
+def test_a_preview_announces_exactly_the_changes_of_up(stack_lifecycle: StackLifecycle) -> None:
+    announced = {(step.token, step.name) for step in stack_lifecycle["preview"].outcome.with_operation("create")}
     half, rest = stack_lifecycle["broken up"].outcome, stack_lifecycle["up"].outcome
-    made = {(step.token, step.name) for step in (*half.done("create"), *rest.done("create"))}
-    assert announced == made
+    created = {(step.token, step.name) for step in (*half.with_operation("create"), *rest.with_operation("create"))}
+    assert announced == created
 
 
 def test_a_failure_in_the_middle_is_reported(stack_lifecycle: StackLifecycle) -> None:
@@ -35,8 +35,8 @@ def test_a_failure_in_the_middle_is_reported(stack_lifecycle: StackLifecycle) ->
 
 def test_up_after_a_failure_finishes_and_makes_nothing_twice(stack_lifecycle: StackLifecycle) -> None:
     assert stack_lifecycle["up"].outcome.status == 0, stack_lifecycle["up"].outcome.text
-    made = stack_lifecycle["broken up"].changed("create") + stack_lifecycle["up"].changed("create")
-    assert len(made) == len(set(made))
+    created = stack_lifecycle["broken up"].changed("create") + stack_lifecycle["up"].changed("create")
+    assert len(created) == len(set(created))
     assert not stack_lifecycle["up"].changed("delete")
 
 
@@ -66,26 +66,26 @@ def test_nothing_is_left_that_was_not_there_before(stack_lifecycle: StackLifecyc
 
 
 def test_each_resource_is_deleted_before_what_it_depends_on(stack_lifecycle: StackLifecycle) -> None:
-    gone = stack_lifecycle["broken destroy"].changed("delete") + stack_lifecycle["destroy"].changed("delete")
-    tokens = [token for token, _ in gone]
-    names = [name for _, name in gone]
+    deleted = stack_lifecycle["broken destroy"].changed("delete") + stack_lifecycle["destroy"].changed("delete")
+    tokens = [token for token, _ in deleted]
+    names = [name for _, name in deleted]
     last_nodes = max(place for place, token in enumerate(tokens) if token == NODE_GROUP)
-    system = gone.index((NODE_GROUP, f"spotmpi-{stack_lifecycle.stack}-system"))
+    system = deleted.index((NODE_GROUP, f"spotmpi-{stack_lifecycle.stack}-system"))
     for token in (CLUSTER, LAUNCH_TEMPLATE, ROUTE, GATEWAY, NAT, SUBNET, VPC):
         assert all(place > last_nodes for place, other in enumerate(tokens) if other == token), token
     for addon in ("vpc-cni", "kube-proxy"):
         assert names.index(f"spotmpi-{stack_lifecycle.stack}-{addon}") > last_nodes
     for addon in ("coredns", "metrics-server", "aws-efs-csi-driver"):
-        assert gone.index((ADDON, f"spotmpi-{stack_lifecycle.stack}-{addon}")) < system
-    group = gone.index((NODE_GROUP, f"spotmpi-{stack_lifecycle.stack}-{stack_lifecycle.group}"))
+        assert deleted.index((ADDON, f"spotmpi-{stack_lifecycle.stack}-{addon}")) < system
+    group = deleted.index((NODE_GROUP, f"spotmpi-{stack_lifecycle.stack}-{stack_lifecycle.group}"))
     assert tokens.index(MOUNT_TARGET) > group  # nodes that drain hang in mounts without their target
     if FILE_SYSTEM in tokens:
         assert tokens.index(MOUNT_TARGET) < tokens.index(FILE_SYSTEM)
 
 
 def test_kubernetes_objects_go_with_the_cluster_instead_of_one_by_one(stack_lifecycle: StackLifecycle) -> None:
-    gone = stack_lifecycle["broken destroy"].changed("delete") + stack_lifecycle["destroy"].changed("delete")
-    assert [token for token, _ in gone if token.startswith("kubernetes:")] == []
+    deleted = stack_lifecycle["broken destroy"].changed("delete") + stack_lifecycle["destroy"].changed("delete")
+    assert [token for token, _ in deleted if token.startswith("kubernetes:")] == []
 
 
 def test_no_secret_is_exported(stack_lifecycle: StackLifecycle) -> None:

@@ -176,10 +176,14 @@ def test_logs_of_a_cluster_stay_unless_somebody_holds_their_group_longer(cloud_b
     assert cloud_builder.cloud.leftovers == ["log group /aws/eks/lab/cluster, which EKS made"]
 
 
-@pytest.mark.parametrize(("zone", "said"), [("us-east-1g", "InvalidParameterValue"), ("us-west-2a", "us-east-1a, us-")])
-def test_a_letter_that_the_region_does_not_have_is_refused(cloud_builder: CloudBuilder, zone: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("zone", "message"), [("us-east-1g", "InvalidParameterValue"), ("us-west-2a", "us-east-1a, us-")]
+)
+def test_a_letter_that_the_region_does_not_have_is_refused(
+    cloud_builder: CloudBuilder, zone: str, message: str
+) -> None:
     vpc = cloud_builder.make(VPC, cidrBlock="10.0.0.0/16").id
-    with pytest.raises(Refusal, match=said):
+    with pytest.raises(Refusal, match=message):
         cloud_builder.make(SUBNET, vpcId=vpc, cidrBlock="10.0.0.0/24", availabilityZone=zone)
 
 
@@ -235,7 +239,7 @@ def test_a_role_needs_a_valid_policy(cloud_builder: CloudBuilder, document: str)
 
 @pytest.mark.parametrize(("token", "name"), [(ROLE, "r" * 65), (NODE_GROUP, "n" * 64), (LAUNCH_TEMPLATE, "a b")])
 def test_a_name_has_its_greatest_length_and_letters(cloud_builder: CloudBuilder, token: str, name: str) -> None:
-    wanted: dict[str, Any] = {
+    names: dict[str, Any] = {
         ROLE: {"name": name, "assumeRolePolicy": trust("ec2.amazonaws.com")},
         LAUNCH_TEMPLATE: {"name": name},
         NODE_GROUP: {
@@ -247,7 +251,7 @@ def test_a_name_has_its_greatest_length_and_letters(cloud_builder: CloudBuilder,
         },
     }
     with pytest.raises(Refusal, match=r"longer than|does not match"):
-        cloud_builder.make(token, **wanted[token])
+        cloud_builder.make(token, **names[token])
 
 
 def test_a_generated_name_that_is_too_long_is_refused_too(cloud_builder: CloudBuilder) -> None:
@@ -271,7 +275,7 @@ def test_what_is_used_is_not_deleted(cloud_builder: CloudBuilder) -> None:
 def test_a_principal_has_one_access_entry_and_the_builder_has_it_from_the_start(cloud_builder: CloudBuilder) -> None:
     cloud_builder.cluster(cloud_builder.network())
     somebody = "arn:aws:iam::123456789012:role/somebody"
-    cloud_builder.cloud.given.add(somebody)
+    cloud_builder.cloud.existing_arns.add(somebody)
     cloud_builder.make(ACCESS_ENTRY, clusterName="lab", principalArn=somebody, type="STANDARD")
     for principal in (somebody, cloud_builder.cloud.builder):
         with pytest.raises(Refusal, match="409, ResourceInUseException: The specified access entry"):

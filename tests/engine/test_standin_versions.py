@@ -107,14 +107,14 @@ def test_an_add_on_keeps_its_version_until_another_is_set_that_fits_the_control_
 
 def test_a_version_that_is_set_as_it_is_already_changes_nothing(cloud_builder: CloudBuilder) -> None:
     nodes = cloud_builder.nodes(cloud_builder.node_group_requirements(), desired=0)
-    resource, said = (
+    resource, settings = (
         ResourceRequest(NODE_GROUP, "it", nodes.urn),
         {**nodes.inputs, "version": "1.35", "releaseVersion": NEW},
     )
-    assert cloud_builder.aws.changed(resource, nodes.inputs, said, nodes.outputs) == []
-    assert cloud_builder.aws.changed(resource, said, nodes.inputs, nodes.outputs) == []
-    older = {**said, "releaseVersion": OLD}
-    assert cloud_builder.aws.changed(resource, said, older, nodes.outputs) == ["releaseVersion"]
+    assert cloud_builder.aws.changed(resource, nodes.inputs, settings, nodes.outputs) == []
+    assert cloud_builder.aws.changed(resource, settings, nodes.inputs, nodes.outputs) == []
+    older = {**settings, "releaseVersion": OLD}
+    assert cloud_builder.aws.changed(resource, settings, older, nodes.outputs) == ["releaseVersion"]
 
 
 def test_a_preview_of_a_change_keeps_what_the_service_answered(cloud_builder: CloudBuilder) -> None:

@@ -134,23 +134,23 @@ def test_a_preview_knows_nothing_that_only_up_can_know(tmp_path: Path, cloud: Cl
         vpc.cidr_block.apply(lambda value: pulumi.log.info("cidr is known"))
     """
     with _small(tmp_path, cloud, program) as engine:
-        preview, made = engine.preview("small"), engine.up("small")
+        preview, outcome = engine.preview("small"), engine.up("small")
     assert "cidr is known" in preview.text
     for name in ("id", "arn", "key"):
         assert f"{name} is known" not in preview.text
-        assert f"{name} is known" in made.text
+        assert f"{name} is known" in outcome.text
 
 
 def test_a_private_key_is_encrypted_in_the_state(tmp_path: Path, cloud: Cloud) -> None:
     with _small(tmp_path, cloud, 'tls.PrivateKey("key", algorithm="ED25519")') as engine:
         assert engine.up("small").status == 0
-        held = next(item for item in engine.held("small") if item["type"].startswith("tls:"))
-    assert "PRIVATE KEY" not in str(held)
-    assert held["outputs"]["publicKeyOpenssh"].startswith("ssh-ed25519 ")
+        key = next(item for item in engine.resources("small") if item["type"].startswith("tls:"))
+    assert "PRIVATE KEY" not in str(key)
+    assert key["outputs"]["publicKeyOpenssh"].startswith("ssh-ed25519 ")
 
 
 @pytest.mark.nightly("14 s; test_guardrails holds each rule without an engine, the stack lifecycle passes them in it")
-def test_the_guardrails_refuse_in_the_engine_what_no_environment_may_do(tmp_path: Path, cloud: Cloud) -> None:
+def test_the_guardrails_refuse_forbidden_resources_in_the_engine(tmp_path: Path, cloud: Cloud) -> None:
     program = """
         vpc = aws.ec2.Vpc("net", cidr_block="10.0.0.0/16")
         group = aws.ec2.SecurityGroup("open", vpc_id=vpc.id)

@@ -47,10 +47,10 @@ def up_broken_off_at_every_step(lab: EngineEnvironment, cloud: Cloud) -> None:
         up("lab", lab.dependencies)
     for step in ("aws", "push", "run"):
         interrupted_at(step, lab, lambda: up("lab", lab.dependencies))
-    there = up("lab", lab.dependencies)
-    assert there.cluster == "spotmpi-lab"
-    made = lab.changes("create")
-    assert len(made) == len(set(made)) and not lab.changes("delete")
+    environment = up("lab", lab.dependencies)
+    assert environment.cluster == "spotmpi-lab"
+    created = lab.changes("create")
+    assert len(created) == len(set(created)) and not lab.changes("delete")
     steps = [action if action.startswith("push") else action.split()[0] for action in lab.actions]
     counts = {"Build": 2, "aws": 2, "push chainermn": 2, "push pytorch": 1, "run": 2}
     assert {step: steps.count(step) for step in counts} == counts
@@ -74,10 +74,10 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
     up_broken_off_at_every_step(lab, cloud)
 
     # Up again: nothing is asked, nothing is done.
-    made = lab.changes("create")
+    created = lab.changes("create")
     lab.actions.clear()
     up("lab", lab.dependencies)
-    assert lab.actions == [] and lab.changes("create") == made
+    assert lab.actions == [] and lab.changes("create") == created
 
     (network,) = lab.account.ec2.networks
     down_with_much_in_its_way(lab, cloud, network)
@@ -85,7 +85,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
 
     # Taken up again: everything is gone but what nobody's state knows, and that is listed.
     # What AWS still tells of the rest is no leftover, and the log group that EKS makes again is deleted again.
-    (left,) = down("lab", lab.dependencies)
+    (leftover,) = down("lab", lab.dependencies)
     again = "/aws/eks/spotmpi-lab/cluster"
     assert f"deleted log group {again}, which EKS had recreated" in lab.output
     assert {arn.split(":")[5].partition("/")[0] for arn in cloud.deleted_resources.tagged} == {
@@ -93,7 +93,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
         "volume",
         "key",
     }
-    assert (left.what, left.id) == ("log groups", "/aws/eks/spotmpi-lab/late")
+    assert (leftover.what, leftover.id) == ("log groups", "/aws/eks/spotmpi-lab/late")
     assert len(cloud.records) == 0 and list(cloud.leftovers) == []
     assert read_inventory("spotmpi-lab", "us-east-1").of("networks") == {network}
 
@@ -116,7 +116,7 @@ def test_up_finds_a_log_group_that_eks_recreated_after_a_manual_destroy(lab: Eng
     assert [record.id for record in cloud.records.of(LOG_GROUP)] == ["/aws/eks/spotmpi-lab/cluster"]
 
 
-def test_persistent_storage_outlives_down_until_its_deletion_is_asked_for_by_name(
+def test_persistent_storage_outlives_down_until_its_deletion_is_requested_by_name(
     lab: EngineEnvironment, cloud: Cloud
 ) -> None:
     lab.engine.configure("p3", {"spotmpi:access": ACCESS})

@@ -27,23 +27,23 @@ NEWEST = {"1.34": "1.34.9-20261101", "1.35": "1.35.4-20261110", "1.36": "1.36.1-
 def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
     monkeypatch.setenv("SPOTMPI_STATE", str(tmp_path / "kept"))
     monkeypatch.chdir(engine.project)
-    made = EngineEnvironment(engine, cloud)
+    environment = EngineEnvironment(engine, cloud)
     groups = engine.config("lab")["spotmpi:groups"]
     cluster = {"version": "1.34", "system": {"ami_release": OLD}}
     old = {"spotmpi:groups": [{**groups[0], "ami_release": OLD}], "spotmpi:cluster": cluster}
     engine.configure("lab", {"spotmpi:access": ACCESS, **old})
-    up("lab", made.dependencies, UpOptions(images=False))
-    made.actions.clear()
+    up("lab", environment.dependencies, UpOptions(images=False))
+    environment.actions.clear()
     cloud.script.calls.clear()
-    return made
+    return environment
 
 
 def changed(lab: EngineEnvironment) -> list[str]:
     """The types that were updated since the last look, in order, each once."""
-    found = [call.token for call in lab.cloud.script.changes()]
+    tokens = [call.token for call in lab.cloud.script.changes()]
     assert {call.method for call in lab.cloud.script.changes()} <= {"update"}
     lab.cloud.script.calls.clear()
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(tokens))
 
 
 def running(lab: EngineEnvironment) -> dict[str, set[str]]:

@@ -138,7 +138,7 @@ def test_spotmpi_down_is_the_real_command(
     assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name", "stack export"]
 
 
-def test_without_spotmpi_beside_python_the_error_names_setup(
+def test_without_spotmpi_next_to_python_the_error_names_setup(
     pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")

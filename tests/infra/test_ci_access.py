@@ -34,18 +34,18 @@ def test_up_appends_addresses_to_those_of_the_file(
     ]
 
 
-@pytest.mark.parametrize(("built", "status"), [("0 built", 0), ("7 quota", 7)])
+@pytest.mark.parametrize(("build_answer", "status"), [("0 built", 0), ("7 quota", 7)])
 def test_a_temporary_address_is_removed_however_the_build_ends(
     pulumi: ScriptedPulumi,
     ci: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    built: str,
+    build_answer: str,
     status: int,
 ) -> None:
     monkeypatch.setenv("SPOTMPI_ACCESS", "203.0.113.0/24")
     cluster("198.51.100.7/32", "203.0.113.0/24", "192.0.2.1/32")
-    pulumi.answers(*["0 done"] * 3, built, *["0 done"] * 2)
+    pulumi.answers(*["0 done"] * 3, build_answer, *["0 done"] * 2)
     assert ci("up", "lab", "--access", "192.0.2.1/32") == status
     assert pulumi.commands[1:] == [
         "config set --path spotmpi:access[1] 203.0.113.0/24",

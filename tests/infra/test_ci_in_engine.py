@@ -46,7 +46,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def built(project: Path) -> None:
+def create_state(project: Path) -> None:
     """Make the state of stack lab, with nothing in it."""
     command = ["pulumi", "stack", "select", "--create", "--stack", "lab", "--non-interactive"]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
@@ -63,7 +63,7 @@ def test_a_stack_without_state_is_recognized_by_the_clis_message(
 def test_a_stale_lock_is_recognized_by_the_clis_message_and_released_by_the_remedy(
     state: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    built(project)
+    create_state(project)
     lock = state / ".pulumi" / "locks" / "organization" / "spotmpi" / "lab" / "left-behind.json"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(json.dumps({"pid": 1, "username": "a", "hostname": "b", "timestamp": "2026-11-21T08:00:00Z"}))

@@ -24,9 +24,9 @@ def script() -> ModuleType:
 
 
 def test_the_table_is_up_to_date_and_names_its_source() -> None:
-    written = (REPOSITORY / "infra" / "instance_types.json").read_text(encoding="utf-8")
-    assert script().table() == written
-    assert "DescribeInstanceTypes" in json.loads(written)["source"]
+    text = (REPOSITORY / "infra" / "instance_types.json").read_text(encoding="utf-8")
+    assert script().table() == text
+    assert "DescribeInstanceTypes" in json.loads(text)["source"]
 
 
 @pytest.mark.parametrize(

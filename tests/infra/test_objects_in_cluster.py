@@ -75,19 +75,19 @@ def validate_strictly(kubernetes: Kubernetes, items: list[dict[str, Any]]) -> No
     """Hold the API server's strict check against every object."""
     kubernetes.apply(items[0])
     strict = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-")
-    done = kubernetes.try_kubectl(*strict, stdin=as_yaml(items))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.split()) == len(items)
+    result = kubernetes.try_kubectl(*strict, stdin=as_yaml(items))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert len(result.stdout.split()) == len(items)
 
 
 def test_an_object_with_a_misspelt_field_would_be_refused(kubernetes: Kubernetes, run: Run) -> None:
     volume = next(one for one in objects(run("lab")) if one["kind"] == "PersistentVolume")
     volume = {**volume, "spec": {**volume["spec"], "accessMode": ["ReadWriteMany"]}}
-    done = kubernetes.try_kubectl(
+    result = kubernetes.try_kubectl(
         "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", stdin=json.dumps(volume)
     )
-    assert done.returncode != 0
-    assert "accessMode" in done.stderr
+    assert result.returncode != 0
+    assert "accessMode" in result.stderr
 
 
 def test_the_volume_and_its_claim_bind_to_each_other(kubernetes: Kubernetes, run: Run) -> None:
@@ -184,8 +184,8 @@ def test_the_namespace_refuses_a_privileged_pod(kubernetes: Kubernetes, run: Run
     environment(kubernetes, run("lab"))
     container = {"name": "main", "image": "image", "securityContext": {"privileged": True}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root"}, "spec": {"containers": [container]}}
-    done = kubernetes.try_kubectl("create", "-n", "training", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
-    assert 'violates PodSecurity "restricted:latest"' in done.stderr
+    result = kubernetes.try_kubectl("create", "-n", "training", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+    assert 'violates PodSecurity "restricted:latest"' in result.stderr
 
 
 @pytest.mark.tools("kueue")

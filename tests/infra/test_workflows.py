@@ -157,5 +157,5 @@ def roles(path: Path) -> list[str]:
 @pytest.mark.timeout(300)
 def test_actionlint_finds_nothing() -> None:
     program = bin_folder("actionlint") / "actionlint"
-    done = subprocess.run([program, *FILES], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
+    result = subprocess.run([program, *FILES], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "")

@@ -33,8 +33,8 @@ class Installed:
     def variables(self) -> dict[str, str]:
         """The user's variables, with nothing of the checkout and caches of the user's own for image environments."""
         path = f"{self.environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPOTMPI_RUNS")}
-        return {**kept, "PATH": path}
+        inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPOTMPI_RUNS")}
+        return {**inherited, "PATH": path}
 
     def spotmpi(self, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run the installed command to its end."""
@@ -50,8 +50,8 @@ class Installed:
 
 def _build(kind: str, folder: Path) -> Path:
     """A distribution of this checkout, or what SPOTMPI_DIST, a folder, holds already."""
-    if built := os.environ.get("SPOTMPI_DIST"):
-        folder = Path(built)
+    if dist := os.environ.get("SPOTMPI_DIST"):
+        folder = Path(dist)
     else:
         # With the locked hatchling of this environment: nothing is fetched.
         command = [find_uv(), "build", "--quiet", "--no-build-isolation", "--python", sys.executable, f"--{kind}"]

@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.images, pytest.mark.smoke, pytest.mark.timeout(900)]
 
 def test_it_says_its_version_and_lists_its_commands(installed: Installed) -> None:
     assert installed.spotmpi("--version").stdout == f"spotmpi {spotmpi.__version__}\n"
-    shown = installed.spotmpi("--help")
-    assert shown.returncode == 0 and "bench" in shown.stdout
+    help_text = installed.spotmpi("--help")
+    assert help_text.returncode == 0 and "bench" in help_text.stdout
 
 
 def test_a_script_of_the_users_own_runs_by_a_spec_that_init_writes(installed: Installed) -> None:
@@ -37,10 +37,10 @@ def test_a_script_of_the_users_own_runs_by_a_spec_that_init_writes(installed: In
     (folder / "train.py").write_text(SCRIPT)
 
     assert installed.spotmpi("init", folder=folder).stdout == "job.toml\n"
-    done = installed.spotmpi("run", "job.toml", "--set", "metrics.pattern=step (?P<iteration>\\d+)", folder=folder)
+    result = installed.spotmpi("run", "job.toml", "--set", "metrics.pattern=step (?P<iteration>\\d+)", folder=folder)
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[2] == "step 3 loss 0.3333333333333333"
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[2] == "step 3 loss 0.3333333333333333"
     (run,) = reader.every(folder / "runs")
     assert json.loads(run.summary.read_text())["work"]["spotmpi"] == spotmpi.__version__
     assert sum(1 for _ in reader.lines(run.metrics)) == 3
@@ -52,9 +52,9 @@ def test_digits_trains_under_mpirun_and_gets_a_report(installed: Installed) -> N
 
     assert installed.spotmpi("init", "--example", "digits", folder=folder).stdout == "digits.toml\n"
     args = 'args=["--global-batch", "64", "--iterations", "30"]'
-    done = installed.spotmpi("bench", "digits.toml", "--nodes", "1,2", "--repeats", "1", "--set", args, folder=folder)
+    result = installed.spotmpi("bench", "digits.toml", "--nodes", "1,2", "--repeats", "1", "--set", args, folder=folder)
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert list(folder.glob("runs/sweeps/*/report/report.html"))
     plan = json.loads(next(folder.glob("runs/*/plan.yaml")).read_text())
     source = Path(plan["environment"]["PYTHONPATH"])
@@ -63,18 +63,18 @@ def test_digits_trains_under_mpirun_and_gets_a_report(installed: Installed) -> N
 
 
 def test_an_unknown_stack_names_the_way_to_a_project(installed: Installed, tmp_path: Path) -> None:
-    done = installed.spotmpi("doctor", "lab", folder=tmp_path)
+    result = installed.spotmpi("doctor", "lab", folder=tmp_path)
 
-    assert done.returncode == 2 and "`spotmpi init --environment NAME` writes one" in done.stderr
+    assert result.returncode == 2 and "`spotmpi init --environment NAME` writes one" in result.stderr
 
 
 def test_images_are_those_of_the_checkout(installed: Installed) -> None:
     code = "from spotmpi.images.build import Build; print(Build('chainermn').tag, Build('pytorch').tag)"
     python = str(installed.environment / "bin" / "python")
-    done = subprocess.run(
+    result = subprocess.run(
         [python, "-c", code], cwd=installed.folder, env=installed.variables(), capture_output=True, text=True
     )
-    assert done.stdout.split() == [Build("chainermn").tag, Build("pytorch").tag], done.stderr
+    assert result.stdout.split() == [Build("chainermn").tag, Build("pytorch").tag], result.stderr
 
 
 def test_the_environment_is_not_this_one(installed: Installed) -> None:

@@ -19,13 +19,13 @@ def test_a_preview_of_the_written_project_plans_the_environment(
 ) -> None:
     engine = Engine(tmp_path, servers)
     engine.prepare()
-    written = installed.spotmpi("init", "--environment", "lab", folder=engine.project)
-    assert written.returncode == 0, written.stderr
+    result = installed.spotmpi("init", "--environment", "lab", folder=engine.project)
+    assert result.returncode == 0, result.stderr
     (engine.project / ".venv").symlink_to(sys.prefix)  # in place of ./scripts/setup, which downloads
 
     engine.init("lab", {"spotmpi:access": ["198.51.100.0/24"]})
     preview = engine.preview("lab")
 
     assert preview.status == 0, preview.text
-    created = {step.token for step in preview.done("create")}
+    created = {step.token for step in preview.with_operation("create")}
     assert {"aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup"} <= created, created

@@ -68,14 +68,14 @@ def test_the_metadata_names_version_license_and_readme(metadata: Message, conten
 
 def imported(folder: Path) -> set[str]:
     """The packages outside the standard library that the files of a folder import, lazily too."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
+                modules.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module)
-    return {name.partition(".")[0] for name in found} - {*sys.stdlib_module_names, "spotmpi", "infra"}
+                modules.add(node.module)
+    return {name.partition(".")[0] for name in modules} - {*sys.stdlib_module_names, "spotmpi", "infra"}
 
 
 def test_what_the_code_imports_is_required(metadata: Message) -> None:
@@ -104,5 +104,5 @@ def test_the_source_distribution_builds_the_same_wheel(sdist: Path, contents: li
     subprocess.run([*command, "--out-dir", str(tmp_path / "wheel"), str(source)], check=True)
 
     (wheel,) = (tmp_path / "wheel").glob("*.whl")
-    with zipfile.ZipFile(wheel) as built:
-        assert set(built.namelist()) == set(contents)
+    with zipfile.ZipFile(wheel) as rebuilt:
+        assert set(rebuilt.namelist()) == set(contents)

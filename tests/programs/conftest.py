@@ -19,29 +19,29 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
-class Started:
+class RunningProgram:
     """A program that runs: its lines as they come, and how it ended."""
 
     process: subprocess.Popen[str]
     mark: str  # in the environment of all its processes
-    said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    printed: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Protocol lines until the program's output ends."""
         assert self.process.stdout is not None
         for text in self.process.stdout:
-            found = protocol.decode(text)
-            if found is None:
+            line = protocol.decode(text)
+            if line is None:
                 self.plain.append(text.rstrip("\n"))
             else:
-                self.said.append(found)
-                yield found
+                self.printed.append(line)
+                yield line
 
     def until(self, kind: str, times: int = 1) -> dict[str, Any]:
         """The values of the next line of *kind*, or of the one so many *times* on."""
-        for found, values in self.lines():
-            if found == kind:
+        for kind_, values in self.lines():
+            if kind_ == kind:
                 times -= 1
                 if not times:
                     return values
@@ -55,21 +55,21 @@ class Started:
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """The values of every line of *kind* so far."""
-        return [values for found, values in self.said if found == kind]
+        return [values for kind_, values in self.printed if kind_ == kind]
 
     def one(self, kind: str) -> dict[str, Any]:
         """The values of the only line of *kind*."""
-        found = self.all(kind)
-        assert len(found) == 1, f"{len(found)} lines of {kind}:\n{self.text()}"
-        return found[0]
+        values = self.all(kind)
+        assert len(values) == 1, f"{len(values)} lines of {kind}:\n{self.text()}"
+        return values[0]
 
     def text(self) -> str:
         """Everything that was printed, for a failing test's message."""
-        return "\n".join([*self.plain, *(f"{kind} {json.dumps(values)}" for kind, values in self.said)])
+        return "\n".join([*self.plain, *(f"{kind} {json.dumps(values)}" for kind, values in self.printed)])
 
     def ranks(self) -> list[int]:
         """Process ids of the ranks, in order of rank."""
-        found = {}
+        pids = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 variables = dict(
@@ -79,8 +79,8 @@ class Started:
                 continue
             rank = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
             if variables.get("SPOTMPI_TEST_START") == self.mark and rank and _is_rank(folder):
-                found[int(rank)] = int(folder.name)
-        return [found[rank] for rank in sorted(found)]
+                pids[int(rank)] = int(folder.name)
+        return [pids[rank] for rank in sorted(pids)]
 
     def kill_rank(self, rank: int) -> None:
         """SIGKILL to one rank."""
@@ -97,25 +97,25 @@ class Image:
     def __init__(self, name: str, place: Path) -> None:
         self.name = name
         self.place = place
-        self._started: list[Started] = []
+        self._started: list[RunningProgram] = []
 
     @property
     def python(self) -> str:
         """Its interpreter."""
         return str(self.place / "bin" / "python")
 
-    def mpirun(self, ranks: int, *arguments: str, **environment: str) -> Started:
+    def mpirun(self, ranks: int, *arguments: str, **environment: str) -> RunningProgram:
         """*arguments* for Python, on so many ranks."""
         start = [str(self.place / "bin" / "mpirun"), "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
         return self.start([*start, self.python, *arguments], **environment)
 
-    def torchrun(self, ranks: int, *arguments: str, **environment: str) -> Started:
+    def torchrun(self, ranks: int, *arguments: str, **environment: str) -> RunningProgram:
         """*arguments* for Python, on so many processes of one agent."""
         start = [self.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         start += ["--max-restarts", "0"]
         return self.start([*start, *arguments], **environment)
 
-    def alone(self, *arguments: str, **environment: str) -> Started:
+    def alone(self, *arguments: str, **environment: str) -> RunningProgram:
         """*arguments* for Python, without a launcher."""
         return self.start([self.python, *arguments], **environment)
 
@@ -123,7 +123,7 @@ class Image:
         """The arguments for Python that run a program of this image."""
         return ["-m", f"spotmpi.programs.{self.name}.{name}"]
 
-    def start(self, command: list[str], **environment: str) -> Started:
+    def start(self, command: list[str], **environment: str) -> RunningProgram:
         """*command* in a group of its own, which ends with the test."""
         mark = uuid.uuid4().hex
         process = subprocess.Popen(
@@ -135,7 +135,7 @@ class Image:
             env={**_clean_environment(), "SPOTMPI_TEST_START": mark, **environment},
             start_new_session=True,
         )
-        started = Started(process, mark)
+        started = RunningProgram(process, mark)
         self._started.append(started)
         return started
 
@@ -151,9 +151,9 @@ class Image:
 
 
 def _clean_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPOTMPI_", "OMPI_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPOTMPI_", "OMPI_"))}
     return {
-        **kept,
+        **inherited,
         "PYTHONPATH": str(PROJECT / "jobs"),
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

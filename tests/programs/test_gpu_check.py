@@ -43,7 +43,7 @@ def test_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert gpus() == (2, "")
 
 
-def test_what_needs_two_gpus_is_not_run_on_one(
+def test_checks_that_need_two_gpus_are_skipped_on_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_check, "_run", lambda check, count: "ok: here")

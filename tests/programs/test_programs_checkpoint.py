@@ -30,23 +30,23 @@ def progress(iteration: int) -> Progress:
 
 
 def checkpoints(folder: Path, keep: int = 3, identity: Identity = OURS) -> Checkpoints:
-    made = Checkpoints(folder, keep, identity)
-    made.prepare()
-    return made
+    checkpoints_ = Checkpoints(folder, keep, identity)
+    checkpoints_.prepare()
+    return checkpoints_
 
 
-def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_a_checkpoint_reads_back_as_it_was_written(tmp_path: Path) -> None:
     path = checkpoints(tmp_path / "it's a new" / '"folder"').write(progress(5), state(1.5), "timer")
 
-    found = checkpoints(path.parent).newest()
+    checkpoint = checkpoints(path.parent).newest()
 
-    assert found is not None
-    assert (found.path, found.progress) == (path, progress(5))
-    assert found.state.keys() == state(1.5).keys()
-    assert all(np.array_equal(found.state[name], value) for name, value in state(1.5).items())
+    assert checkpoint is not None
+    assert (checkpoint.path, checkpoint.progress) == (path, progress(5))
+    assert checkpoint.state.keys() == state(1.5).keys()
+    assert all(np.array_equal(checkpoint.state[name], value) for name, value in state(1.5).items())
 
 
-def test_the_manifest_tells_where_training_stands_and_what_the_files_are(tmp_path: Path) -> None:
+def test_the_manifest_has_the_progress_and_the_files(tmp_path: Path) -> None:
     path = checkpoints(tmp_path).write(progress(5), state(0), "notice")
 
     manifest = json.loads((path / "manifest.json").read_text())
@@ -102,10 +102,10 @@ def test_a_damaged_checkpoint_is_renamed_with_a_line_and_not_lost(
     damaged = checkpoints(tmp_path, keep=2).write(progress(6), state(6), "timer")
     damage(damaged)
 
-    found = checkpoints(tmp_path).newest()
+    checkpoint = checkpoints(tmp_path).newest()
 
-    assert found is not None
-    assert found.progress.iteration == 5
+    assert checkpoint is not None
+    assert checkpoint.progress.iteration == 5
     assert (
         "checkpoint iteration-000000006 is damaged and was renamed to torn-iteration-000000006-"
         in capsys.readouterr().err
@@ -122,21 +122,21 @@ def test_nothing_whole_means_a_start_from_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", [None, "digits-1"])
-def test_what_a_broken_off_write_left_is_removed_with_a_line(
+def test_the_rest_of_an_interrupted_write_is_removed_with_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run: str | None
 ) -> None:
     if run:
         monkeypatch.setenv(protocol.ENV_RUN, run)
     whole = checkpoints(tmp_path).write(progress(5), state(5), "timer")
-    left = f".writing-000000006-{run or 'by-hand'}-123"
-    shutil.copytree(whole, tmp_path / left)
+    leftover = f".writing-000000006-{run or 'by-hand'}-123"
+    shutil.copytree(whole, tmp_path / leftover)
     (tmp_path / f".writing-probe-{run or 'by-hand'}-7").mkdir()
 
-    found = checkpoints(tmp_path).newest()
+    checkpoint = checkpoints(tmp_path).newest()
 
-    assert found is not None
-    assert found.progress.iteration == 5
-    assert f"incomplete checkpoint {left} removed" in capsys.readouterr().err
+    assert checkpoint is not None
+    assert checkpoint.progress.iteration == 5
+    assert f"incomplete checkpoint {leftover} removed" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [whole.name]
 
 
@@ -182,9 +182,9 @@ print(ours.newest().progress.iteration)
 def test_a_write_that_the_system_refuses_leaves_the_earlier_one_and_no_rest(
     tmp_path: Path, python_process: Callable[..., Any]
 ) -> None:
-    done = python_process(FULL.format(folder=str(tmp_path)))
+    result = python_process(FULL.format(folder=str(tmp_path)))
 
-    assert done.stdout.split("\n") == ["File too large", "1", ""], done.stderr
+    assert result.stdout.split("\n") == ["File too large", "1", ""], result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["iteration-000000001"]
 
 
@@ -248,8 +248,8 @@ def test_a_checkpoint_that_cannot_be_read_is_not_damaged_and_the_attempt_ends(
     with pytest.raises(Failed, match="the next attempt reads them again"):
         ours.newest()
 
-    found = checkpoints(tmp_path).newest()
-    assert found is not None and found.progress.iteration == 6, "the next attempt goes on from the newest one"
+    checkpoint = checkpoints(tmp_path).newest()
+    assert checkpoint is not None and checkpoint.progress.iteration == 6, "the next attempt goes on from the newest one"
     assert not list(tmp_path.glob("torn-*"))
 
 

@@ -15,24 +15,24 @@ from tests.programs.test_programs_checkpoint import checkpoints, progress, state
 def partial_metric(folder: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a checkpoint in the middle of its write: what `os.fsync` does not come back from."""
 
-    class Gone(BaseException):
+    class ProcessEnd(BaseException):
         pass
 
     def never(descriptor: int) -> None:
-        raise Gone
+        raise ProcessEnd
 
     with monkeypatch.context() as cut:
         cut.setenv(protocol.ENV_RUN, run)
         cut.setattr(os, "fsync", never)
         before = set(folder.iterdir())
-        with pytest.raises(Gone):
+        with pytest.raises(ProcessEnd):
             checkpoints(folder).write(progress(6), state(6), "timer")
-    (left,) = set(folder.iterdir()) - before
-    return left
+    (leftover,) = set(folder.iterdir()) - before
+    return leftover
 
 
 @pytest.mark.parametrize("other", ["digits-2", "digits", "x-digits-1", "digits-1-1", "digits.1"])
-def test_what_another_run_has_not_finished_stays_where_two_share_a_folder(
+def test_an_unfinished_write_of_another_run_stays_in_a_shared_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     ours, theirs = partial_metric(tmp_path, "digits-1", monkeypatch), partial_metric(tmp_path, other, monkeypatch)
@@ -45,15 +45,15 @@ def test_what_another_run_has_not_finished_stays_where_two_share_a_folder(
     assert not ours.exists()
 
 
-def test_a_folder_that_somebody_else_takes_away_meanwhile_is_no_reason_to_end_the_run(
+def test_a_folder_that_another_process_removes_meanwhile_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left = partial_metric(tmp_path, "digits-1", monkeypatch)
+    leftover = partial_metric(tmp_path, "digits-1", monkeypatch)
     monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
     rmtree = shutil.rmtree
 
     def finished_first(path: Path, *more: object, **options: bool) -> None:
-        left.rename(tmp_path / "iteration-000000006")  # as a rank does that is about to be killed
+        leftover.rename(tmp_path / "iteration-000000006")  # as a rank does that is about to be killed
         rmtree(path, *more, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shutil, "rmtree", finished_first)

@@ -16,14 +16,14 @@ from spotmpi.programs.digits import initial_layers
 from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:
-    from tests.programs.conftest import Image, Started
+    from tests.programs.conftest import Image, RunningProgram
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
 
 LONG = ("--global-batch", "32", "--iterations", "200", "--dropout", "0.2")
 
 
-def digits(image: Image, ranks: int, *options: str, **environment: str) -> Started:
+def digits(image: Image, ranks: int, *options: str, **environment: str) -> RunningProgram:
     return image.mpirun(ranks, *image.program("digits"), *options, **environment)
 
 
@@ -33,12 +33,12 @@ def undisturbed() -> dict[str, str]:
     return {}
 
 
-def checksum_of_undisturbed(image: Image, known: dict[str, str]) -> str:
-    if image.name not in known:
+def checksum_of_undisturbed(image: Image, checksums: dict[str, str]) -> str:
+    if image.name not in checksums:
         run = digits(image, 2, *LONG)
         assert run.end() == 0, run.text()
-        known[image.name] = run.one(protocol.RESULT)["parameters"]
-    return known[image.name]
+        checksums[image.name] = run.one(protocol.RESULT)["parameters"]
+    return checksums[image.name]
 
 
 def parameters(folder: Path) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def parameters(folder: Path) -> dict[str, Any]:
         return {name: state[name] for name in state.files if name.startswith("parameters/")}
 
 
-def test_two_ranks_learn_the_digits_and_say_what_they_did(image: Image) -> None:
+def test_two_ranks_learn_the_digits_and_report_their_work(image: Image) -> None:
     run = digits(image, 2, "--global-batch", "64", "--epochs", "15", "--evaluate-every", "100")
 
     assert run.end() == 0, run.text()
@@ -176,7 +176,9 @@ def test_a_notice_becomes_a_checkpoint_and_sigterm_also_ends_rank_zero(image: Im
     assert not pid_file.exists()
 
 
-def test_a_checkpoint_that_cannot_be_written_is_said_and_training_goes_on(chainermn: Image, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_reported_and_training_continues(
+    chainermn: Image, tmp_path: Path
+) -> None:
     limited = ["bash", "-c", 'ulimit -f 100; exec "$@"', "-", chainermn.python]  # 100 kB per file
     options = ("--global-batch", "32", "--iterations", "30", "--checkpoint-every", "0.01")
 
@@ -278,6 +280,6 @@ print(json.dumps(found))
     assert reading.end() == 0, reading.text()
     drawn = {(tag, step): value for tag, step, value in json.loads(reading.plain[-1])}
 
-    said = {line["iteration"]: line["loss"] for line in run.all(protocol.METRIC)}
-    assert {step: value for (tag, step), value in drawn.items() if tag == "training/loss"} == pytest.approx(said)
+    losses = {line["iteration"]: line["loss"] for line in run.all(protocol.METRIC)}
+    assert {step: value for (tag, step), value in drawn.items() if tag == "training/loss"} == pytest.approx(losses)
     assert drawn["evaluation/accuracy", 20] == pytest.approx(run.one(protocol.RESULT)["accuracy"])

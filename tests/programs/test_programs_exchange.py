@@ -13,7 +13,7 @@ from tests.programs.by_day import in_chainermn
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.programs.conftest import Image, Started
+    from tests.programs.conftest import Image, RunningProgram
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(900)]
 
@@ -51,27 +51,27 @@ print(json.dumps({**recorded, "communicator": type(comm).__name__, "optimizer": 
 def recorded(image: Image, *options: str) -> dict[str, Any]:
     run = image.alone("-c", RECORDING, *options)
     assert run.end() == 0, run.text()
-    found: dict[str, Any] = json.loads(run.plain[-1])
-    return found
+    values: dict[str, Any] = json.loads(run.plain[-1])
+    return values
 
 
 def test_chainermn_gets_the_allreduce_type_and_double_buffering(chainermn: Image) -> None:
-    found = recorded(chainermn, "--allreduce-dtype", "fp16", "--double-buffering")
+    settings = recorded(chainermn, "--allreduce-dtype", "fp16", "--double-buffering")
 
-    assert found["communicator"] == "Recording"
-    assert "float16" in found["allreduce_grad_dtype"]
-    assert (found["optimizer"], found["double_buffering"]) == ("DoubleBuffering", "Recording")
+    assert settings["communicator"] == "Recording"
+    assert "float16" in settings["allreduce_grad_dtype"]
+    assert (settings["optimizer"], settings["double_buffering"]) == ("DoubleBuffering", "Recording")
 
 
-def test_chainermn_gets_neither_unless_asked(chainermn: Image) -> None:
-    found = recorded(chainermn)
+def test_chainermn_gets_neither_by_default(chainermn: Image) -> None:
+    settings = recorded(chainermn)
 
-    assert found["allreduce_grad_dtype"] == "None"
-    assert found["optimizer"] == "_MultiNodeOptimizer"
+    assert settings["allreduce_grad_dtype"] == "None"
+    assert settings["optimizer"] == "_MultiNodeOptimizer"
 
 
 @pytest.mark.parametrize("option", ["--double-buffering", "--allreduce-dtype=fp16"])
-def test_what_only_nccl_can_do_is_refused_elsewhere(chainermn: Image, option: str) -> None:
+def test_options_that_need_nccl_are_refused_without_it(chainermn: Image, option: str) -> None:
     program = [*chainermn.program("digits"), "--global-batch", "8", "--iterations", "1", "--communicator", "naive"]
 
     run = chainermn.alone(*program, option)
@@ -152,12 +152,12 @@ def test_the_compression_hooks_halve_the_bytes_that_gloo_sends(pytorch: Image) -
     run = pytorch.mpirun(2, "-c", COUNTING)
 
     assert run.end() == 0, run.text()
-    found = next(json.loads(line) for line in run.plain if line.startswith("{"))
-    plain = found["none"]
+    measured = next(json.loads(line) for line in run.plain if line.startswith("{"))
+    plain = measured["none"]
     assert plain["bytes"] == pytest.approx(4 * plain["parameters"], rel=0.02), "one rank of two sends each value once"
     for hook in ("fp16", "bf16"):
-        assert found[hook]["bytes"] == pytest.approx(plain["bytes"] / 2, rel=0.02)
-        assert found[hook]["gradients"] == ["torch.float32"], "what the optimizer sees stays fp32"
+        assert measured[hook]["bytes"] == pytest.approx(plain["bytes"] / 2, rel=0.02)
+        assert measured[hook]["gradients"] == ["torch.float32"], "what the optimizer sees stays fp32"
 
 
 ENDING = """
@@ -187,7 +187,7 @@ def test_a_rank_that_is_done_ends_before_the_interpreter_can_trip_over_gloo(
     assert not any("interpreter" in line or "not reached" in line for line in run.plain)
 
 
-def metrics(run: Started) -> list[dict[str, Any]]:
+def metrics(run: RunningProgram) -> list[dict[str, Any]]:
     assert run.end() == 0, run.text()
     return run.all(protocol.METRIC)
 

@@ -35,15 +35,19 @@ def test_programs_have_the_options_and_levels_that_studies_allow(image: Image) -
     helps: dict[str, str] = json.loads(run.plain[-1])
     for factor, programs in FACTOR_PROGRAMS.items():
         option = OPTIONS.get((factor, image.name)) or str(KNOWN[factor].option)
-        there = {name for name, text in helps.items() if re.search(rf"{option}\b", text)}
+        having_option = {name for name, text in helps.items() if re.search(rf"{option}\b", text)}
         allowed = set(programs) if FRAMEWORK_FACTORS.get(factor, image.name) == image.name else set()
         levels = FRAMEWORK_LEVELS.get(factor, {}).get(image.name, ())
         if levels == ("fp32",):  # what is done without an option
             allowed = set()
         # ChainerMN's micro-benchmarks take the options of the exchange as a whole, and mean only the communicator.
-        assert allowed <= there and there - allowed <= {"allreduce", "read"}, (factor, allowed, there)
-        given = {name: re.search(rf"{option} {{(.*?)}}", helps[name]) for name in allowed}
-        for name, choices in given.items():
+        assert allowed <= having_option and having_option - allowed <= {"allreduce", "read"}, (
+            factor,
+            allowed,
+            having_option,
+        )
+        choices_of = {name: re.search(rf"{option} {{(.*?)}}", helps[name]) for name in allowed}
+        for name, choices in choices_of.items():
             if levels:
                 assert choices, f"{name} does not list what {option} can be"
                 assert {*choices[1].split(","), "fp32"} == {*levels, "fp32"}, (name, choices[1], levels)

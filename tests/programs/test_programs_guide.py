@@ -21,14 +21,14 @@ def test_every_option_is_in_the_guide() -> None:
     data_option(parser, {})
     learning_rate_option(parser, 0.1)
     image_options(parser)
-    known = set(re.findall(r"--[a-z][a-z0-9-]+", parser.format_help() + bandwidth_parser("").format_help()))
+    options = set(re.findall(r"--[a-z][a-z0-9-]+", parser.format_help() + bandwidth_parser("").format_help()))
     for framework in ("chainermn", "pytorch"):
         for path in (PROJECT / "jobs" / "spotmpi" / "programs" / framework).glob("*.py"):
             if not path.name.startswith("ssd"):
-                known |= set(re.findall(r'add_argument\("(--[a-z-]+)"', path.read_text()))
+                options |= set(re.findall(r'add_argument\("(--[a-z-]+)"', path.read_text()))
 
-    assert len(known) > 25
-    assert {option for option in known if option not in GUIDE and option != "--help"} == set()
+    assert len(options) > 25
+    assert {option for option in options if option not in GUIDE and option != "--help"} == set()
 
 
 def test_every_kind_of_line_is_in_the_guide() -> None:
@@ -36,17 +36,17 @@ def test_every_kind_of_line_is_in_the_guide() -> None:
         assert f"| `{kind}` |" in GUIDE
 
 
-def test_the_guides_program_of_ones_own_prints_lines_that_are_understood(python_process: Callable[..., Any]) -> None:
+def test_the_guides_example_program_prints_protocol_lines(python_process: Callable[..., Any]) -> None:
     code = re.search(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     assert code
     shorter = code[1].replace("range(1, 1001)", "range(1, 4)")
 
-    done = python_process("def train_one_iteration(): return 0.5\n" + shorter)
+    result = python_process("def train_one_iteration(): return 0.5\n" + shorter)
 
-    assert done.returncode == 0, done.stderr
-    said = [protocol.decode(line) for line in done.stdout.splitlines()]
-    assert [found and found[0] for found in said] == ["context", "metric", "metric", "metric", "result"]
-    metrics = [json.loads(line) for line in done.stdout.splitlines()[1:4]]
+    assert result.returncode == 0, result.stderr
+    lines = [protocol.decode(line) for line in result.stdout.splitlines()]
+    assert [entry and entry[0] for entry in lines] == ["context", "metric", "metric", "metric", "result"]
+    metrics = [json.loads(line) for line in result.stdout.splitlines()[1:4]]
     assert [(line["iteration"], len(line["seconds"])) for line in metrics] == [(1, 1), (2, 1), (3, 1)]
     other = python_process("def train_one_iteration(): return 0.5\n" + shorter, OMPI_COMM_WORLD_RANK="1")
     assert (other.returncode, other.stdout) == (0, "")

@@ -48,7 +48,7 @@ def test_batches_go_on_at_any_position_with_the_same_augmentation() -> None:
     assert same(batches(5, processes=2, position=7 * 8), batches(12)[7:])
 
 
-def test_two_ranks_together_get_what_one_gets() -> None:
+def test_two_ranks_together_get_the_samples_of_one() -> None:
     whole, first, second = batches(6), batches(6, ranks=2, rank=0), batches(6, ranks=2, rank=1)
 
     joined = [(np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])) for a, b in zip(first, second, strict=True)]
@@ -61,8 +61,8 @@ def test_augmentation_differs_between_epochs() -> None:
         for image, label in zip(images, labels, strict=True):
             pairs.setdefault(int(label), []).append(image)
 
-    assert all(len(shown) == 2 for shown in pairs.values())
-    assert sum(not np.array_equal(*shown) for shown in pairs.values()) > SAMPLES / 2
+    assert all(len(pair) == 2 for pair in pairs.values())
+    assert sum(not np.array_equal(*pair) for pair in pairs.values()) > SAMPLES / 2
 
 
 class Broken(Digits):

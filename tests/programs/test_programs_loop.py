@@ -63,26 +63,26 @@ def job(line: Line, *arguments: str) -> Job:
     return Job("numpy/line", TrainingOptions.of(options), alone(), data, line)
 
 
-Said = Callable[[], list[tuple[str, dict[str, Any]]]]
+ReadLines = Callable[[], list[tuple[str, dict[str, Any]]]]
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
+def printed(capsys: pytest.CaptureFixture[str]) -> ReadLines:
     """What was said on stdout since last asked."""
 
     def read() -> list[tuple[str, dict[str, Any]]]:
-        found = [protocol.decode(line) for line in capsys.readouterr().out.splitlines()]
-        assert None not in found, "only protocol lines go to stdout"
-        return [line for line in found if line]
+        lines = [protocol.decode(line) for line in capsys.readouterr().out.splitlines()]
+        assert None not in lines, "only protocol lines go to stdout"
+        return [line for line in lines if line]
 
     return read
 
 
-def test_a_run_says_context_metrics_evaluations_and_result_in_order(said: Said) -> None:
+def test_a_run_says_context_metrics_evaluations_and_result_in_order(printed: ReadLines) -> None:
     line = Line()
     train(job(line, "--iterations", "25", "--report-every", "10", "--evaluate-every", "20"))
 
-    lines = said()
+    lines = printed()
     assert [(kind, values.get("iteration")) for kind, values in lines] == [
         ("context", None),
         ("metric", 10),
@@ -99,14 +99,14 @@ def test_a_run_says_context_metrics_evaluations_and_result_in_order(said: Said) 
     assert lines[-1][1]["size"] == pytest.approx(np.abs(line.weights).sum())
 
 
-def test_the_finished_model_is_evaluated_once(said: Said) -> None:
+def test_the_finished_model_is_evaluated_once(printed: ReadLines) -> None:
     line = Line()
     train(job(line, "--iterations", "20", "--evaluate-every", "10"))
 
     assert line.evaluations == [10, 20]
 
 
-def test_an_evaluation_is_in_no_iterations_time(said: Said) -> None:
+def test_an_evaluation_is_in_no_iterations_time(printed: ReadLines) -> None:
     class Slow(Line):
         def evaluate(self) -> Mapping[str, float]:
             time.sleep(0.2)
@@ -114,45 +114,47 @@ def test_an_evaluation_is_in_no_iterations_time(said: Said) -> None:
 
     train(job(Slow(), "--iterations", "6", "--evaluate-every", "2"))
 
-    seconds = [second for kind, values in said() if kind == "metric" for second in values["seconds"]]
+    seconds = [second for kind, values in printed() if kind == "metric" for second in values["seconds"]]
     assert len(seconds) == 6
     assert max(seconds) < 0.2
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_a_run_in_two_parts_ends_bit_for_bit_like_one_in_one(said: Said, tmp_path: Path, processes: str) -> None:
+def test_a_run_in_two_parts_ends_bit_for_bit_like_one_in_one(
+    printed: ReadLines, tmp_path: Path, processes: str
+) -> None:
     loading = ("--loader-processes", processes, "--checkpoint-path", str(tmp_path))
     train(job(Line(), "--iterations", "13", *loading))
-    first = said()
+    first = printed()
     train(job(Line(), "--iterations", "30", *loading))
-    second = said()
+    second = printed()
     train(job(Line(), "--iterations", "30"))
 
     assert ("resumed", 13) in [(kind, values.get("iteration")) for kind, values in second]
-    assert second[-1][1]["parameters"] == said()[-1][1]["parameters"] != first[-1][1]["parameters"]
+    assert second[-1][1]["parameters"] == printed()[-1][1]["parameters"] != first[-1][1]["parameters"]
 
 
-def test_a_finished_run_started_again_only_evaluates(said: Said, tmp_path: Path) -> None:
+def test_a_finished_run_started_again_only_evaluates(printed: ReadLines, tmp_path: Path) -> None:
     train(job(Line(), "--iterations", "5", "--checkpoint-path", str(tmp_path)))
-    before = said()[-1][1]
+    before = printed()[-1][1]
     again = Line()
     train(job(again, "--iterations", "5", "--checkpoint-path", str(tmp_path)))
 
     assert again.steps == []
-    after = said()[-1][1]
+    after = printed()[-1][1]
     assert after == before, "the last loss included"
 
 
-def test_checkpoints_come_on_the_timer_and_at_the_end(said: Said, tmp_path: Path) -> None:
+def test_checkpoints_come_on_the_timer_and_at_the_end(printed: ReadLines, tmp_path: Path) -> None:
     train(job(Line(), "--iterations", "10", "--checkpoint-path", str(tmp_path), "--checkpoint-every", "1e-9"))
 
-    written = [(values["iteration"], values["reason"]) for kind, values in said() if kind == "checkpoint"]
-    assert written[:9] == [(iteration, "timer") for iteration in range(1, 10)]
-    assert written[-1] == (10, "end")
+    checkpoints = [(values["iteration"], values["reason"]) for kind, values in printed() if kind == "checkpoint"]
+    assert checkpoints[:9] == [(iteration, "timer") for iteration in range(1, 10)]
+    assert checkpoints[-1] == (10, "end")
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_checkpoint_that_fails_is_said_and_the_model_lost_at_the_end_is_a_failure(
+def test_a_failed_checkpoint_is_reported_and_one_at_the_end_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*ignored: Any, **named: Any) -> None:
@@ -173,7 +175,7 @@ def test_a_checkpoint_that_fails_is_said_and_the_model_lost_at_the_end_is_a_fail
     assert all("No space left on device" in line for line in warnings)
 
 
-def test_other_data_under_an_old_checkpoint_is_refused(said: Said, tmp_path: Path) -> None:
+def test_other_data_under_an_old_checkpoint_is_refused(printed: ReadLines, tmp_path: Path) -> None:
     options = ("--iterations", "3", "--checkpoint-path", str(tmp_path))
     train(job(Line(), *options))
     other = Digits(np.zeros((SAMPLES, 1, 8, 8), np.float32), np.zeros(SAMPLES, np.int32))
@@ -182,7 +184,7 @@ def test_other_data_under_an_old_checkpoint_is_refused(said: Said, tmp_path: Pat
         train(replace(job(Line(), *options), dataset=other))
 
 
-def test_a_resumed_weak_run_with_another_batch_sees_each_sample_as_often(said: Said, tmp_path: Path) -> None:
+def test_a_resumed_weak_run_with_another_batch_sees_each_sample_as_often(printed: ReadLines, tmp_path: Path) -> None:
     train(job(Line(), "--iterations", "4", "--checkpoint-path", str(tmp_path)))  # 32 of 64 samples
     options = training_parser("", {}).parse_args(
         ["--batch-per-worker", "4", "--epochs", "2", "--checkpoint-path", str(tmp_path)]
@@ -191,27 +193,27 @@ def test_a_resumed_weak_run_with_another_batch_sees_each_sample_as_often(said: S
     train(replace(job(line, "--iterations", "1"), options=TrainingOptions.of(options)))
 
     assert len(line.steps) == (2 * SAMPLES - 32) // 4
-    assert said()[-1][1]["iteration"] == 4 + len(line.steps)
+    assert printed()[-1][1]["iteration"] == 4 + len(line.steps)
 
 
-def test_waiting_for_batches_is_told_as_a_part_of_the_time(said: Said) -> None:
+def test_waiting_for_batches_is_reported_as_a_part_of_the_time(printed: ReadLines) -> None:
     class Waiting(Digits):
         def sample(self, index: int, random: np.random.Generator) -> Any:
             time.sleep(0.002)
             return super().sample(index, random)
 
-    made = job(Line(), "--iterations", "5", "--report-every", "5")
-    assert isinstance(made.dataset, Digits)
-    train(replace(made, dataset=Waiting(made.dataset.images, made.dataset.labels)))
+    parts = job(Line(), "--iterations", "5", "--report-every", "5")
+    assert isinstance(parts.dataset, Digits)
+    train(replace(parts, dataset=Waiting(parts.dataset.images, parts.dataset.labels)))
 
-    (metric,) = [values for kind, values in said() if kind == "metric"]
+    (metric,) = [values for kind, values in printed() if kind == "metric"]
     assert 5 * 8 * 0.002 <= metric["waited"] <= sum(metric["seconds"])
     assert "ranks" not in metric  # there is only one
 
 
-def test_without_exchange_there_are_no_checkpoints_and_the_context_says_so(said: Said, tmp_path: Path) -> None:
+def test_without_exchange_there_are_no_checkpoints_and_the_context_says_so(printed: ReadLines, tmp_path: Path) -> None:
     train(job(Line(), "--iterations", "3", "--no-exchange", "--checkpoint-path", str(tmp_path / "kept")))
 
-    lines = dict(said())
+    lines = dict(printed())
     assert lines["context"]["exchange"] is False
     assert "checkpoint" not in lines and not (tmp_path / "kept").exists()

@@ -56,7 +56,7 @@ def test_a_signal_waits_until_the_iteration_is_over_and_counts_once(notices: Not
     assert acted == [False]
 
 
-def test_sigterm_asks_for_the_end_also_beside_sigusr1(notices: Notices, acted: list[bool]) -> None:
+def test_sigterm_requests_the_end_even_after_sigusr1(notices: Notices, acted: list[bool]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -98,7 +98,7 @@ exit_together(main)()
 
 
 @pytest.mark.parametrize(
-    ("does", "code", "said"),
+    ("does", "code", "output"),
     [
         ("pass", 0, ""),
         ("raise Fatal('no such folder')", protocol.NOT_RETRYABLE, "error: no such folder"),
@@ -109,18 +109,18 @@ exit_together(main)()
         ("raise KeyboardInterrupt", 130, ""),
     ],
 )
-def test_each_ending_has_its_exit_code(python_process: Callable[..., Any], does: str, code: int, said: str) -> None:
-    done = python_process(ENDING.format(does=does))
+def test_each_ending_has_its_exit_code(python_process: Callable[..., Any], does: str, code: int, output: str) -> None:
+    result = python_process(ENDING.format(does=does))
 
-    assert done.returncode == code
-    assert said in done.stderr
-    assert ("Traceback" in done.stderr) == ("ValueError" in does)
+    assert result.returncode == code
+    assert output in result.stderr
+    assert ("Traceback" in result.stderr) == ("ValueError" in does)
 
 
 def test_a_fatal_reason_is_a_protocol_line(python_process: Callable[..., Any]) -> None:
-    done = python_process(ENDING.format(does="raise Fatal('no such folder')"))
+    result = python_process(ENDING.format(does="raise Fatal('no such folder')"))
 
-    assert protocol.decode(done.stdout.strip()) == (protocol.FATAL, {"reason": "no such folder"})
+    assert protocol.decode(result.stdout.strip()) == (protocol.FATAL, {"reason": "no such folder"})
 
 
 OTHER_RANK = """

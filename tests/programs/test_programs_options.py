@@ -37,7 +37,7 @@ def test_the_environment_of_a_rank_gives_the_defaults() -> None:
     assert TrainingOptions.of(parser.parse_args([*ENOUGH, "--checkpoint-keep", "1"])).checkpoint_keep == 1
 
 
-def test_without_an_agent_there_are_no_checkpoints_unless_asked_for() -> None:
+def test_without_an_agent_checkpoints_need_an_option() -> None:
     options = TrainingOptions.of(training_parser("", {}).parse_args(ENOUGH))
 
     assert options.checkpoint_path is None
@@ -71,7 +71,7 @@ def test_a_wrong_default_from_the_environment_is_refused_as_well() -> None:
         training_parser("", {protocol.ENV_CHECKPOINT_EVERY: "soon"}).parse_args(ENOUGH)
 
 
-def test_a_program_that_reads_data_must_be_told_where() -> None:
+def test_a_program_that_reads_data_requires_its_path() -> None:
     parser = training_parser("", {})
     data_option(parser, {})
 
@@ -82,17 +82,17 @@ def test_a_program_that_reads_data_must_be_told_where() -> None:
 def test_paths_are_no_part_of_the_work() -> None:
     parsed = training_parser("", {}).parse_args([*ENOUGH, "--checkpoint-path", "/somewhere"])
 
-    told = describe_options(parsed, "numpy", {"numpy": "1"})
+    work = describe_options(parsed, "numpy", {"numpy": "1"})
 
-    assert told["options"] == {name: value for name, value in vars(parsed).items() if name != "checkpoint_path"}
-    assert (told["framework"], told["versions"]) == ("numpy", {"numpy": "1"})
+    assert work["options"] == {name: value for name, value in vars(parsed).items() if name != "checkpoint_path"}
+    assert (work["framework"], work["versions"]) == ("numpy", {"numpy": "1"})
 
 
 def world(size: int, hosts: tuple[str, ...]) -> World:
     return World(0, size, 0, hosts, lambda value: value, lambda value: [value] * size)
 
 
-def test_the_asked_for_world_passes() -> None:
+def test_the_requested_world_size_passes() -> None:
     check_world(world(4, ("a", "b")), {protocol.ENV_WORLD_SIZE: "4", protocol.ENV_HOSTS: "2"})
     check_world(alone(), {})
 
@@ -130,11 +130,11 @@ def test_message_sizes_are_whole_items_each_a_factor_larger() -> None:
 
 
 def test_bus_bandwidth_follows_the_definition_of_nccl_tests() -> None:
-    found = bandwidths(8_000_000, 4, [0.002, 0.001, 0.004])
+    measured = bandwidths(8_000_000, 4, [0.002, 0.001, 0.004])
 
-    assert found["median_seconds"] == 0.002
-    assert found["algbw"] == pytest.approx(4.0)
-    assert found["busbw"] == pytest.approx(4.0 * 2 * 3 / 4)
+    assert measured["median_seconds"] == 0.002
+    assert measured["algbw"] == pytest.approx(4.0)
+    assert measured["busbw"] == pytest.approx(4.0 * 2 * 3 / 4)
     assert bandwidths(8, 1, [1.0])["busbw"] == 0
 
 

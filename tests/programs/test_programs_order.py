@@ -74,7 +74,7 @@ def test_epochs_become_iterations_from_where_the_samples_stand() -> None:
     assert iterations_left(0.5, samples=100, position=0, global_batch=10) == 5
 
 
-def test_what_one_rank_takes_together_is_what_two_take() -> None:
+def test_one_rank_takes_the_samples_that_two_take() -> None:
     order = Order(0, 20)
     position, batching = 12, divide(8, None, 2)
 

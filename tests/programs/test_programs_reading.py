@@ -24,7 +24,7 @@ def data(folder: Path, files: int) -> Path:
     return folder
 
 
-def test_the_same_files_are_choose_files_everywhere_and_no_more_than_asked_for(tmp_path: Path) -> None:
+def test_the_same_files_are_chosen_on_every_rank_and_no_more_than_requested(tmp_path: Path) -> None:
     folder = data(tmp_path, 20)
     assert choose_files(folder, 7) == choose_files(folder, 7)
     assert len(set(choose_files(folder, 7))) == 7

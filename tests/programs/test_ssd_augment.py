@@ -23,9 +23,9 @@ def red_share(pixels: Pixels, box: Floats) -> tuple[float, float]:
     red = (pixels[0].astype(int) - pixels[1]) > 60
     height, width = red.shape
     left, top, right, bottom = np.rint(box * [width, height, width, height]).astype(int)
-    inside = np.zeros_like(red)
-    inside[top:bottom, left:right] = True
-    return float(red[inside].mean()), float(red[~inside].mean()) if (~inside).any() else 0.0
+    mask = np.zeros_like(red)
+    mask[top:bottom, left:right] = True
+    return float(red[mask].mean()), float(red[~mask].mean()) if (~mask).any() else 0.0
 
 
 def test_a_plain_sample_is_only_resized(scene: Scene) -> None:
@@ -85,15 +85,15 @@ def test_expansion_happens_half_the_time_and_fills_with_the_mean_colour(scene: S
 def test_windows_vary_and_every_one_of_them_holds_an_objects_centre() -> None:
     image = Image.new("RGB", (500, 375))
     boxes = np.array([[0.05, 0.05, 0.1, 0.1], [0.7, 0.6, 0.95, 0.95]], np.float32)
-    kept, whole = [], 0
+    kept_labels, whole = [], 0
     for seed in range(200):
-        window, inside, labels = crop(image, boxes, np.array([1, 2], np.int32), np.random.default_rng(seed))
-        assert len(labels) >= 1 and (inside[:, 2:] > inside[:, :2]).all()
+        window, cropped, labels = crop(image, boxes, np.array([1, 2], np.int32), np.random.default_rng(seed))
+        assert len(labels) >= 1 and (cropped[:, 2:] > cropped[:, :2]).all()
         assert 0.5 * 0.95 < (window.width / 500) / (window.height / 375) < 2 * 1.05
         whole += window.size == image.size
-        kept.append(tuple(labels))
+        kept_labels.append(tuple(labels))
     assert 20 < whole < 140
-    assert set(kept) == {(1,), (2,), (1, 2)}
+    assert set(kept_labels) == {(1,), (2,), (1, 2)}
 
 
 def test_distortion_changes_colours_but_neither_size_nor_mode(scene: Scene) -> None:

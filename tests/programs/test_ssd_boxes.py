@@ -126,15 +126,15 @@ def test_detection_finds_the_encoded_objects_again() -> None:
     offsets, labels = encode(objects, np.array([3, 7], np.int32), DEFAULTS)
     confidences = np.zeros((8732, 21), np.float32)
     confidences[np.arange(8732), labels] = 12
-    found = detect(offsets, confidences, DEFAULTS)
-    best = [found.labels.tolist().index(label) for label in (3, 7)]
-    np.testing.assert_allclose(found.boxes[best], objects, atol=1e-5)
-    assert len(found.scores) == 2 and (np.diff(found.scores) <= 0).all()
+    detections = detect(offsets, confidences, DEFAULTS)
+    best = [detections.labels.tolist().index(label) for label in (3, 7)]
+    np.testing.assert_allclose(detections.boxes[best], objects, atol=1e-5)
+    assert len(detections.scores) == 2 and (np.diff(detections.scores) <= 0).all()
 
 
 def test_detection_of_a_network_that_knows_nothing_is_bounded() -> None:
     random = np.random.default_rng(1)
     offsets = random.normal(0, 50, size=(8732, 4)).astype(np.float32)
-    found = detect(offsets, random.normal(size=(8732, 21)).astype(np.float32), DEFAULTS)
-    assert len(found.scores) == DETECTIONS_PER_IMAGE
-    assert np.isfinite(found.boxes).all() and found.boxes.min() >= 0 and found.boxes.max() <= 1
+    detections = detect(offsets, random.normal(size=(8732, 21)).astype(np.float32), DEFAULTS)
+    assert len(detections.scores) == DETECTIONS_PER_IMAGE
+    assert np.isfinite(detections.boxes).all() and detections.boxes.min() >= 0 and detections.boxes.max() <= 1

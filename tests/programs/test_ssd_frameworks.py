@@ -35,7 +35,7 @@ def objects(seed: int, count: int) -> tuple[Any, Any]:
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> dict[str, Any]:
+def inputs(tmp_path: Path) -> dict[str, Any]:
     """Random output of a network for two images, and the targets of their objects; also in ``given.npz``."""
     random = np.random.default_rng(11)
     tensors: dict[str, Any] = {
@@ -53,44 +53,44 @@ def given(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_boxes_coding_loss_and_detections_agree_in_both_frameworks_and_with_torchvision(
-    chainermn: Image, pytorch: Image, given: dict[str, Any], tmp_path: Path
+    chainermn: Image, pytorch: Image, inputs: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = {}
+    outputs = {}
     for image in (chainermn, pytorch):
         probe(image, "tensors", tmp_path / "given.npz", tmp_path / f"{image.name}.npz")
-        found[image.name] = np.load(tmp_path / f"{image.name}.npz")
-    theirs = found["pytorch"]
+        outputs[image.name] = np.load(tmp_path / f"{image.name}.npz")
+    theirs = outputs["pytorch"]
 
     np.testing.assert_allclose(corners(DEFAULTS) * 300, theirs["defaults"], atol=1e-4)
     for i in range(2):
-        positive = given["labels"][i] > 0
-        np.testing.assert_array_equal(match(given[f"objects{i}"], DEFAULTS), theirs[f"matched{i}"])
-        np.testing.assert_allclose(given["targets"][i][positive], theirs[f"encoded{i}"][positive], atol=2e-4)
-        np.testing.assert_allclose(decode(given["offsets"][i], DEFAULTS) * 300, theirs[f"decoded{i}"], atol=1e-2)
-        ours = detect(given["offsets"][i], given["confidences"][i], DEFAULTS)
+        positive = inputs["labels"][i] > 0
+        np.testing.assert_array_equal(match(inputs[f"objects{i}"], DEFAULTS), theirs[f"matched{i}"])
+        np.testing.assert_allclose(inputs["targets"][i][positive], theirs[f"encoded{i}"][positive], atol=2e-4)
+        np.testing.assert_allclose(decode(inputs["offsets"][i], DEFAULTS) * 300, theirs[f"decoded{i}"], atol=1e-2)
+        ours = detect(inputs["offsets"][i], inputs["confidences"][i], DEFAULTS)
         np.testing.assert_array_equal(ours.labels + 1, theirs[f"found_labels{i}"])
         np.testing.assert_allclose(ours.boxes * 300, theirs[f"found_boxes{i}"], atol=1e-2)
         np.testing.assert_allclose(ours.scores, theirs[f"found_scores{i}"], rtol=1e-4)
 
-    sums = multibox_sums(given["offsets"], given["confidences"], given["targets"], given["labels"])
+    sums = multibox_sums(inputs["offsets"], inputs["confidences"], inputs["targets"], inputs["labels"])
     assert sums.positives > 20
     assert theirs["their_location"] == pytest.approx(sums.location / sums.positives, rel=1e-5)
     assert theirs["their_confidence"] == pytest.approx(sums.confidence / sums.positives, rel=1e-5)
     for name in ("chainermn", "pytorch"):
-        assert found[name]["location"] == pytest.approx(sums.location, rel=1e-5)
-        assert found[name]["confidence"] == pytest.approx(sums.confidence, rel=1e-5)
+        assert outputs[name]["location"] == pytest.approx(sums.location, rel=1e-5)
+        assert outputs[name]["confidence"] == pytest.approx(sums.confidence, rel=1e-5)
     for part in ("offsets_gradient", "confidences_gradient"):
         assert np.abs(theirs[part]).max() > 0.5
-        np.testing.assert_allclose(found["chainermn"][part], theirs[part], atol=1e-6)
+        np.testing.assert_allclose(outputs["chainermn"][part], theirs[part], atol=1e-6)
 
 
 @pytest.mark.nightly("both whole networks, 17 s; their boxes, loss and detections are compared by day")
 def test_both_whole_networks_have_26285486_parameters_and_make_the_same_output_and_update(
-    chainermn: Image, pytorch: Image, given: dict[str, Any], tmp_path: Path
+    chainermn: Image, pytorch: Image, inputs: dict[str, Any], tmp_path: Path
 ) -> None:
     batch = tmp_path / "batch.npz"
     pixels = np.random.default_rng(5).integers(0, 256, size=(1, 3, 300, 300), dtype=np.uint8)
-    np.savez(batch, pixels=pixels, targets=given["targets"][:1], labels=given["labels"][:1])
+    np.savez(batch, pixels=pixels, targets=inputs["targets"][:1], labels=inputs["labels"][:1])
 
     probe(pytorch, "network", batch, tmp_path / "pytorch.npz")
     probe(chainermn, "network", batch, tmp_path / "pytorch.npz", tmp_path / "chainermn.npz")

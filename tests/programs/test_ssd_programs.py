@@ -16,7 +16,7 @@ from spotmpi.programs.world import alone
 from tests.programs.by_day import in_chainermn
 
 if TYPE_CHECKING:
-    from tests.programs.conftest import Image, Started
+    from tests.programs.conftest import Image, RunningProgram
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "voc"
 
 
-def ssd(image: Image, ranks: int, data: Path, *options: str, **environment: str) -> Started:
+def ssd(image: Image, ranks: int, data: Path, *options: str, **environment: str) -> RunningProgram:
     return image.mpirun(ranks, "-W", "ignore", *image.program("ssd"), "--data", str(data), *options, **environment)
 
 
@@ -127,10 +127,10 @@ def test_training_starts_from_weights_of_a_file_and_says_which(image: Image, fol
     second = ssd(image, 1, folder, *short, *tiny, "--weights", str(weights))
     assert second.end() == 0, second.text()
 
-    said = second.one(protocol.CONTEXT)["weights"]
-    assert len(said["sha256"]) == 64
-    taken, of_all = said["arrays"].split(" of ")
-    assert taken == of_all
+    loaded_weights = second.one(protocol.CONTEXT)["weights"]
+    assert len(loaded_weights["sha256"]) == 64
+    loaded, of_all = loaded_weights["arrays"].split(" of ")
+    assert loaded == of_all
     for name, value in read(tmp_path / "second").items():
         np.testing.assert_allclose(value, read(tmp_path / "first")[name], atol=1e-6, err_msg=name)
 

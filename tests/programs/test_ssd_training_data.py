@@ -62,9 +62,9 @@ def test_drawn_images_look_like_read_ones_and_ask_for_no_folder(folder: Path) ->
 def test_one_rank_of_each_node_makes_the_data_cold_or_warm(
     folder: Path, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: dict[str, list[Path]] = {}
-    monkeypatch.setattr(reading, "drop_pages", lambda files: done.setdefault("cold", list(files)))
-    monkeypatch.setattr(reading, "read_files", lambda files: done.setdefault("warm", list(files)))
+    result: dict[str, list[Path]] = {}
+    monkeypatch.setattr(reading, "drop_pages", lambda files: result.setdefault("cold", list(files)))
+    monkeypatch.setattr(reading, "read_files", lambda files: result.setdefault("warm", list(files)))
     waited: list[object] = []
 
     def gather(value: Any) -> list[Any]:
@@ -74,8 +74,8 @@ def test_one_rank_of_each_node_makes_the_data_cold_or_warm(
     for local_rank in (0, 1):
         world = World(local_rank, 2, local_rank, ("a",), lambda value: value, gather)
         reading.prepare_cache(folder, state, world)
-    assert list(done) == [state]
-    assert len([path for path in done[state] if path.suffix == ".jpg"]) == 8
+    assert list(result) == [state]
+    assert len([path for path in result[state] if path.suffix == ".jpg"]) == 8
     assert len(waited) == 2  # nobody begins before all are ready
 
 
@@ -93,15 +93,15 @@ def test_a_sample_depends_on_seed_epoch_and_index_only_also_in_another_process(f
 
 
 def test_only_rank_zero_reads_the_folder(folder: Path) -> None:
-    said: list[Any] = []
+    broadcasts: list[Any] = []
 
     def tell(value: Any) -> Any:
-        said.append(value)
+        broadcasts.append(value)
         return value
 
     ours = load_data(folder, SETS, True, World(0, 2, 0, ("a",), tell, lambda value: [value]))
-    heard = iter(said)
-    theirs = load_data(folder / "absent", SETS, True, World(1, 2, 0, ("a",), lambda _: next(heard), lambda v: [v]))
+    received = iter(broadcasts)
+    theirs = load_data(folder / "absent", SETS, True, World(1, 2, 0, ("a",), lambda _: next(received), lambda v: [v]))
     assert [part.fingerprint() for part in ours] == [part.fingerprint() for part in theirs]
     assert ours[0].fingerprint() != ours[1].fingerprint()
 
@@ -146,16 +146,16 @@ def _on_two_ranks(test: DetectionData) -> tuple[list[dict[str, float]], list[int
 
 def _answers(test: DetectionData) -> Any:
     """A network that knows the right output of each test image by its pixels."""
-    known = {}
+    answers = {}
     for index in range(len(test)):
         sample = test.sample(index, np.random.default_rng(0))
         confidences = np.zeros((8732, 21), np.float32)
         confidences[np.arange(8732), sample.labels] = 20
-        known[hashlib.sha256(sample.pixels.tobytes()).digest()] = (sample.offsets, confidences)
+        answers[hashlib.sha256(sample.pixels.tobytes()).digest()] = (sample.offsets, confidences)
 
     def predict(pixels: Pixels) -> tuple[Floats, Floats]:
-        found = [known[hashlib.sha256(image.tobytes()).digest()] for image in pixels]
-        return np.stack([offsets for offsets, _ in found]), np.stack([confidences for _, confidences in found])
+        pairs = [answers[hashlib.sha256(image.tobytes()).digest()] for image in pixels]
+        return np.stack([offsets for offsets, _ in pairs]), np.stack([confidences for _, confidences in pairs])
 
     return predict
 
@@ -200,7 +200,7 @@ def _weights(path: Path, **shapes: tuple[int, ...]) -> Path:
     return path
 
 
-def test_weights_of_a_trunk_are_taken_and_what_the_model_lacks_is_left(tmp_path: Path) -> None:
+def test_weights_of_a_trunk_are_loaded_and_unknown_ones_are_ignored(tmp_path: Path) -> None:
     path = _weights(tmp_path / "w.npz", trunk__W=(2, 3), trunk__b=(2,), classifier__W=(9,))
     weights = read_weights(path, read_npz, MODEL, ["trunk/W", "trunk/b"])
     assert sorted(weights.arrays) == ["trunk/W", "trunk/b"]

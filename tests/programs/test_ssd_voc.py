@@ -155,12 +155,12 @@ def test_drawn_boxes_lie_around_what_was_drawn(tmp_path: Path) -> None:
     for image in images:
         pixels = np.asarray(Image.open(image.path).convert("HSV"))[..., 1] > 100
         height, width = pixels.shape
-        inside = np.zeros_like(pixels)
+        mask = np.zeros_like(pixels)
         for box in image.objects.boxes:
             left, top, right, bottom = np.rint(box * [width, height, width, height]).astype(int)
-            inside[top:bottom, left:right] = True
-        assert pixels[inside].mean() > 0.25
-        assert pixels[~inside].mean() < 0.06
+            mask[top:bottom, left:right] = True
+        assert pixels[mask].mean() > 0.25
+        assert pixels[~mask].mean() < 0.06
 
 
 def test_the_digest_follows_names_sizes_and_objects_but_not_the_place(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def _note(cluster: Cluster) -> None:
 
 
 def _nodes(slot: Slot) -> str:
-    done = Kubernetes(slot.folder / "admin.kubeconfig").try_kubectl("get", "nodes", "-o", "wide")
-    return done.stdout.rstrip() or done.stderr.rstrip()
+    result = Kubernetes(slot.folder / "admin.kubeconfig").try_kubectl("get", "nodes", "-o", "wide")
+    return result.stdout.rstrip() or result.stderr.rstrip()
 
 
 def _parser() -> argparse.ArgumentParser:

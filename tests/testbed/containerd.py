@@ -57,10 +57,10 @@ class Containerd:
 
     def ctr(self, *arguments: str | Path, limit: float = 600.0) -> str:
         """Return what containerd's own client printed; TestbedError has its error output."""
-        done = self._ctr(*arguments, limit=limit)
-        if done.returncode:
-            raise TestbedError(f"ctr {' '.join(map(str, arguments))} failed: {done.stderr.strip()}")
-        return done.stdout
+        result = self._ctr(*arguments, limit=limit)
+        if result.returncode:
+            raise TestbedError(f"ctr {' '.join(map(str, arguments))} failed: {result.stderr.strip()}")
+        return result.stdout
 
     def images(self) -> list[str]:
         """Return the names of all images."""
@@ -74,8 +74,8 @@ class Containerd:
     def _health(self) -> str:
         if not self.socket.exists():
             return f"{self.socket} is not there"
-        done = self._ctr("version", limit=5)
-        return done.stderr.strip() or "ctr version failed" if done.returncode else ""
+        result = self._ctr("version", limit=5)
+        return result.stderr.strip() or "ctr version failed" if result.returncode else ""
 
     def _ctr(self, *arguments: str | Path, limit: float) -> subprocess.CompletedProcess[str]:
         command = ["ctr", "--address", self.socket, "--namespace", _NAMESPACE, *arguments]

@@ -102,5 +102,5 @@ class Controller(abc.ABC):
 
     def dry_run(self, sample: Object) -> str:
         """Return "" when the cluster would accept the sample, else its complaint."""
-        done = self.kubernetes.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=as_yaml([sample]))
-        return done.stderr.strip() if done.returncode else ""
+        result = self.kubernetes.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=as_yaml([sample]))
+        return result.stderr.strip() if result.returncode else ""

@@ -39,9 +39,9 @@ def _make(scratch: Path, archive: Path) -> None:
     if mirror := os.environ.get("DEBIAN_MIRROR"):
         command.append(mirror)
     environment = {**os.environ, "PATH": SYSTEM_PATH, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise TestbedError(f"debootstrap failed with {done.returncode}: {done.stdout[-800:]}{done.stderr[-800:]}")
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if result.returncode:
+        raise TestbedError(f"debootstrap failed with {result.returncode}: {result.stdout[-800:]}{result.stderr[-800:]}")
     for path in [*root.glob("var/cache/apt/archives/*.deb"), *root.glob("etc/ssh/ssh_host_*")]:
         # Images must not share host keys; runs bring their own.
         path.unlink()

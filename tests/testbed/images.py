@@ -126,10 +126,10 @@ def _buildah(*arguments: str) -> str:
     storage = cache_folder() / "buildah"
     command = ["buildah", "--storage-driver", "overlay", "--root", f"{storage}/root", "--runroot", f"{storage}/run"]
     environment = {"PATH": SYSTEM_PATH, "HOME": str(cache_folder()), "TMPDIR": str(cache_folder())}
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise TestbedError(f"buildah {arguments[0]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return done.stdout
+    result = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, env=environment)
+    if result.returncode:
+        raise TestbedError(f"buildah {arguments[0]} failed:\n{result.stdout[-3000:]}{result.stderr[-3000:]}")
+    return result.stdout
 
 
 def _files_of(image: Image) -> list[Path]:

@@ -44,10 +44,12 @@ class Kubernetes:
 
     def kubectl(self, *arguments: str, stdin: str | None = None, limit: float = 60.0) -> str:
         """Return what kubectl printed; TestbedError has its error output."""
-        done = self.try_kubectl(*arguments, stdin=stdin, limit=limit)
-        if done.returncode:
-            raise TestbedError(f"kubectl {' '.join(arguments)} failed with {done.returncode}:\n{done.stderr.strip()}")
-        return done.stdout
+        result = self.try_kubectl(*arguments, stdin=stdin, limit=limit)
+        if result.returncode:
+            raise TestbedError(
+                f"kubectl {' '.join(arguments)} failed with {result.returncode}:\n{result.stderr.strip()}"
+            )
+        return result.stdout
 
     def try_kubectl(
         self, *arguments: str, stdin: str | None = None, limit: float = 60.0

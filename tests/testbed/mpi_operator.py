@@ -26,7 +26,7 @@ class MpiOperator(Controller):
 
     def refusal(self) -> str:
         """Return "" once it has its leader lock, which it takes just before it starts to work, else the reason."""
-        done = self.kubernetes.try_kubectl(
+        result = self.kubernetes.try_kubectl(
             "get", "lease", "mpi-operator", "-n", _NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"
         )
-        return "" if done.stdout.strip() else done.stderr.strip() or "nobody holds its lock yet"
+        return "" if result.stdout.strip() else result.stderr.strip() or "nobody holds its lock yet"

@@ -12,9 +12,9 @@ from tests.testbed.slot import Slot
 
 def create_bridge(slot: Slot, nodes: int) -> None:
     """Make the bridge with the machine's own addresses on it: the gateway and one per node."""
-    taken = _ip("route", "show", "to", "match", slot.gateway, "table", "all")
-    if any(line and not line.startswith("default") for line in taken.splitlines()):
-        raise TestbedError(f"{slot.network}.0/24 is in use on this machine: {taken.strip()}")
+    routes = _ip("route", "show", "to", "match", slot.gateway, "table", "all")
+    if any(line and not line.startswith("default") for line in routes.splitlines()):
+        raise TestbedError(f"{slot.network}.0/24 is in use on this machine: {routes.strip()}")
     _ip("link", "add", slot.bridge, "type", "bridge")
     for address in (slot.gateway, *(slot.node_address(node) for node in range(nodes))):
         _ip("address", "add", f"{address}/24", "dev", slot.bridge)
@@ -42,7 +42,7 @@ def write_cni_configuration(slot: Slot, node: int, folder: Path) -> None:
 
 
 def _ip(*arguments: str) -> str:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TestbedError(f"ip {' '.join(arguments)} failed: {done.stderr.strip()}")
-    return done.stdout
+    result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise TestbedError(f"ip {' '.join(arguments)} failed: {result.stderr.strip()}")
+    return result.stdout

@@ -93,7 +93,7 @@ class Node:
         self._kubernetes.kubectl("delete", "node", self.name)
 
     def _readiness(self) -> str:
-        done = self._kubernetes.try_kubectl(
+        result = self._kubernetes.try_kubectl(
             "get",
             "node",
             self.name,
@@ -101,10 +101,10 @@ class Node:
             "jsonpath={.status.conditions[?(@.type=='Ready')].status} "
             "{.status.conditions[?(@.type=='Ready')].message} {.spec.taints[*].key}",
         )
-        if done.returncode:
-            return done.stderr.strip()
-        ready = done.stdout.startswith("True") and "node.kubernetes.io/not-ready" not in done.stdout
-        return "" if ready else done.stdout.strip() or "the kubelet has not told its state yet"
+        if result.returncode:
+            return result.stderr.strip()
+        ready = result.stdout.startswith("True") and "node.kubernetes.io/not-ready" not in result.stdout
+        return "" if ready else result.stdout.strip() or "the kubelet has not told its state yet"
 
     def _kubelet_command(self) -> list[str | Path]:
         identity = self._plane.authority.issue(f"system:node:{self.name}", ["system:nodes"])

@@ -64,8 +64,10 @@ class PolicyEngine:
         remove_rules(self._slot)
 
     def _refusal(self) -> str:
-        done = subprocess.run(["iptables", "-w", "-S", _chain(self._slot)], capture_output=True, text=True, check=False)
-        return done.stderr.strip()
+        result = subprocess.run(
+            ["iptables", "-w", "-S", _chain(self._slot)], capture_output=True, text=True, check=False
+        )
+        return result.stderr.strip()
 
 
 def _chain(slot: Slot) -> str:

@@ -34,10 +34,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        output, complaint = capsys.readouterr()
-        return int(ended.value.code or 0), output, complaint
+        output, errors = capsys.readouterr()
+        return int(exit_info.value.code or 0), output, errors
 
     return run
 

@@ -59,8 +59,8 @@ class Aws(Provider):
 
         The words are AWS's, from terraform-aws-eks#3293.
         """
-        held = self.cloud.records.get(aws_cluster.ACCESS_ENTRY, f"{cluster}:{principal}")
-        if principal == self.cloud.builder or held:
+        existing = self.cloud.records.get(aws_cluster.ACCESS_ENTRY, f"{cluster}:{principal}")
+        if principal == self.cloud.builder or existing:
             raise Refusal(
                 f"creating EKS Access Entry ({cluster}:{principal}): operation error EKS: CreateAccessEntry, https "
                 "response error StatusCode: 409, ResourceInUseException: The specified access entry resource is "
@@ -75,9 +75,9 @@ class Aws(Provider):
             group = self.cloud.records.get(resource.token, identity)
             if group is None or resource.token != aws_network.NODE_GROUP:
                 return super().update(resource, identity, inputs, state)
-            sent, ended = scaling.sent(group, inputs, state)
-            changed = super().update(resource, identity, sent, state)
-            self.cloud.terminated += [(identity, ended)] * (ended > 0)
+            inputs_sent, terminated = scaling.sizes_to_send(group, inputs, state)
+            changed = super().update(resource, identity, inputs_sent, state)
+            self.cloud.terminated += [(identity, terminated)] * (terminated > 0)
             return changed
 
     def delete(self, resource: ResourceRequest, identity: str) -> None:

@@ -42,9 +42,9 @@ _OF_CLUSTER = {"clusterName": (Target(CLUSTER, "name"),)}
 def policies_of(role_name: str, records: Records) -> set[str]:
     """The last parts of the ARNs of the policies that a role has."""
     return {
-        made.inputs["policyArn"].rsplit("/", 1)[-1]
-        for made in records.of(ATTACHMENT)
-        if made.inputs["role"] == role_name
+        attachment.inputs["policyArn"].rsplit("/", 1)[-1]
+        for attachment in records.of(ATTACHMENT)
+        if attachment.inputs["role"] == role_name
     }
 
 
@@ -123,8 +123,8 @@ def _check_template(inputs: dict[str, Any], records: Records) -> None:
 
 def _check_nodes_can_join(cluster: str, inputs: dict[str, Any], records: Records) -> None:
     """Machines that start now have to be had, and to find image registry, API and network plug-in."""
-    if gone := records.without_capacity & set(inputs.get("instanceTypes") or []):
-        raise Refusal(f"InsufficientInstanceCapacity: no {', '.join(sorted(gone))} in this zone now")
+    if types := records.without_capacity & set(inputs.get("instanceTypes") or []):
+        raise Refusal(f"InsufficientInstanceCapacity: no {', '.join(sorted(types))} in this zone now")
     missing = [what for what in _ADDONS_FOR_NODES if records.get(ADDON, f"{cluster}:{what}") is None]
     policies = policies_of(inputs["nodeRoleArn"].rsplit("/", 1)[-1], records)
     missing += [policy for policy in _NODE_POLICIES if policy not in policies]
@@ -216,7 +216,7 @@ def _addons() -> Iterator[tuple[str, Kind]]:
     )
 
 
-def _around() -> Iterator[tuple[str, Kind]]:
+def _kinds() -> Iterator[tuple[str, Kind]]:
     yield (
         "aws:eks/podIdentityAssociation:PodIdentityAssociation",
         Kind(
@@ -252,4 +252,4 @@ def kinds() -> Iterator[tuple[str, Kind]]:
     yield from _control_planes()
     yield from _node_groups()
     yield from _addons()
-    yield from _around()
+    yield from _kinds()

@@ -101,8 +101,8 @@ def _template_rule(inputs: dict[str, Any], records: Records) -> None:
 
 
 def _vpc_answers(inputs: dict[str, Any], identity: str, records: Records) -> dict[str, Any]:
-    made = {key: f"{prefix}-{records.new_hex(identity)}" for key, prefix in _VPC_DEFAULTS.items()}
-    return {**made, "ownerId": "123456789012", "enableDnsSupport": inputs.get("enableDnsSupport", True)}
+    answers = {key: f"{prefix}-{records.new_hex(identity)}" for key, prefix in _VPC_DEFAULTS.items()}
+    return {**answers, "ownerId": "123456789012", "enableDnsSupport": inputs.get("enableDnsSupport", True)}
 
 
 _VPC_DEFAULTS = {

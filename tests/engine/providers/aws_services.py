@@ -43,7 +43,7 @@ def _check_document(key: str, text: str) -> None:
 
 def _attachment_rule(inputs: dict[str, Any], records: Records) -> None:
     arn = inputs["policyArn"]
-    if not arn.startswith("arn:aws:iam::aws:policy/") and records.found(POLICY, "arn", arn) is None:
+    if not arn.startswith("arn:aws:iam::aws:policy/") and records.find(POLICY, "arn", arn) is None:
         raise Refusal(f"NoSuchEntity: policy {arn} does not exist")
 
 

@@ -41,14 +41,14 @@ class ResourceRequest:
 class Cloud:
     """Everything that the stand-ins of one test share.
 
-    `given` holds ids and ARNs that were there before; `leftovers` what AWS makes by itself and nobody takes away;
-    `memories` what it tells of things that are gone.
-    `terminated` are nodes that somebody's request ended while they ran: node group and number, for each request.
+    `existing_arns` are ids and ARNs of resources from before the test; `leftovers` are resources that AWS creates by
+    itself and nobody deletes; `deleted_resources` is what AWS still returns of deleted ones.
+    `terminated` are node groups and numbers of running nodes that a request terminated, one entry for each request.
     """
 
     records: Records = field(default_factory=Records)
     script: Script = field(default_factory=Script)
-    given: set[str] = field(default_factory=set)
+    existing_arns: set[str] = field(default_factory=set)
     leftovers: list[str] = field(default_factory=list)
     deleted_resources: DeletedResources = field(default_factory=DeletedResources)
     terminated: list[tuple[str, int]] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Provider:
         """How a type behaves; None for a type that the stand-in doesn't have."""
         raise NotImplementedError
 
-    def inside(self) -> str | None:
+    def scope(self) -> str | None:
         """The cluster that this provider's objects live in, if they do."""
         return None
 
@@ -89,14 +89,14 @@ class Provider:
         if kind is None:
             return inputs, failures or [f"{resource.token}: add it to the kinds of tests/engine/providers"]
         if kind.name:
-            given = inputs.get(kind.name.key)
-            if given is None and kind.name.made_up:
-                given = inputs[kind.name.key] = olds.get(kind.name.key) or f"{resource.name}-{seed.hex()[:7]}"
-            if isinstance(given, str) and given != UNKNOWN:
-                if len(given) > kind.name.longest:
-                    failures.append(f"{kind.name.key}: {given!r} is longer than {kind.name.longest}")
-                if not re.fullmatch(kind.name.pattern, given):
-                    failures.append(f"{kind.name.key}: {given!r} does not match {kind.name.pattern}")
+            name = inputs.get(kind.name.key)
+            if name is None and kind.name.made_up:
+                name = inputs[kind.name.key] = olds.get(kind.name.key) or f"{resource.name}-{seed.hex()[:7]}"
+            if isinstance(name, str) and name != UNKNOWN:
+                if len(name) > kind.name.longest:
+                    failures.append(f"{kind.name.key}: {name!r} is longer than {kind.name.longest}")
+                if not re.fullmatch(kind.name.pattern, name):
+                    failures.append(f"{kind.name.key}: {name!r} does not match {kind.name.pattern}")
         return inputs, failures + self.more_failures(inputs)
 
     def more_failures(self, inputs: Mapping[str, Any]) -> list[str]:
@@ -126,9 +126,9 @@ class Provider:
 
     def deletes_first(self, resource: ResourceRequest, news: Mapping[str, Any]) -> bool:
         """Whether a replacement would take a name that is still in use: one that was given, not made up."""
-        name = self._kind(resource, news).name
-        given = str(news.get(name.key)) if name else ""
-        return bool(given) and not re.fullmatch(re.escape(resource.name) + "-[0-9a-f]{7}", given)
+        kind_name = self._kind(resource, news).name
+        name = str(news.get(kind_name.key)) if kind_name else ""
+        return bool(name) and not re.fullmatch(re.escape(resource.name) + "-[0-9a-f]{7}", name)
 
     def planned(
         self, resource: ResourceRequest, inputs: Mapping[str, Any], state: Mapping[str, Any] | None
@@ -136,8 +136,8 @@ class Provider:
         """The outputs of a preview: what can't be known yet is unknown."""
         kind = self._kind(resource, inputs)
         if state is not None:
-            answered = {key: _within(state[key], inputs.get(key)) for key in kind.unknown if key in state}
-            return {**state, **inputs, **answered} | ({kind.counted: UNKNOWN} if kind.counted else {})
+            answers = {key: _within(state[key], inputs.get(key)) for key in kind.unknown if key in state}
+            return {**state, **inputs, **answers} | ({kind.counted: UNKNOWN} if kind.counted else {})
         unknown = (*kind.unknown, "arn") if kind.arn else kind.unknown
         return {**inputs, **dict.fromkeys(unknown, UNKNOWN)}
 
@@ -155,9 +155,7 @@ class Provider:
             answers = kind.answers(inputs, identity, records)
             exposed_values = frozenset({identity, arn, *texts_in(answers)} - {""})
             outputs = {**inputs, **answers, **({"arn": arn} if arn else {})}
-            record = Record(
-                resource.token, identity, resource.urn, inputs, outputs, uses, exposed_values, self.inside()
-            )
+            record = Record(resource.token, identity, resource.urn, inputs, outputs, uses, exposed_values, self.scope())
             records.add(record)
             return record
 
@@ -168,23 +166,25 @@ class Provider:
         kind, records = self._kind(resource, inputs), self.cloud.records
         with self.cloud.lock:
             self.reach()
-            old = records.get(resource.token, identity, self.inside())
+            old = records.get(resource.token, identity, self.scope())
             if old is None:
                 raise Refusal(f"NotFound: {resource.token} {identity}")
             uses = self._references(kind, inputs) | self.more_uses(inputs)
             if kind.change_rule:
                 kind.change_rule(inputs, records)
-            kept = {key: value for key, value in old.outputs.items() if key not in old.inputs or key in kind.unknown}
+            unchanged = {
+                key: value for key, value in old.outputs.items() if key not in old.inputs or key in kind.unknown
+            }
             if kind.counted:
-                kept[kind.counted] += 1
-            outputs = {**inputs, **kept, **kind.revised(old, inputs, records)}
+                unchanged[kind.counted] += 1
+            outputs = {**inputs, **unchanged, **kind.revised(old, inputs, records)}
             return records.change(old, inputs=inputs, outputs=outputs, uses=uses)
 
     def delete(self, resource: ResourceRequest, identity: str) -> None:
         """Take away what exists; what is gone already is no error."""
         with self.cloud.lock:
             self.reach()
-            record = self.cloud.records.get(resource.token, identity, self.inside())
+            record = self.cloud.records.get(resource.token, identity, self.scope())
             if record is None:
                 return
             kind = self._kind(resource, record.inputs)
@@ -196,7 +196,7 @@ class Provider:
         """What exists under this id."""
         with self.cloud.lock:
             self.reach()
-            return self.cloud.records.get(resource.token, identity, self.inside())
+            return self.cloud.records.get(resource.token, identity, self.scope())
 
     def _kind(self, resource: ResourceRequest, inputs: Mapping[str, Any]) -> Kind:
         kind = self.kind(resource.token, inputs)
@@ -206,19 +206,19 @@ class Provider:
 
     def _references(self, kind: Kind, inputs: Mapping[str, Any]) -> frozenset[str]:
         """The keys of everything that the inputs refer to; what was never made is refused."""
-        records, uses, seen = self.cloud.records, set(), set()
+        records, uses, checked = self.cloud.records, set(), set()
         for path, targets in kind.refers.items():
             for value in values_at(inputs, path):
-                seen.add(value)
-                found = [record for to in targets if (record := records.found(to.token, to.path, value))]
-                if found:
-                    uses.add(found[0].key)
-                elif value not in self.cloud.given:
+                checked.add(value)
+                targets_found = [record for to in targets if (record := records.find(to.token, to.path, value))]
+                if targets_found:
+                    uses.add(targets_found[0].key)
+                elif value not in self.cloud.existing_arns:
                     raise Refusal(
                         f"NotFound: {path} is {value!r}, and no {targets[0].token} has that {targets[0].path}"
                     )
         for text in texts_in(inputs):
-            if text in seen or text in self.cloud.given or not _IDENTITY.fullmatch(text):
+            if text in checked or text in self.cloud.existing_arns or not _IDENTITY.fullmatch(text):
                 continue
             owner = records.owner_of(text)
             if owner is None:
@@ -227,6 +227,6 @@ class Provider:
         return frozenset(uses)
 
 
-def _within(answer: Any, wanted: Any) -> Any:
+def _within(answer: Any, inputs: Any) -> Any:
     """What the service has answered, with what is wanted of it now."""
-    return {**answer, **wanted} if isinstance(answer, dict) and isinstance(wanted, dict) else answer
+    return {**answer, **inputs} if isinstance(answer, dict) and isinstance(inputs, dict) else answer

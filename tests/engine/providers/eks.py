@@ -39,7 +39,7 @@ class Eks(Provider):
 
 
 @dataclass(frozen=True)
-class Made:
+class Child:
     """A child as the engine answers: its URN, id and outputs."""
 
     urn: str
@@ -55,7 +55,7 @@ class Engine:
     providers: dict[str, str]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def register(self, token: str, name: str, parent: str, **more: Any) -> Made:
+    def register(self, token: str, name: str, parent: str, **more: Any) -> Child:
         """Register one resource; `inputs` and `after` (URNs) are its inputs and what it waits for."""
         inputs, after = more.get("inputs", {}), more.get("after", ())
         custom = more.get("custom", True)
@@ -72,7 +72,7 @@ class Engine:
             **self.options,
         )
         answer = self.monitor.RegisterResource(request)
-        return Made(answer.urn, answer.id or UNKNOWN, from_struct(answer.object))
+        return Child(answer.urn, answer.id or UNKNOWN, from_struct(answer.object))
 
 
 def construct(request: Any) -> tuple[str, dict[str, Any]]:
@@ -115,10 +115,10 @@ def _children(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any])
     }
 
 
-def _role(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any]) -> tuple[Made, list[Made]]:
+def _role(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any]) -> tuple[Child, list[Child]]:
     shell = engine.register("eks:index:ServiceRole", f"{name}-eksRole", parent, custom=False)
-    wanted = {"assumeRolePolicy": json.dumps(_TRUST), "tags": inputs.get("tags")}
-    role = engine.register(ROLE, f"{name}-eksRole-role", shell.urn, inputs=wanted)
+    role_inputs = {"assumeRolePolicy": json.dumps(_TRUST), "tags": inputs.get("tags")}
+    role = engine.register(ROLE, f"{name}-eksRole-role", shell.urn, inputs=role_inputs)
     attachment = {
         "role": role.outputs.get("name", UNKNOWN),
         "policyArn": "arn:aws:iam::aws:policy/AmazonEKSClusterPolicy",
@@ -127,23 +127,23 @@ def _role(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any]) -> 
     return role, [attached]
 
 
-def _security_group(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any]) -> Made:
-    wanted = {"vpcId": inputs.get("vpcId"), "description": "control plane", "tags": inputs.get("tags")}
-    return engine.register(SECURITY_GROUP, f"{name}-eksClusterSecurityGroup", parent, inputs=wanted)
+def _security_group(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any]) -> Child:
+    security_group_inputs = {"vpcId": inputs.get("vpcId"), "description": "control plane", "tags": inputs.get("tags")}
+    return engine.register(SECURITY_GROUP, f"{name}-eksClusterSecurityGroup", parent, inputs=security_group_inputs)
 
 
 def _control_plane(
-    engine: Engine, parent: str, name: str, inputs: Mapping[str, Any], role: Made, after: Sequence[Made]
-) -> Made:
+    engine: Engine, parent: str, name: str, inputs: Mapping[str, Any], role: Child, after: Sequence[Child]
+) -> Child:
     subnets = [key for key in ("subnetIds", "publicSubnetIds", "privateSubnetIds") if inputs.get(key)]
     key = inputs.get("encryptionConfigKeyArn")
-    wanted = {
+    cluster_inputs = {
         "name": inputs.get("name"),
         "roleArn": role.outputs.get("arn", UNKNOWN),
         "version": inputs.get("version"),
         "vpcConfig": {
             "subnetIds": [subnet for group in subnets for subnet in inputs[group]],
-            "securityGroupIds": [made.id for made in after if ":SecurityGroup::" in made.urn],
+            "securityGroupIds": [child.id for child in after if ":SecurityGroup::" in child.urn],
             "endpointPublicAccess": inputs.get("endpointPublicAccess", True),
             "endpointPrivateAccess": inputs.get("endpointPrivateAccess", False),
             "publicAccessCidrs": inputs.get("publicAccessCidrs") or ["0.0.0.0/0"],
@@ -159,14 +159,14 @@ def _control_plane(
         "tags": inputs.get("tags"),
     }
     return engine.register(
-        CLUSTER, f"{name}-eksCluster", parent, inputs=wanted, after=[role.urn, *(made.urn for made in after)]
+        CLUSTER, f"{name}-eksCluster", parent, inputs=cluster_inputs, after=[role.urn, *(child.urn for child in after)]
     )
 
 
 def _access(engine: Engine, parent: str, name: str, cluster: str, entry: Mapping[str, Any], after: str) -> None:
     principal = entry["principalArn"]
     groups = entry.get("kubernetesGroups")
-    made = engine.register(
+    child = engine.register(
         ACCESS_ENTRY,
         name,
         parent,
@@ -179,18 +179,18 @@ def _access(engine: Engine, parent: str, name: str, cluster: str, entry: Mapping
             f"{name}-{key}",
             parent,
             inputs={"clusterName": cluster, "principalArn": principal, **policy},
-            after=[made.urn],
+            after=[child.urn],
         )
 
 
 def _addons(engine: Engine, parent: str, name: str, inputs: Mapping[str, Any], cluster: str, after: str) -> None:
-    wanted = [] if inputs.get("useDefaultVpcCni") else ["vpc-cni"]
+    names = [] if inputs.get("useDefaultVpcCni") else ["vpc-cni"]
     for key, addon in (("corednsAddonOptions", "coredns"), ("kubeProxyAddonOptions", "kube-proxy")):
         if (inputs.get(key) or {}).get("enabled", True):
-            wanted.append(addon)
-    for addon in wanted:
-        given = {"clusterName": cluster, "addonName": addon, "tags": inputs.get("tags")}
-        engine.register(ADDON, f"{name}-{addon}", parent, inputs=given, after=[after])
+            names.append(addon)
+    for addon in names:
+        addon_inputs = {"clusterName": cluster, "addonName": addon, "tags": inputs.get("tags")}
+        engine.register(ADDON, f"{name}-{addon}", parent, inputs=addon_inputs, after=[after])
 
 
 def _kubeconfig(outputs: Mapping[str, Any]) -> str:

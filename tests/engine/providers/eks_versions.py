@@ -35,9 +35,9 @@ def addon_versions(version: str) -> tuple[str, ...]:
 
 def control_plane(cluster: str, records: Records) -> str:
     """The Kubernetes version of a control plane."""
-    found = records.get(CLUSTER, cluster)
-    assert found
-    return str(found.outputs["version"])
+    record = records.get(CLUSTER, cluster)
+    assert record
+    return str(record.outputs["version"])
 
 
 def new_cluster(inputs: dict[str, Any]) -> str:
@@ -71,17 +71,17 @@ def new_node_group(inputs: dict[str, Any], records: Records) -> dict[str, Any]:
 
 def changed_node_group(old: Record, inputs: dict[str, Any], records: Records) -> dict[str, Any]:
     """Any update of version, AMI release or launch template: what is not sent becomes the newest there is."""
-    held = {key: str(old.outputs[key]) for key in ("version", "releaseVersion")}
-    sent = {key: inputs[key] for key in held if inputs.get(key) not in (None, held[key])}
-    if not sent and inputs.get("launchTemplate") == old.inputs.get("launchTemplate"):
-        return held
+    current = {key: str(old.outputs[key]) for key in ("version", "releaseVersion")}
+    requested = {key: inputs[key] for key in current if inputs.get(key) not in (None, current[key])}
+    if not requested and inputs.get("launchTemplate") == old.inputs.get("launchTemplate"):
+        return current
     newest = control_plane(inputs["clusterName"], records)
-    version = str(sent.get("version", newest))
+    version = str(requested.get("version", newest))
     if minor(version) > minor(newest):
         raise Refusal(f"{_WRONG}: nodes of {version} are newer than the control plane, which has {newest}")
-    release = _release(sent.get("releaseVersion"), version)
-    if _order(release) < _order(held["releaseVersion"]):
-        raise Refusal(f"{_WRONG}: a node group can't be rolled back from {held['releaseVersion']} to {release}")
+    release = _release(requested.get("releaseVersion"), version)
+    if _order(release) < _order(current["releaseVersion"]):
+        raise Refusal(f"{_WRONG}: a node group can't be rolled back from {current['releaseVersion']} to {release}")
     return {"version": version, "releaseVersion": release}
 
 
@@ -94,14 +94,14 @@ def addon(inputs: dict[str, Any], before: str | None, records: Records) -> dict[
     return {"addonVersion": version}
 
 
-def _release(wanted: str | None, version: str) -> str:
-    if wanted is None:
+def _release(requested: str | None, version: str) -> str:
+    if requested is None:
         return RELEASES[version][-1]
-    if wanted not in RELEASES[version]:
-        raise Refusal(f"{_WRONG}: Requested release version {wanted} is not valid for kubernetes version {version}.")
-    return wanted
+    if requested not in RELEASES[version]:
+        raise Refusal(f"{_WRONG}: Requested release version {requested} is not valid for kubernetes version {version}.")
+    return requested
 
 
 def _order(release: str) -> tuple[int, int, int]:
-    version, _, built = release.partition("-")
-    return minor(version), int(version.split(".")[2]), int(built)
+    version, _, build = release.partition("-")
+    return minor(version), int(version.split(".")[2]), int(build)

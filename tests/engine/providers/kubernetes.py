@@ -62,7 +62,7 @@ class Kubernetes(Provider):
         except (ValueError, KeyError, IndexError) as error:
             raise Refusal(f"failed to parse kubeconfig: {error}") from error
 
-    def inside(self) -> str | None:
+    def scope(self) -> str | None:
         """The cluster at the kubeconfig's address."""
         for cluster in self.cloud.records.of(CLUSTER):
             if cluster.outputs["endpoint"] == self._endpoint:
@@ -71,7 +71,7 @@ class Kubernetes(Provider):
 
     def reach(self) -> None:
         """Refuse when no cluster answers."""
-        if self.inside() is None:
+        if self.scope() is None:
             raise Refusal(f"configured Kubernetes cluster is unreachable: no cluster at {self._endpoint}")
 
     def kind(self, token: str, inputs: Mapping[str, Any]) -> Kind | None:
@@ -80,7 +80,7 @@ class Kubernetes(Provider):
             return Kind(
                 "{namespace}/{name}",
                 replaces=("name", "namespace", "chart"),
-                answers=lambda given, identity, records: {"status": {"status": "deployed", "name": identity}},
+                answers=lambda values, identity, records: {"status": {"status": "deployed", "name": identity}},
                 unknown=("status",),
                 create_rule=self._release_rule,
             )
@@ -122,12 +122,12 @@ class Kubernetes(Provider):
     def more_uses(self, inputs: Mapping[str, Any]) -> frozenset[str]:
         """An object uses its namespace."""
         namespace = value_at(inputs, "metadata.namespace")
-        found = self._named("Namespace", namespace) if namespace else None
-        return frozenset({found.key}) if found else frozenset()
+        record = self._named("Namespace", namespace) if namespace else None
+        return frozenset({record.key}) if record else frozenset()
 
     def _named(self, kind: str, name: str) -> Record | None:
         for record in self.cloud.records:
-            if record.inside and record.inputs.get("kind") == kind and object_name(record.inputs) == name:
+            if record.scope and record.inputs.get("kind") == kind and object_name(record.inputs) == name:
                 return record
         return None
 
@@ -136,10 +136,12 @@ class Kubernetes(Provider):
         if (chart := _BROUGHT_BY.get(group)) and not any(self._is_chart(one, chart) for one in records.of(RELEASE)):
             raise Refusal(f"no matches for kind {inputs.get('kind')!r} in {inputs['apiVersion']}: {chart} brings it")
         self._check_namespace(value_at(inputs, "metadata.namespace"))
-        place, wanted = _NAMED.get(str(inputs.get("kind")), ("", ""))
+        place, required_kind = _NAMED.get(str(inputs.get("kind")), ("", ""))
         for name in values_at(inputs, place) if place else []:
-            if self._named(wanted, name) is None:
-                raise Refusal(f"{wanted} {name!r} not found: everything in {object_name(inputs)} would wait for ever")
+            if self._named(required_kind, name) is None:
+                raise Refusal(
+                    f"{required_kind} {name!r} not found: everything in {object_name(inputs)} would wait for ever"
+                )
         for kind, path in (("RoleBinding", "roleRef"), ("ClusterRoleBinding", "roleRef")):
             if inputs.get("kind") == kind:
                 self._check_role(inputs[path], value_at(inputs, "metadata.namespace"))
@@ -167,5 +169,5 @@ class Kubernetes(Provider):
     def _release_rule(self, inputs: dict[str, Any], records: Records) -> None:
         if not inputs.get("createNamespace"):
             self._check_namespace(inputs["namespace"])
-        if not inputs.get("skipAwait") and not nodes_of(str(self.inside()), records):
+        if not inputs.get("skipAwait") and not nodes_of(str(self.scope()), records):
             raise Refusal(f"timed out waiting for release {inputs['name']}: no node takes its pods")

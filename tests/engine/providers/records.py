@@ -26,17 +26,17 @@ class Record:
     outputs: dict[str, Any]
     uses: frozenset[str] = frozenset()
     exposed_values: frozenset[str] = frozenset()
-    inside: str | None = None
+    scope: str | None = None
 
     @property
     def key(self) -> str:
         """What names this record among all; ids alone repeat over types and clusters."""
-        return record_key(self.token, self.id, self.inside)
+        return record_key(self.token, self.id, self.scope)
 
 
-def record_key(token: str, identity: str, inside: str | None = None) -> str:
-    """The key of the record with this type and id, `inside` a cluster for Kubernetes objects."""
-    return f"{token} {identity}" + (f" in {inside}" if inside else "")
+def record_key(token: str, identity: str, scope: str | None = None) -> str:
+    """The key of the record with this type and id, `scope` a cluster for Kubernetes objects."""
+    return f"{token} {identity}" + (f" in {scope}" if scope else "")
 
 
 @dataclass
@@ -50,24 +50,24 @@ class Records:
     endpoint: str | None = None
     authority: str = "Y2VydGlmaWNhdGU="
     without_capacity: set[str] = field(default_factory=set)
-    _held: dict[str, Record] = field(default_factory=dict)
+    _records: dict[str, Record] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(list(self._held.values()))
+        return iter(list(self._records.values()))
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._records)
 
     def of(self, token: str) -> list[Record]:
         """All records of a type."""
         return [record for record in self if record.token == token]
 
-    def get(self, token: str, identity: str, inside: str | None = None) -> Record | None:
+    def get(self, token: str, identity: str, scope: str | None = None) -> Record | None:
         """The record with this type and id."""
-        return self._held.get(record_key(token, identity, inside))
+        return self._records.get(record_key(token, identity, scope))
 
-    def found(self, token: str, path: str, value: str) -> Record | None:
+    def find(self, token: str, path: str, value: str) -> Record | None:
         """The record of a type whose output at `path` is the value; `id` is a path too."""
         for record in self.of(token):
             if value == (record.id if path == "id" else value_at(record.outputs, path)):
@@ -84,13 +84,13 @@ class Records:
 
     def add(self, record: Record) -> None:
         """Hold a new record; one that exists already is refused."""
-        if record.key in self._held:
+        if record.key in self._records:
             raise Refusal(f"already exists: {record.key}")
-        self._held[record.key] = record
+        self._records[record.key] = record
 
     def change(self, old: Record, **changes: Any) -> Record:
         """Put a changed record in the place of an old one."""
-        self._held[old.key] = changed = replace(old, **changes)
+        self._records[old.key] = changed = replace(old, **changes)
         return changed
 
     def remove(self, record: Record) -> None:
@@ -103,8 +103,8 @@ class Records:
     def delete(self, record: Record) -> None:
         """Let go of a record as if it had vanished by itself, with everything inside it."""
         for other in self:
-            if other.inside == record.id or other.key == record.key:
-                self._held.pop(other.key, None)
+            if other.scope == record.id or other.key == record.key:
+                self._records.pop(other.key, None)
 
     def new_hex(self, salt: str, length: int = 17) -> str:
         """Hexadecimal digits that were never given before and are the same in each run of the same requests."""
@@ -120,13 +120,13 @@ def value_at(value: Any, path: str) -> Any:
 
 def values_at(value: Any, path: str) -> list[str]:
     """All known texts at a dotted path; `[]` behind a part goes into each item of a list."""
-    found: list[Any] = [value]
+    values: list[Any] = [value]
     for part in path.split("."):
         name, each = part.removesuffix("[]"), part.endswith("[]")
-        found = [item.get(name) for item in found if isinstance(item, dict)]
+        values = [item.get(name) for item in values if isinstance(item, dict)]
         if each:
-            found = [item for items in found if isinstance(items, list) for item in items]
-    return [item for item in found if isinstance(item, str) and item != UNKNOWN]
+            values = [item for items in values if isinstance(items, list) for item in items]
+    return [item for item in values if isinstance(item, str) and item != UNKNOWN]
 
 
 def texts_in(value: Any) -> Iterator[str]:

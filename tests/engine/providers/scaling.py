@@ -55,15 +55,17 @@ def resize(cloud: Cloud, name: str, changes: Mapping[str, int]) -> None:
             raise Refusal(f"AutoScalingGroup name not found - AutoScalingGroup {name} not found")
         low, desired, high = sizes(group)
         low, high = changes.get("MinSize", low), changes.get("MaxSize", high)
-        wanted = changes.get("DesiredCapacity", min(max(desired, low), high))
-        if not 0 <= low <= wanted <= high:
-            raise Refusal(f"Desired capacity:{wanted} must be between the specified min size:{low} and max size:{high}")
-        if wanted < desired:
-            cloud.terminated.append((group.id, desired - wanted))
-        _put(cloud, group, minSize=low, desiredSize=wanted, maxSize=high)
+        desired_capacity = changes.get("DesiredCapacity", min(max(desired, low), high))
+        if not 0 <= low <= desired_capacity <= high:
+            raise Refusal(
+                f"Desired capacity:{desired_capacity} must be between the specified min size:{low} and max size:{high}"
+            )
+        if desired_capacity < desired:
+            cloud.terminated.append((group.id, desired - desired_capacity))
+        _put(cloud, group, minSize=low, desiredSize=desired_capacity, maxSize=high)
 
 
-def sent(group: Record, planned: dict[str, Any], state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def sizes_to_send(group: Record, planned: dict[str, Any], state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """What an update makes of a node group, with its sizes as they are where none are sent, and the nodes that end."""
     _, running, _ = sizes(group)
     versions = any(planned.get(key) not in (None, state.get(key)) for key in _VERSIONS)

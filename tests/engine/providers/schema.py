@@ -71,9 +71,9 @@ def _arguments_class(module: str, name: str) -> type:
     resource = getattr(importlib.import_module(module), name)
     own = importlib.import_module(resource.__module__)
     for suffix in ("Args", "InitArgs"):
-        found = getattr(own, name + suffix, None)
-        if isinstance(found, type) and _types.is_input_type(found):
-            return found
+        class_ = getattr(own, name + suffix, None)
+        if isinstance(class_, type) and _types.is_input_type(class_):
+            return class_
     raise LookupError(f"{module}.{name} has no class of arguments")
 
 
@@ -91,12 +91,12 @@ def properties(arguments: type) -> Mapping[str, Property]:
 
 def problems(token: str, inputs: Mapping[str, Any]) -> list[str]:
     """Everything in the inputs that the SDK's class does not allow; a type it doesn't have is a problem too."""
-    known = inputs_of(token)
-    if known is None:
+    properties = inputs_of(token)
+    if properties is None:
         return list(_custom_problems(token, inputs))
     if token.startswith("pulumi:providers:"):
-        inputs = {key: _decoded(known.get(key), value) for key, value in inputs.items() if key != "version"}
-    return list(_object_problems("", inputs, known))
+        inputs = {key: _decoded(properties.get(key), value) for key, value in inputs.items() if key != "version"}
+    return list(_object_problems("", inputs, properties))
 
 
 def _custom_problems(token: str, inputs: Mapping[str, Any]) -> Iterator[str]:
@@ -113,9 +113,9 @@ def _custom_problems(token: str, inputs: Mapping[str, Any]) -> Iterator[str]:
     yield from _object_problems("metadata", inputs.get("metadata") or {}, properties(metadata))
 
 
-def _decoded(wanted: Property | None, value: Any) -> Any:
+def _decoded(property_: Property | None, value: Any) -> Any:
     """A provider's setting: everything but text comes as JSON in a string."""
-    if isinstance(value, str) and wanted and str not in _options(wanted.annotation):
+    if isinstance(value, str) and property_ and str not in _options(property_.annotation):
         try:
             return json.loads(value)
         except ValueError:
@@ -123,15 +123,15 @@ def _decoded(wanted: Property | None, value: Any) -> Any:
     return value
 
 
-def _object_problems(path: str, value: Mapping[str, Any], known: Mapping[str, Property]) -> Iterator[str]:
+def _object_problems(path: str, value: Mapping[str, Any], properties: Mapping[str, Property]) -> Iterator[str]:
     for key, item in value.items():
         place = f"{path}.{key}" if path else key
-        if key not in known:
-            yield f"{place}: unknown, there are {', '.join(sorted(known))}"
+        if key not in properties:
+            yield f"{place}: unknown, there are {', '.join(sorted(properties))}"
         elif item is not None:
-            yield from _problems(place, item, known[key].annotation)
-    for key, wanted in known.items():
-        if wanted.required and value.get(key) is None:
+            yield from _problems(place, item, properties[key].annotation)
+    for key, property_ in properties.items():
+        if property_.required and value.get(key) is None:
             yield f"{path + '.' if path else ''}{key}: required, and not given"
 
 
@@ -148,15 +148,15 @@ def _options(annotation: Any) -> list[Any]:
     """The types that an input may have once it is known, without the spellings that mean the same."""
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
         return [annotation]
-    found: list[Any] = []
+    options: list[Any] = []
     for option in typing.get_args(annotation):
         if option is type(None) or typing.get_origin(option) in (collections.abc.Awaitable, pulumi.Output):
             continue
-        found.extend(_options(option))
-    if not any(isinstance(option, type) and _types.is_input_type(option) for option in found):
-        return found
+        options.extend(_options(option))
+    if not any(isinstance(option, type) and _types.is_input_type(option) for option in options):
+        return options
     # A class of arguments comes with a dictionary type of the same shape, whose names are Python's.
-    return [option for option in found if not _is_dictionary(option)]
+    return [option for option in options if not _is_dictionary(option)]
 
 
 def _is_dictionary(option: Any) -> bool:

@@ -34,14 +34,14 @@ class Fault:
     seconds: float = 0.0
     message: str | None = None
     after_success: bool = False
-    seen: int = 0
+    matched: int = 0
 
     def matches(self, method: str, token: str, name: str) -> bool:
         """Whether this call is one of those; counts it if it matches."""
         if method != self.method or not fnmatch(token, self.token) or not fnmatch(name, self.name):
             return False
-        self.seen += 1
-        return self.nth <= self.seen < self.nth + self.times
+        self.matched += 1
+        return self.nth <= self.matched < self.nth + self.times
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Script:
     faults: list[Fault] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
-    _began: float = field(default_factory=time.monotonic)
+    _start: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, method: str, token: str, **more: object) -> Fault:
@@ -79,7 +79,7 @@ class Script:
     def record(self, method: str, token: str, name: str, preview: bool, refused: str | None) -> None:
         """Write one call down."""
         with self._lock:
-            self.calls.append(Call(time.monotonic() - self._began, method, token, name, preview, refused))
+            self.calls.append(Call(time.monotonic() - self._start, method, token, name, preview, refused))
 
     def changes(self) -> list[Call]:
         """The calls that changed something, in order."""

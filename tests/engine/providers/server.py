@@ -88,8 +88,10 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         if request.preview:
             self._script.record("create", resource.token, resource.name, True, None)
             return provider_pb2.CreateResponse(properties=to_struct(self._provider.planned(resource, inputs, None)))
-        made: Record = self._answer(context, "create", resource, False, lambda: self._provider.create(resource, inputs))
-        return provider_pb2.CreateResponse(id=made.id, properties=to_struct(made.outputs))
+        record: Record = self._answer(
+            context, "create", resource, False, lambda: self._provider.create(resource, inputs)
+        )
+        return provider_pb2.CreateResponse(id=record.id, properties=to_struct(record.outputs))
 
     def Update(self, request: Any, context: Any) -> Any:
         resource, inputs = _resource_request(request), from_struct(request.news)
@@ -109,11 +111,11 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
 
     def Read(self, request: Any, context: Any) -> Any:
         resource = _resource_request(request)
-        found = self._answer(context, "read", resource, False, lambda: self._provider.read(resource, request.id))
-        if found is None:
+        record = self._answer(context, "read", resource, False, lambda: self._provider.read(resource, request.id))
+        if record is None:
             return provider_pb2.ReadResponse()
         return provider_pb2.ReadResponse(
-            id=found.id, properties=to_struct(found.outputs), inputs=to_struct(found.inputs)
+            id=record.id, properties=to_struct(record.outputs), inputs=to_struct(record.inputs)
         )
 
     def Construct(self, request: Any, context: Any) -> Any:
@@ -132,12 +134,12 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
     ) -> Any:
         """What `act` gives, as the script has it; a refusal becomes the call's error. Both go into the journal."""
         refused: str | None = None
-        given: Any = None
+        answer: Any = None
         try:
             after = self._script.before(method, resource.token, resource.name)
             if not context.is_active():
                 raise Refusal("the engine is gone, so this was never sent")
-            given = act()
+            answer = act()
             refused = after.message if after else None
         except Refusal as error:
             refused = str(error)
@@ -146,7 +148,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         self._script.record(method, resource.token, resource.name, preview, refused)
         if refused:
             context.abort(grpc.StatusCode.UNKNOWN, f"{resource.name}: {refused}")
-        return given
+        return answer
 
 
 def _resource_request(request: Any) -> ResourceRequest:

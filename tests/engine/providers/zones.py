@@ -23,8 +23,8 @@ def zone_id(region: str, zone: str) -> str:
     """The id of a zone of this account; Refused, as EC2 refuses a subnet, where the region has none of that name."""
     letters = _BY_LETTER.get(region, {})
     if zone[:-1] != region or zone[-1:] not in letters:
-        known = ", ".join(region + letter for letter in letters)
-        raise Refusal(f"InvalidParameterValue: Value ({zone}) for parameter availabilityZone is invalid, use {known}")
+        zones = ", ".join(region + letter for letter in letters)
+        raise Refusal(f"InvalidParameterValue: Value ({zone}) for parameter availabilityZone is invalid, use {zones}")
     return letters[zone[-1]]
 
 

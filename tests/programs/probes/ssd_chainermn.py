@@ -17,9 +17,9 @@ from spotmpi.programs.chainermn.ssd_model import Ssd300, multibox_sums
 
 def tensors(source: Path, target: Path) -> None:
     """The loss and its gradients."""
-    given = np.load(source)
-    offsets, confidences = (chainer.Variable(given[name]) for name in ("offsets", "confidences"))
-    location, confidence = multibox_sums(offsets, confidences, given["targets"], given["labels"])
+    inputs = np.load(source)
+    offsets, confidences = (chainer.Variable(inputs[name]) for name in ("offsets", "confidences"))
+    location, confidence = multibox_sums(offsets, confidences, inputs["targets"], inputs["labels"])
     (location + confidence).backward()
     np.savez(
         target,
@@ -32,7 +32,7 @@ def tensors(source: Path, target: Path) -> None:
 
 def network(batch: Path, other: Path, target: Path) -> None:
     """The whole network with the other framework's parameters: its output, and its parameters after one update."""
-    given, theirs = np.load(batch), np.load(other)
+    inputs, theirs = np.load(batch), np.load(other)
     model = Ssd300(20)
     names = dict(zip((str(name) for name in theirs["names"]), _in_torchvision_order(model), strict=True))
     for name, parameter in names.items():
@@ -41,9 +41,9 @@ def network(batch: Path, other: Path, target: Path) -> None:
     comm = communicator(options)
     trainee = ssd.build(model, options, comm, create_world(comm), None)  # type: ignore[arg-type]  # nothing is evaluated
     with chainer.no_backprop_mode():
-        offsets, confidences = model(given["pixels"])
-    said = trainee.step((given["pixels"], given["targets"], given["labels"]), 0)
-    out: dict[str, Any] = {"offsets": offsets.array, "confidences": confidences.array, "loss": said["loss"]}
+        offsets, confidences = model(inputs["pixels"])
+    output = trainee.step((inputs["pixels"], inputs["targets"], inputs["labels"]), 0)
+    out: dict[str, Any] = {"offsets": offsets.array, "confidences": confidences.array, "loss": output["loss"]}
     out["count"] = np.array(sum(parameter.size for parameter in model.params()))
     out |= {f"after/{name}": parameter.array for name, parameter in names.items()}
     np.savez(target, **out)

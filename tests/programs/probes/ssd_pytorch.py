@@ -24,21 +24,21 @@ from spotmpi.programs.world import alone
 
 def tensors(source: Path, target: Path) -> None:
     """torchvision's boxes, matching, coding, loss and detections; this project's loss and its gradients."""
-    given = np.load(source)
-    offsets, confidences, targets = (torch.from_numpy(given[name]) for name in ("offsets", "confidences", "targets"))
-    labels = torch.from_numpy(given["labels"])
+    inputs = np.load(source)
+    offsets, confidences, targets = (torch.from_numpy(inputs[name]) for name in ("offsets", "confidences", "targets"))
+    labels = torch.from_numpy(inputs["labels"])
     model = _torchvision_with_voc_boxes()
     cells = [torch.zeros(len(offsets), 1, size, size) for size in (38, 19, 10, 5, 3, 1)]
     images = SimpleNamespace(tensors=torch.zeros(len(offsets), 3, 300, 300), image_sizes=[(300, 300)] * len(offsets))
     anchors = model.anchor_generator(images, cells)
     objects = [
-        {"boxes": torch.from_numpy(given[f"objects{i}"]) * 300, "labels": torch.from_numpy(given[f"classes{i}"]) + 1}
+        {"boxes": torch.from_numpy(inputs[f"objects{i}"]) * 300, "labels": torch.from_numpy(inputs[f"classes{i}"]) + 1}
         for i in range(len(offsets))
     ]
     matched = [model.proposal_matcher(box_iou(one["boxes"], anchors[0])) for one in objects]
     heads = {"bbox_regression": offsets, "cls_logits": confidences}
     theirs = model.compute_loss([{**one, "labels": one["labels"].long()} for one in objects], heads, anchors, matched)
-    found = model.postprocess_detections(heads, anchors, images.image_sizes)
+    detections = model.postprocess_detections(heads, anchors, images.image_sizes)
     out: dict[str, Any] = {
         "defaults": anchors[0],
         "their_location": theirs["bbox_regression"],
@@ -48,7 +48,7 @@ def tensors(source: Path, target: Path) -> None:
         out[f"matched{i}"] = matched[i]
         out[f"encoded{i}"] = model.box_coder.encode_single(one["boxes"][matched[i].clamp(min=0)], anchors[0])
         out[f"decoded{i}"] = model.box_coder.decode_single(offsets[i], anchors[0])
-        out |= {f"found_{part}{i}": value for part, value in found[i].items()}
+        out |= {f"found_{part}{i}": value for part, value in detections[i].items()}
     out |= _our_loss(offsets, confidences, targets, labels)
     np.savez(target, **{name: value.detach().numpy() for name, value in out.items()})
 
@@ -79,13 +79,13 @@ def network(batch: Path, target: Path) -> None:
     out: dict[str, Any] = {f"before/{name}": value.detach().clone() for name, value in model.named_parameters()}
     out["names"] = np.array([name for name, _ in model.named_parameters()])
     out["count"] = np.array(sum(parameter.numel() for parameter in model.parameters()))
-    given = np.load(batch)
+    inputs = np.load(batch)
     options = ssd.parse(["--data", "unused", "--global-batch", "1", "--iterations", "1", "--learning-rate", "1"])
     trainee = ssd.build(model, options, alone(), None)  # type: ignore[arg-type]  # nothing is evaluated
     with torch.no_grad():
-        out["offsets"], out["confidences"] = model(torch.from_numpy(given["pixels"]))
-    said = trainee.step((given["pixels"], given["targets"], given["labels"]), 0)
-    out["loss"] = said["loss"]
+        out["offsets"], out["confidences"] = model(torch.from_numpy(inputs["pixels"]))
+    output = trainee.step((inputs["pixels"], inputs["targets"], inputs["labels"]), 0)
+    out["loss"] = output["loss"]
     out |= {f"after/{name}": value.detach() for name, value in model.named_parameters()}
     out |= {f"gradient/{name}": value.grad for name, value in model.named_parameters()}
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in out.items()}
@@ -103,8 +103,8 @@ def weights(folder: Path) -> None:
     assert sorted(read) == sorted(trunk_names())
     assert all(value.shape == shapes[name] for name, value in read.items())
     options = SimpleNamespace(weights=folder / "vgg16.pth")
-    said = ssd.load_weights(model, options, alone())  # type: ignore[arg-type]
-    assert said["weights"]["arrays"].startswith("26 of "), said
+    context = ssd.load_weights(model, options, alone())  # type: ignore[arg-type]
+    assert context["weights"]["arrays"].startswith("26 of "), context
     trunk = [layer for layer in model.backbone.modules() if isinstance(layer, torch.nn.Conv2d)][:13]
     originals = [value for name, value in theirs.items() if name.endswith("weight")]
     assert all(torch.equal(layer.weight, value) for layer, value in zip(trunk, originals, strict=True))

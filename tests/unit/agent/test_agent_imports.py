@@ -36,11 +36,11 @@ def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(pat
     modules = {name: module for node in ast.walk(tree) for name, module in imported_names(node)}
     for node in evaluated(tree):
         if isinstance(node, ast.Subscript):
-            written = ast.unparse(node.value)
-            first, _, rest = written.partition(".")
-            meant = f"{modules.get(first, first)}.{rest}".rstrip(".")
+            expression = ast.unparse(node.value)
+            first, _, rest = expression.partition(".")
+            qualified = f"{modules.get(first, first)}.{rest}".rstrip(".")
             # dict[str, int] or collections.abc.Iterator[str]: only annotations may say that.
-            generic = isinstance(named(meant), type) and hasattr(named(meant), "__class_getitem__")
+            generic = isinstance(named(qualified), type) and hasattr(named(qualified), "__class_getitem__")
             assert not generic, f"line {node.lineno}: write {ast.unparse(node)} with the names of typing"
 
 
@@ -79,9 +79,9 @@ def evaluated(node: ast.AST) -> Iterator[ast.AST]:
                     yield from evaluated(child)
 
 
-def named(meant: str) -> object:
+def named(qualified: str) -> object:
     """The built-in type, or the thing of the standard library's modules, of that name; None where there is none."""
-    module, _, name = meant.rpartition(".")
+    module, _, name = qualified.rpartition(".")
     with contextlib.suppress(ImportError):
         return getattr(importlib.import_module(module or "builtins"), name, None)
     return None

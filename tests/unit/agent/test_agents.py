@@ -53,10 +53,10 @@ def test_a_failing_program_on_any_node_is_a_failure_of_the_attempt(gang: Callabl
 
 @pytest.mark.parametrize("counts", ["memory.events", "memory/memory.oom_control"])
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_rank_that_the_kernel_killed_for_memory_is_told_as_that(
+def test_a_rank_that_the_kernel_killed_for_memory_is_reported_as_out_of_memory(
     node: int, counts: str, gang: Callable[..., Gang]
 ) -> None:
-    """It works: the node that ran out of memory, and what to do. It fails: killed by SIGKILL, by whomsoever."""
+    """The reason names the node that ran out of memory and the setting to raise, not only SIGKILL."""
     file = f"node-$RANK/cgroup/{counts}"
     dies = f"mkdir -p node-$RANK/cgroup/memory; printf 'oom 2\\noom_kill 1\\n' > {file}; kill -9 $$"
     run = gang("sh", "-c", f"test $RANK != {node} || {{ {dies}; }}; sleep 60")
@@ -82,8 +82,8 @@ def test_a_run_without_records_ends_when_it_was_restarted_too_often(gang: Callab
     leader = run.start(0, generation=4)
 
     assert leader.wait(LIMIT) == protocol.NOT_RETRYABLE
-    (ended,) = [event for event in run.events(0, generation=4) if event.kind == "failed"]
-    assert ended.reason == "restarted 4 times: limits.failures + limits.interruptions = 3 are used up"
+    (failure,) = [event for event in run.events(0, generation=4) if event.kind == "failed"]
+    assert failure.reason == "restarted 4 times: limits.failures + limits.interruptions = 3 are used up"
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -110,15 +110,15 @@ def test_a_worker_that_hangs_is_lost_after_its_silence(gang: Callable[..., Gang]
     run = gang(*SLEEP)
     run.printed("ready", 1)
     run.agents[1].send_signal(signal.SIGSTOP)
-    began = time.monotonic()
+    start = time.monotonic()
     assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
-    assert time.monotonic() - began > 2
+    assert time.monotonic() - start > 2
     run.agents[1].send_signal(signal.SIGCONT)
     # What node 0 has told it meanwhile may still be read.
     assert run.agents[1].wait(LIMIT) in (0, protocol.INTERRUPTED)
 
 
-def test_without_node_0_every_worker_ends_as_interrupted_and_nothing_of_it_lives_on(gang: Callable[..., Gang]) -> None:
+def test_without_node_0_every_worker_ends_as_interrupted_with_all_its_processes(gang: Callable[..., Gang]) -> None:
     run = gang("sh", "-c", "echo $$; exec sleep 60", nodes=3)
     for node in (1, 2):
         run.until("its program", functools.partial(has_printed, run, node))
@@ -128,7 +128,7 @@ def test_without_node_0_every_worker_ends_as_interrupted_and_nothing_of_it_lives
     assert not [pid for pid in programs if Path(f"/proc/{pid}/cmdline").exists()]
 
 
-def test_a_launcher_that_ends_slowly_makes_nobody_lost(
+def test_a_launcher_that_ends_slowly_makes_no_node_lost(
     gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEARTBEAT_TIMEOUT", "3")  # seconds; after SIGTERM a launcher has five
@@ -138,7 +138,7 @@ def test_a_launcher_that_ends_slowly_makes_nobody_lost(
     assert "node 1" in run.attempt()["reason"] and run.attempt()["cause"] == "failure"
 
 
-def test_a_stop_that_somebody_asks_for_is_no_failure(gang: Callable[..., Gang], tmp_path: Path) -> None:
+def test_a_requested_stop_is_no_failure(gang: Callable[..., Gang], tmp_path: Path) -> None:
     run = gang(*SLEEP)
     run.printed("ready", 1)
     annotation = f'{pod_context.STOP_ANNOTATION}="enough \\"for\\" today"\n'

@@ -119,7 +119,7 @@ def test_staged_data_that_cannot_be_read_for_a_moment_can_be_tried_again(
 
 
 @pytest.mark.parametrize(("error", "permanent"), [(errno.ESTALE, False), (None, True)])
-def test_an_archive_of_code_is_broken_only_where_it_could_be_read(
+def test_only_a_readable_archive_of_code_can_be_called_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None, permanent: bool
 ) -> None:
     archive = tmp_path / "user.tgz"

@@ -58,7 +58,7 @@ WRONG_USE_4 = """\
 [host:15619] *** MPI_ERR_RANK: invalid rank
 [host:15619] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
 [host:15619] ***    and potentially your MPI job)"""
-LEFT = """\
+DEPARTURE = """\
 --------------------------------------------------------------------------
 prterun has exited due to process rank 1 with PID 16991 on node host exiting
 improperly. There are three reasons this could occur:
@@ -66,7 +66,7 @@ improperly. There are three reasons this could occur:
 You can avoid this message by specifying -quiet on the prterun command
 line.
 --------------------------------------------------------------------------"""
-LEFT_4 = """\
+DEPARTURE_4 = """\
 --------------------------------------------------------------------------
 mpirun has exited due to process rank 1 with PID 17639 on
 node host exiting improperly. There are three reasons this could occur:
@@ -122,7 +122,7 @@ def err(text: str, rank: int | None = None) -> list[Line]:
 
 
 @pytest.mark.parametrize(
-    ("code", "lines", "reason", "meant"),
+    ("code", "lines", "reason", "effective"),
     [
         (137, err(KILLED), "rank 1 was killed by SIGKILL", 137),
         (139, err(KILLED_4), "rank 0 was killed by SIGSEGV", 139),
@@ -158,8 +158,8 @@ def err(text: str, rank: int | None = None) -> list[Line]:
         ),
         (6, err(WRONG_USE_4), "the launcher on node 2 ended with exit code 6: MPI_ERR_RANK: invalid rank", 6),
         (75, err(f"{ABORTED_4}\n{LOST}"), DAEMON, 75),
-        (1, err(LEFT), "rank 1 ended without MPI_Finalize", 1),
-        (1, err(LEFT_4), "rank 1 ended without MPI_Finalize", 1),
+        (1, err(DEPARTURE), "rank 1 ended without MPI_Finalize", 1),
+        (1, err(DEPARTURE_4), "rank 1 ended without MPI_Finalize", 1),
         (1, err(TORCHRUN.format(code=-9)), "rank 1 was killed by SIGKILL", -9),
         (
             1,
@@ -187,12 +187,12 @@ def err(text: str, rank: int | None = None) -> list[Line]:
         (4, [Line(None, "o", "stdout is no reason")], "the launcher on node 2 ended with exit code 4", 4),
     ],
 )
-def test_the_reason_of_an_end_is_told_from_code_and_last_lines(
-    code: int, lines: list[Line], reason: str, meant: int
+def test_the_reason_of_an_end_comes_from_the_exit_code_and_the_last_lines(
+    code: int, lines: list[Line], reason: str, effective: int
 ) -> None:
     assert exit_diagnosis.describe(2, code, lines) == reason
-    assert exit_diagnosis.effective_exit_code(code, lines) == meant
+    assert exit_diagnosis.effective_exit_code(code, lines) == effective
 
 
-def test_a_launcher_that_succeeded_meant_it_whatever_it_printed() -> None:
+def test_a_launcher_that_exits_with_0_has_succeeded_whatever_it_printed() -> None:
     assert exit_diagnosis.effective_exit_code(0, err(TORCHRUN.format(code=3))) == 0

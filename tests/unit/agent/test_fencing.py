@@ -57,7 +57,7 @@ def test_a_newer_attempt_is_seen_where_two_were_taken_at_once(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("")])
-def test_a_number_that_cannot_be_read_fences_nobody_off(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+def test_an_unreadable_number_fences_no_agent(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     ours = PodRecord(str(tmp_path))
     ours.take_attempt()
     damage(tmp_path / fencing.NEWEST)

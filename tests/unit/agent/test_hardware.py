@@ -20,14 +20,14 @@ def facts(*machine: dict[str, str], cuda: str | None = "12.4") -> dict[str, Any]
     return {"gpus": list(machine), "driver_cuda": cuda}
 
 
-def test_the_machine_is_described_by_what_decides_its_speed() -> None:
+def test_a_machine_is_described_by_cores_memory_and_cpu() -> None:
     machine = fingerprint.describe_machine()
     assert machine["cores"] >= 1
     assert machine["memory_gib"] >= 1
     assert machine["cpu"]
 
 
-def test_gpus_are_read_from_nvidia_smi_which_is_asked_once_per_boot(
+def test_gpus_are_read_from_nvidia_smi_which_runs_once_per_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, fake = tmp_path / "calls", tmp_path / "nvidia-smi"
@@ -75,9 +75,7 @@ def test_compiled_code_runs_on_its_own_generation_from_its_own_number_on(capabil
         (facts(), {"cuda_of_framework": None, "architectures": []}, 0),
     ],
 )
-def test_what_fits_or_cannot_be_known_is_let_through(
-    machine: dict[str, Any], image: dict[str, Any], count: int
-) -> None:
+def test_a_compatible_or_unknown_machine_passes(machine: dict[str, Any], image: dict[str, Any], count: int) -> None:
     hardware.require_compatible(machine, image, count)
 
 
@@ -103,7 +101,7 @@ def test_what_fits_or_cannot_be_known_is_let_through(
         ),
     ],
 )
-def test_what_cannot_run_is_told_in_one_line_that_names_both(
+def test_an_incompatible_machine_is_refused_in_one_line_that_names_both_versions(
     machine: dict[str, Any], image: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(hardware.Incompatible) as refused:
@@ -111,7 +109,7 @@ def test_what_cannot_run_is_told_in_one_line_that_names_both(
     assert str(refused.value) == message
 
 
-def test_a_pod_tells_its_zone_and_the_rest_as_planned(tmp_path: Path) -> None:
+def test_a_pod_reports_its_zone_and_the_rest_as_planned(tmp_path: Path) -> None:
     (tmp_path / "labels").write_text('a="b"\ntopology.kubernetes.io/zone="zone-b"\n')
 
     machine = hardware.describe_pod(str(tmp_path), {"zone": "zone-a", "market": "spot"})
@@ -121,7 +119,7 @@ def test_a_pod_tells_its_zone_and_the_rest_as_planned(tmp_path: Path) -> None:
     assert hardware.describe_pod(str(tmp_path / "none"), {"zone": "zone-a"})["zone"] == "zone-a"
 
 
-def test_like_machines_are_told_once() -> None:
+def test_equal_machines_are_described_once() -> None:
     small, big = {"cores": 4, "gpus": [T4]}, {"cores": 8, "gpus": [T4]}
 
     assert hardware.group_nodes({0: small, 2: dict(small), 1: big}) == [

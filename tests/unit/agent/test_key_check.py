@@ -22,7 +22,7 @@ def secret(tmp_path: Path) -> str:
 def test_a_check_that_takes_too_long_keeps_no_run_from_starting(
     secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It works: a line, and the keys are laid out. It fails: a traceback of `subprocess`, and the attempt is over."""
+    """The failure is one line in the log and the keys are installed; a subprocess traceback would end the attempt."""
     slow = tmp_path / "bin" / "ssh-keygen"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
@@ -36,7 +36,7 @@ def test_a_check_that_takes_too_long_keeps_no_run_from_starting(
     assert capsys.readouterr().err.startswith("ssh-keygen did not finish within 0.05 s: ")
 
 
-def test_what_is_no_key_is_told(secret: str, tmp_path: Path) -> None:
+def test_a_secret_without_a_key_is_reported(secret: str, tmp_path: Path) -> None:
     Path(secret, "id").write_text("not a key\n")
     with pytest.raises(ssh.InvalidKeys, match="the SSH Secret's id is not a usable private key"):
         ssh.install_keys(secret, str(tmp_path / "ssh"))

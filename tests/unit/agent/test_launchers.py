@@ -40,7 +40,7 @@ def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
 
 @pytest.mark.parametrize("family", [4, 5])
 @pytest.mark.parametrize(
-    ("own", "gone"),
+    ("own", "replaced"),
     [
         (["--bind-to", "core"], "--bind-to none"),
         (["-bind-to", "core"], "--bind-to none"),
@@ -51,11 +51,11 @@ def test_the_defaults_are_the_published_ones_in_each_familys_spelling() -> None:
     ],
 )
 def test_arguments_of_the_users_take_the_place_of_the_default_that_they_set(
-    own: Sequence[str], gone: str, family: int
+    own: Sequence[str], replaced: str, family: int
 ) -> None:
     plain, extended = arguments(family), arguments(family, *own)
-    assert gone in plain
-    assert extended == plain.replace(f" {gone}", "") + f" {' '.join(own)}"
+    assert replaced in plain
+    assert extended == plain.replace(f" {replaced}", "") + f" {' '.join(own)}"
 
 
 def test_arguments_that_set_something_else_come_after_the_defaults() -> None:
@@ -110,10 +110,10 @@ def test_a_real_open_mpi_takes_the_users_argument_in_the_place_of_the_default(
     command = launchers.mpirun_over_ssh(mpirun, 5, 2, remote, own)
     rank = ["sh", "-c", 'echo "$OMPI_COMM_WORLD_SIZE ranks"']
 
-    done = subprocess.run([*command, *rank], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*command, *rank], capture_output=True, text=True, timeout=60)
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(done.stdout.splitlines()) == ["[1,0]<stdout>: 2 ranks", "[1,1]<stdout>: 2 ranks"]
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert sorted(result.stdout.splitlines()) == ["[1,0]<stdout>: 2 ranks", "[1,1]<stdout>: 2 ranks"]
 
 
 def test_a_run_on_one_node_meets_itself_on_any_interface() -> None:
@@ -145,8 +145,8 @@ def test_ranks_of_every_launcher_get_the_interface_that_leads_to_their_peers(
     environment = node.write_environment(context, 1)
     plan = node.attempt_plan(context, environment, "23456")
 
-    written = json.loads((work / "environment.json").read_text())
-    for variables in (written, plan["environment"]):
+    environment_file = json.loads((work / "environment.json").read_text())
+    for variables in (environment_file, plan["environment"]):
         assert (variables["NCCL_SOCKET_IFNAME"], variables["GLOO_SOCKET_IFNAME"]) == ("lo", "lo")
     assert str(work / "environment.json") in plan["commands"][0]["arguments"]
     assert ("--tag" in plan["commands"][0]["arguments"]) is (launcher == "torchrun")

@@ -192,7 +192,7 @@ def test_what_is_no_protocol_line_is_plain_output(text: str) -> None:
         '"versions": ["1"]',
     ],
 )
-def test_a_line_whose_values_nobody_can_reckon_with_is_plain_output_and_the_run_goes_on(values: str) -> None:
+def test_a_protocol_line_with_unusable_values_is_plain_output(values: str) -> None:
     progress = Progress(0.0)
 
     assert progress.read(0, Line(0, "o", f'{{"spotmpi": "metric", {values}}}'), 1.0) is None

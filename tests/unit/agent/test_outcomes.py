@@ -31,7 +31,7 @@ from spotmpi.agent.outcomes import INTERRUPTION, NOT_RETRYABLE, Outcome, outcome
     ],
     ids=str,
 )
-def test_only_what_another_attempt_meets_again_ends_the_run(error: OSError, permanent: bool) -> None:
+def test_only_a_permanent_error_ends_the_run(error: OSError, permanent: bool) -> None:
     expected = (
         Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
         if permanent

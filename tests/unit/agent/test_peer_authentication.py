@@ -149,7 +149,7 @@ def test_a_relay_can_neither_add_a_message_nor_repeat_one(
     assert served.coordinator.workers[1].closed or not served.coordinator.workers
 
 
-def test_a_recorded_greeting_makes_nobody_a_worker(served: ServedCoordinator, relay: tuple[Relay, Connection]) -> None:
+def test_a_replayed_greeting_is_not_accepted(served: ServedCoordinator, relay: tuple[Relay, Connection]) -> None:
     greeting = next(line for line in relay[0].traffic.splitlines(keepends=True) if b'"generation"' in line)
     second = served.raw(greeting.replace(b'"node": 1', b'"node": 2'))
     assert json.loads(served.raw(greeting)) == json.loads(second) == {"refused": "not of this run"}
@@ -202,7 +202,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_dropped_like_a_silent_one(
     client.close()
 
 
-def test_a_node_0_without_a_free_descriptor_goes_on_and_takes_workers_once_it_has_one(
+def test_a_node_0_without_a_free_descriptor_accepts_workers_once_it_has_one(
     served: ServedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "_ACCEPT_PAUSE", 0.05)

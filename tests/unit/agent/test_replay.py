@@ -38,17 +38,17 @@ def parsed(text: str) -> list[Entry]:
 def recorded(folder: Path) -> None:
     """Write one of everything, a second apart."""
     ticks = itertools.count(1000)
-    written = PodRecord(str(folder), clock=lambda: next(ticks) + 0.123456789)
-    assert written.take_attempt() == 1
-    written.event(record.STARTED, attempt=1, failures=0, interruptions=0)
+    pod_record = PodRecord(str(folder), clock=lambda: next(ticks) + 0.123456789)
+    assert pod_record.take_attempt() == 1
+    pod_record.event(record.STARTED, attempt=1, failures=0, interruptions=0)
     for text in HOSTILE:
-        written.line(1, 0, Line(None, "o", text))
-    written.line(1, 0, Line(3, "e", "oh"))
-    written.metric(1, 0, "metric", {"iteration": 20, "loss": 0.1 + 0.2})
-    written.attempt(1, 0, {**ATTEMPT, "ended": next(ticks) + 0.5})
-    written.summary({"state": "succeeded", "ended": next(ticks) + 0.5})
-    written.event(record.SUCCEEDED)
-    written.close()
+        pod_record.line(1, 0, Line(None, "o", text))
+    pod_record.line(1, 0, Line(3, "e", "oh"))
+    pod_record.metric(1, 0, "metric", {"iteration": 20, "loss": 0.1 + 0.2})
+    pod_record.attempt(1, 0, {**ATTEMPT, "ended": next(ticks) + 0.5})
+    pod_record.summary({"state": "succeeded", "ended": next(ticks) + 0.5})
+    pod_record.event(record.SUCCEEDED)
+    pod_record.close()
 
 
 def test_every_printed_entry_is_in_the_folder_with_the_same_values_and_time(
@@ -77,9 +77,9 @@ def test_a_span_leaves_out_what_is_older_and_what_is_newer(tmp_path: Path) -> No
 
 def test_another_nodes_log_comes_without_node_0s_records(tmp_path: Path) -> None:
     recorded(tmp_path)
-    written = PodRecord(str(tmp_path))
-    written.line(1, 1, Line(None, "o", "from node 1"))
-    written.close()
+    record = PodRecord(str(tmp_path))
+    record.line(1, 1, Line(None, "o", "from node 1"))
+    record.close()
     replayed = replay.entries(str(tmp_path), 1, 0, 1e12)
     assert [(entry["l"][1], entry["l"][2], entry["l"][6]) for entry in replayed] == [(1, 1, "from node 1")]
 

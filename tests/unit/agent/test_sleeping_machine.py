@@ -69,7 +69,7 @@ def outcome_of(
         "rate": 1.0,
     }
     source = SuspendingSource(folder, clock, slept, worked)
-    until = {name: None if left is None else clock() + left for name, left in deadlines.items()}
+    until = {name: None if seconds is None else clock() + seconds for name, seconds in deadlines.items()}
     record = Record(str(folder), clock)
     attempt = Attempt(1, plan, record, source, until, clock)
     source.attempt = attempt
@@ -79,7 +79,7 @@ def outcome_of(
 
 
 def test_a_night_asleep_is_no_lack_of_progress_and_no_use_of_its_time(tmp_path: Path) -> None:
-    """It works: the program goes on to its end. It fails: "no progress", or limits.run is over, on waking."""
+    """The program runs to its end; neither `no_progress` nor `limits.run` counts the time asleep."""
     assert outcome_of(tmp_path, {"start": 60.0, "run": 600.0}, slept=8 * HOURS).cause == SUCCEEDED
 
 
@@ -99,7 +99,7 @@ def test_money_counts_as_the_bill_does_also_asleep(tmp_path: Path) -> None:
 
 
 def test_an_attempt_after_a_night_asleep_has_the_time_that_the_run_has_left(tmp_path: Path) -> None:
-    """It works: 600 s less 100 s at work. It fails: the next attempt ends as it begins."""
+    """The next attempt has the 500 s that remain; counting the sleep would end it at its start."""
     clock = JumpingClock()
     plan: Any = {"limits": LIMITS, "run": "r-1", "name": "r", "work": {}, "rate": None, "grace": 1.0}
     supervisor = Supervisor(str(tmp_path), plan, clock)

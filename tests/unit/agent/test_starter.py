@@ -27,14 +27,14 @@ def test_the_starter_becomes_the_command(tmp_path: Path) -> None:
     variables = tmp_path / "environment.json"
     variables.write_text(json.dumps({"MINE": "é \n", "PATH": os.environ["PATH"]}))
 
-    done = starter(
+    result = starter(
         "--env", str(variables), "python3", "-c", "import os, sys; print(os.environ['MINE'], sys.argv)", "a b"
     )
 
-    assert done.returncode == 0 and done.stdout == "é \n ['-c', 'a b']\n"
+    assert result.returncode == 0 and result.stdout == "é \n ['-c', 'a b']\n"
 
 
-def test_the_starter_tells_what_cannot_be_started(tmp_path: Path) -> None:
+def test_the_starter_reports_a_command_that_cannot_be_started(tmp_path: Path) -> None:
     assert starter("no-such-command").returncode == 127
     assert "no-such-command: command not found" in starter("no-such-command").stderr
     (tmp_path / "plain").touch()
@@ -42,12 +42,12 @@ def test_the_starter_tells_what_cannot_be_started(tmp_path: Path) -> None:
     assert refused.returncode == 126 and "cannot be run: Permission denied" in refused.stderr
 
 
-@pytest.mark.parametrize(("code", "ended"), [("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("true", 0)])
-def test_a_tagged_rank_ends_as_its_command_does(code: str, ended: int) -> None:
-    assert starter("--tag", "sh", "-c", code).returncode == ended
+@pytest.mark.parametrize(("code", "status"), [("exit 7", 7), ("kill -9 $$", -9), ("kill -TERM $$", -15), ("true", 0)])
+def test_a_tagged_rank_ends_as_its_command_does(code: str, status: int) -> None:
+    assert starter("--tag", "sh", "-c", code).returncode == status
 
 
-def test_a_tagged_rank_hands_signals_on_and_does_not_wait_for_what_its_command_leaves_behind() -> None:
+def test_a_tagged_rank_forwards_signals_and_does_not_wait_for_background_processes() -> None:
     path = names.SOURCE / "spotmpi" / "agent" / "starter.py"
     code = "trap 'echo taken; exit 3' TERM; sleep 300 & echo up; wait"
     rank = subprocess.Popen(
@@ -90,10 +90,10 @@ def test_a_rank_dies_with_its_launcher() -> None:
 
     assert launcher.stdout.read() == ""  # the pipe closes when its last holder has gone
     launcher.wait()
-    wait_until(lambda: _gone(rank))
+    wait_until(lambda: _is_dead(rank))
 
 
-def _gone(pid: int) -> bool:
+def _is_dead(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:

@@ -65,7 +65,7 @@ def _drill(backend: Any, fault: str = "evict", node: int = 1) -> Any:
 
 @pytest.mark.parametrize("ahead", [0.0, 300.0, -300.0])
 def test_the_fault_comes_once_the_run_trains_and_every_phase_is_measured_from_there(ahead: float) -> None:
-    """It works: by one clock. It fails: a laptop 5 min ahead waits 5 min, one behind injects into the past."""
+    """Times are by the cluster's clock, whether the terminal's is 5 min ahead or behind."""
     backend = ScriptedBackend([*BEFORE, _metric(101.0, 24), END, *AFTER], ahead, recorded=2)
     recovery = _drill(backend)
     assert backend.faults == [("digits-1", 1, "evict")]
@@ -96,8 +96,8 @@ def test_a_run_that_had_ended_before_the_drill_gets_no_fault() -> None:
     assert backend.faults == []
 
 
-def test_a_drill_shows_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It works: what comes before the fault, and each attempt after it. It fails: silence, for ever."""
+def test_a_drill_prints_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Events before the fault and each attempt after it are shown, so that a drill is never silent."""
     backend = ScriptedBackend([*BEFORE, END, *AFTER])
     monkeypatch.setattr(targets, "backend_of", lambda run, on: backend)
     command("digits-1", node=1, as_json=True)

@@ -90,8 +90,8 @@ def test_each_command_is_a_function_that_works_in_a_notebook(tmp_path: Path, mon
     folder.mkdir()
     blank: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
     cells = [{**blank, "source": f"CODE = {CODE!r}\n{text}"} for text in CELLS.values()]
-    written = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
-    notebook = nbformat.from_dict(written)  # type: ignore[no-untyped-call]
+    document = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    notebook = nbformat.from_dict(document)  # type: ignore[no-untyped-call]
 
     NotebookClient(notebook, kernel_name="this", timeout=60, resources={"metadata": {"path": str(folder)}}).execute()
 

@@ -80,6 +80,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_import_imports_nothing_else() -> None:
     code = "import sys; before = set(sys.modules); import spotmpi; print(*(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.split() == ["spotmpi"]
+    assert result.stdout.split() == ["spotmpi"]

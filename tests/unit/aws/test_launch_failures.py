@@ -23,9 +23,9 @@ FULL = (
 
 def launch(status: str, age: float = 60) -> dict[str, Any]:
     """A launch that many seconds after the submission, or before where negative."""
-    began = datetime.fromtimestamp(SUBMITTED + age, UTC)
+    start = datetime.fromtimestamp(SUBMITTED + age, UTC)
     status_message = {"StatusMessage": FULL} if status == "Failed" else {}
-    return {"Description": "Launching a new EC2 instance", "StatusCode": status, "StartTime": began, **status_message}
+    return {"Description": "Launching a new EC2 instance", "StatusCode": status, "StartTime": start, **status_message}
 
 
 def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> str | None:
@@ -34,7 +34,7 @@ def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpu
     sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
     tags = [{"Key": GROUP_TAG, "Value": "gpus"}]
 
-    def done(region: str, request: Mapping[str, Any]) -> Any:
+    def activities_answer(region: str, request: Mapping[str, Any]) -> Any:
         assert request["AutoScalingGroupName"] == "eks-gpus" and request["MaxRecords"] <= 10
         return {"Activities": list(activities)}
 
@@ -42,14 +42,14 @@ def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpu
         "DescribeAutoScalingGroups": lambda region, request: {
             "AutoScalingGroups": [{"AutoScalingGroupName": "eks-gpus", "Tags": tags, **sizes}]
         },
-        "DescribeScalingActivities": done,
+        "DescribeScalingActivities": activities_answer,
     }
     return last_launch_failure(account, outputs, groups, SUBMITTED)
 
 
 def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy() -> None:
-    ended = {**launch("Successful"), "Description": "Terminating EC2 instance: i-0123"}
-    message = failure_message(ended, launch("Failed"), launch("Successful", 5))
+    termination = {**launch("Successful"), "Description": "Terminating EC2 instance: i-0123"}
+    message = failure_message(termination, launch("Failed"), launch("Successful", 5))
     assert message is not None
     assert message.startswith("node group gpus: AWS has no spot capacity for this type in the zone (`spotmpi zones`")
 

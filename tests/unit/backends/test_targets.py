@@ -33,7 +33,7 @@ def runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_is_looked_up_in_its_recorded_namespace_unless_one_is_named(
     on: str | None, namespace: str, runs_folder: Path
 ) -> None:
-    """It works: `status ID --on kubernetes` finds it. It fails: looked for in "default", a run that goes on is lost."""
+    """A later `status ID --on kubernetes` looks in this namespace, not in "default"."""
     backend = targets.backend_of("a-run", targets.Target(on, runs_folder))
     assert isinstance(backend, KubernetesBackend)
     assert backend._api().namespace == namespace

@@ -30,14 +30,14 @@ def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([SPOTMPI, *arguments], stdout=pipe, stderr=pipe, text=True, **more)
 
 
-def written(values: dict[str, Any], name: str = "job.toml") -> str:
+def write_spec(values: dict[str, Any], name: str = "job.toml") -> str:
     """The path of a spec file with *values*."""
     Path(name).write_text(tomli_w.dumps(values))
     return name
 
 
 def job(text: str, **more: Any) -> str:
-    return written({"name": "job", "command": ["sh", "-c", text], "launcher": "none", **more})
+    return write_spec({"name": "job", "command": ["sh", "-c", text], "launcher": "none", **more})
 
 
 def only_run() -> names.RunPaths:

@@ -65,10 +65,10 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "argv", ["spotmpi", *words])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
         output = capsys.readouterr()
-        return subprocess.CompletedProcess(words, int(ended.value.code or 0), output.out, output.err)
+        return subprocess.CompletedProcess(words, int(exit_info.value.code or 0), output.out, output.err)
 
     return run
 
@@ -81,15 +81,15 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 
 def test_a_sweep_of_a_foreign_program_ends_in_a_table_and_a_page(spec: Path, cli: Command) -> None:
-    done = cli("bench", str(spec), "--nodes", "1,2", "--repeats", "1")
-    assert done.returncode == 0, done.stderr
-    head = next(line for line in done.stdout.splitlines() if "Iterations/s" in line)
+    result = cli("bench", str(spec), "--nodes", "1,2", "--repeats", "1")
+    assert result.returncode == 0, result.stderr
+    head = next(line for line in result.stdout.splitlines() if "Iterations/s" in line)
     assert "Efficiency" in head
-    assert "timed by arrival of lines" in done.stdout
-    page = Path(done.stdout.splitlines()[-1].removeprefix("report: "))
+    assert "timed by arrival of lines" in result.stdout
+    page = Path(result.stdout.splitlines()[-1].removeprefix("report: "))
     assert page.is_file()
     assert "Loss over time" in page.read_text()
-    assert "trial 2 of 2" in done.stderr
+    assert "trial 2 of 2" in result.stderr
 
     message = json.loads(cli("report", "--json").stdout)
     assert [row["nodes"] for row in message["rows"]] == [1, 2]
@@ -120,10 +120,10 @@ def test_a_dry_run_lists_the_trials_in_their_order_and_leaves_nothing(spec: Path
 def test_wrong_input_ends_with_2_and_one_line_before_anything_starts(
     spec: Path, cli: Command, options: list[str], message: str
 ) -> None:
-    done = cli("bench", str(spec), *options)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    result = cli("bench", str(spec), *options)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
     assert not (spec.parent / "runs").exists()
 
 
@@ -131,10 +131,10 @@ def test_a_trial_that_keeps_failing_is_missing_from_the_report_and_the_exit_code
     spec: Path, cli: Command
 ) -> None:
     options = ["--repeats", "1", "--retries", "1", "--variant", "bad:args+=--fail"]
-    done = cli("bench", str(spec), *options)
-    assert done.returncode == 1
-    assert "failed (try 2 of 2)" in done.stderr
-    assert "a bad batch" in done.stderr
+    result = cli("bench", str(spec), *options)
+    assert result.returncode == 1
+    assert "failed (try 2 of 2)" in result.stderr
+    assert "a bad batch" in result.stderr
     (folder,) = sweep_folders(spec.parent / "runs")
     states = {trial.variant: (trial.state, len(trial.runs)) for trial in load_sweep(folder).trials}
     assert states == {"base": ("succeeded", 1), "bad": ("failed", 2)}
@@ -157,7 +157,7 @@ def test_code_that_changes_during_a_sweep_is_marked_in_its_report_and_refused_af
     assert "different work" in forced.stdout
 
 
-def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, cli: Command) -> None:
+def test_ctrl_c_stops_the_trial_and_the_same_command_continues(spec: Path, cli: Command) -> None:
     words = ["bench", str(spec), "--repeats", "2", "--set", 'args=["0.02"]']
     running = subprocess.Popen(arguments(*words), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
@@ -166,9 +166,9 @@ def test_ctrl_c_stops_the_trial_and_the_same_command_goes_on(spec: Path, cli: Co
     assert running.returncode == 130
     assert "the same command continues it" in message
 
-    done = cli(*words)
-    assert done.returncode == 0, done.stderr
-    assert "continuing sweep" in done.stderr
+    result = cli(*words)
+    assert result.returncode == 0, result.stderr
+    assert "continuing sweep" in result.stderr
     (folder,) = sweep_folders(spec.parent / "runs")
     trials = load_sweep(folder).trials
     assert [(trial.state, len(trial.runs)) for trial in trials] == [("succeeded", 2), ("succeeded", 1)]
@@ -180,9 +180,9 @@ def test_a_trial_outlives_the_terminal_and_is_taken_up_by_the_same_command(spec:
     wait_for(lambda: any("step 3" in path.read_text() for path in (spec.parent / "runs").glob("*/logs/1/node-0.log")))
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    done = cli(*words)
-    assert done.returncode == 0, done.stderr
-    assert "resuming run" in done.stderr
+    result = cli(*words)
+    assert result.returncode == 0, result.stderr
+    assert "resuming run" in result.stderr
     (folder,) = sweep_folders(spec.parent / "runs")
     assert [len(trial.runs) for trial in load_sweep(folder).trials] == [1]
 

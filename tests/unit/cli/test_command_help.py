@@ -32,12 +32,12 @@ def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
         "except SystemExit: pass\n"
         "print(' '.join(sys.modules), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=names.PROJECT)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=names.PROJECT)
 
-    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    loaded = {name.partition(".")[0] for name in result.stderr.split()}
     heavy = {"pulumi", "boto3", "pydantic", "lightkube", "httpx", "rich", "torch", "chainer", "matplotlib", "numpy"}
     assert not heavy & loaded and not {"scipy", "jinja2", "asyncio", "tomlkit"} & loaded
-    assert "Usage" in done.stdout
+    assert "Usage" in result.stdout
 
 
 @pytest.mark.parametrize("arguments", ["list --json", "status no-such-run", "logs no-such-run", "stop no-such-run"])
@@ -70,10 +70,10 @@ def test_a_start_imports_no_metadata_of_packages() -> None:
 
 
 def test_help_lists_every_command_with_a_sentence() -> None:
-    done = spotmpi("--help")
+    result = spotmpi("--help")
 
-    assert done.returncode == 0
-    listed = " ".join(done.stdout.split())
+    assert result.returncode == 0
+    listed = " ".join(result.stdout.split())
     for name, entry in COMMANDS.items():
         assert entry.help.endswith(".") and f" {name} {entry.help}" in listed
 
@@ -93,23 +93,23 @@ def test_a_command_imports_only_its_own_module() -> None:
         "except SystemExit: pass\n"
         "print(*(name for name in sys.modules if name.startswith('spotmpi.cli.')), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
-    modules = {name.removeprefix("spotmpi.cli.") for name in done.stderr.split()}
+    modules = {name.removeprefix("spotmpi.cli.") for name in result.stderr.split()}
     assert modules == {"app", "main", "options", "status"}
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_ones(in_process: InProcess) -> None:
-    code, output, complaint = in_process("stats")
+    code, output, errors = in_process("stats")
 
-    assert (code, output) == (2, "") and "No such command 'stats'. Did you mean 'status'" in complaint
+    assert (code, output) == (2, "") and "No such command 'stats'. Did you mean 'status'" in errors
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_and_each_of_its_options_has_help(name: str, in_process: InProcess) -> None:
-    code, output, complaint = in_process(name, "--help")
+    code, output, errors = in_process(name, "--help")
 
-    assert (code, complaint) == (0, "") and name in output
+    assert (code, errors) == (0, "") and name in output
     for parameter in GROUP.get_command(None, name).params:
         if parameter.name != "help":
             assert getattr(parameter, "help", None), f"{name} {parameter.name}"
@@ -123,17 +123,17 @@ def test_every_command_is_in_the_documentation(name: str) -> None:
 
 
 def test_without_arguments_spotmpi_shows_its_help() -> None:
-    done = spotmpi()
+    result = spotmpi()
 
-    assert "Usage" in done.stdout + done.stderr and done.returncode in (0, 2)
+    assert "Usage" in result.stdout + result.stderr and result.returncode in (0, 2)
 
 
 def test_completion_works() -> None:
-    done = spotmpi(
+    result = spotmpi(
         env={**os.environ, "_SPOTMPI_COMPLETE": "complete_bash", "COMP_WORDS": "spotmpi st", "COMP_CWORD": "1"}
     )
 
-    assert {"status", "stop"} <= set(done.stdout.split())
+    assert {"status", "stop"} <= set(result.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -178,19 +178,19 @@ def test_wrong_input_is_one_line_on_stderr_with_its_exit_code(
         (programs / name).symlink_to(shutil.which(name) or name)
     monkeypatch.setenv("PATH", str(programs.absolute()))
 
-    ended, output, complaint = in_process(*arguments)
+    status, output, errors = in_process(*arguments)
 
-    assert (ended, output) == (code, "")
-    (line,) = complaint.splitlines()
+    assert (status, output) == (code, "")
+    (line,) = errors.splitlines()
     assert line.startswith("spotmpi: ") and message in line
     assert not Path("runs").exists()
 
 
 def test_several_problems_are_a_line_each() -> None:
-    done = spotmpi("run", job("true"), "--nodes", "0", "--slots", "0", "--set", "x=1")
+    result = spotmpi("run", job("true"), "--nodes", "0", "--slots", "0", "--set", "x=1")
 
-    assert done.returncode == 2
-    assert [line.split(" = ")[0] for line in done.stderr.splitlines()] == [
+    assert result.returncode == 2
+    assert [line.split(" = ")[0] for line in result.stderr.splitlines()] == [
         "spotmpi: nodes",
         "spotmpi: slots",
         "spotmpi: x",

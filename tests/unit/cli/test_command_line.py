@@ -11,38 +11,38 @@ import pytest
 from spotmpi.runs import reader
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
-from tests.unit.cli.terminal import job, only_run, spotmpi, written
+from tests.unit.cli.terminal import job, only_run, spotmpi, write_spec
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def test_init_writes_a_spec_that_runs() -> None:
-    done = spotmpi("init")
+    result = spotmpi("init")
 
-    assert done.stdout == "job.toml\n" and done.returncode == 0
+    assert result.stdout == "job.toml\n" and result.returncode == 0
     plan = json.loads(spotmpi("run", "job.toml", "--dry-run").stdout)
     assert plan["spec"]["program"] == "digits"
 
 
 def test_a_run_prints_its_lines_on_stdout_and_its_talk_on_stderr() -> None:
-    done = spotmpi("run", job("echo one; echo two >&2; echo ünïcode"))
+    result = spotmpi("run", job("echo one; echo two >&2; echo ünïcode"))
 
     run = only_run().id
-    lines = done.stdout.splitlines()
+    lines = result.stdout.splitlines()
     # Between a job's two streams there is no order; within one there is.
     assert sorted(lines[:3]) == ["one", "two", "ünïcode"] and lines.index("one") < lines.index("ünïcode")
     assert lines[3:] == [f"{run} succeeded"]
-    assert done.stderr.splitlines() == ["spotmpi: attempt 1 started"]
-    assert done.returncode == 0
+    assert result.stderr.splitlines() == ["spotmpi: attempt 1 started"]
+    assert result.returncode == 0
 
 
 def test_a_failed_run_exits_with_1_and_says_how_to_go_on() -> None:
-    done = spotmpi("run", job("echo broken >&2; exit 9", limits={"failures": 0}))
+    result = spotmpi("run", job("echo broken >&2; exit 9", limits={"failures": 0}))
 
     run = only_run().id
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith(f"{run} failed: ") and "exit code 9: broken" in done.stdout
-    assert done.stderr.splitlines()[-1] == f"spotmpi: continue with: spotmpi run --resume {run}"
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[-1].startswith(f"{run} failed: ") and "exit code 9: broken" in result.stdout
+    assert result.stderr.splitlines()[-1] == f"spotmpi: continue with: spotmpi run --resume {run}"
 
 
 def test_resume_with_changed_limits_shows_only_what_is_new() -> None:
@@ -50,18 +50,18 @@ def test_resume_with_changed_limits_shows_only_what_is_new() -> None:
     spotmpi("run", "job.toml")
     run = only_run().id
 
-    done = spotmpi("run", "--resume", run, "--set", "limits.failures=1")
+    result = spotmpi("run", "--resume", run, "--set", "limits.failures=1")
 
-    assert done.stdout.splitlines() == ["attempt 2", "attempt 3", f"{run} succeeded"]
-    assert done.returncode == 0
+    assert result.stdout.splitlines() == ["attempt 2", "attempt 3", f"{run} succeeded"]
+    assert result.returncode == 0
     again = spotmpi("run", "--resume", run)
     assert again.returncode == 2 and "has succeeded; there is nothing to continue" in again.stderr
 
 
 def test_dry_run_prints_the_plan_and_leaves_nothing_behind() -> None:
-    done = spotmpi("run", job("true", nodes=2), "--dry-run")
+    result = spotmpi("run", job("true", nodes=2), "--dry-run")
 
-    plan = json.loads(done.stdout)
+    plan = json.loads(result.stdout)
     assert [command["arguments"][-3:] for command in plan["commands"]] == [["sh", "-c", "true"]] * 2
     assert not Path("runs").exists()
 
@@ -98,7 +98,7 @@ def test_json_has_no_number_that_json_lacks() -> None:
 
 
 def test_status_and_list_are_read_by_people() -> None:
-    run = spotmpi("run", written(fake_job(iterations=4)), "--detach").stdout.strip()
+    run = spotmpi("run", write_spec(fake_job(iterations=4)), "--detach").stdout.strip()
     wait_until(lambda: reader.state(only_run()).over)
 
     status, listed = spotmpi("status", run[:-2]), spotmpi("list")

@@ -38,7 +38,7 @@ def test_train_py_is_taken_without_a_question(folder: Path, in_process: InProces
     assert spec("mine.toml")["command"] == ["python3", "train.py"]
 
 
-def test_of_several_scripts_one_has_to_be_named_where_nobody_can_be_asked(folder: Path, in_process: InProcess) -> None:
+def test_without_a_terminal_one_of_several_scripts_must_be_named(folder: Path, in_process: InProcess) -> None:
     for name in ("b.py", "a.py"):
         (folder / name).touch()
 

@@ -32,16 +32,16 @@ main()
 """
 
 
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_for_them(
-    account: FakeAccount, tmp_path: Path, done: bool
+@pytest.mark.parametrize("is_resized", [False, True], ids=["before", "after"])
+def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_before_or_after_the_resize(
+    account: FakeAccount, tmp_path: Path, is_resized: bool
 ) -> None:
     (tmp_path / "lab.json").write_text(json.dumps(OUTPUTS))
     terminals = queue.Queue[subprocess.Popen[bytes]]()
     account.autoscaling.add("eks-lab-1", {CLUSTER_TAG: "spotmpi-lab", GROUP_TAG: "g4dn"}, most=3)
 
     def killed(region: str, request: Mapping[str, Any]) -> Any:
-        if done:
+        if is_resized:
             account.autoscaling.update_auto_scaling_group(region, request)
         os.kill(terminals.get().pid, signal.SIGKILL)
         return {}
@@ -56,7 +56,7 @@ def test_aws_has_the_end_of_warm_nodes_when_the_command_is_killed_around_asking_
         terminals.put(terminal)
         assert terminal.wait(60) == -signal.SIGKILL
 
-    assert account.autoscaling.groups["eks-lab-1"]["MinSize"] == (2 if done else 0)
+    assert account.autoscaling.groups["eks-lab-1"]["MinSize"] == (2 if is_resized else 0)
     end = account.autoscaling.scheduled_actions["eks-lab-1"]
     assert (end["ScheduledActionName"], end["MinSize"]) == ("spotmpi-give-back-eks-lab-1", 0)
     reservation = timedelta(minutes=30)

@@ -38,7 +38,7 @@ def test_tensorboard_starts_on_the_runs_events_and_its_exit_status_is_returned(
     assert "http://localhost:6007" in output
 
 
-def test_what_is_new_is_brought_until_the_run_is_over(
+def test_new_events_are_written_until_the_run_is_over(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: InProcess
 ) -> None:
     state = RunState("digits-1", str(tmp_path), "digits", "running")

@@ -83,7 +83,7 @@ def test_without_a_name_pulumi_reads_the_selected_stack() -> None:
     assert "--stack" not in pulumi.command
 
 
-def test_what_pulumi_says_of_an_unknown_stack_is_passed_on() -> None:
+def test_pulumis_message_on_an_unknown_stack_is_in_the_error() -> None:
     with pytest.raises(SpotmpiError, match=r"stack nope: error: no stack named 'nope' found"):
         environment.of_stack("nope", run=ScriptedPulumi(stderr="error: no stack named 'nope' found\n", status=255))
 

@@ -48,7 +48,7 @@ def test_the_name_stays_readable_in_the_id() -> None:
     assert names.run_id("SSD on VOC 2007+2012", NOW, 12345)[:-4] == "ssd-on-voc-2007-2012-261121083059-"
 
 
-def test_chance_tells_runs_of_the_same_second_apart() -> None:
+def test_runs_of_the_same_second_have_different_ids() -> None:
     ids = {names.run_id("digits", NOW, chance) for chance in range(20_000)}
     assert len(ids) == 20_000
 

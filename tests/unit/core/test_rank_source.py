@@ -12,7 +12,7 @@ from spotmpi.core import archives, names, rank_source
 from spotmpi.core.errors import SpotmpiError
 
 
-def test_in_a_checkout_it_is_the_checkout_itself() -> None:
+def test_in_a_checkout_the_rank_source_is_the_checkout() -> None:
     assert rank_source.rank_source() == names.SOURCE
 
 
@@ -26,8 +26,8 @@ def test_an_installed_package_is_copied_once_and_works_alone(tmp_path: Path, mon
     files = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
     assert files == {member.name for member in archives.agent_files(names.SOURCE)}
     code = "import spotmpi.agent.supervisor; print(spotmpi.__file__)"
-    done = subprocess.run([sys.executable, "-S", "-E", "-c", code], cwd=folder, capture_output=True, text=True)
-    assert done.stdout.strip() == str(folder / "spotmpi" / "__init__.py"), done.stderr
+    result = subprocess.run([sys.executable, "-S", "-E", "-c", code], cwd=folder, capture_output=True, text=True)
+    assert result.stdout.strip() == str(folder / "spotmpi" / "__init__.py"), result.stderr
 
 
 def test_of_two_processes_that_copy_at_once_both_get_the_whole_copy(

@@ -19,11 +19,11 @@ from tests.cloud.account.fake_account import KEY_ID, SECRET, TOKEN
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
     """All that any logger says at the finest level."""
-    written, root, factory = io.StringIO(), logging.getLogger(), logging.getLogRecordFactory()
-    handler, level = logging.StreamHandler(written), root.level
+    stream, root, factory = io.StringIO(), logging.getLogger(), logging.getLogRecordFactory()
+    handler, level = logging.StreamHandler(stream), root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
-    yield written
+    yield stream
     root.removeHandler(handler)
     root.setLevel(level)
     logging.setLogRecordFactory(factory)
@@ -95,7 +95,7 @@ def test_guarding_twice_is_guarding_once(log: io.StringIO) -> None:
         "Authorization: AWS4-HMAC-SHA256 Credential=x/y, SignedHeaders=host, Signature=bcd123efa",
     ],
 )
-def test_what_looks_like_a_secret_is_blotted_out(text: str) -> None:
+def test_text_that_looks_like_a_secret_is_redacted(text: str) -> None:
     redacted_text = redacted(text)
 
     assert "[redacted]" in redacted_text
@@ -103,7 +103,7 @@ def test_what_looks_like_a_secret_is_blotted_out(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "g5.xlarge in us-east-1a", "quota L-3819A6DF", "signature of the function"])
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_without_a_secret_is_unchanged(text: str) -> None:
     assert redacted(text) == text
 
 

@@ -37,9 +37,9 @@ def site() -> Iterator[Site]:
         facts = tarfile.TarInfo("VOCdevkit/big")
         facts.size = 100_000
         tar.addfile(facts, io.BytesIO(bytes(100_000)))
-    with serving() as made:
-        made.files = {"set.tar": packed.getvalue(), "weights.npz": WEIGHTS}
-        yield made
+    with serving() as served:
+        served.files = {"set.tar": packed.getvalue(), "weights.npz": WEIGHTS}
+        yield served
 
 
 def test_a_tar_comes_in_pieces_is_checked_and_unpacked(
@@ -50,7 +50,7 @@ def test_a_tar_comes_in_pieces_is_checked_and_unpacked(
 
     assert volume.fetch([order]) == (0, {"done": [[1, 100_000, 1]]})
     assert volume.tree() == {"VOCdevkit/big": bytes(100_000)}
-    assert len(site.asked) == 1 + -(-size // PIECE)
+    assert len(site.ranges) == 1 + -(-size // PIECE)
     message = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert message[-2:] == [
         {"name": "set.tar", "got": size, "of": size, "whole": 1, "all": 1},
@@ -68,16 +68,16 @@ def test_several_sources_are_distinguished_and_a_second_fetch_downloads_nothing(
     assert volume.tree() == {"VOCdevkit/big": bytes(100_000)} | {f"part-{n}": b"p" * n for n in range(6)}
 
     (volume.folder / "part-3").unlink()
-    before = len(site.asked)
+    before = len(site.ranges)
     code, word = volume.fetch([site.order("set.tar", folder)], parts)
     assert (code, word) == (0, {"done": [[1, 100_000, 0], [6, 15, 1]]})
-    assert len(site.asked) - before == 7 + 1  # each is looked at, one is read
+    assert len(site.ranges) - before == 7 + 1  # each is looked at, one is read
 
 
 def test_parts_that_fail_for_a_moment_are_requested_again(volume: Volume, site: Site) -> None:
     site.faults = {0: 503, 3: 503, 4: 0, 6: 500}
     code, _ = volume.fetch([site.order("weights.npz", str(volume.folder), sha(WEIGHTS))])
-    assert (code, volume.tree()) == (0, {"weights.npz": WEIGHTS}) and len(site.asked) == 1 + 5 + 4
+    assert (code, volume.tree()) == (0, {"weights.npz": WEIGHTS}) and len(site.ranges) == 1 + 5 + 4
 
 
 def test_a_server_that_stays_away_is_worth_another_try_of_the_job(volume: Volume, site: Site) -> None:
@@ -86,9 +86,7 @@ def test_a_server_that_stays_away_is_worth_another_try_of_the_job(volume: Volume
     assert code == 1 and word["failed"].startswith("weights.npz: no answer after 6 tries: HTTP Error 503")
 
 
-def test_what_went_away_in_the_middle_is_taken_up_by_another_address_of_the_same_file(
-    volume: Volume, site: Site
-) -> None:
+def test_an_interrupted_download_continues_from_another_address_of_the_same_file(volume: Volume, site: Site) -> None:
     site.faults = dict.fromkeys(range(4, 99), 404)
     code, word = volume.fetch([site.order("weights.npz", str(volume.folder))])
     assert (code, word) == (
@@ -96,22 +94,22 @@ def test_what_went_away_in_the_middle_is_taken_up_by_another_address_of_the_same
         {"failed": "weights.npz: HTTP 404: the file does not exist, or access to it is denied"},
     )
     assert volume.tree() == {}
-    site.faults, before = {}, len(site.asked)
+    site.faults, before = {}, len(site.ranges)
 
     assert volume.fetch([site.order("weights.npz", str(volume.folder))])[0] == 0
 
-    assert len(site.asked) - before < 1 + 5
+    assert len(site.ranges) - before < 1 + 5
     assert volume.tree() == {"weights.npz": WEIGHTS}
 
 
-def test_a_pod_that_is_taken_away_ends_at_once_and_the_next_goes_on(volume: Volume, site: Site) -> None:
+def test_an_evicted_pod_ends_at_once_and_the_next_continues(volume: Volume, site: Site) -> None:
     folder, names = str(volume.folder), [f"part-{number}" for number in range(9)]
     site.files = {name: name.encode() for name in names}
     site.free = 10  # each file takes two questions
     site.open.clear()
     orders = volume.write([site.order(name, folder) for name in names])
     pod = subprocess.Popen([sys.executable, "-m", "spotmpi.agent.fetch", str(orders), str(volume.authority)])
-    while len(site.asked) < site.free + fetch.FILES_AT_ONCE:
+    while len(site.ranges) < site.free + fetch.FILES_AT_ONCE:
         assert pod.poll() is None
         time.sleep(0.01)
 
@@ -154,7 +152,7 @@ def test_a_site_of_an_own_authority_is_trusted_only_where_that_is_named(
         order = site.order("weights.npz", str(volume.folder), sha(WEIGHTS))
 
         code, word = volume.fetch([order])
-        assert (code, site.asked) == (78, [])
+        assert (code, site.ranges) == (78, [])
         assert "certificate not trusted (unable to get local issuer certificate); use --ca FILE" in word["failed"]
         volume.authority.write_text(authority_of(authority.certificate))
         assert volume.fetch([order]) == (0, {"done": [[1, 50_000, 1]]})
@@ -164,7 +162,7 @@ def test_a_site_of_an_own_authority_is_trusted_only_where_that_is_named(
             authority_of(tmp_path / "bad.pem")
 
 
-def test_a_full_volume_ends_it_for_good(volume: Volume, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_volume_is_a_permanent_failure(volume: Volume, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -185,13 +183,13 @@ def test_an_address_needs_https_and_a_checksum() -> None:
         Order("https://x.org/a/set.tar.gz", "set.tar.gz", good)
     ]
     assert orders_of(f"https://x.org/a.tgz#sha256={good}")[0].values("/v")["unpack"] is True
-    for text, said in (
+    for text, message in (
         ("https://x.org/a.tar", "needs its SHA-256"),
         ("https://x.org/a.tar#sha256=12", "has a malformed SHA-256"),
         (f"http://x.org/a.tar#sha256={good}", "is not encrypted"),
         (f"https://x.org/#sha256={good}", "names no file"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             orders_of(text)
 
 
@@ -206,11 +204,11 @@ def test_objects_of_s3_are_fetched_by_signed_addresses_with_their_folders() -> N
         (one,) = orders_of("s3://sets/voc/2007.tar", account)
         assert (one.name, one.sha256) == ("2007.tar", None) and "Signature" in one.url
         assert [each.name for each in orders_of("s3://sets/voc/", account)] == ["2007.tar", "more/2012.tar"]
-        for text, said in (
+        for text, message in (
             ("s3://sets/vo", "no such object"),
             (f"s3://sets/voc/#sha256={'0' * 64}", "a SHA-256 is for one object"),
         ):
-            with pytest.raises(InputError, match=said):
+            with pytest.raises(InputError, match=message):
                 orders_of(text, account)
         with pytest.raises(SpotmpiError, match="NoSuchBucket"):
             orders_of("s3://nobodys/x", account)

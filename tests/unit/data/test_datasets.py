@@ -37,7 +37,7 @@ def pod(tmp_path: Path) -> Pod:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def sample(tmp_path: Path) -> Path:
     """A folder with hostile names, an empty file and one of several batches' size."""
     folder = tmp_path / "set"
     for number, name in enumerate(HOSTILE):
@@ -53,8 +53,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_store, "BATCH", 1000)
 
 
-def pushed(pod: Pod, source: Path | str, folder: str = "voc", said: list[str] | None = None) -> Transfer:
-    lines: list[str] = [] if said is None else said
+def pushed(pod: Pod, source: Path | str, folder: str = "voc", messages: list[str] | None = None) -> Transfer:
+    lines: list[str] = [] if messages is None else messages
     return asyncio.run(DataStore(pod, lines.append).push(source_of(str(source)), folder))
 
 
@@ -62,44 +62,44 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_arrives_whole_with_hostile_names_and_again_nothing_travels(pod: Pod, here: Path) -> None:
-    said: list[str] = []
-    count, size = len(tree(here)), sum(map(len, tree(here).values()))
+def test_a_folder_is_copied_with_hostile_names_and_a_second_push_copies_nothing(pod: Pod, sample: Path) -> None:
+    messages: list[str] = []
+    count, size = len(tree(sample)), sum(map(len, tree(sample).values()))
 
-    assert pushed(pod, here, "team/voc", said) == Transfer(count, size, count)
-    assert tree(pod.volume / "team" / "voc") == tree(here)
-    assert said[0] == f"{count} files, 1.0 MB: comparing with the volume" and said[-1] == "1.0 MB of 1.0 MB"
-    assert pushed(pod, here, "team/voc") == Transfer(count, size, 0)
+    assert pushed(pod, sample, "team/voc", messages) == Transfer(count, size, count)
+    assert tree(pod.volume / "team" / "voc") == tree(sample)
+    assert messages[0] == f"{count} files, 1.0 MB: comparing with the volume" and messages[-1] == "1.0 MB of 1.0 MB"
+    assert pushed(pod, sample, "team/voc") == Transfer(count, size, 0)
 
 
-def test_what_differs_travels_again_even_at_the_same_size(pod: Pod, here: Path) -> None:
-    pushed(pod, here)
+def test_changed_files_are_copied_again_even_at_the_same_size(pod: Pod, sample: Path) -> None:
+    pushed(pod, sample)
     (pod.volume / "voc" / "big").write_bytes(b"\0" * (256 * 4096))
     (pod.volume / "voc" / "empty").unlink()
 
-    assert pushed(pod, here).moved == 2
-    assert tree(pod.volume / "voc") == tree(here)
+    assert pushed(pod, sample).moved == 2
+    assert tree(pod.volume / "voc") == tree(sample)
 
 
-def test_a_push_that_broke_off_is_taken_up_and_keeps_what_had_arrived(pod: Pod, here: Path) -> None:
+def test_an_interrupted_push_continues_with_the_files_that_are_missing(pod: Pod, sample: Path) -> None:
     pod.failures = ["take"]
     with pytest.raises(SpotmpiError, match="could not access the files"):
-        pushed(pod, here)
-    kept = {name for name in tree(pod.volume / "voc") if not name.endswith(".spotmpi-part")}
+        pushed(pod, sample)
+    complete = {name for name in tree(pod.volume / "voc") if not name.endswith(".spotmpi-part")}
 
-    again = pushed(pod, here)
+    again = pushed(pod, sample)
 
-    assert again.moved <= again.files - len(kept)
-    assert {n: c for n, c in tree(pod.volume / "voc").items() if not n.endswith(".spotmpi-part")} == tree(here)
+    assert again.moved <= again.files - len(complete)
+    assert {n: c for n, c in tree(pod.volume / "voc").items() if not n.endswith(".spotmpi-part")} == tree(sample)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
-def test_a_tar_file_arrives_as_what_is_in_it(pod: Pod, here: Path, tmp_path: Path, mode: str) -> None:
+def test_a_tar_file_is_unpacked(pod: Pod, sample: Path, tmp_path: Path, mode: str) -> None:
     with tarfile.open(tmp_path / "set.tar", mode) as packed:  # type: ignore[call-overload]
-        packed.add(here, "VOCdevkit")
+        packed.add(sample, "VOCdevkit")
 
-    assert pushed(pod, tmp_path / "set.tar").moved == len(tree(here))
-    assert tree(pod.volume / "voc" / "VOCdevkit") == tree(here)
+    assert pushed(pod, tmp_path / "set.tar").moved == len(tree(sample))
+    assert tree(pod.volume / "voc" / "VOCdevkit") == tree(sample)
 
 
 def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_path: Path) -> None:
@@ -114,74 +114,74 @@ def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pull_copies_missing_files_and_checks_them(pod: Pod, here: Path, tmp_path: Path) -> None:
-    pushed(pod, here)
-    into, said = tmp_path / "back", list[str]()
-    store = DataStore(pod, said.append)
+def test_a_pull_copies_missing_files_and_checks_them(pod: Pod, sample: Path, tmp_path: Path) -> None:
+    pushed(pod, sample)
+    into, messages = tmp_path / "back", list[str]()
+    store = DataStore(pod, messages.append)
 
     first = asyncio.run(store.pull("voc", into))
-    assert (first.moved, tree(into)) == (first.files, tree(here))
+    assert (first.moved, tree(into)) == (first.files, tree(sample))
     (into / "big").write_bytes(b"torn")
-    assert asyncio.run(store.pull("voc", into)).moved == 1 and tree(into) == tree(here)
+    assert asyncio.run(store.pull("voc", into)).moved == 1 and tree(into) == tree(sample)
     with pytest.raises(SpotmpiError, match="folder not found"):
         asyncio.run(store.pull("nothing", into))
 
 
-def test_what_a_slow_reader_loses_at_the_end_of_an_answer_is_nothing_of_use(
-    pod: Pod, here: Path, tmp_path: Path
-) -> None:
+def test_a_slow_reader_loses_nothing_of_an_answer(pod: Pod, sample: Path, tmp_path: Path) -> None:
     pod.lost = 200 << 10
-    there = DataStore(pod, lambda text: None)
+    store = DataStore(pod, lambda text: None)
 
-    assert asyncio.run(there.push(source_of(str(here)), "voc")).moved == len(tree(here))
-    assert asyncio.run(there.pull("voc", tmp_path / "back")).moved == len(tree(here))
-    assert tree(tmp_path / "back") == tree(here)
+    assert asyncio.run(store.push(source_of(str(sample)), "voc")).moved == len(tree(sample))
+    assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == len(tree(sample))
+    assert tree(tmp_path / "back") == tree(sample)
 
 
-def test_a_pull_whose_connection_tears_asks_again_for_what_lacks(pod: Pod, here: Path, tmp_path: Path) -> None:
-    pushed(pod, here)
+def test_a_pull_with_a_broken_connection_requests_the_missing_files_again(
+    pod: Pod, sample: Path, tmp_path: Path
+) -> None:
+    pushed(pod, sample)
     store = DataStore(pod, lambda text: None)
 
     pod.torn = ["give"] * 2
-    assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == len(tree(here))
-    assert (pod.torn, tree(tmp_path / "back")) == ([], tree(here))
+    assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == len(tree(sample))
+    assert (pod.torn, tree(tmp_path / "back")) == ([], tree(sample))
     pod.torn = ["give"] * 99
     with pytest.raises(SpotmpiError, match=r"files did not arrive completely, such as .*; pull again"):
         asyncio.run(store.pull("voc", tmp_path / "other"))
 
 
 def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_whole(
-    pod: Pod, here: Path, tmp_path: Path
+    pod: Pod, sample: Path, tmp_path: Path
 ) -> None:
-    pushed(pod, here)
-    it = DataStore(pod, lambda text: None)
+    pushed(pod, sample)
+    store = DataStore(pod, lambda text: None)
     pod.meanwhile["give"] = (pod.volume / "voc" / "big").unlink
 
     with pytest.raises(SpotmpiError, match="1 files did not arrive completely, such as big; pull again"):
-        asyncio.run(it.pull("voc", tmp_path / "back"))
-    (here / "big").unlink()
-    assert tree(tmp_path / "back") == tree(here)
-    assert asyncio.run(it.pull("voc", tmp_path / "back")).moved == 0
+        asyncio.run(store.pull("voc", tmp_path / "back"))
+    (sample / "big").unlink()
+    assert tree(tmp_path / "back") == tree(sample)
+    assert asyncio.run(store.pull("voc", tmp_path / "back")).moved == 0
 
 
 def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    sample: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = store.files
     monkeypatch.setattr(store, "files", lambda folder: [*named(folder), "removed"])
-    assert set(store.index(str(here))) == set(tree(here))
+    assert set(store.index(str(sample))) == set(tree(sample))
 
 
-def test_a_listing_has_sizes_and_numbers_of_files(pod: Pod, here: Path) -> None:
-    pushed(pod, here)
+def test_a_listing_has_sizes_and_numbers_of_files(pod: Pod, sample: Path) -> None:
+    pushed(pod, sample)
     (pod.volume / "notes.txt").write_text("abc")
 
-    found = asyncio.run(DataStore(pod, print).entries(""))
+    entries = asyncio.run(DataStore(pod, print).entries(""))
 
-    size = sum(map(len, tree(here).values()))
-    assert found == [
+    size = sum(map(len, tree(sample).values()))
+    assert entries == [
         {"name": "notes.txt", "bytes": 3, "files": None},
-        {"name": "voc/", "bytes": size, "files": len(tree(here))},
+        {"name": "voc/", "bytes": size, "files": len(tree(sample))},
     ]
 
 
@@ -216,28 +216,31 @@ def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     def run(*arguments: str) -> tuple[int, str, str]:
         place = ["--on", "kubernetes", "--volume", "runs", "--image", "registry/x:1"]
         monkeypatch.setattr(sys, "argv", ["spotmpi", "data", *arguments, *(place if "--on" not in arguments else [])])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        said, complaint = capsys.readouterr()
-        return int(ended.value.code or 0), said, complaint
+        output, errors = capsys.readouterr()
+        return int(exit_info.value.code or 0), output, errors
 
     yield run
 
 
 def test_the_commands_push_list_and_pull(
-    spotmpi: Spotmpi, pod: Pod, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spotmpi: Spotmpi, pod: Pod, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, said, complaint = spotmpi("push", str(here), "voc")
-    assert (code, said) == (0, f"{here} -> voc: {len(tree(here))} files, 1.0 MB, {len(tree(here))} of them new\n")
-    assert 'a spec reads it with: data = "voc"' in complaint
-    assert spotmpi("ls")[1].split()[-3:] == ["1.0", str(len(tree(here))), "voc/"]
+    code, output, errors = spotmpi("push", str(sample), "voc")
+    assert (code, output) == (
+        0,
+        f"{sample} -> voc: {len(tree(sample))} files, 1.0 MB, {len(tree(sample))} of them new\n",
+    )
+    assert 'a spec reads it with: data = "voc"' in errors
+    assert spotmpi("ls")[1].split()[-3:] == ["1.0", str(len(tree(sample))), "voc/"]
     assert json.loads(spotmpi("ls", "voc", "--json")[1])[0]["files"] == 1
-    assert spotmpi("pull", "voc")[1].startswith("voc -> voc: ") and tree(tmp_path / "voc") == tree(here)
+    assert spotmpi("pull", "voc")[1].startswith("voc -> voc: ") and tree(tmp_path / "voc") == tree(sample)
     assert spotmpi("push", "set")[0] == 2
-    assert spotmpi("push", str(here), "x", "--on", "local")[0] == 2
-    code, _, complaint = spotmpi("ls", "--on", "kubernetes")
-    assert code == 2 and "--volume" in complaint and "--image" in complaint
+    assert spotmpi("push", str(sample), "x", "--on", "local")[0] == 2
+    code, _, errors = spotmpi("ls", "--on", "kubernetes")
+    assert code == 2 and "--volume" in errors and "--image" in errors
 
 
 VOC_PARTS = (("VOC2012", "trainval", "45"), ("VOC2007", "trainval", "12"), ("VOC2007", "test", "3"))
@@ -247,7 +250,7 @@ VOC_PARTS = (("VOC2012", "trainval", "45"), ("VOC2007", "trainval", "12"), ("VOC
 def voc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Three tar files such as the original ones, each with few images, and lists that ask for no more."""
     monkeypatch.setattr(data_store, "VOC", {f"{year}/{part}": len(images) for year, part, images in VOC_PARTS})
-    made = []
+    archives = []
     for year, part, images in VOC_PARTS:
         root = tmp_path / part / year / "VOCdevkit" / year
         for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
@@ -256,18 +259,18 @@ def voc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         for image in images:
             (root / f"JPEGImages/{image}.jpg").write_text(image)
             (root / f"Annotations/{image}.xml").write_text(image)
-        made.append(str(tmp_path / f"{part}-{year}.tar"))
-        with tarfile.open(made[-1], "w") as packed:
+        archives.append(str(tmp_path / f"{part}-{year}.tar"))
+        with tarfile.open(archives[-1], "w") as packed:
             packed.add(root.parent, "VOCdevkit")
-    return made
+    return archives
 
 
 def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
     spotmpi: Spotmpi, pod: Pod, voc: list[str]
 ) -> None:
-    code, said, complaint = spotmpi("push", "voc", *voc)
-    assert (code, said.count(" of them new\n")) == (0, 3), complaint
-    assert "PASCAL VOC is complete: VOC2012/trainval 2, VOC2007/trainval 2, VOC2007/test 1" in complaint
+    code, output, errors = spotmpi("push", "voc", *voc)
+    assert (code, output.count(" of them new\n")) == (0, 3), errors
+    assert "PASCAL VOC is complete: VOC2012/trainval 2, VOC2007/trainval 2, VOC2007/test 1" in errors
     devkit = pod.volume / "voc" / "VOCdevkit"
     assert sorted(image.stem for image in devkit.rglob("*.jpg")) == ["1", "2", "3", "4", "5"]
     assert spotmpi("push", "voc", *voc, "team/voc")[0] == 0
@@ -277,8 +280,8 @@ def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
     (devkit / "VOC2007/ImageSets/Main/test.txt").unlink()
     with tarfile.open(voc[1], "w"), tarfile.open(voc[2], "w"):
         pass  # nothing in them
-    code, said, complaint = spotmpi("push", "voc", *voc)
-    assert (code, said) == (1, "")
-    assert "VOC2007/trainval has 1 of 2, VOC2007/test has 0 of 1 images; push what is missing" in complaint
-    code, _, complaint = spotmpi("push", "voc", voc[0], "team/voc")
-    assert code == 2 and "voc = '1 files': name the three original tar files" in complaint
+    code, output, errors = spotmpi("push", "voc", *voc)
+    assert (code, output) == (1, "")
+    assert "VOC2007/trainval has 1 of 2, VOC2007/test has 0 of 1 images; push what is missing" in errors
+    code, _, errors = spotmpi("push", "voc", voc[0], "team/voc")
+    assert code == 2 and "voc = '1 files': name the three original tar files" in errors

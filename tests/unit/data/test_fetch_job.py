@@ -29,14 +29,14 @@ Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))
 ORDER = Order("https://x.org/set.tar?X-Amz-Signature=s3cret", "set.tar", None)
 NAME = fetch_job.name_of([[ORDER]], "voc", "claim")
-DONE = {"done": [[3, 300, 2]]}
+ALL_DONE = {"done": [[3, 300, 2]]}
 PROGRESS = '{"name": "set.tar", "got": 16000000, "of": 100000000, "whole": 0, "all": 1}'
 
 
 def job(ending: str | None = None, suspended: bool = False, age: float = 1) -> Object:
-    made = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
+    created = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
     ends = [{"type": ending, "status": "True", "message": "Job has reached the specified backoff limit"}]
-    values = {"name": NAME, "namespace": "here", "uid": "7", "creationTimestamp": made}
+    values = {"name": NAME, "namespace": "here", "uid": "7", "creationTimestamp": created}
     return {
         "kind": "Job",
         "metadata": values,
@@ -46,9 +46,9 @@ def job(ending: str | None = None, suspended: bool = False, age: float = 1) -> O
 
 
 def pod(phase: str, word: Object | None = None) -> Object:
-    ended = [{"state": {"terminated": {"message": json.dumps(word)}}}] if word else []
+    containers = [{"state": {"terminated": {"message": json.dumps(word)}}}] if word else []
     values = {"name": "fetch-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return {"metadata": values, "status": {"phase": phase, "containerStatuses": ended}}
+    return {"metadata": values, "status": {"phase": phase, "containerStatuses": containers}}
 
 
 class Script:
@@ -56,22 +56,22 @@ class Script:
 
     namespace = "here"
 
-    def __init__(self, *looks: Callable[[Script], None], there: Object | None = None) -> None:
+    def __init__(self, *looks: Callable[[Script], None], existing: Object | None = None) -> None:
         self.looks = list(looks)
-        self.there = there
+        self.job = existing
         self.pods: list[Object] = []
         self.created: list[Object] = []
-        self.did: list[str] = []
+        self.changes: list[str] = []
         self.away = False
 
     async def find(self, kind: str, name: str) -> Object | None:
         assert (kind, name) == ("Job", NAME)
-        if "unsuspended" in self.did or (self.there and not self.created):
+        if "unsuspended" in self.changes or (self.job and not self.created):
             if self.looks:
                 self.looks.pop(0)(self)
             if self.away:
                 raise httpx2.ConnectError("no route")
-        return self.there
+        return self.job
 
     async def list(self, kind: str, labels: Any = None, about: str | None = None) -> list[Object]:
         return self.pods if kind == "Pod" else []
@@ -79,18 +79,18 @@ class Script:
     async def create(self, values: Object) -> Object:
         self.created.append(values)
         if values["kind"] == "Job":
-            self.there = job(suspended=True)
+            self.job = job(suspended=True)
             return {**values, "metadata": {**values["metadata"], "uid": "7"}}
         return values
 
     async def patch(self, kind: str, name: str, values: Object) -> None:
         assert values == {"spec": {"suspend": False}}
-        self.did.append("unsuspended")
-        self.there = job()
+        self.changes.append("unsuspended")
+        self.job = job()
 
     async def delete(self, kind: str, name: str, wait: bool = False) -> None:
-        self.did.append("deleted")
-        self.there = None
+        self.changes.append("deleted")
+        self.job = None
 
     async def last_line(self, name: str) -> str:
         return PROGRESS
@@ -100,7 +100,7 @@ def shows(job_: Object | None, *pods: Object) -> Callable[[Script], None]:
     """The cluster has that Job and these pods from now on."""
 
     def look(script: Script) -> None:
-        script.there, script.pods, script.away = job_, list(pods), False
+        script.job, script.pods, script.away = job_, list(pods), False
 
     return look
 
@@ -115,9 +115,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fetched(script: Script) -> tuple[list[Transfer], list[str]]:
-    said: list[str] = []
-    work = fetch.fetch(script, VOLUME, [[ORDER]], "voc", said.append, "CERTIFICATE")  # type: ignore[arg-type]
-    return asyncio.run(asyncio.wait_for(work, 10)), said
+    messages: list[str] = []
+    work = fetch.fetch(script, VOLUME, [[ORDER]], "voc", messages.append, "CERTIFICATE")  # type: ignore[arg-type]
+    return asyncio.run(asyncio.wait_for(work, 10)), messages
 
 
 def test_a_job_is_created_suspended_gets_its_orders_and_is_reported_until_it_ends() -> None:
@@ -126,48 +126,48 @@ def test_a_job_is_created_suspended_gets_its_orders_and_is_reported_until_it_end
         shows(job(), pod("Pending")),
         shows(job(), pod("Running")),
         shows(job(), pod("Failed", {"failed": "set.tar: no answer after 6 tries"})),
-        shows(job("Complete"), pod("Succeeded", DONE)),
+        shows(job("Complete"), pod("Succeeded", ALL_DONE)),
     )
 
-    moved, said = fetched(script)
+    moved, messages = fetched(script)
 
     assert moved == [Transfer(3, 300, 2)]
-    assert said == [
+    assert messages == [
         f"Job {NAME} fetches it, also when this terminal is closed; the same command shows its progress",
         "waiting for the Job's first pod",
         "waiting for the Job's pod: 1/1 nodes: containers are being created",
         "set.tar: 16.0 MB of 100.0 MB",
         "interrupted (set.tar: no answer after 6 tries); Kubernetes retries it",
     ]
-    made, policy, secret = script.created
-    assert made["spec"]["suspend"] and script.did == ["unsuspended"]
+    manifest, policy, secret = script.created
+    assert manifest["spec"]["suspend"] and script.changes == ["unsuspended"]
     for part in (policy, secret):
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": NAME, "uid": "7"}
         assert part["metadata"]["ownerReferences"] == [owner]
     orders = json.loads(gzip.decompress(base64.b64decode(secret["data"]["orders.json.gz"])))
     assert orders == [[ORDER.values("/spotmpi/volume/voc")]]
     assert base64.b64decode(secret["data"]["authority.pem"]) == b"CERTIFICATE"
-    assert "s3cret" not in json.dumps(made) + str(said)
+    assert "s3cret" not in json.dumps(manifest) + str(messages)
 
 
 def test_an_active_job_is_followed_and_no_second_one_is_created() -> None:
     script = Script(
-        shows(job()), shows(job(), pod("Running")), shows(job("Complete"), pod("Succeeded", DONE)), there=job()
+        shows(job()), shows(job(), pod("Running")), shows(job("Complete"), pod("Succeeded", ALL_DONE)), existing=job()
     )
-    moved, said = fetched(script)
+    moved, messages = fetched(script)
     assert moved == [Transfer(3, 300, 2)] and script.created == []
-    assert said == [f"Job {NAME} is fetching this already", "set.tar: 16.0 MB of 100.0 MB"]
+    assert messages == [f"Job {NAME} is fetching this already", "set.tar: 16.0 MB of 100.0 MB"]
 
 
 @pytest.mark.parametrize("old", [job("Complete"), job("Failed"), job(suspended=True, age=100)])
 def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object) -> None:
-    script = Script(shows(old), shows(job("Complete"), pod("Succeeded", DONE)), there=old)
+    script = Script(shows(old), shows(job("Complete"), pod("Succeeded", ALL_DONE)), existing=old)
     assert fetched(script)[0] == [Transfer(3, 300, 2)]
-    assert script.did == ["deleted", "unsuspended"]
+    assert script.changes == ["deleted", "unsuspended"]
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "messages"),
     [
         (
             shows(job("Failed"), pod("Failed", {"failed": "set.tar: gone, X-Amz-Signature=s3cret"})),
@@ -178,26 +178,26 @@ def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object)
         (shows(job(suspended=True, age=100)), "never got its orders; the same command"),
     ],
 )
-def test_an_end_without_all_files_says_why(end: Callable[[Script], None], said: str) -> None:
-    with pytest.raises(SpotmpiError, match=said):
+def test_an_end_without_all_files_says_why(end: Callable[[Script], None], messages: str) -> None:
+    with pytest.raises(SpotmpiError, match=messages):
         fetched(Script(shows(job()), end))
 
 
 def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted() -> None:
     counted = {"done": [[3, 300, 0]]}
     lost, late = pod("Failed", {"failed": "taken away"}), pod("Succeeded", counted)
-    ended = shows(job("Complete"))
-    script = Script(shows(job()), ended, ended, shows(None), shows(job("Complete"), late, lost))
+    completed = shows(job("Complete"))
+    script = Script(shows(job()), completed, completed, shows(None), shows(job("Complete"), late, lost))
 
-    moved, said = fetched(script)
+    moved, messages = fetched(script)
 
     assert moved == [Transfer(3, 300, 0)]
-    assert f"Job {NAME} has succeeded, but its pod is gone; counting the files again" in said
-    assert script.did == ["unsuspended", "deleted", "unsuspended"]
+    assert f"Job {NAME} has succeeded, but its pod is gone; counting the files again" in messages
+    assert script.changes == ["unsuspended", "deleted", "unsuspended"]
 
 
 def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(shows(job()), out_of_reach, out_of_reach, shows(job("Complete"), pod("Succeeded", DONE)))
+    script = Script(shows(job()), out_of_reach, out_of_reach, shows(job("Complete"), pod("Succeeded", ALL_DONE)))
     assert fetched(script)[0] == [Transfer(3, 300, 2)]
     monkeypatch.setattr(fetch, "UNREACHABLE_TIMEOUT", 0.01)
     with pytest.raises(SpotmpiError, match=r"look at the Job .*, which continues by itself: cannot reach"):
@@ -216,15 +216,15 @@ def test_without_permission_for_secrets_there_is_an_error_and_no_job_remains(mon
     monkeypatch.setattr(script, "create", refused)
     with pytest.raises(SpotmpiError, match=rf"could not start the Job {NAME}: not permitted"):
         fetched(script)
-    assert script.did == ["deleted"]
+    assert script.changes == ["deleted"]
 
 
 def test_two_terminals_at_once_make_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script()
 
     async def conflict(values: Object) -> Object:
-        script.there, script.did = job(), ["unsuspended"]
-        script.looks = [shows(job("Complete"), pod("Succeeded", DONE))]
+        script.job, script.changes = job(), ["unsuspended"]
+        script.looks = [shows(job("Complete"), pod("Succeeded", ALL_DONE))]
         raise refusal(409)
 
     monkeypatch.setattr(script, "create", conflict)
@@ -232,21 +232,21 @@ def test_two_terminals_at_once_make_one_job(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:
-    made = fetch_job.fetch_job("one", "here", "claim", "image", ("key",))["spec"]
-    template = made["template"]["spec"]
+    spec = fetch_job.fetch_job("one", "here", "claim", "image", ("key",))["spec"]
+    template = spec["template"]["spec"]
     assert template["securityContext"]["runAsNonRoot"] and not template["automountServiceAccountToken"]
     assert template["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert template["restartPolicy"] == "Never" and template["imagePullSecrets"] == [{"name": "key"}]
-    lost, final = made["podFailurePolicy"]["rules"]
+    lost, final = spec["podFailurePolicy"]["rules"]
     assert lost == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     assert final == {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [78]}}
-    assert made["backoffLimit"] == 5 and made["activeDeadlineSeconds"] == 24 * 3600
+    assert spec["backoffLimit"] == 5 and spec["activeDeadlineSeconds"] == 24 * 3600
 
 
 def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: Path) -> None:
     pod = fetch_job.fetch_job("one", "here", "claim", "image", ())["spec"]["template"]["spec"]
-    made = {"metadata": {"name": "one", "namespace": "here", "uid": "1"}}
-    data = fetch_job.orders_secret(made, [], "voc", "")["data"]
+    job = {"metadata": {"name": "one", "namespace": "here", "uid": "1"}}
+    data = fetch_job.orders_secret(job, [], "voc", "")["data"]
     (items,) = (volume["secret"]["items"] for volume in pod["volumes"] if volume["name"] == "orders")
     for item in items:
         path = tmp_path / item["path"]
@@ -254,14 +254,14 @@ def test_the_code_that_the_secret_brings_starts_without_anything_else(tmp_path: 
         path.write_bytes(base64.b64decode(data[item["key"]]))
 
     # Neither this environment's packages nor its copy of our code: -S and the folder.
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-S", "-c", "import spotmpi.agent.fetch; print(spotmpi.agent.fetch.__file__)"],
         cwd=tmp_path,
         env={},
         capture_output=True,
         text=True,
     )
-    assert (done.stderr, done.stdout.strip()) == ("", str(tmp_path / "spotmpi/agent/fetch.py"))
+    assert (result.stderr, result.stdout.strip()) == ("", str(tmp_path / "spotmpi/agent/fetch.py"))
 
 
 def test_the_same_files_have_the_same_job_however_they_are_signed() -> None:
@@ -271,7 +271,7 @@ def test_the_same_files_have_the_same_job_however_they_are_signed() -> None:
     assert len({NAME, *(fetch_job.name_of(*each) for each in others)}) == 4
 
 
-def test_what_no_secret_could_hold_is_refused() -> None:
+def test_more_orders_than_fit_into_a_secret_are_refused() -> None:
     many = [Order(f"https://x.org/{os.urandom(200).hex()}", "x", None) for _ in range(6000)]
     with pytest.raises(InputError, match=r"6000 files.*are too many for one Job"):
         fetch_job.orders_secret({"metadata": {"name": "n", "namespace": "h", "uid": "1"}}, [many], "voc", "")

@@ -18,8 +18,8 @@ from spotmpi.data.remote_source import Order
 def test_its_pods_resolve_names_and_reach_the_ports_of_their_sources_and_no_more(
     addresses: list[str], ports: list[int]
 ) -> None:
-    made = {"metadata": {"name": "fetch", "namespace": "here", "uid": "7"}}
-    policy = fetch_job.network_policy(made, [[Order(each, "a", None)] for each in addresses])
+    job = {"metadata": {"name": "fetch", "namespace": "here", "uid": "7"}}
+    policy = fetch_job.network_policy(job, [[Order(each, "a", None)] for each in addresses])
     spec = policy["spec"]
     assert spec["podSelector"] == {"matchLabels": {"batch.kubernetes.io/job-name": "fetch"}}
     assert spec["policyTypes"] == ["Ingress", "Egress"] and "ingress" not in spec

@@ -15,7 +15,7 @@ from spotmpi.data.local_source import source_of
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def sample(tmp_path: Path) -> Path:
     folder = tmp_path / "set"
     (folder / "images").mkdir(parents=True)
     (folder / "images" / "1").write_text("one")
@@ -27,10 +27,10 @@ def content_of(source: Path) -> dict[str, bytes]:
     return {name: file.read() for name, size, file in source_of(str(source)).files()}
 
 
-def test_linked_files_and_folders_are_what_they_lead_to(here: Path, tmp_path: Path) -> None:
+def test_links_are_followed_to_files_and_folders(sample: Path, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     linked.mkdir()
-    (linked / "set").symlink_to(here)
+    (linked / "set").symlink_to(sample)
     (linked / "again").symlink_to("set/images")
     (linked / "one").symlink_to("again/1")
     assert content_of(linked) == {"again/1": b"one", "one": b"one", "set/images/1": b"one", "set/list": b"1"}
@@ -56,7 +56,7 @@ def pipe(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "said"),
+    ("plant", "message"),
     [
         (to_itself, r"x': is a link to .*, which contains it; remove it"),
         (to_each_other, r"x': is a link to .*, which contains it; remove it"),
@@ -64,15 +64,15 @@ def pipe(folder: Path) -> None:
         (pipe, r"x': is neither a file nor a folder; remove it"),
     ],
 )
-def test_a_folder_with_what_cannot_be_pushed_is_refused_by_its_name(
-    here: Path, plant: Callable[[Path], None], said: str
+def test_a_folder_with_an_entry_that_cannot_be_pushed_is_refused(
+    sample: Path, plant: Callable[[Path], None], message: str
 ) -> None:
-    plant(here)
-    with pytest.raises(InputError, match=said):
-        content_of(here)
+    plant(sample)
+    with pytest.raises(InputError, match=message):
+        content_of(sample)
 
 
-def test_a_folder_that_cannot_be_listed_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_listed_is_refused(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = Path.iterdir
 
     def refused(path: Path) -> Iterator[Path]:
@@ -82,11 +82,11 @@ def test_a_folder_that_cannot_be_listed_is_refused(here: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "iterdir", refused)
     with pytest.raises(InputError, match=r"images': cannot be read: Permission denied"):
-        content_of(here)
+        content_of(sample)
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "message"),
     [
         ("../out", tarfile.REGTYPE, "leads out of its folder"),
         ("/etc/passwd", tarfile.REGTYPE, "leads out of its folder"),
@@ -95,14 +95,14 @@ def test_a_folder_that_cannot_be_listed_is_refused(here: Path, monkeypatch: pyte
     ],
 )
 def test_a_tar_with_members_that_are_no_plain_files_is_refused(
-    tmp_path: Path, name: str, kind: bytes, said: str
+    tmp_path: Path, name: str, kind: bytes, message: str
 ) -> None:
     with tarfile.open(tmp_path / "bad.tar", "w") as packed:
         facts = tarfile.TarInfo(name)
         facts.type, facts.linkname = kind, "/etc/passwd"
         packed.addfile(facts, io.BytesIO())
 
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         content_of(tmp_path / "bad.tar")
 
 

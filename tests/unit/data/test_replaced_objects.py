@@ -26,9 +26,9 @@ def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Volume:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with serving() as made:
-        made.files = {"weights.npz": WEIGHTS}
-        yield made
+    with serving() as served:
+        served.files = {"weights.npz": WEIGHTS}
+        yield served
 
 
 NEW = b"v" * 50_000
@@ -49,27 +49,27 @@ def test_the_next_version_is_begun_once_no_piece_of_the_old_one_is_under_way(
     volume: Volume, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    answered, awaited = threading.Event(), threading.Event()
+    is_answered, is_awaited = threading.Event(), threading.Event()
     read, probe = web_file.read, web_file.probe
 
     def slow(url: str, start: int, end: int, tag: str | None) -> bytes:
         if start:
-            answered.wait()
+            is_answered.wait()
             return read(url, start, end, tag)
         data = read(url, start, end, tag)
-        answered.set()
-        awaited.wait()  # its answer is long on the way
+        is_answered.set()
+        is_awaited.wait()  # its answer is long on the way
         order.append(f"a piece of {data[:1]!r} came")
         return data
 
     def looked(url: str) -> tuple[int, str]:
         order.append("look")
         if len(order) > 1:
-            awaited.set()
+            is_awaited.set()
         return probe(url)
 
     def waiting(pieces: Collection[Any]) -> Any:
-        awaited.set()
+        is_awaited.set()
         return wait(pieces)
 
     monkeypatch.setattr(web_file, "read", slow)
@@ -115,10 +115,10 @@ def test_the_site_answers_as_s3_does(site: Site, headers: dict[str, str]) -> Non
     site.files["key"] = b"0123456789"
 
     def answer(url: str) -> tuple[int, dict[str, str | None], bytes]:
-        given = requests.get(url, headers=headers, timeout=10)
-        whole = given.status_code < 400
-        facts = {name: given.headers.get(name) for name in ("ETag", "Content-Range", "Content-Length") if whole}
-        return given.status_code, facts, given.content if whole else b""
+        response = requests.get(url, headers=headers, timeout=10)
+        whole = response.status_code < 400
+        facts = {name: response.headers.get(name) for name in ("ETag", "Content-Range", "Content-Length") if whole}
+        return response.status_code, facts, response.content if whole else b""
 
     ours = answer(f"{site.address}/key")
     with mock_aws():

@@ -23,7 +23,7 @@ class Site:
 
     def __init__(self, host: str, credential: Credential | None = None) -> None:
         self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.ranges: list[str] = []
         self.faults: dict[int, int] = {}  # question -> status instead of an answer; 0 breaks off in the middle
         self.replacements: dict[int, dict[str, bytes]] = {}  # question -> files as they are from then on
         self.pieces = True
@@ -42,13 +42,13 @@ class Site:
 
     def order(self, name: str, folder: str, sha256: str | None = None) -> dict[str, object]:
         """What a pod is told of a file, with a signature that is never the same."""
-        return Order(f"{self.address}/{name}?signature={len(self.asked)}", name, sha256).values(folder)
+        return Order(f"{self.address}/{name}?signature={len(self.ranges)}", name, sha256).values(folder)
 
     def listing(self, bucket: str, prefix: str) -> bytes:
         """The answer to S3's ListObjectsV2."""
         names = [name.removeprefix(f"{bucket}/") for name in self.files if name.startswith(f"{bucket}/{prefix}")]
-        found = "".join(f"<Contents><Key>{name}</Key></Contents>" for name in names)
-        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
+        contents = "".join(f"<Contents><Key>{name}</Key></Contents>" for name in names)
+        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>".encode()
 
 
 @contextmanager
@@ -69,13 +69,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        asked = parse_qs(parts.query)
-        if "list-type" in asked:
-            self._give(200, self.site.listing(parts.path.strip("/"), asked.get("prefix", [""])[0]))
+        parameters = parse_qs(parts.query)
+        if "list-type" in parameters:
+            self._give(200, self.site.listing(parts.path.strip("/"), parameters.get("prefix", [""])[0]))
             return
         with self.site.lock:
-            number = len(self.site.asked)
-            self.site.asked.append(self.headers["Range"])
+            number = len(self.site.ranges)
+            self.site.ranges.append(self.headers["Range"])
             self.site.files |= self.site.replacements.get(number, {})
             content = self.site.files.get(parts.path[1:])
         if number >= self.site.free:

@@ -62,9 +62,9 @@ def test_agents_enforce_the_limit_and_record_their_machines(gang: Any) -> None:
 
     assert started.codes() == [78, 0]
     assert kinds(started.events())[-1] == "failed" and "limits.cost" in (started.events()[-1].reason or "")
-    (began,) = [event for event in started.events() if event.kind == "started"]
-    assert [each["node"] for each in began.values["machines"]] == [0, 1]
-    assert all(0 <= began.time - each["since"] < 30 for each in began.values["machines"])
+    (start,) = [event for event in started.events() if event.kind == "started"]
+    assert [each["node"] for each in start.values["machines"]] == [0, 1]
+    assert all(0 <= start.time - each["since"] < 30 for each in start.values["machines"])
 
 
 def test_an_ec2_machine_reports_its_type_and_instance_and_others_do_not(

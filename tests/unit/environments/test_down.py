@@ -39,7 +39,7 @@ def test_down_stops_runs_removes_nodes_destroys_and_leaves_nothing(lab: FakeEnvi
 
 
 def test_down_stops_the_other_runs_if_one_cannot_be_stopped(lab: FakeEnvironment) -> None:
-    """It works: one line on it. It fails: the runs after it lose what they did since their last checkpoint."""
+    """The failure is one line, and the runs after it are stopped with a checkpoint too."""
     up("lab", lab.dependencies, UpOptions(images=False))
     lab.runs = [RunState(run, "", "a", "running") for run in ("a-1", "b-1")]
     lab.failures["stop"] = "JobSet a-1 is of another version"
@@ -94,9 +94,9 @@ def test_an_interrupted_destroy_is_finished_by_the_next_and_forgets_nothing(lab:
     lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
     lab.account.kms.keys["key-1"] = "Enabled"
 
-    left = down("lab", lab.dependencies)
+    leftovers = down("lab", lab.dependencies)
 
-    assert [(each.what, each.id) for each in left] == [
+    assert [(each.what, each.id) for each in leftovers] == [
         ("log groups", "/aws/eks/spotmpi-lab/late"),
         ("keys", "key-1"),
     ]
@@ -166,9 +166,9 @@ def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab:
     up("lab", lab.dependencies, UpOptions(images=False))
     leave_one_of_each_kind(lab)
 
-    left = down("lab", lab.dependencies)
+    leftovers = down("lab", lab.dependencies)
 
-    ids = {each.what: each.id for each in left}
+    ids = {each.what: each.id for each in leftovers}
     assert ids == {
         "CloudFormation stacks": "eksctl-spotmpi-lab-cluster",
         "file systems": "fs-1",
@@ -181,7 +181,7 @@ def test_one_untagged_resource_of_each_kind_is_found_by_name_or_recorded_id(lab:
         "tagged": "arn:aws:elasticloadbalancing:us-east-1:1:loadbalancer/net/x/1",
     }
     assert set(ids) - {"tagged"} == {kind.name for kind in RESOURCE_KINDS}
-    assert all(each.id in each.command for each in left if each.what != "tagged")
+    assert all(each.id in each.command for each in leftovers if each.what != "tagged")
 
 
 def test_persistent_storage_stays_unless_its_deletion_names_the_environment(lab: FakeEnvironment) -> None:
@@ -250,9 +250,9 @@ def test_the_commands_print_the_next_command_and_the_leftovers(
 
     def spotmpi(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        return int(ended.value.code or 0), capsys.readouterr().out
+        return int(exit_info.value.code or 0), capsys.readouterr().out
 
     code, output = spotmpi("up", "lab", "--no-images")
     assert code == 0 and output.startswith(

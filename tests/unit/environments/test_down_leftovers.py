@@ -43,7 +43,7 @@ def test_the_log_group_of_an_existing_cluster_is_not_deleted(lab: FakeEnvironmen
     assert [each.id for each in down("lab", lab.dependencies)] == [GROUP]
 
 
-GONE = [
+DELETED = [
     "ec2:us-east-1:1:instance/i-1",
     "ec2:us-east-1:1:natgateway/nat-1",
     "ec2:us-east-1:1:volume/vol-1",
@@ -65,7 +65,7 @@ def test_a_resource_that_only_the_tagging_api_lists_is_no_leftover(lab: FakeEnvi
     lab.account.ec2.machines["i-1"] = machine("terminated", OURS)
     lab.account.ec2.gateways["nat-1"] = ("deleted", OURS)
     lab.account.kms.keys["key-1"] = "PendingDeletion"
-    lab.account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
+    lab.account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in DELETED}
 
     assert down("lab", lab.dependencies) == ()
 
@@ -78,11 +78,11 @@ def test_a_tagged_resource_that_its_service_has_is_a_leftover(lab: FakeEnvironme
     lab.account.ec2.volumes["vol-1"] = OURS
     lab.account.eks.version = "1.35"
     lab.account.ec2.others |= {"subnet-1": OURS, "eipalloc-1": OURS}
-    lab.account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in GONE}
+    lab.account.tagging.resources = {f"arn:aws:{each}": "spotmpi-lab" for each in DELETED}
 
-    left = [(each.what, each.id.rpartition(":")[2]) for each in down("lab", lab.dependencies)]
+    leftovers = [(each.what, each.id.rpartition(":")[2]) for each in down("lab", lab.dependencies)]
 
-    assert left == [
+    assert leftovers == [
         ("volumes", "vol-1"),
         ("tagged", "elastic-ip/eipalloc-1"),
         ("tagged", "instance/i-1"),

@@ -61,9 +61,9 @@ def test_the_placement_of_a_machine_comes_from_ec2() -> None:
     account = FakeAccount()
     place = {"AvailabilityZone": "us-east-1b", "GroupName": "spotmpi-lab-g4dn"}
     account.ec2.machines[f"i-{'a':0>17}"] = machine(Placement=place)
-    unknown, known, other = with_placement(list_nodes(cluster(), None, 0.0), account, "us-east-1")
+    unknown, confirmed, other = with_placement(list_nodes(cluster(), None, 0.0), account, "us-east-1")
 
-    assert (known.zone, known.placement_group) == ("us-east-1b", "spotmpi-lab-g4dn")
+    assert (confirmed.zone, confirmed.placement_group) == ("us-east-1b", "spotmpi-lab-g4dn")
     assert unknown.placement_group is other.placement_group is None
     assert with_placement([], account, "us-east-1") == () and len(account.requests_of("DescribeInstances")) == 1
 

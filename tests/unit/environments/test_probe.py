@@ -86,7 +86,7 @@ def test_the_command_probes_after_the_checks(
 
     for arguments, code in ((["lab", "--probe"], 1), (["--probe"], 2)):
         monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        assert ended.value.code == code
+        assert exit_info.value.code == code
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:2]] == ["API", "probe"]

@@ -23,9 +23,9 @@ def options(folder: Path, name: str) -> list[str]:
 
 
 def test_a_project_has_all_that_pulumi_and_ci_run(tmp_path: Path) -> None:
-    written = project.write("lab", tmp_path)
+    files = project.write("lab", tmp_path)
 
-    assert {path.relative_to(tmp_path) for path in written} == {
+    assert {path.relative_to(tmp_path) for path in files} == {
         path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()
     }
     program = {path.name for path in (names.PROJECT / "infra").glob("*.py")}
@@ -49,7 +49,7 @@ def test_kept_storage_comes_with_the_stack_that_needs_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["team", "spotmpi-team"])
-def test_a_name_of_ones_own_starts_as_lab_and_is_added_to_a_project(name: str, tmp_path: Path) -> None:
+def test_a_new_name_starts_as_a_copy_of_lab_and_is_added_to_a_project(name: str, tmp_path: Path) -> None:
     project.write("lab", tmp_path)
     (tmp_path / "infra" / "__main__.py").write_text("# mine\n")
 

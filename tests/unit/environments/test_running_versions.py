@@ -13,7 +13,7 @@ from tests.cloud.account.eks import Eks, node_group
 from tests.cloud.fake_environment import FakeEnvironment
 from tests.cloud.upgrade_scenario import NEW, OLD, STACK
 
-HELD = STACK.replace("      max: 2\n", f'      max: 2\n      ami_release: "{OLD}"\n')
+PINNED = STACK.replace("      max: 2\n", f'      max: 2\n      ami_release: "{OLD}"\n')
 
 
 @pytest.fixture
@@ -31,19 +31,19 @@ def pin(lab: FakeEnvironment, text: str) -> str:
     return path.read_text()
 
 
-@pytest.mark.parametrize("text", [STACK, HELD])
+@pytest.mark.parametrize("text", [STACK, PINNED])
 def test_a_file_with_the_running_versions_is_not_changed(lab: FakeEnvironment, eks: Eks, text: str) -> None:
     assert pin(lab, text) == text and lab.output == []
 
 
 def test_nodes_that_a_new_launch_template_took_to_a_newer_release_are_followed(lab: FakeEnvironment, eks: Eks) -> None:
     eks.groups = {"a": node_group("g4dn", NEW), "system": node_group("system", NEW)}
-    assert pin(lab, HELD) == HELD.replace(OLD, NEW)
+    assert pin(lab, PINNED) == PINNED.replace(OLD, NEW)
     assert lab.output == [f"updated stacks/Pulumi.lab.yaml to the running versions: AMI release {NEW} on g4dn"]
 
 
 def test_a_newer_release_in_the_file_stays(lab: FakeEnvironment, eks: Eks) -> None:
-    ahead = HELD.replace(OLD, "1.35.4-20261110")
+    ahead = PINNED.replace(OLD, "1.35.4-20261110")
     assert pin(lab, ahead) == ahead
 
 

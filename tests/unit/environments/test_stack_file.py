@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_concerns_the_account_is_read(folder: Path) -> None:
+def test_settings_of_the_account_are_read(folder: Path) -> None:
     stack = read_stack("mine", folder)
 
     assert (stack.region, stack.zone, stack.keep) == ("us-east-1", "us-east-1a", True)

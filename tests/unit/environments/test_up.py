@@ -276,9 +276,9 @@ def test_a_stack_without_a_zone_gets_the_best_row_after_a_confirmation(
 
     def up_by_hand() -> int:
         monkeypatch.setattr(sys, "argv", ["spotmpi", "up", "lab", "--no-images"])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        return int(ended.value.code or 0)
+        return int(exit_info.value.code or 0)
 
     lab.confirmations = [False]
     assert up_by_hand() == 1 and read_stack("lab").zone is None and lab.pulumi_commands() == []

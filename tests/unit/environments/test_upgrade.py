@@ -238,7 +238,7 @@ def test_a_control_plane_that_eks_upgraded_itself_is_followed(scenario: UpgradeS
     assert scenario.config["spotmpi:cluster"]["version"] == "1.36"
 
 
-def test_what_is_not_built_or_has_no_versions_is_refused(lab: FakeEnvironment) -> None:
+def test_an_environment_that_is_not_built_or_has_no_versions_is_refused(lab: FakeEnvironment) -> None:
     with pytest.raises(InputError, match="not built: run `spotmpi up lab`"):
         upgrade("lab", lab.dependencies, UpgradeOptions(), lambda plan: None)
     lab.write_stack("  spotmpi:kind: data\n", "lab-data")

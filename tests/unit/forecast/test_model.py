@@ -65,8 +65,8 @@ def test_trials_without_exchange_tell_a_fixed_part_of_the_computation_from_the_v
     rates = {nodes: [1 / (truth(nodes) + 0.05)] for nodes in (1, 2, 4)}
     without_allreduce = {nodes: [1 / (COMPUTE / nodes + 0.05)] for nodes in (1, 2, 4)}
     fitted_model = model.fit(Series("generated", rates, without_allreduce=without_allreduce), [1, 2, 4])
-    known = {"divided": COMPUTE, "volume": VOLUME, "fixed": 0.05, "latency": LATENCY}
-    assert fitted_model.parameters == pytest.approx(known, rel=1e-2)
+    parameters = {"divided": COMPUTE, "volume": VOLUME, "fixed": 0.05, "latency": LATENCY}
+    assert fitted_model.parameters == pytest.approx(parameters, rel=1e-2)
 
 
 def test_the_interval_of_a_prediction_holds_the_truth() -> None:

@@ -11,9 +11,9 @@ from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
 
 def spotmpi(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["spotmpi", *words])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    return int(ended.value.code or 0)
+    return int(exit_info.value.code or 0)
 
 
 def sweep_of(runs: Path, *rates: float) -> None:

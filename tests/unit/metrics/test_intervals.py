@@ -88,6 +88,6 @@ def test_without_any_delay_nothing_is_exposed() -> None:
     assert bounds is not None and bounds.contains(0.0)
 
 
-def test_the_edges_of_a_trial_tell_whether_it_slowed_down() -> None:
+def test_first_and_last_iterations_show_whether_a_trial_slowed_down() -> None:
     assert list(intervals.edges([0.1] * 150 + [0.2] * 50) or ()) == pytest.approx([10.0, 5.0])
     assert intervals.edges([0.1] * 39) is None

@@ -138,7 +138,7 @@ def test_a_window_that_holds_part_of_the_warm_up_is_dropped_whole_when_only_arri
     assert measured.per_second == pytest.approx(1.0)
 
 
-def test_the_pause_between_two_attempts_is_nobodys_iteration() -> None:
+def test_the_pause_between_two_attempts_is_in_no_iterations_time() -> None:
     lines = [arrival(at, float(at)) for at in range(1, 21)]
     lines += [arrival(at, 1000.0 + at, attempt=2) for at in range(21, 41)]
     assert rates(lines).per_second == pytest.approx(1.0)

@@ -169,12 +169,12 @@ def test_the_same_arguments_give_the_same_plan_and_no_object_twice(
 ) -> None:
     first, second = plan(values, target), plan(values, target)
     assert first == second
-    seen: set[int] = set()
+    identities: set[int] = set()
 
     def walk(value: Any) -> None:
         if isinstance(value, dict | list):
-            assert id(value) not in seen, value
-            seen.add(id(value))
+            assert id(value) not in identities, value
+            identities.add(id(value))
             for item in value.values() if isinstance(value, dict) else value:
                 walk(item)
 
@@ -290,7 +290,7 @@ def test_archives_depend_on_names_and_contents_alone() -> None:
     assert archives.archive(files) != archives.archive([files[0], archives.Member("a/a.py", b"one", executable=True)])
 
 
-def test_what_is_shipped_fits_a_config_map_and_imports_nothing_that_is_not() -> None:
+def test_the_agents_code_fits_a_config_map_and_imports_nothing_outside_it() -> None:
     packed = archives.pod_side(names.SOURCE)
     assert len(packed) < archives.LARGEST
     assert packed == archives.pod_side(names.SOURCE)

@@ -11,11 +11,15 @@ from spotmpi.study.sweep import Sweep, sweep_folder
 from spotmpi.study.trial import SUCCEEDED, WITHOUT_ALLREDUCE, Trial
 from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record, work_of
 
-Made = dict[tuple[str, int], Recorded]
+RecordedTrials = dict[tuple[str, int], Recorded]
 
 
 def reported(
-    runs: Path, factors: dict[str, Any], rates: dict[tuple[str, int], float], changed: Made | None = None, **more: Any
+    runs: Path,
+    factors: dict[str, Any],
+    rates: dict[tuple[str, int], float],
+    changed: RecordedTrials | None = None,
+    **more: Any,
 ) -> Report:
     """The report of a study; each cell has its rate, give or take a per cent from trial to trial.
 

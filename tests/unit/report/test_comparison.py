@@ -43,10 +43,10 @@ class Command:
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         self._monkeypatch.setattr(sys, "argv", ["spotmpi", "report", *words])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
         messages = self._capsys.readouterr()
-        return int(ended.value.code or 0), messages.out, messages.err
+        return int(exit_info.value.code or 0), messages.out, messages.err
 
 
 def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path, spotmpi: Command) -> None:

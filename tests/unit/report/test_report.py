@@ -21,13 +21,13 @@ from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, only, over_node
 Golden = Callable[[str, str], None]
 
 
-def test_a_sweep_reads_as_it_did_in_markdown_and_json(runs: Path, golden: Golden) -> None:
+def test_a_sweeps_markdown_and_json_equal_the_golden_files(runs: Path, golden: Golden) -> None:
     report = sweep_report(runs)
     golden("sweep.md", markdown(report))
     golden("sweep.json", json.dumps(report.to_json(), indent=1) + "\n")
 
 
-def test_a_single_run_reads_as_it_did_in_markdown(runs: Path, golden: Golden) -> None:
+def test_a_single_runs_markdown_equals_the_golden_file(runs: Path, golden: Golden) -> None:
     golden("run.md", markdown(over_nodes(runs, (2, Recorded()))))
 
 
@@ -138,7 +138,7 @@ def test_a_single_trial_has_the_spread_of_its_iterations_and_no_bounds(runs: Pat
         ([(1, Recorded(iterations=10))], "run-0: only 10 iterations reported, no rate after the warm-up"),
     ],
 )
-def test_what_a_reader_must_know_is_flagged(runs: Path, recorded: list[tuple[int, Recorded]], flag: str) -> None:
+def test_rows_with_caveats_are_flagged(runs: Path, recorded: list[tuple[int, Recorded]], flag: str) -> None:
     report = over_nodes(runs, *recorded)
     assert flag in [note for _, note in table(report).notes]
     assert flag in report.rows[-1].flags
@@ -220,7 +220,7 @@ def test_an_unfinished_sweep_is_reported_with_what_is_missing(runs: Path) -> Non
     assert re.fullmatch(r"Trial \d \(2 nodes, repeat 2 of 2\) has not run yet\.", report.warnings[0])
 
 
-def test_what_is_read_on_all_cores_is_the_same(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_reading_gives_the_same_report(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = sweep_report(runs).to_json()
     monkeypatch.setattr(gathering, "_PARALLEL_FROM", 0)
     assert gather(["sweep-1"], runs, NOW).to_json() == alone
@@ -260,11 +260,11 @@ def test_a_run_with_a_damaged_plan_is_refused_by_its_id(runs: Path, damage: str)
         gather(["run-0"], runs, NOW)
 
 
-def test_what_the_summary_says_of_the_work_wins_over_the_plan(runs: Path) -> None:
+def test_the_summarys_work_has_precedence_over_the_plans(runs: Path) -> None:
     paths = record(runs, "run-0", SPEC, Recorded())
-    known = json.loads(paths.plan.read_text())["work"]
+    identity = json.loads(paths.plan.read_text())["work"]
     paths.plan.write_text('{"name": "digits"}')
-    paths.summary.write_text(json.dumps({"work": {**known, "seed": 7}, "oversubscribed": True}))
+    paths.summary.write_text(json.dumps({"work": {**identity, "seed": 7}, "oversubscribed": True}))
     report = gather(["run-0"], runs, NOW)
     assert dict(report.conditions)["Seed"] == "7"
     assert "oversubscribed" in only(report).flags

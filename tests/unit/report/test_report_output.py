@@ -199,13 +199,13 @@ def test_shares_are_written_with_their_sign() -> None:
 
 
 def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Path) -> None:
-    written = files.write(sweep_report(runs), tmp_path / "out")
-    assert written.picture is not None
-    head = written.picture.read_bytes()[:24]
+    paths = files.write(sweep_report(runs), tmp_path / "out")
+    assert paths.picture is not None
+    head = paths.picture.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", head[16:])
     assert (width, height) == (1568, 1120)
-    assert json.loads(written.data.read_text())["rows"]
+    assert json.loads(paths.data.read_text())["rows"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "report.csv",
         "report.html",
@@ -216,9 +216,9 @@ def test_all_files_are_written_and_the_picture_is_a_png(runs: Path, tmp_path: Pa
 
 
 def test_a_run_without_anything_to_draw_has_no_picture_and_still_a_page(runs: Path, tmp_path: Path) -> None:
-    written = files.write(over_nodes(runs, (1, Recorded(iterations=10))), tmp_path / "out")
-    assert written.picture is None
-    assert "no rate after the warm-up" in written.page.read_text()
+    paths = files.write(over_nodes(runs, (1, Recorded(iterations=10))), tmp_path / "out")
+    assert paths.picture is None
+    assert "no rate after the warm-up" in paths.page.read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_reported_with_the_remedy(runs: Path, tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
     report = reported(
         runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE, without_allreduce=True
     )
-    written = files.write(report, tmp_path / "out")
+    paths = files.write(report, tmp_path / "out")
     for title in ("Cost", "Time breakdown", "Attempts and interruptions"):
         assert f"<h2>{title}</h2>" in page(report)
         assert f"## {title}" in markdown(report)
@@ -189,8 +189,8 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
     print_report(report, output, width=120)
     assert "Cost" in output.getvalue() and "$ per 1,000 iterations" in output.getvalue()
     for title in ("Cost", "Time breakdown", "Attempts and interruptions"):
-        assert title in [each["title"] for each in json.loads(written.data.read_text())["sections"]]
-    rows = list(csv.DictReader(written.csv.open()))
+        assert title in [each["title"] for each in json.loads(paths.data.read_text())["sections"]]
+    rows = list(csv.DictReader(paths.csv.open()))
     assert [row["nodes"] for row in rows] == ["1", "2"]
     assert float(rows[1]["iterations_per_second"]) == pytest.approx(16.0, rel=0.01)
 

@@ -141,11 +141,11 @@ def test_a_gap_is_filled_with_placeholders_so_that_later_numbers_stay_right(path
 
 
 def test_a_past_wait_of_an_agent_is_not_reported_after_the_next_attempt() -> None:
-    """It works: told in its place, and by whoever comes first. It fails: told last, so that the run seems to wait."""
+    """The event has its place in time; at the end it would look as if the run still waited."""
     waited, started = event(1.0, record.WAITING, reason="hosts")._replace(number=1), event(2.0, record.STARTED)
     of_follower = event(1.5, record.WAITING, reason="pods")._replace(number=0)
-    seen = SeenEvents()
-    assert [each for entry in (waited, started) for each in seen.new_in(entry)] == [waited.event, started.event]
+    seen_events = SeenEvents()
+    assert [each for entry in (waited, started) for each in seen_events.new_in(entry)] == [waited.event, started.event]
     repeated = SeenEvents()
     assert started.event and repeated.is_new(started.event)  # from the copy
     assert [each for entry in (waited, started, of_follower) for each in repeated.new_in(entry)] == [of_follower.event]

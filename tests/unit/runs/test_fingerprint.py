@@ -31,7 +31,7 @@ def digits(**values: Any) -> JobSpec:
     return JobSpec(image="chainermn", program="digits", **values)
 
 
-def test_small_data_is_known_by_its_content_wherever_it_lies_and_whenever_it_was_copied(
+def test_small_data_is_identified_by_its_content_whatever_its_path_and_time(
     folder: Path, tmp_path: Path
 ) -> None:
     first = data_fingerprint.identify(folder)
@@ -45,7 +45,7 @@ def test_small_data_is_known_by_its_content_wherever_it_lies_and_whenever_it_was
     assert data_fingerprint.same(first, second)
 
 
-def test_one_changed_byte_of_equal_size_and_time_elsewhere_is_different_data(folder: Path, tmp_path: Path) -> None:
+def test_one_changed_byte_of_equal_size_and_time_is_different_data(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "inner").mkdir(parents=True)
     (other / "b.txt").write_text("twO")
@@ -163,12 +163,12 @@ def test_a_script_is_known_by_its_content_and_its_own_checkout(tmp_path: Path) -
     assert len(clean["code"]["commit"]) == 40
     assert clean["code"]["diff"] is None
     (script.parent / "beside.py").write_text("")
-    beside = fingerprint.identify(spec)
-    assert beside["code"]["diff"] is not None
-    assert fingerprint.differences(clean, beside) == []
+    identity = fingerprint.identify(spec)
+    assert identity["code"]["diff"] is not None
+    assert fingerprint.differences(clean, identity) == []
     script.write_text("print(2)")
     changed = fingerprint.identify(spec)
-    assert changed["code"]["diff"] not in (None, beside["code"]["diff"])
+    assert changed["code"]["diff"] not in (None, identity["code"]["diff"])
     assert fingerprint.differences(clean, changed)[0].startswith(f"code.{script}: ")
 
 

@@ -31,19 +31,19 @@ class Ticking:
 
 def write_run(folder: Path, attempts: int, lines: int, nodes: int = 2) -> None:
     """Write a run of several attempts, each with so many lines of every node and a metric every tenth line."""
-    written = Record(str(folder), Ticking())
-    written.event(record.SUBMITTED, name="long")
+    run_record = Record(str(folder), Ticking())
+    run_record.event(record.SUBMITTED, name="long")
     for attempt in range(1, attempts + 1):
-        written.event(record.STARTED, attempt=attempt)
+        run_record.event(record.STARTED, attempt=attempt)
         for number in range(1, lines + 1):
             for node in range(nodes):
-                written.line(attempt, node, Line(None, "o", f"attempt {attempt} line {number} " + "." * 50))
+                run_record.line(attempt, node, Line(None, "o", f"attempt {attempt} line {number} " + "." * 50))
             if number % 10 == 0:
-                written.metric(attempt, 0, "metric", {"iteration": number, "loss": 1.0})
+                run_record.metric(attempt, 0, "metric", {"iteration": number, "loss": 1.0})
         if attempt < attempts:
-            written.event(record.RESTARTED, failures=attempt, interruptions=0)
-    written.event(record.SUCCEEDED)
-    written.close()
+            run_record.event(record.RESTARTED, failures=attempt, interruptions=0)
+    run_record.event(record.SUCCEEDED)
+    run_record.close()
 
 
 def expected(attempts: int, lines: int, nodes: int = 2) -> list[tuple[str, int, int, int]]:
@@ -87,27 +87,27 @@ def test_a_concurrent_follower_sees_the_same_order_and_misses_nothing(tmp_path: 
 
 
 def test_entries_written_after_reading_began_are_left_out_without_follow(tmp_path: Path) -> None:
-    written = Record(str(tmp_path), Ticking())
-    written.event(record.SUBMITTED, name="x")
-    written.event(record.STARTED, attempt=1)
+    run_record = Record(str(tmp_path), Ticking())
+    run_record.event(record.SUBMITTED, name="x")
+    run_record.event(record.STARTED, attempt=1)
     events = folder_events(names.RunPaths(tmp_path), False, alive=lambda: True)
     first = next(events)
-    written.event(record.SUCCEEDED)
-    written.close()
+    run_record.event(record.SUCCEEDED)
+    run_record.close()
 
     assert [first.kind, *(event.kind for event in events)] == ["submitted", "started"]
 
 
 def test_a_follower_polls_slowly_while_nothing_happens(tmp_path: Path) -> None:
-    written = Record(str(tmp_path), Ticking())
-    written.event(record.SUBMITTED, name="x")
+    run_record = Record(str(tmp_path), Ticking())
+    run_record.event(record.SUBMITTED, name="x")
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 200:
-            written.event(record.STOPPED)
-            written.close()
+            run_record.event(record.STOPPED)
+            run_record.close()
 
     kinds = [event.kind for event in folder_events(names.RunPaths(tmp_path), True, alive=lambda: True, sleep=sleep)]
 
@@ -147,13 +147,13 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 
 def test_a_state_needs_only_the_ends_of_long_metrics(tmp_path: Path) -> None:
     paths = names.RunPaths(tmp_path)
-    written = Record(str(tmp_path), Ticking())
-    written.event(record.SUBMITTED, name="x")
-    written.metric(1, 0, "context", {"total_iterations": 30_000})
+    run_record = Record(str(tmp_path), Ticking())
+    run_record.event(record.SUBMITTED, name="x")
+    run_record.metric(1, 0, "context", {"total_iterations": 30_000})
     for iteration in range(1, 30_001):
-        written.metric(1, 0, "metric", {"iteration": iteration, "loss": 1 / iteration})
-    written.event(record.FAILED, reason="the end")
-    written.close()
+        run_record.metric(1, 0, "metric", {"iteration": iteration, "loss": 1 / iteration})
+    run_record.event(record.FAILED, reason="the end")
+    run_record.close()
 
     state = reader.state(paths)
 

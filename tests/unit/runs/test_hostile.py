@@ -41,25 +41,25 @@ every_line = pytest.mark.parametrize("line", [pytest.param(line, id=name) for na
 every_text = pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in TEXTS.items()])
 
 
-def harmless(shown: str, longest: int = 3000) -> None:
+def harmless(screen: str, longest: int = 3000) -> None:
     """Nothing in it acts on a terminal but colours, and no line is endless."""
-    assert not _ACTS.search(_COLOUR.sub("", shown))
-    assert max(map(len, shown.splitlines() or [""])) < longest
+    assert not _ACTS.search(_COLOUR.sub("", screen))
+    assert max(map(len, screen.splitlines() or [""])) < longest
 
 
-def taken(folder: Path, line: bytes, pattern: str | None = None) -> RunPaths:
+def record_line(folder: Path, line: bytes, pattern: str | None = None) -> RunPaths:
     """The folder of a run whose program wrote *line*, the last of an ordinary run, as its agent records it."""
     paths = record(folder, RUN, SPEC, Recorded(ranks=(0.1, 0.1), iterations=60))
-    written = PodRecord(str(paths.folder))
+    pod_record = PodRecord(str(paths.folder))
     progress = Progress(0.0, pattern)
     for splitter in (LineSplitter("o"), PieceSplitter("o")):
         for each in [*splitter.feed(line + b"\n"), *splitter.end()]:
             metric_values = progress.read(0, each, 1.0)
             if metric_values:
-                written.metric(1, 0, *metric_values)
+                pod_record.metric(1, 0, *metric_values)
             else:
-                written.line(1, 0, each)
-    written.close()
+                pod_record.line(1, 0, each)
+    pod_record.close()
     return paths
 
 
@@ -67,7 +67,7 @@ def taken(folder: Path, line: bytes, pattern: str | None = None) -> RunPaths:
 def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
     tmp_path: Path, line: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = taken(tmp_path, line, r"(?P<iteration>\d+) (?P<loss>\S+)")
+    paths = record_line(tmp_path, line, r"(?P<iteration>\d+) (?P<loss>\S+)")
     printed = capsys.readouterr().out
     together = pod_output.parse_all(printed.rstrip("\n"))
     assert together and all(isinstance(entry, pod_output.Entry) for entry in together)
@@ -91,10 +91,10 @@ class _Nowhere:
 def test_no_line_of_a_program_ends_logs_list_status_or_a_view_or_acts_on_its_terminal(
     tmp_path: Path, line: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = taken(tmp_path, line)
+    paths = record_line(tmp_path, line)
     events = list(folder_events(paths, follow=False, alive=lambda: False))
     capsys.readouterr()
-    shown = _on_terminal(monkeypatch)
+    screen = _on_terminal(monkeypatch)
     for watching in (view.PlainView(), view.AttemptView(), view.LiveView()):
         with watching:
             for event in events:
@@ -108,7 +108,7 @@ def test_no_line_of_a_program_ends_logs_list_status_or_a_view_or_acts_on_its_ter
     captured = capsys.readouterr()
     harmless(captured.out, 1_100_000)  # a program's own line is shown whole
     harmless(captured.err)
-    harmless(_without_cursor(shown.getvalue()), 1_100_000)
+    harmless(_without_cursor(screen.getvalue()), 1_100_000)
     tables.show_runs([state], as_json=True)
     assert json.loads(capsys.readouterr().out, parse_constant=_no_json)
 
@@ -117,16 +117,16 @@ def _on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """Make stdout a terminal, and give what the live view shows on one."""
     from rich import console
 
-    shown = io.StringIO()
+    screen = io.StringIO()
     original = console.Console
-    monkeypatch.setattr(console, "Console", lambda **more: original(file=shown, force_terminal=True, width=200))
+    monkeypatch.setattr(console, "Console", lambda **more: original(file=screen, force_terminal=True, width=200))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    return shown
+    return screen
 
 
-def _without_cursor(shown: str) -> str:
+def _without_cursor(screen: str) -> str:
     """What a live display showed, without how it moved there."""
-    return re.sub("\x1b\\[(\\?25[lh]|2K|1A)|\r", "", shown)
+    return re.sub("\x1b\\[(\\?25[lh]|2K|1A)|\r", "", screen)
 
 
 def _no_json(constant: str) -> Any:
@@ -135,11 +135,11 @@ def _no_json(constant: str) -> Any:
 
 @every_line
 def test_no_line_of_a_program_ends_a_report_or_becomes_markup_in_it(tmp_path: Path, line: bytes) -> None:
-    taken(tmp_path, line)
+    record_line(tmp_path, line)
     report = gather([RUN], tmp_path, NOW)
-    shown = io.StringIO()
-    print_report(report, shown)
-    harmless(shown.getvalue(), 30_000)
+    screen = io.StringIO()
+    print_report(report, screen)
+    harmless(screen.getvalue(), 30_000)
     shown_as = {"page": page(report), "markdown": markdown(report)}
     assert not _ACTS.search("".join(shown_as.values()))
     assert not re.search(r"<script>|<img", shown_as["page"])
@@ -163,7 +163,7 @@ def test_no_reason_of_another_user_acts_on_a_terminal_or_becomes_markup(
     tables.show_status(state, as_json=False)
     events_read = list(folder_events(paths, follow=False, alive=lambda: False))
     print_events(events_read, Filter.from_options(None, None, None), as_json=False, live=False)
-    shown = _on_terminal(monkeypatch)
+    screen = _on_terminal(monkeypatch)
     with view.LiveView() as live:
         for event in events_read:
             live.show(event)
@@ -171,7 +171,7 @@ def test_no_reason_of_another_user_acts_on_a_terminal_or_becomes_markup(
     captured = capsys.readouterr()
     harmless(captured.out, 12_000)
     harmless(captured.err, 12_000)
-    harmless(_without_cursor(shown.getvalue()))
+    harmless(_without_cursor(screen.getvalue()))
 
 
 def test_a_picture_and_all_files_of_a_report_are_written_whatever_variants_are_called(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_picture_and_all_files_of_a_report_are_written_whatever_variants_are_c
         record(tmp_path, f"run-{nodes}", SPEC.model_copy(update={"nodes": nodes}), Recorded())
     report = gather([f"run-{nodes}" for nodes in range(1, len(variants) + 1)], tmp_path, NOW)
     rows = [replace(row, line=replace(row.line, variant=name)) for row, name in zip(report.rows, variants, strict=True)]
-    written = write(replace(report, title="".join(variants), rows=rows), tmp_path / "out")
-    assert written.picture and written.picture.stat().st_size > 10_000
-    assert not _ACTS.search(written.page.read_text())
+    paths = write(replace(report, title="".join(variants), rows=rows), tmp_path / "out")
+    assert paths.picture and paths.picture.stat().st_size > 10_000
+    assert not _ACTS.search(paths.page.read_text())
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ EVENTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("values", [pytest.param(values, id=name) for name, values in EVENTS.items()])
-def test_events_that_no_agent_has_written_end_nobody(
+def test_events_that_no_agent_wrote_do_not_end_a_follower(
     tmp_path: Path, values: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = record(tmp_path, "run-1", SPEC, Recorded())

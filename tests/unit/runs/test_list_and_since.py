@@ -28,10 +28,10 @@ def spotmpi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
     def command(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments, "--runs", str(tmp_path)])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
         output, complaint = capsys.readouterr()
-        return int(ended.value.code or 0), output, complaint
+        return int(exit_info.value.code or 0), output, complaint
 
     return command
 
@@ -40,14 +40,14 @@ def recorded(folder: Path, run: str, lines: dict[str, float], owner: str | None 
     """A run that succeeded, with each line as old as said, in seconds."""
     moment = [time.time() - 9000.0]
     (folder / run).mkdir()
-    written = record.Record(str(folder / run), clock=lambda: moment[0])
-    written.event(record.SUBMITTED, name=run, owner=owner)
-    written.event(record.STARTED, attempt=1)
+    run_record = record.Record(str(folder / run), clock=lambda: moment[0])
+    run_record.event(record.SUBMITTED, name=run, owner=owner)
+    run_record.event(record.STARTED, attempt=1)
     for text, age in lines.items():
         moment[0] = time.time() - age
-        written.line(1, 0, Line(0, "o", text))
-    written.event(record.SUCCEEDED)
-    written.close()
+        run_record.line(1, 0, Line(0, "o", text))
+    run_record.event(record.SUCCEEDED)
+    run_record.close()
 
 
 def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Path, spotmpi: Command) -> None:

@@ -37,15 +37,15 @@ CPUS, T4, FOUR = (
 
 
 def chosen(groups: list[NodeGroup], **values: Any) -> Choice:
-    found = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
-    assert isinstance(found, Choice), found
-    return found
+    choice = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
+    assert isinstance(choice, Choice), choice
+    return choice
 
 
 def refused(groups: list[NodeGroup], **values: Any) -> str:
-    found = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
-    assert isinstance(found, list), found
-    return "; ".join(map(str, found))
+    choice = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
+    assert isinstance(choice, list), choice
+    return "; ".join(map(str, choice))
 
 
 @pytest.mark.parametrize(
@@ -72,29 +72,29 @@ def refused(groups: list[NodeGroup], **values: Any) -> str:
 def test_the_first_group_that_fits_is_chosen_and_filled(
     groups: list[NodeGroup], values: Object, names: list[str], gpus: int
 ) -> None:
-    found = chosen(groups, **values)
-    assert [each.name for each in found.groups] == names
-    assert found.spec.resources.gpu == gpus
+    choice = chosen(groups, **values)
+    assert [each.name for each in choice.groups] == names
+    assert choice.spec.resources.gpu == gpus
 
 
 def test_type_placement_group_and_labels_tell_like_groups_apart() -> None:
     near = group("g5", placement_group=True)
     far = group("g5-spread", type="g5.xlarge", placement_group=False)
     groups = [T4, near, far]
-    for asked, name in (
+    for values, name in (
         ({"instance_type": "g5.xlarge"}, "g5"),
         ({"instance_type": "g5.xlarge", "placement_group": False}, "g5-spread"),
         ({"node_selector": {LABEL: "g5-spread", "disk": "ssd"}}, "g5-spread"),
         ({"node_selector": {"node.kubernetes.io/instance-type": "g4dn.xlarge"}}, "g4dn"),
     ):
-        assert [each.name for each in chosen(groups, kubernetes=asked).groups] == [name]
+        assert [each.name for each in chosen(groups, kubernetes=values).groups] == [name]
 
 
 def test_the_plan_notes_further_groups_that_fit() -> None:
     assert chosen([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
 
 
-def test_an_environment_that_does_not_say_what_pods_can_have_is_held_against_all_of_a_node() -> None:
+def test_without_allocatable_resources_a_pod_is_compared_with_the_whole_node() -> None:
     older = group("g4dn", allocatable_mib=None)
     assert [each.name for each in chosen([older], resources={"memory": "16Gi"}).groups] == ["g4dn"]
     assert "MiB for pods per node: 16384; requested: 17408" in refused([older], resources={"memory": "17Gi"})
@@ -191,8 +191,8 @@ def planned(lab: Path, *overrides: str) -> Object:
 
 
 def pod_of(plan: Object) -> Object:
-    found: Object = plan["objects"][0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    return found
+    pod: Object = plan["objects"][0]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return pod
 
 
 def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab: Path) -> None:
@@ -237,7 +237,7 @@ def test_problems_with_the_environment_come_together_with_those_of_the_spec(lab:
     assert [problem.field for problem in caught.value.problems] == ["program", "nodes"]
 
 
-def test_a_named_image_is_pulled_and_recorded_as_its_registry_tells_it(
+def test_a_named_image_is_pulled_and_recorded_with_its_registrys_digest(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -260,14 +260,14 @@ def test_node_groups_without_an_environment_are_refused(lab: Path) -> None:
 def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    groups_asked: list[list[str]] = []
 
     def node_price(environment: Any, groups: list[NodeGroup]) -> float:
-        asked.append([each.name for each in groups])
+        groups_asked.append([each.name for each in groups])
         return 2.0
 
     monkeypatch.setattr("spotmpi.aws.prices.node_price", node_price)
     plan = planned(lab, "limits.cost=1", "kubernetes.node_groups+=p3")
 
-    assert asked and all(names == ["p3"] for names in asked)
+    assert groups_asked and all(names == ["p3"] for names in groups_asked)
     assert json.loads(plan["objects"][1]["data"]["plan.json"])["rate"] == 4.0

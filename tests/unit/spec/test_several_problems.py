@@ -21,10 +21,10 @@ def problems(source: object, *overrides: str) -> list[str]:
 def test_unknown_key_wrong_type_impossible_value_and_missing_program_come_together(in_process: InProcess) -> None:
     Path("job.toml").write_text('colour = "red"\nslots = "two"\ndata = "nowhere"\n[limits]\nfailures = -1\n')
 
-    code, said, complaint = in_process("run", "job.toml")
+    code, output, errors = in_process("run", "job.toml")
 
-    assert (code, said) == (2, "")
-    assert sorted(line.partition(": ")[2] for line in complaint.splitlines()) == [
+    assert (code, output) == (2, "")
+    assert sorted(line.partition(": ")[2] for line in errors.splitlines()) == [
         "colour = 'red': unknown key; known keys: " + ", ".join(spotmpi.JobSpec.model_fields),
         "data = 'nowhere': not a readable folder; check the path",
         "limits.failures = -1: input should be greater than or equal to 0",
@@ -33,7 +33,7 @@ def test_unknown_key_wrong_type_impossible_value_and_missing_program_come_togeth
     ]
 
 
-def test_what_may_follow_from_a_wrong_key_is_not_reported() -> None:
+def test_consequences_of_a_wrong_key_are_not_reported() -> None:
     wrong = {"progam": "digits", "nodes": 10**6, "slots": 0, "image": 3}
 
     assert [problem.partition(":")[0] for problem in problems(wrong)] == ["image = 3", "slots = 0", "progam = 'digits'"]

@@ -141,9 +141,9 @@ def test_a_hostile_key_stays_on_one_line() -> None:
         ({"path": "/a", "clam": "a"}, "kubernetes.mounts.0.clam", "unknown key; did you mean claim?"),
     ],
 )
-def test_a_mount_says_in_one_way_what_it_is(mount: dict[str, Any], field: str, message: str) -> None:
-    found = problems({"kubernetes": {"mounts": [mount]}})
-    assert list(found) == [field] and message in found[field]
+def test_a_mount_has_exactly_one_kind(mount: dict[str, Any], field: str, message: str) -> None:
+    messages = problems({"kubernetes": {"mounts": [mount]}})
+    assert list(messages) == [field] and message in messages[field]
 
 
 def test_a_relative_data_path_without_a_local_folder_is_left_for_the_run_volume(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> Non
         ({}, "run"),
     ],
 )
-def test_a_run_without_a_name_is_called_after_what_it_runs(values: dict[str, Any], title: str) -> None:
+def test_a_run_without_a_name_is_named_after_its_program(values: dict[str, Any], title: str) -> None:
     assert from_values(values).title == title
 
 
@@ -206,14 +206,14 @@ def test_the_template_names_every_key_and_is_valid_with_all_of_them_in() -> None
         lines.append(line[2:] if key and not line.startswith("# A spotmpi") else line)
     values = tomllib.loads("\n".join(lines))
 
-    def keys(model: type[BaseModel], found: dict[str, Any], path: str = "") -> list[str]:
+    def keys(model: type[BaseModel], schema: dict[str, Any], path: str = "") -> list[str]:
         missing = []
         for name, info in model.model_fields.items():
             kind = info.annotation
-            if name not in found:
+            if name not in schema:
                 missing.append(path + name)
             elif isinstance(kind, type) and issubclass(kind, BaseModel):
-                missing += keys(kind, found[name], f"{path}{name}.")
+                missing += keys(kind, schema[name], f"{path}{name}.")
         return missing
 
     assert keys(JobSpec, values) == ["command"]  # named beside the program that it would replace

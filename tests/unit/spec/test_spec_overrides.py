@@ -33,11 +33,11 @@ from tests.unit.spec.test_spec import problems
 def test_an_override_replaces_one_key(override: str, field: str, value: object) -> None:
     spec = from_values({"nodes": 1, "name": "before"}, [override])
 
-    found = getattr(spec, field)
-    if isinstance(found, BaseModel):
-        found = found.model_dump(exclude_defaults=True)
+    result = getattr(spec, field)
+    if isinstance(result, BaseModel):
+        result = result.model_dump(exclude_defaults=True)
         value = from_values({field: value}).model_dump(exclude_defaults=True)[field]
-    assert found == value
+    assert result == value
 
 
 def test_the_last_override_of_a_key_wins_and_the_others_stay() -> None:
@@ -75,14 +75,14 @@ def test_an_unknown_key_in_an_override_is_refused_like_any_other() -> None:
 def test_paths_in_a_file_are_meant_from_the_file_and_overrides_from_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    (there / "voc").mkdir(parents=True)
-    (here / "voc").mkdir(parents=True)
-    monkeypatch.chdir(here)
-    (there / "job.toml").write_text('data = "voc"\n[kubernetes]\ntemplates = ["pod.yaml", "configmap:gpus"]\n')
+    file_folder, working_folder = tmp_path / "there", tmp_path / "here"
+    (file_folder / "voc").mkdir(parents=True)
+    (working_folder / "voc").mkdir(parents=True)
+    monkeypatch.chdir(working_folder)
+    (file_folder / "job.toml").write_text('data = "voc"\n[kubernetes]\ntemplates = ["pod.yaml", "configmap:gpus"]\n')
 
-    assert load(there / "job.toml").data == Data(path=str(there / "voc"))
-    assert load(there / "job.toml").kubernetes.templates == [str(there / "pod.yaml"), "configmap:gpus"]
-    assert load(there / "job.toml", ["data=voc"]).data == Data(path=str(here / "voc"))
-    monkeypatch.setenv("HOME", str(there))
-    assert from_values({"data": "~/voc"}).data == Data(path=str(there / "voc"))
+    assert load(file_folder / "job.toml").data == Data(path=str(file_folder / "voc"))
+    assert load(file_folder / "job.toml").kubernetes.templates == [str(file_folder / "pod.yaml"), "configmap:gpus"]
+    assert load(file_folder / "job.toml", ["data=voc"]).data == Data(path=str(working_folder / "voc"))
+    monkeypatch.setenv("HOME", str(file_folder))
+    assert from_values({"data": "~/voc"}).data == Data(path=str(file_folder / "voc"))

@@ -67,12 +67,12 @@ def test_scripts_of_a_folder_are_found(
 
 
 def test_every_example_that_needs_no_other_file_can_be_copied(tmp_path: Path) -> None:
-    known = template.examples()
+    examples = template.examples()
 
-    assert {"digits", "ssd", "cpu"} <= set(known) and not any(name.startswith("foreign") for name in known)
-    for name in known:
+    assert {"digits", "ssd", "cpu"} <= set(examples) and not any(name.startswith("foreign") for name in examples)
+    for name in examples:
         template.write_example(name, tmp_path / f"{name}.toml")
-        if known[name].parent == names.EXAMPLES:
+        if examples[name].parent == names.EXAMPLES:
             load(tmp_path / f"{name}.toml")
     with pytest.raises(InputError, match="exists already"):
         template.write_example("digits", tmp_path / "digits.toml")

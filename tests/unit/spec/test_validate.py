@@ -11,7 +11,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.spec.job import JobSpec, from_values
 from spotmpi.spec.validate import CHECKS, Check, TargetCapabilities, require_valid, validate
 
-HERE = TargetCapabilities(
+TARGET = TargetCapabilities(
     programs={"chainermn": ("allreduce", "digits"), "pytorch": ("digits", "ssd")},
     tools=frozenset({"mpirun", "torchrun", "none"}),
     gpus=2,
@@ -29,7 +29,7 @@ def secret_env(**sources: str) -> dict[str, Any]:
     return {"command": ["x"], "kubernetes": {"secret_env": sources}}
 
 
-def problems(values: dict[str, Any], capabilities: TargetCapabilities = HERE) -> list[str]:
+def problems(values: dict[str, Any], capabilities: TargetCapabilities = TARGET) -> list[str]:
     return [str(problem) for problem in validate(from_values(values), capabilities)]
 
 
@@ -135,12 +135,12 @@ def test_each_problem_has_field_value_and_remedy(values: dict[str, Any], expecte
     assert problem.startswith(expected)
 
 
-def test_what_the_target_lacks_is_a_problem_each() -> None:
+def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     bare = TargetCapabilities(tools=frozenset({"none"}), data_is_folder=False, command_found=False)
 
-    found = problems({"command": ["x"], "data": "/nowhere", "launcher": "torchrun"}, bare)
+    messages = problems({"command": ["x"], "data": "/nowhere", "launcher": "torchrun"}, bare)
 
-    assert found == [
+    assert messages == [
         "command = 'x': command not found; check the name, PATH, `code` and `files`",
         "launcher = 'torchrun': no torchrun on PATH: install it, or name an image that has it, "
         'such as image = "pytorch"',
@@ -152,7 +152,7 @@ def test_all_problems_are_raised_at_once() -> None:
     spec = from_values({"image": "caffe", "program": "x", "command": ["y"], "slots": 3, "launcher": "none"})
 
     with pytest.raises(InputError) as caught:
-        require_valid(spec, HERE)
+        require_valid(spec, TARGET)
 
     assert [problem.field for problem in caught.value.problems] == ["program", "image", "slots"]
     assert caught.value.exit_code == 2
@@ -178,10 +178,10 @@ RUN_VOLUME = ("/spotmpi/volume", "/kept")
 def test_checkpoints_are_kept_where_they_outlive_a_pod_or_the_spec_is_refused(
     path: str, lasting: tuple[str, ...] | None, remedy: str | None
 ) -> None:
-    found = problems({**GOOD, "checkpoint": {"path": path}}, replace(HERE, lasting=lasting))
+    messages = problems({**GOOD, "checkpoint": {"path": path}}, replace(TARGET, lasting=lasting))
 
     words = f"checkpoint.path = {path!r}: is on no volume that outlives the pods: {remedy}"
-    assert found == ([] if remedy is None else [words])
+    assert messages == ([] if remedy is None else [words])
 
 
 @pytest.mark.parametrize("check", [check for check, _ in CHECKS], ids=lambda check: check.__name__.strip("_"))
@@ -199,7 +199,7 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
             return getattr(self._spec, name)
 
     for values in (GOOD, {"command": ["x"]}, {**GOOD, "limits": {"cost": 1.0}, "metrics": {"pattern": "x"}}):
-        list(check(cast(JobSpec, Reads(from_values(values))), replace(HERE, rate=1.0, lasting=())))
+        list(check(cast(JobSpec, Reads(from_values(values))), replace(TARGET, rate=1.0, lasting=())))
 
     assert read <= set(dict(CHECKS)[check].split())
 
@@ -207,6 +207,6 @@ def test_a_check_reads_no_key_of_a_spec_except_those_listed_for_it(check: Check)
 def test_checks_that_depend_on_a_wrong_key_are_left_out() -> None:
     spec = from_values({"nodes": 65})
 
-    found = [problem.field for problem in validate(spec, HERE)]
-    assert found == ["program", "nodes"]
-    assert [problem.field for problem in validate(spec, HERE, ["slots", "no_such_key"])] == ["program"]
+    messages = [problem.field for problem in validate(spec, TARGET)]
+    assert messages == ["program", "nodes"]
+    assert [problem.field for problem in validate(spec, TARGET, ["slots", "no_such_key"])] == ["program"]

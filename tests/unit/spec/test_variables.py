@@ -33,28 +33,28 @@ def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
 
-def given(*variables: str) -> list[str]:
+def env_overrides(*variables: str) -> list[str]:
     return overrides({}, None, variables)
 
 
 def planned(*variables: str) -> Object:
-    return {**spotmpi.plan_run(JOB, given(*variables), Target("kubernetes"))}
+    return {**spotmpi.plan_run(JOB, env_overrides(*variables), Target("kubernetes"))}
 
 
 @pytest.mark.parametrize("value", ["", "1", '"quoted"', "a=b", "[1]", "two words", "ü 🚀", "a\nb\t\\", "'"])
 def test_a_value_is_taken_as_it_is_written(value: str) -> None:
-    assert spotmpi.read_spec(JOB, given(f"PLAIN={value}")).env == {"PLAIN": value}
+    assert spotmpi.read_spec(JOB, env_overrides(f"PLAIN={value}")).env == {"PLAIN": value}
 
 
 def test_variables_add_to_those_of_the_spec() -> None:
-    spec = spotmpi.read_spec({**JOB, "env": {"A": "1", "B": "1"}, "forward": ["HOME"]}, given("B=2", "TOKEN"))
+    spec = spotmpi.read_spec({**JOB, "env": {"A": "1", "B": "1"}, "forward": ["HOME"]}, env_overrides("B=2", "TOKEN"))
     assert (spec.env, spec.forward) == ({"A": "1", "B": "2"}, ["HOME", "TOKEN"])
 
 
 @pytest.mark.parametrize("text", ["A B=1", "=1", "", "1A", "A.B=1", "A+=1"])
 def test_a_malformed_variable_name_is_refused_without_showing_its_value(text: str) -> None:
     with pytest.raises(InputError, match="write it as NAME or NAME=VALUE"):
-        given(text)
+        env_overrides(text)
 
 
 def test_an_unset_variable_is_refused_with_both_remedies() -> None:
@@ -98,15 +98,15 @@ def test_at_submission_the_secret_alone_gets_the_value(monkeypatch: pytest.Monke
     cluster = RecordingApi()
     monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: cluster)
     backend = kubernetes.KubernetesBackend(tmp_path / "runs")
-    spec = spotmpi.read_spec(JOB, given("TOKEN"))
+    spec = spotmpi.read_spec(JOB, env_overrides("TOKEN"))
 
     backend.submit(spec, backend.plan(spec, "plain-1"), lambda text: None)
 
     (secret,) = [part for part in cluster.created if part["kind"] == "Secret"]
     assert secret["stringData"]["env.TOKEN"] == VALUE
     assert [part["kind"] for part in cluster.created if VALUE in json.dumps(part)] == ["Secret"]
-    kept = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and VALUE in path.read_text()]
-    assert kept == []
+    paths = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and VALUE in path.read_text()]
+    assert paths == []
 
 
 def test_ranks_on_this_machine_get_the_value_and_no_record_does(tmp_path: Path) -> None:
@@ -115,11 +115,11 @@ def test_ranks_on_this_machine_get_the_value_and_no_record_does(tmp_path: Path) 
 
     state = spotmpi.run(
         job,
-        given("TOKEN", "PLAIN=2"),
+        env_overrides("TOKEN", "PLAIN=2"),
         Target(runs_folder=tmp_path / "runs"),
         watch=lambda event: lines.append(event.values.get("text", "")),
     )
 
     assert state.state == "succeeded" and f"{len(VALUE)}, 2" in lines
-    kept = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and VALUE in path.read_text()]
-    assert kept == []
+    paths = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and VALUE in path.read_text()]
+    assert paths == []

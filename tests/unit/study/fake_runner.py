@@ -16,7 +16,7 @@ class FakeRunner:
     def __init__(self, outcomes: dict[int, list[str]] | None = None) -> None:
         self.outcomes = outcomes or {}  # the n-th run of all -> states still to come
         self.started: list[tuple[str, int]] = []
-        self.known: dict[str, str] = {}
+        self.states: dict[str, str] = {}
         self.invalid: Callable[[JobSpec], bool] = lambda spec: False
 
     def require_valid(self, spec: JobSpec, wrong: Iterable[str] = ()) -> None:
@@ -30,18 +30,18 @@ class FakeRunner:
         self.started.append((run, spec.nodes))
         states = self.outcomes.get(len(self.started), ["succeeded"])
         if states == ["power cut"]:
-            self.known[run] = "running"
+            self.states[run] = "running"
             raise KeyboardInterrupt
-        self.known[run] = states[0]
+        self.states[run] = states[0]
         return self.state(run)
 
     def follow(self, run: str) -> RunState:
-        if run not in self.known:
+        if run not in self.states:
             raise UnknownRun(input_error("run", run, "no such run").problems)
         return self.state(run)
 
     def state(self, run: str) -> RunState:
-        return RunState(id=run, folder="", name="", state=self.known[run], reason=f"it {self.known[run]}")
+        return RunState(id=run, folder="", name="", state=self.states[run], reason=f"it {self.states[run]}")
 
 
 def states(sweep: Sweep) -> list[str]:

@@ -52,8 +52,8 @@ def test_a_study_stops_at_its_money_limit_and_continues_with_a_higher_one(tmp_pa
     execution.run_sweep(sweep, Timed(), messages.append)
     assert messages[0].startswith("estimate: 5 trials, about 5 min and $5.00; exceeds limits.money = 2.5")
     assert states(sweep) == ["succeeded"] * 2 + ["pending"] * 3
-    kept = load_sweep(sweep.folder)
-    assert kept.limit_reached == "limits.money = 2.5 reached: $2.00 spent, the next trial costs $1.00"
+    saved = load_sweep(sweep.folder)
+    assert saved.limit_reached == "limits.money = 2.5 reached: $2.00 spent, the next trial costs $1.00"
     again = opened(tmp_path, limited(10.0), "another")
     assert again.id == sweep.id
     execution.run_sweep(again, Timed(), quiet)
@@ -120,10 +120,10 @@ def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(
     }
     Path("study.toml").write_text(tomli_w.dumps(values))
     monkeypatch.setattr(sys, "argv", ["spotmpi", "bench", "study.toml", "--json"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main()
     out, messages = capsys.readouterr()
-    assert ended.value.code == 1  # the bad level is missing, and the study went on without it
+    assert exit_info.value.code == 1  # the bad level is missing, and the study went on without it
     assert "estimate: 8 trials, about 16 s" in messages
     rates = {row["variant"]: row["iterations_per_second"] for row in json.loads(out)["rows"]}
     assert rates == {"slow": pytest.approx(50.0), "fast": pytest.approx(100.0)}

@@ -80,16 +80,16 @@ def paths(runs: Path) -> RunPaths:
     return record(runs, "run-0", SPEC, Recorded())
 
 
-def node_rows(found: Report) -> list[dict[str, str]]:
-    for section in found.sections:
+def node_rows(report: Report) -> list[dict[str, str]]:
+    for section in report.sections:
         if section.title == "Nodes":
             return [dict(zip(section.header, row, strict=True)) for row in section.cells]
     return []
 
 
-def on_nodes(found: Report) -> list[str]:
+def on_nodes(report: Report) -> list[str]:
     """The warnings about nodes."""
-    return [each for each in found.warnings if each.startswith(("According to AWS", "Some runs had nodes"))]
+    return [each for each in report.warnings if each.startswith(("According to AWS", "Some runs had nodes"))]
 
 
 def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines, paths: RunPaths, runs: Path) -> None:
@@ -98,8 +98,8 @@ def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines, paths: RunPa
     machines.has("b")
     assert machines.record_placement(paths) == []
 
-    found = gather(["run-0"], runs, NOW)
-    (row,) = node_rows(found)
+    report = gather(["run-0"], runs, NOW)
+    (row,) = node_rows(report)
     assert row == {
         "Nodes": "2",
         "Type": "g5.xlarge",
@@ -109,8 +109,8 @@ def test_a_node_that_aws_confirms_has_no_caveat(machines: Machines, paths: RunPa
         "Source": "AWS",
         "Variants": "all",
     }
-    assert on_nodes(found) == []
-    (run,) = found.to_json()["rows"][0]["runs"]
+    assert on_nodes(report) == []
+    (run,) = report.to_json()["rows"][0]["runs"]
     assert run["nodes"][1] == {
         "name": f"b ({instance('b')})",
         "type": "g5.xlarge",
@@ -141,13 +141,13 @@ def test_where_aws_and_the_environment_differ_the_node_is_named(
     assert f"According to AWS, a ({instance('a')}) {warning}" in message
 
 
-def test_of_several_groups_any_one_is_what_was_claimed(machines: Machines, paths: RunPaths, runs: Path) -> None:
+def test_a_node_in_any_of_several_groups_confirms_the_claim(machines: Machines, paths: RunPaths, runs: Path) -> None:
     both = {"type": "g5.xlarge or g4dn.xlarge", "market": "spot or on-demand", "placement_group": "yes or no"}
     ran_on(paths, "a", claim={**CLAIM, **both})
     machines.has("a", "g4dn.xlarge", None, GroupName="")
     machines.record_placement(paths)
-    found = gather(["run-0"], runs, NOW)
-    assert on_nodes(found) == [] and node_rows(found)[0]["Placement group"] == "none"
+    report = gather(["run-0"], runs, NOW)
+    assert on_nodes(report) == [] and node_rows(report)[0]["Placement group"] == "none"
 
 
 def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
@@ -162,24 +162,22 @@ def test_an_older_machine_does_not_know_its_name_in_ec2_but_the_cluster_does(
     ]
 
 
-def test_what_aws_may_not_be_asked_is_marked_as_the_environments_word(
+def test_without_permission_the_placement_is_marked_as_the_environments_claim(
     machines: Machines, paths: RunPaths, runs: Path
 ) -> None:
     ran_on(paths, "a")
     machines.account.refuse("DescribeInstances", "UnauthorizedOperation")
     (message,) = machines.record_placement(paths)
     assert message.startswith("cannot verify the nodes with AWS:")
-    found = gather(["run-0"], runs, NOW)
-    (row,) = node_rows(found)
+    report = gather(["run-0"], runs, NOW)
+    (row,) = node_rows(report)
     assert (row["Zone"], row["Placement group"]) == ("us-east-1a", "in one")
     assert row["Source"] == "the environment (not verified)"
-    (section,) = found.sections
+    (section,) = report.sections
     assert section.text[-1].startswith("AWS could not be asked: ") and "DescribeInstances" in section.text[-1]
 
 
-def test_without_an_environment_nobody_is_asked_and_pods_tell_what_they_know(
-    machines: Machines, paths: RunPaths, runs: Path
-) -> None:
+def test_without_an_environment_the_pods_facts_are_reported(machines: Machines, paths: RunPaths, runs: Path) -> None:
     ran_on(paths, "a", claim={"zone": "zone-a"})
     plan = json.loads(paths.plan.read_text())
     paths.plan.write_text(json.dumps({**plan, "there": None}))
@@ -215,21 +213,21 @@ def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks
         for name in nodes:
             machines.has(name)
         machines.record_placement(RunPaths(runs / f"run-{number}"))
-    found = gather([], runs, NOW)
-    assert [(row["Nodes"], row["Variants"]) for row in node_rows(found)] == [("3", "all")]
-    elsewhere = [each for each in found.warnings if ALLREDUCE in each or "micro" in each]
-    assert elsewhere == [f"The micro-benchmarks also ran on x ({instance('x')}), which no trial used."]
+    report = gather([], runs, NOW)
+    assert [(row["Nodes"], row["Variants"]) for row in node_rows(report)] == [("3", "all")]
+    micro_warnings = [each for each in report.warnings if ALLREDUCE in each or "micro" in each]
+    assert micro_warnings == [f"The micro-benchmarks also ran on x ({instance('x')}), which no trial used."]
 
 
-def test_aws_is_asked_after_each_trial_and_its_failure_is_reported_once(
+def test_aws_is_queried_after_each_trial_and_its_failure_is_reported_once(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_account(environment: Any) -> Any:
         raise SpotmpiError("no credentials")
 
     monkeypatch.setattr("spotmpi.study.backend_runner._account", no_account)
-    ended = [dataclasses.replace(Recorded(), rate=rate) for rate in (10.0, 11.0)]
-    every = [record(runs, f"run-{at}", SPEC, recorded) for at, recorded in enumerate(ended)]
+    trials = [dataclasses.replace(Recorded(), rate=rate) for rate in (10.0, 11.0)]
+    every = [record(runs, f"run-{at}", SPEC, recorded) for at, recorded in enumerate(trials)]
     for paths in every:
         ran_on(paths, "a")
     messages: list[str] = []

@@ -33,10 +33,10 @@ KINDS = {"g4dn": ("g4dn.xlarge", "0.20"), "g5": ("g5.xlarge", "0.45")}
 def account(account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
     """An account that knows spot prices in the environment's zone."""
 
-    def history(region: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def history(region: str, request: Mapping[str, Any]) -> dict[str, Any]:
         at = {"AvailabilityZone": OUTPUTS["zone"], "Timestamp": datetime(2026, 11, 21, 6, 0, tzinfo=UTC)}
-        wanted = [(kind, price) for kind, price in KINDS.values() if kind in asked["InstanceTypes"]]
-        return {"SpotPriceHistory": [{"InstanceType": kind, "SpotPrice": price, **at} for kind, price in wanted]}
+        prices = [(kind, price) for kind, price in KINDS.values() if kind in request["InstanceTypes"]]
+        return {"SpotPriceHistory": [{"InstanceType": kind, "SpotPrice": price, **at} for kind, price in prices]}
 
     account.answers = {"DescribeSpotPriceHistory": history}
     monkeypatch.setattr("spotmpi.aws.prices.open_account", lambda region: account)
@@ -167,15 +167,17 @@ def test_the_price_at_the_time_of_the_sweep_is_recorded_and_reported(lab: Target
     assert report.price == prices_of(priced)["base"]
 
 
-def test_a_forecast_takes_the_price_now_else_the_sweeps_and_tells_which(lab: Target, account: FakeAccount) -> None:
-    known = Price(0.3, "spot price in October")
+def test_a_forecast_uses_the_current_price_or_the_sweeps_and_names_it(lab: Target, account: FakeAccount) -> None:
+    recorded = Price(0.3, "spot price in October")
     specs = [from_values({"image": "chainermn", "program": "digits", "resources": {"gpu": 1}})]
-    assert pricing.goal_with_price(Goal(price=1.0), known, specs, lab).price == 1.0
-    now = pricing.goal_with_price(Goal(), known, specs, lab)
+    assert pricing.goal_with_price(Goal(price=1.0), recorded, specs, lab).price == 1.0
+    now = pricing.goal_with_price(Goal(), recorded, specs, lab)
     assert now.price == 0.20 and now.price_source is not None and "g4dn.xlarge" in now.price_source
-    assert pricing.goal_with_price(Goal(), known, specs, None) == Goal(price=0.3, price_source="spot price in October")
+    assert pricing.goal_with_price(Goal(), recorded, specs, None) == Goal(
+        price=0.3, price_source="spot price in October"
+    )
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
-    before = pricing.goal_with_price(Goal(), known, specs, lab)
+    before = pricing.goal_with_price(Goal(), recorded, specs, lab)
     assert before.price == 0.3 and before.price_source is not None and "node price unknown" in before.price_source
     none = pricing.goal_with_price(Goal(), None, specs, lab)
     assert none.price is None and none.price_source is not None and none.price_source.endswith("set it with --price")

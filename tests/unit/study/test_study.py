@@ -100,8 +100,8 @@ def test_a_trial_without_allreduce_runs_with_the_option_of_the_programs() -> Non
 
 
 def test_all_problems_come_at_once_and_each_only_once() -> None:
-    found = problems_of({"nodes": [1, 3, 5], "framework": ["pytorch"], "double_buffering": [True]})
-    assert len(found) == len(set(found)) == 3
+    messages = problems_of({"nodes": [1, 3, 5], "framework": ["pytorch"], "double_buffering": [True]})
+    assert len(messages) == len(set(messages)) == 3
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_options_that_a_study_decides_itself_are_refused_and_the_others_win(tmp_
     (tmp_path / "study.toml").write_text(tomli_w.dumps({"spec": GPU, "factors": {"nodes": [1, 2]}, "repeats": 2}))
     with pytest.raises(InputError, match="defines its own factors"):
         study_file.load(tmp_path / "study.toml", options=StudyOptions(nodes=[1]))
-    given = study_file.load(tmp_path / "study.toml", ["env.A=1"], StudyOptions(repeats=7, seed=3))
-    assert (given.repeats, given.seed, given.spec.env) == (7, 3, {"A": "1"})
+    study = study_file.load(tmp_path / "study.toml", ["env.A=1"], StudyOptions(repeats=7, seed=3))
+    assert (study.repeats, study.seed, study.spec.env) == (7, 3, {"A": "1"})
 
 
 def test_a_spec_is_no_study_and_a_study_needs_a_spec(tmp_path: Path) -> None:

@@ -25,16 +25,16 @@ SPOTMPI = Path(sys.executable).parent / "spotmpi"
 
 def test_the_cpu_study_ends_in_a_report_of_all_its_parts(tmp_path: Path) -> None:
     shorter = 'args=["--global-batch", "64", "--iterations", "60"]'
-    given = [str(STUDY), "--repeats", "1", "--set", shorter, "--runs", str(tmp_path / "runs"), "--json"]
-    done = subprocess.run([SPOTMPI, "bench", *given], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "estimate: 8 trials" in done.stderr
+    words = [str(STUDY), "--repeats", "1", "--set", shorter, "--runs", str(tmp_path / "runs"), "--json"]
+    result = subprocess.run([SPOTMPI, "bench", *words], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "estimate: 8 trials" in result.stderr
 
     (folder,) = sweep_folders(tmp_path / "runs")
     trials = load_sweep(folder).trials
     assert [trial.state for trial in trials] == [SUCCEEDED] * 8
     assert [sum(trial.role == role for trial in trials) for role in (MEASURED, WITHOUT_ALLREDUCE, DRIFT)] == [4, 2, 2]
-    report = json.loads(done.stdout)
+    report = json.loads(result.stdout)
     assert {(row["nodes"], row["trials"]) for row in report["rows"]} == {(1, 1), (2, 1)}
     titles = [section["title"] for section in report["sections"]]
     assert titles == ["Time breakdown", "Effect of each factor", "Attempts and interruptions"]

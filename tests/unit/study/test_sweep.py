@@ -127,20 +127,18 @@ def test_an_interrupted_sweep_continues(tmp_path: Path) -> None:
     again = open_sweep(tmp_path, factors, "sweep-2", messages=messages)
     assert again.id == sweep.id
     assert messages == ["continuing sweep sweep-1: 2 of 4 trials done (--new starts over)"]
-    runner.known["run-3"] = "succeeded"  # its supervisor outlived our terminal
+    runner.states["run-3"] = "succeeded"  # its supervisor outlived our terminal
     execution.run_sweep(again, runner, quiet)
     assert [t.runs for t in load_sweep(sweep.folder).trials] == [("run-1",), ("run-2",), ("run-3",), ("run-4",)]
     assert states(sweep) == ["succeeded"] * 4
 
 
 @pytest.mark.parametrize("became", ["lost", "stopped"])
-def test_a_trial_that_came_to_nothing_while_nobody_watched_is_run_anew_and_not_counted_as_failed(
-    tmp_path: Path, became: str
-) -> None:
+def test_a_trial_that_was_lost_unobserved_is_run_anew_and_not_counted_as_failed(tmp_path: Path, became: str) -> None:
     sweep, runner = open_sweep(tmp_path, StudyOptions([1], repeats=1)), FakeRunner({1: ["power cut"]})
     with pytest.raises(KeyboardInterrupt):
         execution.run_sweep(sweep, runner, quiet)
-    runner.known["run-1"] = became
+    runner.states["run-1"] = became
     execution.run_sweep(sweep, runner, quiet)
     trial = load_sweep(sweep.folder).trials[0]
     assert (trial.state, trial.runs, trial.failures) == ("succeeded", ("run-1", "run-2"), 0)
@@ -150,7 +148,7 @@ def test_a_trial_noted_but_never_started_is_run_under_a_new_id(tmp_path: Path) -
     sweep, runner = open_sweep(tmp_path, StudyOptions([1], repeats=1)), FakeRunner({1: ["power cut"]})
     with pytest.raises(KeyboardInterrupt):
         execution.run_sweep(sweep, runner, quiet)
-    runner.known.clear()
+    runner.states.clear()
     execution.run_sweep(sweep, runner, quiet)
     assert load_sweep(sweep.folder).trials[0].runs == ("run-2",)
 
@@ -189,7 +187,7 @@ def test_failures_are_remembered_over_a_break(tmp_path: Path) -> None:
     runner = FakeRunner({1: ["failed"], 2: ["power cut"]})
     with pytest.raises(KeyboardInterrupt):
         execution.run_sweep(sweep, runner, quiet)
-    runner.known["run-2"] = "failed"
+    runner.states["run-2"] = "failed"
     execution.run_sweep(sweep, runner, quiet)
     assert load_sweep(sweep.folder).trials[0].failures == 2
     assert states(sweep) == ["failed"]
@@ -216,11 +214,11 @@ def test_a_sweep_is_not_continued_with_other_work(tmp_path: Path, monkeypatch: p
 
 def test_a_sweep_at_another_place_is_another_sweep_and_its_command_names_the_place(tmp_path: Path) -> None:
     study = full_factorial(SPEC, StudyOptions([1]))
-    here = execution.open_sweep(study, execution.Recording(tmp_path, "here"), False, quiet)
-    there = execution.open_sweep(study, execution.Recording(tmp_path, "there", "kubernetes/team"), False, quiet)
-    assert (here.id, there.id) == ("here", "there")
-    assert there.command.endswith("--seed 1 --on kubernetes/team")
-    assert execution.open_sweep(study, execution.Recording(tmp_path, "x", "kubernetes/team"), False, quiet) == there
+    local = execution.open_sweep(study, execution.Recording(tmp_path, "here"), False, quiet)
+    remote = execution.open_sweep(study, execution.Recording(tmp_path, "there", "kubernetes/team"), False, quiet)
+    assert (local.id, remote.id) == ("here", "there")
+    assert remote.command.endswith("--seed 1 --on kubernetes/team")
+    assert execution.open_sweep(study, execution.Recording(tmp_path, "x", "kubernetes/team"), False, quiet) == remote
 
 
 def test_a_finished_sweep_is_left_alone_by_the_same_command(tmp_path: Path) -> None:

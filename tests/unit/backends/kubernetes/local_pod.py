@@ -33,10 +33,10 @@ class Pod(VolumeAccess):
         if verb in self.failures:
             self.failures.remove(verb)
             data = data[: len(data) // 2]  # the connection breaks in the middle
-        done = await asyncio.to_thread(subprocess.run, words, input=data, capture_output=True)
-        if done.returncode:
-            raise SpotmpiError(f"could not access the files on the run volume: {done.stderr.decode().strip()}")
+        result = await asyncio.to_thread(subprocess.run, words, input=data, capture_output=True)
+        if result.returncode:
+            raise SpotmpiError(f"could not access the files on the run volume: {result.stderr.decode().strip()}")
         if stdout:
-            output = done.stdout[: len(done.stdout) - self.lost]
+            output = result.stdout[: len(result.stdout) - self.lost]
             half = self.torn.pop(self.torn.index(verb)) if verb in self.torn else ""
             stdout.write(output[: (len(output) - TAIL) // 2] if half else output)

@@ -79,8 +79,8 @@ def test_a_watch_that_ends_goes_on_from_its_version(api: ClusterApi, server: Ser
 
 @pytest.mark.parametrize("as_event", [True, False])
 def test_a_version_that_is_too_old_causes_a_resync(api: ClusterApi, server: Server, as_event: bool) -> None:
-    gone = (200, change("ERROR", status(410))) if as_event else (410, json.dumps(status(410)))
-    server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), gone, (200, change("ADDED", pod("c", 9)))]
+    expired = (200, change("ERROR", status(410))) if as_event else (410, json.dumps(status(410)))
+    server.answers["watch"] = [(200, change("ADDED", pod("a", 5))), expired, (200, change("ADDED", pod("c", 9)))]
     server.answers["list"] = [(200, listing(pod("b", 8)))]
     assert names(take(lambda: api.watch(POD), 3)) == [("ADDED", "a"), (RESYNC, ["b"]), ("ADDED", "c")]
 

@@ -54,7 +54,7 @@ def training(ahead: float, monkeypatch: pytest.MonkeyPatch) -> Training:
 
 @CLOCKS
 def test_a_run_is_followed_to_its_end(ahead: float, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: all events, and the state. It fails: none of them, and the terminal "lost sight" of the run."""
+    """The follower gets all events and the state, and does not report the run as lost."""
     cluster = training(ahead, monkeypatch)
     events: list[Event] = []
 
@@ -95,7 +95,7 @@ def test_events_of_a_resumed_run_begin_with_its_resumption(
 
 @CLOCKS
 def test_no_terminal_gives_up_a_run_before_its_time(ahead: float) -> None:
-    """It works: 10 minutes by the cluster's clock. It fails: at once, by the terminal's, which deletes the run."""
+    """The age is by the cluster's clock; by the terminal's, the run would be deleted at once."""
     cluster = FakeCluster([unscheduled(0, "no GPU", 60 - ahead)], ahead=ahead)
     (event,) = look(cluster, jobset(age=60 - ahead))
     assert event.kind == record.WAITING and "(gives up in 9 min)" in str(event.reason)

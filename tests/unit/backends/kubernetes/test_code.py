@@ -204,9 +204,9 @@ def test_code_is_stored_once_under_its_digest(code: Path, cluster: Store) -> Non
     upload(cluster, code)
     (archive_file,) = cluster.folder.iterdir()
     assert archive_file.name == f"{packed.digest}.tgz" and archive_file.read_bytes() == packed.archive
-    written, calls = archive_file.stat().st_mtime_ns, len(cluster.commands)
+    mtime, calls = archive_file.stat().st_mtime_ns, len(cluster.commands)
     upload(cluster, code)
-    assert archive_file.stat().st_mtime_ns == written
+    assert archive_file.stat().st_mtime_ns == mtime
     assert len(cluster.commands) == calls + 1  # what is there already does not travel
 
     (code / "train.py").write_text("print('two')\n")
@@ -237,10 +237,10 @@ def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_again(
 
 def test_content_that_changes_on_its_way_is_never_stored(code: Path, cluster: Store) -> None:
     packed = code_folder.pack(code)
-    sent = packed.archive[:-1] + b"?"
-    command = store_command("put", "/spotmpi/volume/code", "x.tgz", str(len(sent)), packed.sha256)
-    done = cluster._run("pod", command, sent)
-    assert done.returncode == 1 and b"its SHA-256 is" in done.stderr
+    altered = packed.archive[:-1] + b"?"
+    command = store_command("put", "/spotmpi/volume/code", "x.tgz", str(len(altered)), packed.sha256)
+    result = cluster._run("pod", command, altered)
+    assert result.returncode == 1 and b"its SHA-256 is" in result.stderr
     assert stored(cluster) == {}
 
 
@@ -268,7 +268,7 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_run_starts_with_its_code_or_ends_with_what_is_wrong_with_it(
+def test_a_run_starts_with_its_code_or_ends_with_the_problem(
     gang: Callable[..., Gang], code: Path, tmp_path: Path, damaged: bool
 ) -> None:
     packed = code_folder.pack(code)
@@ -288,7 +288,7 @@ def test_a_run_starts_with_its_code_or_ends_with_what_is_wrong_with_it(
         run.printed("print('one')", node=1)
 
 
-def test_code_makes_runs_different_work_and_what_is_ignored_does_not(code: Path) -> None:
+def test_changed_code_is_different_work_and_ignored_files_are_not(code: Path) -> None:
     before = fingerprint.identify(spec(code), local=False)
     (code / "notes.log").write_text("more")
     assert not fingerprint.differences(before, fingerprint.identify(spec(code), local=False))

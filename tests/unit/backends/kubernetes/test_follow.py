@@ -279,7 +279,7 @@ def killed_pod(code: int, reason: str) -> Object:
 
 
 def test_the_last_attempts_failure_is_in_the_reason_when_retries_are_exhausted() -> None:
-    """It works: the failure, and that it was the last. It fails: only that JobSet starts nothing any more."""
+    """The reason has the failure itself, not only that JobSet restarts no more."""
     leader = killed_pod(1, "Error")
     cluster = FakeCluster([leader, pod(1, "Succeeded", 60)])
     cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1)]
@@ -288,7 +288,7 @@ def test_the_last_attempts_failure_is_in_the_reason_when_retries_are_exhausted()
 
 
 def test_the_failure_of_an_earlier_attempt_is_not_the_reason_of_the_last_one() -> None:
-    """It works: what the last pod printed. It fails: an earlier attempt's reason."""
+    """The reason comes from the last pod's output, not from an earlier attempt."""
     leader = pod(0, "Failed", -60)  # made since
     cluster = FakeCluster([leader])
     cluster.logs[leader["metadata"]["name"]] = [
@@ -306,12 +306,12 @@ def test_the_failure_of_an_earlier_attempt_is_not_the_reason_of_the_last_one() -
     ],
 )
 def test_the_reason_says_what_killed_an_agent(code: int, reason: str, text: str) -> None:
-    """It works: memory, or the exit code. It fails: only that JobSet starts nothing any more."""
+    """The reason names memory or the exit code, not only that JobSet restarts no more."""
     assert text in str(look(FakeCluster([killed_pod(code, reason)]), out_of_retries())[-1].reason)
 
 
 def test_a_worker_killed_for_memory_is_reported_before_the_next_attempt() -> None:
-    """It works: the node and what to do, once. It fails: "lost" alone, attempt after attempt."""
+    """The node and the remedy are reported once, instead of "lost" for each attempt."""
     end = {"exitCode": 137, "reason": "OOMKilled"}
     dead = pod(1, "Failed", containerStatuses=[{"name": "node", "state": {"terminated": end}}])
     (event,) = follow(FakeCluster([pod(0, "Running"), dead, dead]), jobset(), enough=1)

@@ -20,7 +20,7 @@ from tests.unit.backends.kubernetes.test_follow import follow, impatient, look  
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
 
 RIGHT = "you may not read logs of pods in namespace here: ask for `get` on `pods/log`"
-DONE = {"conditions": [{"type": "Completed", "status": "True"}]}
+COMPLETED = {"conditions": [{"type": "Completed", "status": "True"}]}
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def reasons(events: list[Event]) -> list[str]:
 
 
 def test_the_end_of_a_run_is_reported_without_its_output(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: the right that is missing, once, and the end. It fails: silence, and a request a second for ever."""
+    """The missing permission is reported once and the run's end is seen, without a request every second."""
     fill_folder(monkeypatch, NotPermitted("could not read the run folder: not permitted"))
 
     def script(events: list[Event]) -> None:
         if len(events) == 2:
-            cluster.put(cluster_api.JOBSET, "MODIFIED", jobset(status=DONE))
+            cluster.put(cluster_api.JOBSET, "MODIFIED", jobset(status=COMPLETED))
 
     events = follow(cluster, jobset(), script)
     assert reasons(events) == [
@@ -70,8 +70,8 @@ def test_the_end_of_a_run_is_reported_without_its_output(cluster: FakeCluster, m
 
 def test_output_is_read_from_the_run_folder_as_it_grows(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     started = Entry(0, event=Event(5e9, record.STARTED, 1))
-    ended = Entry(0, event=Event(5e9 + 1, record.SUCCEEDED))
-    since_times = fill_folder(monkeypatch, started, started, ended)
+    end = Entry(0, event=Event(5e9 + 1, record.SUCCEEDED))
+    since_times = fill_folder(monkeypatch, started, started, end)
     events = follow(cluster, jobset())
     assert {event.kind for event in events} == {record.GAP, record.STARTED, record.SUCCEEDED}
     assert events[-1].kind == record.SUCCEEDED and since_times[1:3] == [5e9, 5e9], "from the newest entry on"

@@ -28,7 +28,7 @@ def write_config(path: Path, name: str, *, current: bool = True, authority: str 
 
 
 def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: both contexts are there, a missing file is no harm. It fails: a file named "a:none:b" is not found."""
+    """KUBECONFIG is a list of paths; a file in it may be missing."""
     first, second = write_config(tmp_path / "a", "first", current=False), write_config(tmp_path / "b", "second")
     monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'none'}:{second}")
     assert kubeconfig.configuration(None).cluster.server == "https://second"  # the only current context
@@ -39,7 +39,7 @@ def test_several_files_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_relative_path_is_resolved_from_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: the certificate next to the second file. It fails: one next to the first, or in this folder."""
+    """A relative path is relative to its own kubeconfig file, not to the first one or the working folder."""
     second = write_config(tmp_path / "two" / "b", "second", authority="ca.crt")
     monkeypatch.setenv("KUBECONFIG", f"{write_config(tmp_path / 'a', 'first')}:{second}")
     config = kubeconfig.configuration("second")
@@ -48,7 +48,7 @@ def test_a_relative_path_is_resolved_from_its_own_file(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("text", ["a: [", "clusters: [{}]", "just words", "- 1", "\x00", "users: [{name: a, user: 3}]"])
 def test_a_file_that_is_no_kubeconfig_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: one line with the file and what is wrong. It fails: a parser's exception, reported as our bug."""
+    """The error is one line with the file and its problem, not a parser's exception."""
     (tmp_path / "broken").write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "broken"))
     with pytest.raises(InputError, match=r"broken.*not a kubeconfig") as refused:
@@ -77,7 +77,7 @@ def login_with(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> N
 def test_a_login_program_gets_the_same_environment_as_from_kubectl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It works: the program gets version v1, and the cluster is contacted. It fails: "version v1 not implemented"."""
+    """The credential plugin gets the version that the kubeconfig names."""
     command = f'echo "$KUBERNETES_EXEC_INFO" > {tmp_path}/info; echo \'{{"status": {{"token": "t"}}}}\''
     login_with(tmp_path, monkeypatch, command)
     with pytest.raises(SpotmpiError, match="could not list: cannot reach the cluster"), translate_errors("list"):
@@ -86,7 +86,7 @@ def test_a_login_program_gets_the_same_environment_as_from_kubectl(
 
 
 def test_a_failed_login_is_reported_with_the_programs_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It works: the program's message and the remedy. It fails: a ConfigError, reported as our bug."""
+    """The error has the plugin's message and a remedy, not a ConfigError."""
     login_with(tmp_path, monkeypatch, "echo the SSO session has expired >&2; exit 255")
     words = "could not list: Exec sh returned 255: the SSO session has expired; log in again"
     with pytest.raises(SpotmpiError, match=words), translate_errors("list"):
@@ -96,7 +96,7 @@ def test_a_failed_login_is_reported_with_the_programs_message(tmp_path: Path, mo
 def test_a_context_that_refers_to_an_unknown_cluster_is_an_input_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It works: the missing name. It fails: a bare KeyError, reported as our bug."""
+    """The error names the missing entry, instead of a bare KeyError."""
     path = write_config(tmp_path / "config", "first")
     path.write_text(path.read_text().replace("cluster: first", "cluster: other"))
     monkeypatch.setenv("KUBECONFIG", str(path))

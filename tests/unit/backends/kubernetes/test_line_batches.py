@@ -87,8 +87,8 @@ def test_a_copy_of_batches_is_that_of_single_lines(paths: RunPaths, batches: lis
         cache.take(batches)
     expected = [f"1970-01-01T00:16:4{n}.000000Z {n % 2 or '-'} o line {n} of node 0\n" for n in range(1, 10)]
     assert (paths.logs / "1" / "node-0.log").read_text() == "".join(expected)
-    seen = SeenEvents()
-    fresh = [each for entry in batches for each in seen.new_in(entry)]
+    seen_events = SeenEvents()
+    fresh = [each for entry in batches for each in seen_events.new_in(entry)]
     assert [event.number for event in Stream(iter(fresh))] == list(range(1, 10))
 
 

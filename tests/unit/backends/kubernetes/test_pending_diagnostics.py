@@ -135,11 +135,11 @@ def node_event(reason: str, message: str, age: float = 10, node: str = "n-1") ->
 
 def wait_line(cluster: FakeCluster, pod: Object, ask: CloudDiagnosis | None = None, looks: int = 1) -> str | None:
     """The wait line of a run of one pod, submitted a minute ago, after some looks."""
-    seen = Observations({"a": pod})
+    observations = Observations({"a": pod})
     diagnostics = PendingDiagnostics(cluster, ask)  # type: ignore[arg-type]
     for _ in range(looks):
-        asyncio.run(diagnostics.update(seen, time.time() - 60))
-    return waiting_reason(seen, "run-1", 1)
+        asyncio.run(diagnostics.update(observations, time.time() - 60))
+    return waiting_reason(observations, "run-1", 1)
 
 
 @pytest.fixture
@@ -189,9 +189,9 @@ def test_events_of_other_nodes_and_earlier_times_are_ignored(cluster: FakeCluste
 
 
 def test_an_unreachable_node_is_reported_with_its_events(cluster: FakeCluster) -> None:
-    seen = Observations({"a": scheduled("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
-    asyncio.run(PendingDiagnostics(cluster, None).update(seen, time.time() - 60))  # type: ignore[arg-type]
-    line = waiting_reason(seen, "run-1", 1)
+    observations = Observations({"a": scheduled("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
+    asyncio.run(PendingDiagnostics(cluster, None).update(observations, time.time() - 60))  # type: ignore[arg-type]
+    line = waiting_reason(observations, "run-1", 1)
     assert line and line.startswith("1/1 nodes: n-1 does not respond")
     assert line.endswith("; node n-1: SpotInterruption: Spot Instance will be reclaimed")
 
@@ -225,10 +225,10 @@ def test_no_request_is_made_about_running_pods(cluster: FakeCluster) -> None:
 
 
 def test_a_pod_that_got_its_node_no_longer_waits_for_a_machine(cluster: FakeCluster) -> None:
-    seen = Observations({"a": unscheduled()})
+    observations = Observations({"a": unscheduled()})
     diagnostics = PendingDiagnostics(cluster, None)  # type: ignore[arg-type]
-    asyncio.run(diagnostics.update(seen, time.time() - 60))
-    assert seen.machine_problem
-    seen.pods = {"a": scheduled()}
-    asyncio.run(diagnostics.update(seen, time.time() - 60))
-    assert seen.machine_problem is None
+    asyncio.run(diagnostics.update(observations, time.time() - 60))
+    assert observations.machine_problem
+    observations.pods = {"a": scheduled()}
+    asyncio.run(diagnostics.update(observations, time.time() - 60))
+    assert observations.machine_problem is None

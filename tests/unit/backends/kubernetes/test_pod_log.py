@@ -132,7 +132,7 @@ def test_a_follower_that_starts_after_rotation_reads_the_beginning_from_the_run_
 @pytest.mark.parametrize("more", [[], lines(7, 8)], ids=["nothing more", "more"])
 @pytest.mark.parametrize("has_predecessors", [False, True], ids=["first attempt", "later attempt"])
 def test_a_silent_pods_rotated_log_is_read_from_the_run_folder_at_once(more: list[str], has_predecessors: bool) -> None:
-    """It works: everything once, without waiting for the next line. It fails: nothing, or a gap that is none."""
+    """All lines are read once, without a wait for the next line."""
     pod = FakePod([SILENT, *more])
     pod.has_predecessors, pod.folder = has_predecessors, [entry for text in lines(1, 6) if (entry := parse(text))]
     entries, _ = pod.read()
@@ -142,7 +142,7 @@ def test_a_silent_pods_rotated_log_is_read_from_the_run_folder_at_once(more: lis
 
 @pytest.mark.parametrize("more", [[], lines(7, 8)], ids=["nothing more", "more"])
 def test_entries_rotated_while_the_connection_was_broken_are_read_at_once(more: list[str]) -> None:
-    """It works: what the run folder has, without waiting for the next line. It fails: that comes hours later."""
+    """Lines of the run folder are read at once, not with the pod's next line."""
     pod = FakePod([*lines(1, 3), CUT], [SILENT, *more])
     pod.folder = [entry for text in lines(1, 6) if (entry := parse(text))]
     entries, _ = pod.read()
@@ -152,7 +152,7 @@ def test_entries_rotated_while_the_connection_was_broken_are_read_at_once(more: 
 
 @pytest.mark.parametrize("before", [[], [[*lines(1, 3), CUT]]], ids=["at first", "after a break"])
 def test_a_gap_is_reported_where_the_run_folder_had_nothing_new_after_a_silence(before: list[list[Any]]) -> None:
-    """It works: 3 entries are missing. It fails: the reading during the silence closes the gap."""
+    """3 missing entries are reported, although the log was read again during the silence."""
     first = 3 * len(before) + 4
     pod = FakePod(*before, [SILENT, *lines(first, first + 1)], lines(first, first + 1))
     pod.folder = [entry for text in lines(1, 3 * len(before)) if (entry := parse(text))]
@@ -162,7 +162,7 @@ def test_a_gap_is_reported_where_the_run_folder_had_nothing_new_after_a_silence(
 
 
 def test_lines_that_the_run_folder_repeats_at_both_ends_of_a_gap_do_not_hide_it() -> None:
-    """It works: line 4 is missing. It fails: lines 3 and 5, repeated by the folder, count in its place."""
+    """Line 4 is reported as missing; the repeated lines 3 and 5 do not count in its place."""
     pod = FakePod([*lines(1, 3), CUT], [line(5)], [line(5)])
     pod.folder = [entry for text in (line(3), line(5)) if (entry := parse(text))]
     entries, _ = pod.read()
@@ -258,7 +258,7 @@ FORBIDDEN = refused(403)
 
 
 def test_a_forbidden_log_raises_at_once() -> None:
-    """It works: an error that says why. It fails: a request every second, for ever and in silence."""
+    """An error with its reason ends the reading, instead of a request every second."""
     pod = FakePod([FORBIDDEN], [])
     with pytest.raises(NotPermitted, match="could not read the log of pod pod: not permitted"):
         pod.read()

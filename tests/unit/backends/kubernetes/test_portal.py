@@ -32,12 +32,12 @@ async def quiet_after(count: int) -> AsyncIterator[list[int]]:
 def test_a_consumer_that_raises_while_nothing_arrives_sees_its_own_exception_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It fails with tracebacks of generators that run already."""
+    """No generator's "already executing" traceback follows the consumer's exception."""
     with pytest.raises(ValueError, match="theirs"), closing(iterate(quiet_after(3))) as batches:
-        taken = 0
+        count = 0
         for items in batches:
-            taken += len(items)
-            if taken == 3:
+            count += len(items)
+            if count == 3:
                 raise ValueError("theirs")
     gc.collect()
     assert not caplog.records

@@ -32,15 +32,17 @@ def counts(state: RunState) -> tuple[int, int, int]:
     return state.attempt, state.failures, state.interruptions
 
 
-@pytest.mark.parametrize("seen", [0, 1, 3])
+@pytest.mark.parametrize("recorded", [0, 1, 3])
 def test_all_attempts_are_counted_while_the_gang_restarts(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, seen: int
+    runs: Path, monkeypatch: pytest.MonkeyPatch, recorded: int
 ) -> None:
-    """It works: JobSet's counters. It fails: "attempts 0 (0 failures, 0 interruptions)" after fifteen."""
+    """The counters come from JobSet; the copied events of a restarting gang are incomplete."""
     counters = {"restarts": 15, "restartsCountTowardsMax": 2}
     cluster = FakeCluster([], [jobset(status=counters)])
     monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
-    started = [{"event": "started", "attempt": each + 1, "failures": 0, "interruptions": each} for each in range(seen)]
+    started = [
+        {"event": "started", "attempt": each + 1, "failures": 0, "interruptions": each} for each in range(recorded)
+    ]
     copy(runs, *started)
 
     state = KubernetesBackend(runs).state(RUN)

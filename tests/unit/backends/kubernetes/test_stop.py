@@ -74,7 +74,7 @@ def test_a_user_without_the_rights_sees_the_other_runs(errors: str, expected: li
 
 
 def test_a_terminal_whose_clock_is_ahead_deletes_no_submission_of_others() -> None:
-    """It works: 10 s old by the cluster's clock. It fails: 610 s by the terminal's, and the run is gone."""
+    """The age is 10 s by the cluster's clock; by the terminal's it would be 610 s, and the run would be deleted."""
     namespace = Namespace(ahead=-600.0)
     assert remaining(namespace, jobset("fresh", 610)) == ["fresh"]
     assert namespace.deleted == []

@@ -110,7 +110,7 @@ def test_a_run_is_resumed_with_a_secret_of_its_own() -> None:
 
 
 def test_agents_count_limits_from_the_creation_of_the_jobset() -> None:
-    """It works: whatever the terminal's clock says. It fails: one that is behind cuts limits.run short."""
+    """`limits.run` starts by the cluster's clock, not by a terminal's that is behind."""
     namespace = Namespace()
     submit(namespace, plan("mpi-ssh"))
     plan_json = json.loads(namespace.created[2]["data"]["plan.json"])

@@ -49,8 +49,8 @@ def clean(folder: Path, messages: list[str] | None = None) -> list[str]:
     return [state.id for state in spotmpi.clean(-60, True, targets.Target(runs_folder=folder), say)]
 
 
-def test_a_run_in_progress_in_a_cluster_is_elsewhere_and_not_lost(runs: Path) -> None:
-    """It works: elsewhere, and who can tell. It fails: lost, as if nobody were left to end it."""
+def test_a_copy_of_a_run_in_progress_in_a_cluster_is_not_lost(runs: Path) -> None:
+    """The state names where to ask for the run, instead of calling it lost."""
     copy(runs)
     (state,) = spotmpi.list_runs(targets.Target(targets.LOCAL, runs))
     assert (state.state, state.over) == ("elsewhere", False)
@@ -105,7 +105,7 @@ def test_a_run_without_a_jobset_in_its_cluster_is_lost_and_can_be_resumed(runs: 
 
 
 def test_a_copy_records_the_context_even_if_it_was_the_current_one(runs: Path, cluster: FakeCluster) -> None:
-    """It works: the context's name. It fails: none, and another cluster is contacted once that is current."""
+    """The record has the context's name, so that a later command contacts the same cluster."""
     KubernetesBackend(runs).list()
     assert runs_of(runs) == [("this", "here")]
 
@@ -116,7 +116,7 @@ def runs_of(folder: Path) -> list[recorded_plan.ClusterNamespace | None]:
 
 @pytest.mark.parametrize("verb", ["events", "stop"])
 def test_the_local_backend_refuses_a_run_of_a_cluster(runs: Path, verb: str) -> None:
-    """It works: one line. It fails: `stop` waits for ever, `logs` tells that its supervisor is gone."""
+    """One line says so: `stop` does not wait, and `logs` does not speak of a supervisor."""
     copy(runs)
     local = targets.Target(targets.LOCAL, runs)
     calls: dict[str, Callable[[], object]] = {
@@ -128,7 +128,7 @@ def test_the_local_backend_refuses_a_run_of_a_cluster(runs: Path, verb: str) -> 
 
 
 def test_a_record_in_use_is_not_deleted(runs: Path) -> None:
-    """It works: kept, with a line. It fails: `--resume` finds its folder gone while it submits."""
+    """The folder stays, with a line, so that `--resume` still finds it while it submits."""
     paths, messages = copy(runs), list[str]()
     record_end(paths)
     with reader.lock(paths):
@@ -140,7 +140,7 @@ def test_a_record_in_use_is_not_deleted(runs: Path) -> None:
 def test_a_record_is_not_deleted_while_its_run_is_being_continued(
     runs: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It works: kept, whichever comes first. It fails: the run goes on, and its record with all its logs is gone."""
+    """The folder stays, whichever command is first; the run goes on and needs its record."""
     paths = copy(runs)
     record_end(paths)
     deleted: list[list[str]] = []

@@ -51,7 +51,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 @pytest.mark.parametrize("reason", UNREADABLE)
 def test_an_unreadable_jobset_has_a_line_in_the_list(runs: Path, cluster: FakeCluster, reason: str) -> None:
-    """It works: two rows. It fails: a traceback for everybody in the namespace."""
+    """Both runs are listed, without a traceback for everybody in the namespace."""
     cluster.jobsets.append(UNREADABLE[reason]())
     first, second = spotmpi.list_runs(Target("kubernetes", runs))
     assert (first.id, first.state, first.over) == (OTHER, "unknown", False)
@@ -77,7 +77,7 @@ def test_an_unreadable_run_has_a_state_and_can_be_stopped_but_not_followed(runs:
 
 
 def test_a_suspended_jobset_of_another_version_is_not_an_abandoned_submission(runs: Path, cluster: FakeCluster) -> None:
-    """It works: it stays queued. It fails: listing runs deletes it, as it has no parts of a known name."""
+    """The run stays queued; listing runs does not delete it for its unknown parts."""
     cluster.jobsets.append(other_jobset(newer_jobset()["metadata"]["annotations"], suspend=True))
     spotmpi.list_runs(Target("kubernetes", runs))
     assert cluster.deleted == []

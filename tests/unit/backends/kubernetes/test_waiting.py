@@ -27,10 +27,10 @@ def event(name: str, reason: str, note: str, key: str = "involvedObject") -> dic
 
 
 def reason_of(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), nodes: int = 4) -> str | None:
-    seen = Observations({item["metadata"]["name"]: item for item in pods})
+    observations = Observations({item["metadata"]["name"]: item for item in pods})
     for each in events:
-        seen.add_event(each)
-    return waiting_reason(seen, "run-1", nodes)
+        observations.add_event(each)
+    return waiting_reason(observations, "run-1", nodes)
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
@@ -44,13 +44,13 @@ def test_the_reason_most_pods_share_is_reported_with_their_number() -> None:
 
 
 def test_the_autoscalers_and_the_clouds_reasons_follow_the_schedulers() -> None:
-    seen = Observations({"a": unscheduled("a", "0/4 nodes: insufficient nvidia.com/gpu")})
-    seen.add_event(event("a", "TriggeredScaleUp", "pod triggered scale-up: [{g5 0->2 (max: 8)}]"))
-    seen.add_event(event("a", "FailedScheduling", "0/4 nodes: insufficient nvidia.com/gpu"))
+    observations = Observations({"a": unscheduled("a", "0/4 nodes: insufficient nvidia.com/gpu")})
+    observations.add_event(event("a", "TriggeredScaleUp", "pod triggered scale-up: [{g5 0->2 (max: 8)}]"))
+    observations.add_event(event("a", "FailedScheduling", "0/4 nodes: insufficient nvidia.com/gpu"))
     expected = "1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; pod triggered scale-up: [{g5 0->2 (max: 8)}]"
-    assert waiting_reason(seen, "run-1", 2) == expected
-    seen.machine_problem = "scaling group g5: no capacity"
-    assert waiting_reason(seen, "run-1", 2) == f"{expected}; scaling group g5: no capacity"
+    assert waiting_reason(observations, "run-1", 2) == expected
+    observations.machine_problem = "scaling group g5: no capacity"
+    assert waiting_reason(observations, "run-1", 2) == f"{expected}; scaling group g5: no capacity"
 
 
 def on_node(name: str, node: str, ready: str, phase: str = "Running") -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_an_unreachable_node_is_no_reason_while_others_run_or_when_it_is_back(ot
 
 
 def test_a_scheduled_pod_no_longer_waits_for_a_node() -> None:
-    """It works: containers are being created. It fails: the scheduler's outdated message."""
+    """The reason is that containers are being created, not the scheduler's outdated message."""
     placed = pod("a", conditions=[{"type": "PodScheduled", "status": "True"}])
     refused = event("a", "FailedScheduling", "0/4 nodes: insufficient cpu")
     assert reason_of(placed, events=(refused,)) == "1/4 nodes: containers are being created"
@@ -108,9 +108,9 @@ def test_without_pods_events_about_the_run_count(key: str) -> None:
 
 
 def test_a_user_who_may_not_read_events_gets_a_note() -> None:
-    seen = Observations({"a": unscheduled("a", "no GPU")}, events_forbidden=True)
+    observations = Observations({"a": unscheduled("a", "no GPU")}, events_forbidden=True)
     note = "(you are not permitted to read events, which may say more)"
-    assert waiting_reason(seen, "run-1", 1) == f"1/1 nodes: no GPU {note}"
+    assert waiting_reason(observations, "run-1", 1) == f"1/1 nodes: no GPU {note}"
     assert waiting_reason(Observations(events_forbidden=True), "run-1", 1) == f"no pods yet {note}"
 
 
@@ -120,11 +120,11 @@ def test_long_reasons_are_cut_to_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "text"),
+    ("seconds", "text"),
     [(600, "10 min"), (599.9, "10 min"), (121, "3 min"), (120, "120 s"), (95, "100 s"), (10, "10 s"), (3.2, "4 s")],
 )
-def test_the_remaining_time_is_shown_in_steps_that_become_finer(left: float, text: str) -> None:
-    assert with_countdown("no GPU", left) == f"no GPU (gives up in {text})"
+def test_the_remaining_time_is_shown_in_steps_that_become_finer(seconds: float, text: str) -> None:
+    assert with_countdown("no GPU", seconds) == f"no GPU (gives up in {text})"
 
 
 def test_a_reason_is_new_by_its_words_and_remaining_time_but_not_by_its_numbers() -> None:

@@ -106,12 +106,12 @@ def test_a_child_that_ignores_sigterm_is_killed_soon_after(
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
     run = local.submit(python(code, checkpoint={"grace": "1s"}))
     wait_until(lambda: "deaf" in texts(list(local.backend.events(run, follow=False))))
-    began = time.monotonic()
+    start = time.monotonic()
 
     local.backend.stop(run, "enough", now=False)
 
     local.wait_for_state(run, "stopped")
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - start < 60
     wait_until(lambda: not processes.of_run(run))
 
 
@@ -129,12 +129,12 @@ def test_a_checkpoint_that_is_never_complete_is_waited_for_until_grace_ends(loca
     )
     run = local.submit(python(code, checkpoint={"grace": "0.5s"}))
     wait_until(lambda: "up" in texts(list(local.backend.events(run, follow=False))))
-    began = time.monotonic()
+    start = time.monotonic()
 
     local.backend.stop(run, "enough", now=False)
 
     local.wait_for_state(run, "stopped")
-    assert 0.5 < time.monotonic() - began < 60
+    assert 0.5 < time.monotonic() - start < 60
 
 
 def test_a_second_request_need_not_wait_for_the_first_ones_checkpoint(local: BackendHarness) -> None:
@@ -146,12 +146,12 @@ def test_a_second_request_need_not_wait_for_the_first_ones_checkpoint(local: Bac
     wait_until(lambda: "up" in texts(list(local.backend.events(run, follow=False))))
     local.backend.stop(run, "please", now=False)
     time.sleep(0.3)
-    began = time.monotonic()
+    start = time.monotonic()
 
     local.backend.stop(run, "now", now=True)
 
     local.wait_for_state(run, "stopped")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - start < 30
 
 
 def test_two_terminals_may_stop_at_once(local: BackendHarness) -> None:

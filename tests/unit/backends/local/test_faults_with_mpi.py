@@ -41,15 +41,15 @@ WAYS = {
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """The checksum of the parameters that an uninterrupted run comes to, by the way its ranks were started."""
-    known: dict[str, str] = {}
+    checksums: dict[str, str] = {}
 
     def checksum(way: str) -> str:
-        if way not in known:
+        if way not in checksums:
             harness = BackendHarness(LocalBackend(tmp_path_factory.mktemp(way)), timeout=SLOW)
             run = harness.submit({"program": "digits", "args": DIGITS, **WAYS[way]})
             harness.wait_for_state(run, "succeeded")
-            known[way] = _result(paths_of(harness, run))
-        return known[way]
+            checksums[way] = _result(paths_of(harness, run))
+        return checksums[way]
 
     return checksum
 

@@ -94,8 +94,8 @@ def mount_tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     def mount(options: str) -> Path:
         folder = tmp_path / f"mounted-{len(mounts)}"
         folder.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
-        if done.returncode:
+        result = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
+        if result.returncode:
             pytest.skip("may not mount here")
         mounts.append(folder)
         return folder
@@ -186,14 +186,14 @@ def test_a_file_that_may_not_grow_ends_the_run_with_its_reason(tmp_path: Path) -
     paths.folder.mkdir()
     paths.plan.write_text(json.dumps(plan))
 
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "spotmpi.agent.supervisor", str(paths.folder)],
         cwd=names.SOURCE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)),
         timeout=30,
     )
 
-    assert done.returncode == 1
+    assert result.returncode == 1
     last = list(reader.lines(paths.events))[-1]
     assert last["event"] == "failed" and "File too large" in last["reason"]
     assert not processes.of_run(paths.id)

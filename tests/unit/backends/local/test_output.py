@@ -77,7 +77,7 @@ def test_a_progress_bar_without_line_ends_is_a_sign_of_life_and_of_progress(loca
     assert state.attempt == 1
 
 
-def test_a_program_may_name_its_scalars_as_it_likes(local: BackendHarness) -> None:
+def test_scalars_of_a_program_may_have_any_name(local: BackendHarness) -> None:
     code = """print('{"spotmpi":"metric","iteration":1,"t":5,"node":7,"kind":"x","attempt":9,"event":"failed"}')"""
     events = local.all_events(python(code))
 
@@ -86,7 +86,7 @@ def test_a_program_may_name_its_scalars_as_it_likes(local: BackendHarness) -> No
     assert events[-1].kind == "succeeded"
 
 
-def test_the_program_gets_the_users_environment_and_nothing_of_a_launcher_around_it(
+def test_the_program_gets_the_users_environment_without_variables_of_an_outer_launcher(
     local: BackendHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/mine")

@@ -40,13 +40,13 @@ LIVES = [
 CURVES = {KIND: PriceCurve(tuple((T0 + hour * HOUR, float(price)) for hour, price in CHANGES))}
 
 
-def activity(verb: str, machine: str, hour: float, ended: float, cause: str = "a user request") -> dict[str, Any]:
+def activity(verb: str, machine: str, hour: float, end_hour: float, cause: str = "a user request") -> dict[str, Any]:
     return {
         "Description": f"{verb} EC2 instance: {machine}",
         "Cause": f"At 2026-11-20 {cause}",
         "StatusCode": "Successful",
         "StartTime": datetime.fromtimestamp(T0 + hour * HOUR, UTC),
-        "EndTime": datetime.fromtimestamp(T0 + ended * HOUR, UTC),
+        "EndTime": datetime.fromtimestamp(T0 + end_hour * HOUR, UTC),
         "Details": json.dumps({"Subnet ID": "subnet-1", "Availability Zone": "us-east-1a"}),
     }
 
@@ -87,13 +87,13 @@ def record_run(folder: Path, uses: list[Usage], **plan: Any) -> None:
     (paths / "spec.toml").write_text(f'command = ["train"]\n{queue}')
     (paths / "plan.yaml").write_text(json.dumps(plan))
     events: list[dict[str, Any]] = [{"t": uses[0].began, "event": "submitted", "owner": uses[0].owner}]
-    for attempt, ended in enumerate(sorted({use.ended or 0 for use in uses}), 1):
-        own = [use for use in uses if use.ended == ended]
+    for attempt, end in enumerate(sorted({use.ended or 0 for use in uses}), 1):
+        own = [use for use in uses if use.ended == end]
         machines = [
             {"node": k, "since": u.began, "instance": u.machine, "type": "g5.xlarge"} for k, u in enumerate(own)
         ]
         events += [{"t": own[0].started, "event": "started", "attempt": attempt, "machines": machines}]
-        events += [{"t": ended, "event": "interrupted" if ended < uses[-1].ended else "succeeded"}]  # type: ignore[operator]
+        events += [{"t": end, "event": "interrupted" if end < uses[-1].ended else "succeeded"}]  # type: ignore[operator]
     (paths / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
 
 

@@ -87,9 +87,9 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     outputs = []
     for more in ([], ["--json"]):
         monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "mine", *more])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        assert (ended.value.code or 0) == code
+        assert (exit_info.value.code or 0) == code
         outputs.append(capsys.readouterr())
 
     lines, listed = outputs[0].out.splitlines(), json.loads(outputs[1].out)
@@ -111,16 +111,16 @@ def test_the_look_policy_allows_the_doctors_calls(
     doctor("mine", account, tool_output)
 
     monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "look"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    assert not ended.value.code
+    assert not exit_info.value.code
     (statement,) = json.loads(capsys.readouterr().out)["Statement"]
     unasked = {"sts:GetCallerIdentity"}  # AWS allows it to everybody
     assert account.rights - unasked <= set(statement["Action"])
     monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "all"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    assert ended.value.code == 2
+    assert exit_info.value.code == 2
 
 
 def test_no_credentials_are_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from spotmpi.environments.doctor import doctor
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.environments.doctor.unbuilt import TAGS, finding_of, stack, tool_output
 
-LEFT = {
+LEFTOVERS = {
     "file systems": "fs-1",
     "mount targets": "fsmt-1",
     "network interfaces": "eni-1",
@@ -24,10 +24,10 @@ def leave_one_of_each_kind(account: FakeAccount) -> None:
     account.logs.groups.add("/aws/eks/spotmpi-mine/cluster")
 
 
-@pytest.mark.parametrize("what", LEFT)
+@pytest.mark.parametrize("what", LEFTOVERS)
 def test_leftovers_of_a_former_environment_come_with_a_command(account: FakeAccount, what: str) -> None:
     leave_one_of_each_kind(account)
-    message = LEFT[what]
+    message = LEFTOVERS[what]
 
     finding = finding_of(account, f"leftover {what}")
 

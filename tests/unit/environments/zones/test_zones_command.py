@@ -215,7 +215,7 @@ def test_without_credentials_a_real_process_prints_one_line(
     tmp_path: Path, environment: dict[str, str], message: str
 ) -> None:
     base: dict[str, Any] = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
-    done = subprocess.run(
+    result = subprocess.run(
         [Path(sys.executable).with_name("spotmpi"), *ZONES, "--region", "us-east-1"],
         env=base | environment,
         capture_output=True,
@@ -224,8 +224,8 @@ def test_without_credentials_a_real_process_prints_one_line(
         cwd=tmp_path,
     )
 
-    assert done.returncode == 1 and done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    assert result.returncode == 1 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
     assert line.startswith("spotmpi: ") and message in line
 
 

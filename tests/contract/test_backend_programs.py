@@ -42,6 +42,26 @@ def test_a_command_starts_in_its_folder_of_code_which_is_what_git_would_keep(
     assert texts(events) == ["training with lib train.sh weights", "a step"]
 
 
+@pytest.mark.parametrize("with_code", [False, True])
+def test_files_can_be_imported_and_are_in_the_working_folder(
+    harness: BackendHarness, tmp_path: Path, with_code: bool
+) -> None:
+    (tmp_path / "parts" / "package").mkdir(parents=True)
+    (tmp_path / "parts" / "package" / "inner.py").write_text("VALUE = 'a folder'\n")
+    (tmp_path / "parts" / "helper.py").write_text("VALUE = 'a file'\n")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "helper.py").write_text("VALUE = 'replaced by the file'\n")
+    script = "import helper, package.inner; print(helper.VALUE, package.inner.VALUE)"
+    files = [str(tmp_path / "parts" / name) for name in ("helper.py", "package")]
+    more = {"files": files, **({"code": str(tmp_path / "src")} if with_code else {})}
+
+    # The interpreter starts in another folder: only PYTHONPATH leads to the modules.
+    events = harness.all_events(command("sh", "-c", 'ls; cd / && exec python3 -c "$0"', script, **more))
+
+    assert events[-1].kind == "succeeded", events[-1]
+    assert texts(events) == ["helper.py", "package", "a file a folder"]
+
+
 def test_every_node_gets_the_same_variables_except_its_own_index(harness: BackendHarness) -> None:
     code = "import json, os; print(json.dumps(dict(os.environ)))"
     requested = {"MINE": "with spaces, 'quotes', $HOME and ünïcode", "OMP_NUM_THREADS": "3"}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from spotmpi.core import archives
 from spotmpi.core.errors import input_error
+from spotmpi.core.names import RunPaths
 
 LARGEST = 500 << 20  # bytes of files; more is data, not code
 
@@ -44,6 +45,8 @@ class Packed(NamedTuple):
 def names(folder: Path) -> list[str]:
     """The files of *folder* that git does not ignore, relative to it, sorted; it need not be in a repository.
 
+    Records of runs in *folder* are left out: every run would ship those of all earlier ones.
+
     Raises:
         InputError: git cannot list them.
     """
@@ -58,7 +61,9 @@ def names(folder: Path) -> list[str]:
         message = process.stderr.decode("utf-8", "replace").strip()
         raise input_error("code", str(folder), f"git cannot list its files: {message}")
     found = {os.fsdecode(name) for name in process.stdout.split(b"\0") if name}
-    return sorted(name for name in found if os.path.lexists(folder / name))
+    events = f"/{RunPaths(folder).events.name}"
+    run_folders = tuple(name.removesuffix(events) + "/" for name in found if name.endswith(events))
+    return sorted(name for name in found if not name.startswith(run_folders) and os.path.lexists(folder / name))
 
 
 def sources(folder: Path | None, files: Sequence[Path] = ()) -> dict[str, Path]:

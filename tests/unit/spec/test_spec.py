@@ -14,6 +14,7 @@ from spotmpi.core import names
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.spec import template
 from spotmpi.spec.job import Data, JobSpec, duration, from_values, load, read_duration, seconds
+from spotmpi.spec.source import read_spec, write_spec
 
 
 def problems(values: dict[str, Any], *overrides: str) -> dict[str, str]:
@@ -150,6 +151,28 @@ def test_a_relative_data_path_without_a_local_folder_is_left_for_the_run_volume(
     (tmp_path / "job.toml").write_text('data = "sets/voc"\n')
 
     assert load(tmp_path / "job.toml").data == Data(path="sets/voc")
+
+
+def test_a_command_is_a_spec_with_launcher_none() -> None:
+    spec = read_spec(["echo", "hi"], ["nodes=2"])
+
+    assert spec == from_values({"command": ["echo", "hi"], "launcher": "none", "nodes": 2})
+    assert read_spec(["a.out"], ["launcher=mpirun"]).launcher == "mpirun"
+
+
+def test_a_written_spec_has_paths_below_its_folder_relative_to_it(tmp_path: Path) -> None:
+    outside = str(tmp_path / "outside.py")
+    templates = [str(tmp_path / "project" / "pod.yaml"), "configmap:pods"]
+    values = {"code": str(tmp_path / "project" / "src"), "files": [outside, str(tmp_path / "project" / "lib")]}
+    spec = from_values({"command": ["x"], "kubernetes": {"templates": templates}, **values})
+    (tmp_path / "project").mkdir()
+
+    write_spec(spec, tmp_path / "project" / "job.toml")
+
+    written = tomllib.loads((tmp_path / "project" / "job.toml").read_text())
+    assert (written["code"], written["files"]) == ("src", [outside, "lib"])
+    assert written["kubernetes"]["templates"] == ["pod.yaml", "configmap:pods"]
+    assert load(tmp_path / "project" / "job.toml") == spec
 
 
 @pytest.mark.parametrize(

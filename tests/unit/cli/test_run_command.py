@@ -239,7 +239,7 @@ def test_a_reference_is_the_image_to_pull_on_a_cluster(in_process: InProcess) ->
         (["--slots", "2", "--", "true"], ['slots = 2: launcher "none" starts one process .* or launcher mpirun']),
         (["--memory", "4G", "--", "true"], ['resources.memory = \'4G\': write a size such as "512Mi" or "4Gi"']),
         (["--limit-run", "soon", "--", "true"], ["limits.run = 'soon': write a duration such as"]),
-        (["--launcher", "srun", "--", "true"], ["launcher = 'srun': input should be 'mpirun', 'torchrun' or 'none'"]),
+        (["--launcher", "srun", "--", "true"], ["launcher = 'srun': input should be 'mpirun', 'torchrun'"]),
         (["--", "no-such"], ["command = 'no-such': command not found; check the name, PATH, `code` and `files`"]),
         (["--file", "a/x.py", "--", "./y.py"], ["command = './y.py': command not found"]),
         (["true"], ["spec = 'true': no such file; `spotmpi init` writes one, and a command goes after --"]),

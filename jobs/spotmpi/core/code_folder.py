@@ -60,10 +60,10 @@ def names(folder: Path) -> list[str]:
     if process.returncode:
         message = process.stderr.decode("utf-8", "replace").strip()
         raise input_error("code", str(folder), f"git cannot list its files: {message}")
-    found = {os.fsdecode(name) for name in process.stdout.split(b"\0") if name}
+    listing = {os.fsdecode(name) for name in process.stdout.split(b"\0") if name}
     events = f"/{RunPaths(folder).events.name}"
-    run_folders = tuple(name.removesuffix(events) + "/" for name in found if name.endswith(events))
-    return sorted(name for name in found if not name.startswith(run_folders) and os.path.lexists(folder / name))
+    run_folders = tuple(name.removesuffix(events) + "/" for name in listing if name.endswith(events))
+    return sorted(name for name in listing if not name.startswith(run_folders) and os.path.lexists(folder / name))
 
 
 def sources(folder: Path | None, files: Sequence[Path] = ()) -> dict[str, Path]:

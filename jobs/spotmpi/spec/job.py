@@ -241,7 +241,7 @@ def from_values(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job
         problems = [problem(dict(detail), JobSpec) for detail in error.errors()]
         wrong = {str(detail["loc"][0]) for detail in error.errors()}
     rest = {key: value for key, value in merged.items() if key not in wrong}
-    raise WrongKeys(problems, JobSpec.model_validate(rest), frozenset(_meant(key) for key in wrong))
+    raise WrongKeys(problems, JobSpec.model_validate(rest), frozenset(_likely_key(key) for key in wrong))
 
 
 class WrongKeys(InputError):
@@ -273,7 +273,7 @@ def _near(loc: tuple[Any, ...], model: Any) -> str:
     return f"did you mean {close}?" if close else f"known keys: {', '.join(known)}"
 
 
-def _meant(key: str) -> str:
+def _likely_key(key: str) -> str:
     """The key of a spec that *key* stands for: itself, or the one that an unknown key is likely to mean."""
     known = list(JobSpec.model_fields)
     return key if key in known else _close(key, known) or key

@@ -31,8 +31,8 @@ class Choice:
     @property
     def capability(self) -> str | None:
         """The compute capability of the groups' GPUs if all have the same known one."""
-        found = {capability(group) for group in self.groups}
-        return found.pop() if len(found) == 1 else None
+        capabilities = {capability(group) for group in self.groups}
+        return capabilities.pop() if len(capabilities) == 1 else None
 
 
 def capability(group: NodeGroup) -> str | None:

@@ -20,7 +20,7 @@ def override(values: Mapping[str, Any], text: str) -> dict[str, Any]:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise input_error("--set", text, 'write it as key=value, such as limits.failures=3 or image="pytorch"')
-    return _replaced(values, keys, _value(keys, raw, text), text)
+    return _replace(values, keys, _value(keys, raw, text), text)
 
 
 def data_table(value: object) -> object:
@@ -43,19 +43,19 @@ def _value(keys: list[str], raw: str, text: str) -> object:
     return value
 
 
-def _replaced(values: Mapping[str, Any], keys: list[str], value: object, text: str) -> dict[str, Any]:
+def _replace(values: Mapping[str, Any], keys: list[str], value: object, text: str) -> dict[str, Any]:
     first, rest = keys[0], keys[1:]
     if not rest:
-        return _appended(values, first[:-1], value, text) if first.endswith("+") else {**values, first: value}
+        return _append(values, first[:-1], value, text) if first.endswith("+") else {**values, first: value}
     table = values.get(first, {})
     if first == "data":
         table = data_table(table)
     if not isinstance(table, Mapping):
         raise input_error("--set", text, f"{first} is a single value and has no {'.'.join(rest)}")
-    return {**values, first: _replaced(table, rest, value, text)}
+    return {**values, first: _replace(table, rest, value, text)}
 
 
-def _appended(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
+def _append(values: Mapping[str, Any], key: str, value: object, text: str) -> dict[str, Any]:
     before = values.get(key, [])
     if not isinstance(before, list):
         raise input_error("--set", text, f"{key} is not a list: += appends to lists only")

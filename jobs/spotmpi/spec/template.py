@@ -1,4 +1,4 @@
-"""The commented spec that `spotmpi init` writes, made from the model so that it cannot fall behind it."""
+"""The commented spec that `spotmpi init` writes, generated from the model, so that it names every key."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def likeliest(files: list[str]) -> str | None:
 
 
 def template(script: str | None = None) -> str:
-    """The text of a commented spec, for the example or for *script*: valid as it is, naming every key there is.
+    """The text of a commented spec, for the example or for *script*: valid as it is, with every key.
 
     Raises:
         InputError: *script* cannot be read.
@@ -145,8 +145,8 @@ def _table(name: str, model: type[BaseModel], values: dict[str, Any]) -> str:
 
 
 def _line(name: str, info: FieldInfo, value: object) -> str:
-    shown = _inline(_SAMPLE_VALUES.get(name, value) if value in (None, "", [], {}) else value)
-    text = f"# {name} = {shown}"
+    sample = _inline(_SAMPLE_VALUES.get(name, value) if value in (None, "", [], {}) else value)
+    text = f"# {name} = {sample}"
     about = info.description or ""
     return f"{text:<36}  # {about}\n" if about else f"{text}\n"
 

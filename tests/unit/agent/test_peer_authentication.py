@@ -21,13 +21,6 @@ from spotmpi.agent.peers import join
 from tests.unit.agent.peer_ends import TOKEN, ServedCoordinator, wait_for_message
 
 
-@pytest.fixture
-def served() -> Iterator[ServedCoordinator]:
-    served = ServedCoordinator()
-    yield served
-    served.coordinator.close()
-
-
 class Impostor:
     """Listens in place of node 0 and sends *lines* after its challenge; ``greeting`` is the answer of the worker."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ from spotmpi.agent import connection, peers
 from spotmpi.agent.peers import join
 from spotmpi.agent.schema import Greeting
 from tests.unit.agent.peer_ends import TOKEN, ServedCoordinator, free_port, wait_for_message
-
-
-@pytest.fixture
-def served() -> Iterator[ServedCoordinator]:
-    served = ServedCoordinator()
-    yield served
-    served.coordinator.close()
 
 
 def test_a_worker_is_welcomed_with_the_attempt_and_missing_until_it_is_ready(served: ServedCoordinator) -> None:

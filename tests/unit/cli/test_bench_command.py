@@ -11,10 +11,10 @@ import pytest
 
 import spotmpi
 from spotmpi.agent import record
-from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError
 from spotmpi.study.study import StudyOptions
 from spotmpi.study.sweep import load_sweep, sweep_folders
+from tests.unit.conftest import InProcess
 
 SCRIPT = """
 import sys, time
@@ -59,18 +59,8 @@ def arguments(*words: str) -> list[str]:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line in this process, which has paid for the drawing library once."""
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["spotmpi", *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        output = capsys.readouterr()
-        return subprocess.CompletedProcess(words, int(exit_info.value.code or 0), output.out, output.err)
-
-    return run
+def cli(in_process: InProcess) -> Command:
+    return lambda *words: subprocess.CompletedProcess(words, *in_process(*words))
 
 
 def wait_for(what: Callable[[], bool]) -> None:

@@ -8,9 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from spotmpi.agent import fetch, store, web_file
+from spotmpi.agent import fetch, store
 
 PIECE = 10_000
 WEIGHTS = b"w" * 50_000
@@ -39,14 +37,6 @@ class Volume:
     def tree(self) -> dict[str, bytes]:
         """The whole files there."""
         return {name: (self.folder / name).read_bytes() for name in store.files(str(self.folder))}
-
-
-def fast_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Volume:
-    """Small pieces, no pauses."""
-    monkeypatch.setattr(fetch, "PIECE", PIECE)
-    monkeypatch.setattr(web_file, "PAUSE", 0.01)
-    monkeypatch.setattr(fetch, "TERMINATION_LOG", str(folder / "last word"))
-    return Volume(folder / "volume")
 
 
 def sha(content: bytes) -> str:

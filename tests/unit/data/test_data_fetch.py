@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 import subprocess
 import sys
-import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,26 +17,8 @@ from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data.remote_source import Order, authority_of, orders_of
 from tests.cloud.account.fake_account import FakeAccount
 from tests.testbed.certificates import Authority
-from tests.unit.data.fetched_volume import PIECE, WEIGHTS, Volume, fast_volume, sha
+from tests.unit.data.fetched_volume import PIECE, WEIGHTS, Volume, sha
 from tests.unit.data.web_site import Site, serving
-
-
-@pytest.fixture
-def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Volume:
-    return fast_volume(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    """A site with a tar of several pieces and a plain file of five."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        facts = tarfile.TarInfo("VOCdevkit/big")
-        facts.size = 100_000
-        tar.addfile(facts, io.BytesIO(bytes(100_000)))
-    with serving() as served:
-        served.files = {"set.tar": packed.getvalue(), "weights.npz": WEIGHTS}
-        yield served
 
 
 def test_a_tar_comes_in_pieces_is_checked_and_unpacked(

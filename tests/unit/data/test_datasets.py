@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import sys
 import tarfile
-from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import pytest
 
 from spotmpi.agent import pod_context as place
 from spotmpi.agent import store
-from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.data import datasets
 from spotmpi.data import store as data_store
@@ -25,8 +22,8 @@ from spotmpi.data.store import DataStore, Transfer
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.volume_pod import store_command
 from tests.unit.backends.kubernetes.local_pod import Pod
+from tests.unit.conftest import InProcess
 
-Spotmpi = Callable[..., tuple[int, str, str]]
 HOSTILE = ("a b", "ünïcode", "it's", 'quo"te', "new\nline", "-dash", "$HOME")
 
 
@@ -204,7 +201,7 @@ def test_a_folder_of_our_own_can_be_read_but_not_written_over(folder: str, why: 
 
 
 @pytest.fixture
-def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Spotmpi]:
+def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, in_process: InProcess) -> InProcess:
     @asynccontextmanager
     async def access(api: Any, volume: Any, say: Any) -> Any:
         assert (volume.claim, volume.image) == ("runs", "registry/x:1")
@@ -214,18 +211,14 @@ def spotmpi(pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.setattr(datasets, "ClusterApi", lambda context, namespace: None)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        place = ["--on", "kubernetes", "--volume", "runs", "--image", "registry/x:1"]
-        monkeypatch.setattr(sys, "argv", ["spotmpi", "data", *arguments, *(place if "--on" not in arguments else [])])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        output, errors = capsys.readouterr()
-        return int(exit_info.value.code or 0), output, errors
+        place = () if "--on" in arguments else ("--on", "kubernetes", "--volume", "runs", "--image", "registry/x:1")
+        return in_process("data", *arguments, *place)
 
-    yield run
+    return run
 
 
 def test_the_commands_push_list_and_pull(
-    spotmpi: Spotmpi, pod: Pod, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spotmpi: InProcess, pod: Pod, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, output, errors = spotmpi("push", str(sample), "voc")
@@ -266,7 +259,7 @@ def voc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_voc_comes_from_its_three_tar_files_into_one_folder_and_is_counted(
-    spotmpi: Spotmpi, pod: Pod, voc: list[str]
+    spotmpi: InProcess, pod: Pod, voc: list[str]
 ) -> None:
     code, output, errors = spotmpi("push", "voc", *voc)
     assert (code, output.count(" of them new\n")) == (0, 3), errors

@@ -110,7 +110,7 @@ def out_of_reach(script: Script) -> None:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "POLL_INTERVAL", 0.001)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import wait
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +14,8 @@ from moto import mock_aws
 
 from spotmpi.agent import fetch, web_file
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.data.fetched_volume import WEIGHTS, Volume, fast_volume, sha
-from tests.unit.data.web_site import Site, serving
-
-
-@pytest.fixture
-def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Volume:
-    return fast_volume(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with serving() as served:
-        served.files = {"weights.npz": WEIGHTS}
-        yield served
-
+from tests.unit.data.fetched_volume import WEIGHTS, Volume, sha
+from tests.unit.data.web_site import Site
 
 NEW = b"v" * 50_000
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from spotmpi.cli.main import main
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import doctor, probe
 from spotmpi.environments.checks.check import Finding
 from tests.unit.backends.kubernetes.local_pod import Pod
+from tests.unit.conftest import InProcess
 
 
 def tried(pod: Any, trouble: SpotmpiError | None = None) -> dict[str, Finding]:
@@ -78,15 +77,10 @@ def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: p
     assert tried(None, never)["probe"].message == str(never)
 
 
-def test_the_command_probes_after_the_checks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_probes_after_the_checks(monkeypatch: pytest.MonkeyPatch, in_process: InProcess) -> None:
     monkeypatch.setattr(doctor, "doctor", lambda stack: (Finding("API", "ok", "answers"),))
     monkeypatch.setattr(probe, "probe_stack", lambda stack, say: (Finding("probe", "error", f"{stack} hangs", "look"),))
 
-    for arguments, code in ((["lab", "--probe"], 1), (["--probe"], 2)):
-        monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", *arguments])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        assert exit_info.value.code == code
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:2]] == ["API", "probe"]
+    code, output, _ = in_process("doctor", "lab", "--probe")
+    assert code == 1 and [line.split()[1] for line in output.splitlines()[:2]] == ["API", "probe"]
+    assert in_process("doctor", "--probe")[0] == 2

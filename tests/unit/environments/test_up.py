@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError, SpotmpiError
 from spotmpi.environments import pulumi_cli
 from spotmpi.environments.checks.check import Finding
@@ -20,6 +18,7 @@ from spotmpi.environments.stack_file import read_stack
 from spotmpi.environments.up import NotConfirmed, UpOptions, up
 from spotmpi.runs.reader import RunState
 from tests.cloud.fake_environment import FIRST, GROUP_TAGS, FakeEnvironment, Killed
+from tests.unit.conftest import InProcess
 from tests.unit.core.test_environment import OUTPUTS
 
 
@@ -267,26 +266,20 @@ def test_without_a_terminal_up_needs_yes(lab: FakeEnvironment, monkeypatch: pyte
 
 
 def test_a_stack_without_a_zone_gets_the_best_row_after_a_confirmation(
-    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: FakeEnvironment, monkeypatch: pytest.MonkeyPatch, in_process: InProcess
 ) -> None:
     settings = "config:\n  aws:region: us-east-1\n  spotmpi:groups:\n    - {name: g4dn, type: g4dn.xlarge, max: 2}\n"
     (lab.folder / "stacks" / "Pulumi.lab.yaml").write_text(settings)
     monkeypatch.setattr("spotmpi.environments.zones.comparison.open_account", lambda: lab.account)
     monkeypatch.setattr("spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: lab.dependencies)
 
-    def up_by_hand() -> int:
-        monkeypatch.setattr(sys, "argv", ["spotmpi", "up", "lab", "--no-images"])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        return int(exit_info.value.code or 0)
-
+    command = ("up", "lab", "--no-images")
     lab.confirmations = [False]
-    assert up_by_hand() == 1 and read_stack("lab").zone is None and lab.pulumi_commands() == []
-    assert (
-        "`spotmpi zones --types g4dn.xlarge --nodes 2 --write lab --row N` chooses another row"
-        in capsys.readouterr().err
-    )
+    code, _, errors = in_process(*command)
+    assert code == 1 and read_stack("lab").zone is None and lab.pulumi_commands() == []
+    assert "`spotmpi zones --types g4dn.xlarge --nodes 2 --write lab --row N` chooses another row" in errors
     lab.actions.clear()
-    assert up_by_hand() == 0 and read_stack("lab").zone == "us-east-1a"
+    code, output, _ = in_process(*command)
+    assert code == 0 and read_stack("lab").zone == "us-east-1a"
     assert lab.actions[:2] == ["lab has no zone yet. Use row 1, g4dn.xlarge in us-east-1a?", "Build lab as shown?"]
-    assert "g4dn.xlarge in us-east-1b: " in capsys.readouterr().out
+    assert "g4dn.xlarge in us-east-1b: " in output

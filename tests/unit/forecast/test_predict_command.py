@@ -1,19 +1,11 @@
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from spotmpi.cli.main import main
 from spotmpi.study.study import StudyOptions
+from tests.unit.conftest import InProcess
 from tests.unit.report.recorded_runs import SPEC, Recorded, record_sweep
-
-
-def spotmpi(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["spotmpi", *words])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    return int(exit_info.value.code or 0)
 
 
 def sweep_of(runs: Path, *rates: float) -> None:
@@ -22,14 +14,12 @@ def sweep_of(runs: Path, *rates: float) -> None:
     record_sweep(runs, SPEC, factors, recorded)
 
 
-def test_a_sweep_is_predicted_with_error_time_and_money(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_is_predicted_with_error_time_and_money(runs: Path, in_process: InProcess) -> None:
     sweep_of(runs, 10.0, 18.0, 30.0)
-    code = spotmpi(
-        monkeypatch, "predict", "--nodes", "1..8", "--iterations", "3600", "--price", "1", "--deadline", "3m"
+    code, output, _ = in_process(
+        "predict", "--nodes", "1..8", "--iterations", "3600", "--price", "1", "--deadline", "3m"
     )
-    lines = capsys.readouterr().out.splitlines()
+    lines = output.splitlines()
     assert code == 0
     assert lines[0] == "digits"
     assert lines[1].split()[:3] == ["NODES", "IT/S", "95"]
@@ -40,12 +30,11 @@ def test_a_sweep_is_predicted_with_error_time_and_money(
     assert lines[-1].startswith("fitted on 1 and 2 nodes with as many parameters: the interval covers the noise")
 
 
-def test_json_holds_the_same_for_scripts(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_holds_the_same_for_scripts(runs: Path, in_process: InProcess) -> None:
     sweep_of(runs, 10.0, 18.0, 20.0)
-    assert spotmpi(monkeypatch, "predict", "sweep-1", "--nodes", "4,8", "--json") == 0
-    (series,) = json.loads(capsys.readouterr().out)
+    code, output, _ = in_process("predict", "sweep-1", "--nodes", "4,8", "--json")
+    (series,) = json.loads(output)
+    assert code == 0
     assert series["fitted_on"] == [1, 2]
     assert series["degrees_of_freedom"] == 2
     assert [each["verdict"] for each in series["predictions"]] == ["not valid here"] * 2
@@ -53,11 +42,9 @@ def test_json_holds_the_same_for_scripts(
     assert series["predictions"][1]["low"] < series["predictions"][1]["rate"] < series["predictions"][1]["high"]
 
 
-def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert spotmpi(monkeypatch, "predict", "chainercv-ssd300-p2", "--nodes", "2..8") == 0
-    messages = capsys.readouterr().out
+def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(runs: Path, in_process: InProcess) -> None:
+    code, messages, _ = in_process("predict", "chainercv-ssd300-p2", "--nodes", "2..8")
+    assert code == 0
     assert messages.count("not valid here") == 3
     assert "95 %" not in messages.replace("is above", "")  # a fit without freedom has no interval
     assert messages.count("no degrees of freedom") == 3
@@ -80,17 +67,15 @@ def test_a_published_table_needs_nothing_recorded_and_shows_its_warning(
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], expected: str
+    runs: Path, in_process: InProcess, options: list[str], expected: str
 ) -> None:
     sweep_of(runs, 10.0, 18.0)
-    assert spotmpi(monkeypatch, "predict", *options) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert expected in line
+    code, _, errors = in_process("predict", *options)
+    (line,) = errors.splitlines()
+    assert code == 2 and expected in line
 
 
-def test_a_single_node_count_is_too_little(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_single_node_count_is_too_little(runs: Path, in_process: InProcess) -> None:
     sweep_of(runs, 10.0)
-    assert spotmpi(monkeypatch, "predict") == 2
-    assert "spotmpi bench SPEC --nodes 1,2,4" in capsys.readouterr().err
+    code, _, errors = in_process("predict")
+    assert code == 2 and "spotmpi bench SPEC --nodes 1,2,4" in errors

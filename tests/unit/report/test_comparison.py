@@ -1,13 +1,12 @@
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from spotmpi.cli.main import main
 from spotmpi.study.study import StudyOptions, full_factorial
 from spotmpi.study.sweep import Sweep, sweep_folder
 from spotmpi.study.trial import SUCCEEDED, Trial
+from tests.unit.conftest import InProcess
 from tests.unit.report.recorded_runs import SPEC, START, Recorded, record, work_of
 
 NEW_CODE = {"code": {"files": {"programs": "e" * 64}, "commit": "f" * 40, "diff": None}}
@@ -30,29 +29,10 @@ def rates_near(rate: float, trials: int = 6) -> list[float]:
     return [rate * (1 + 0.01 * (at % 3 - 1)) for at in range(trials)]
 
 
-@pytest.fixture
-def spotmpi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Command":
-    return Command(monkeypatch, capsys)
-
-
-class Command:
-    """The command line in this process: gives exit code, stdout and stderr."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["spotmpi", "report", *words])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        messages = self._capsys.readouterr()
-        return int(exit_info.value.code or 0), messages.out, messages.err
-
-
-def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path, spotmpi: Command) -> None:
+def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path, in_process: InProcess) -> None:
     measured(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
     measured(runs, "new", {1: rates_near(10.02), 2: rates_near(15.0)}, Recorded(work=NEW_CODE))
-    code, out, _ = spotmpi("--compare", "old", "new")
+    code, out, _ = in_process("report", "--compare", "old", "new")
     assert code == 0
     one, two = out.splitlines()[1:3]
     assert one.startswith("base, 1 node") and one.endswith("within noise")
@@ -61,41 +41,41 @@ def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: 
     assert "Changed: code.programs: bbbbbbbbbbbb, eeeeeeeeeeee" in out
 
 
-def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Path, spotmpi: Command) -> None:
+def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Path, in_process: InProcess) -> None:
     measured(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
     measured(runs, "new", {1: rates_near(9.95), 2: rates_near(15.0)})
-    code, _, err = spotmpi("--compare", "old", "new", "--fail-below", "0.95")
+    code, _, err = in_process("report", "--compare", "old", "new", "--fail-below", "0.95")
     assert code == 1
     assert err.splitlines() == ["spotmpi: base, 2 nodes: \N{MULTIPLICATION SIGN}0.833 is below --fail-below 0.95"]
-    assert spotmpi("--compare", "old", "new", "--fail-below", "0.8")[0] == 0
-    assert spotmpi("--compare", "new", "old", "--fail-below", "0.95")[0] == 0
+    assert in_process("report", "--compare", "old", "new", "--fail-below", "0.8")[0] == 0
+    assert in_process("report", "--compare", "new", "old", "--fail-below", "0.95")[0] == 0
 
 
-def test_noise_alone_never_fails_and_json_says_so(runs: Path, spotmpi: Command) -> None:
+def test_noise_alone_never_fails_and_json_says_so(runs: Path, in_process: InProcess) -> None:
     measured(runs, "old", {1: [10.0, 13.0, 9.0]})
     measured(runs, "new", {1: [9.0, 9.2, 12.0]})
-    code, out, _ = spotmpi("--compare", "old", "new", "--fail-below", "0.95", "--json")
+    code, out, _ = in_process("report", "--compare", "old", "new", "--fail-below", "0.95", "--json")
     assert code == 0
     (row,) = json.loads(out)["rows"]
     assert row["ratio"] == pytest.approx(0.92, abs=0.01)
     assert (row["verdict"], row["bounds"]) == ("within noise", "range over the trials")
 
 
-def test_different_work_is_compared_only_by_force_and_marked(runs: Path, spotmpi: Command) -> None:
+def test_different_work_is_compared_only_by_force_and_marked(runs: Path, in_process: InProcess) -> None:
     measured(runs, "old", {1: rates_near(10.0)})
     measured(runs, "new", {1: rates_near(10.0)}, Recorded(work={"args": ["--global-batch", "128"]}))
-    code, _, err = spotmpi("--compare", "old", "new")
+    code, _, err = in_process("report", "--compare", "old", "new")
     assert code == 2 and "different work (args: --global-batch 64, --global-batch 128)" in err and "--force" in err
-    code, out, _ = spotmpi("--compare", "old", "new", "--force")
+    code, out, _ = in_process("report", "--compare", "old", "new", "--force")
     assert code == 0 and out.startswith("warning: different work: args")
 
 
-def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, spotmpi: Command) -> None:
+def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, in_process: InProcess) -> None:
     measured(runs, "old", {1: rates_near(10.0)})
     measured(runs, "new", {2: rates_near(10.0)})
-    assert "no measured variant and node count in common" in spotmpi("--compare", "old", "new")[2]
-    assert spotmpi("old", "--fail-below", "0.9")[0] == 2
+    assert "no measured variant and node count in common" in in_process("report", "--compare", "old", "new")[2]
+    assert in_process("report", "old", "--fail-below", "0.9")[0] == 2
     for share in ("nan", "0", "1.5"):
-        assert "above 0 and at most 1" in spotmpi("--compare", "old", "new", "--fail-below", share)[2]
-    assert spotmpi("old", "--compare", "old", "new")[0] == 2
-    assert spotmpi("--compare", "old", "nothing")[0] == 2
+        assert "above 0 and at most 1" in in_process("report", "--compare", "old", "new", "--fail-below", share)[2]
+    assert in_process("report", "old", "--compare", "old", "new")[0] == 2
+    assert in_process("report", "--compare", "old", "nothing")[0] == 2

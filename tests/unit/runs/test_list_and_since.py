@@ -14,26 +14,15 @@ import pytest
 from spotmpi.core import names
 from spotmpi.runs import reader
 from spotmpi.runs import cache
-from spotmpi.cli.main import main
 from spotmpi.agent import record
 from spotmpi.agent.lines import Line
-
-Command = Callable[..., tuple[int, str, str]]
-
+from tests.unit.conftest import InProcess
 
 @pytest.fixture
-def spotmpi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+def spotmpi(monkeypatch: pytest.MonkeyPatch, in_process: InProcess, tmp_path: Path) -> InProcess:
     """The command line over the runs folder of the test, for a user called ann."""
     monkeypatch.setattr(names, "user", lambda: "ann")
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["spotmpi", *arguments, "--runs", str(tmp_path)])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        output, complaint = capsys.readouterr()
-        return int(exit_info.value.code or 0), output, complaint
-
-    return command
+    return lambda *arguments: in_process(*arguments, "--runs", str(tmp_path))
 
 
 def recorded(folder: Path, run: str, lines: dict[str, float], owner: str | None = None) -> None:
@@ -50,7 +39,7 @@ def recorded(folder: Path, run: str, lines: dict[str, float], owner: str | None 
     run_record.close()
 
 
-def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Path, spotmpi: Command) -> None:
+def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Path, spotmpi: InProcess) -> None:
     for run, owner in (("hers", "ann"), ("his", "bob"), ("old", None)):
         recorded(tmp_path, run, {}, owner)
 
@@ -59,14 +48,14 @@ def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Pa
     assert [each["id"] for each in json.loads(spotmpi("list", "--mine", "--json")[1])] == ["hers", "old"]
 
 
-def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: Path, spotmpi: Command) -> None:
+def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: Path, spotmpi: InProcess) -> None:
     plan: dict[str, Any] = {"run": "x-1", "name": "x", "owner": "bob"}
     cache.create(names.RunPaths(tmp_path / "x-1"), "", plan, 1.0)
     assert reader.state(names.RunPaths(tmp_path / "x-1")).owner == "bob"
     assert json.loads(spotmpi("list", "--mine", "--json")[1]) == []
 
 
-def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: Command) -> None:
+def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: InProcess) -> None:
     recorded(tmp_path, "run-1", {"early": 7500, "late": 300, "last": 5})
 
     assert spotmpi("logs", "run-1")[1].splitlines() == ["early", "late", "last"]
@@ -76,8 +65,8 @@ def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: Command) 
     assert kinds == ["line", "line", "succeeded"]
 
 
-def test_an_age_that_is_none_is_refused(tmp_path: Path, spotmpi: Command) -> None:
+def test_an_age_that_is_none_is_refused(tmp_path: Path, spotmpi: InProcess) -> None:
     recorded(tmp_path, "run-1", {})
-    code, output, complaint = spotmpi("logs", "run-1", "--since", "yesterday")
+    code, output, errors = spotmpi("logs", "run-1", "--since", "yesterday")
     assert (code, output) == (2, "")
-    assert "--since = 'yesterday': write a duration such as" in complaint
+    assert "--since = 'yesterday': write a duration such as" in errors

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from spotmpi.cli.main import main
 from spotmpi.core.price import Price
 from spotmpi.report.gather import gather
 from spotmpi.runs.reader import RunState
@@ -17,6 +16,7 @@ from spotmpi.study import execution, study_file
 from spotmpi.study.study import Study
 from spotmpi.study.sweep import Sweep, load_sweep
 from spotmpi.study.trial import Budget, Trial
+from tests.unit.conftest import InProcess
 from tests.unit.report.recorded_runs import NOW
 from tests.unit.study.fake_runner import FakeRunner, quiet, states
 from tests.unit.study.studies import study_of
@@ -102,9 +102,7 @@ for last in range(10, 61, 10):
 """
 
 
-def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(runs: Path, in_process: InProcess) -> None:
     values = {
         "spec": {
             "name": "tiny",
@@ -119,11 +117,8 @@ def test_a_study_of_a_plain_command_runs_here_and_ends_in_a_report(
         "limits": {"time": "10m", "trial": "2s"},
     }
     Path("study.toml").write_text(tomli_w.dumps(values))
-    monkeypatch.setattr(sys, "argv", ["spotmpi", "bench", "study.toml", "--json"])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    out, messages = capsys.readouterr()
-    assert exit_info.value.code == 1  # the bad level is missing, and the study went on without it
+    code, out, messages = in_process("bench", "study.toml", "--json")
+    assert code == 1  # the bad level is missing, and the study went on without it
     assert "estimate: 8 trials, about 16 s" in messages
     rates = {row["variant"]: row["iterations_per_second"] for row in json.loads(out)["rows"]}
     assert rates == {"slow": pytest.approx(50.0), "fast": pytest.approx(100.0)}

@@ -23,7 +23,7 @@ from spotmpi.runs import reader
 from spotmpi.spec.job import from_values
 from tests.unit.backends.kubernetes.served_api import Server
 from tests.unit.backends.kubernetes.test_client import api_at
-from tests.unit.backends.kubernetes.test_follow import follow, impatient, look  # noqa: F401
+from tests.unit.backends.kubernetes.test_follow import follow, look
 from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, jobset, pod, stamp, unscheduled
 
 SPEC = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "kubernetes": {"image": "any"}})

@@ -13,7 +13,6 @@ from lightkube import ApiError
 
 from spotmpi.agent import pod_record, record
 from spotmpi.backends.kubernetes.client import api
-from spotmpi.backends.kubernetes.follow import run
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
@@ -55,12 +54,6 @@ def look(cluster: FakeCluster, of: Object) -> list[Event]:
         return [entry.event async for entries in batches for entry in entries if entry.event]
 
     return asyncio.run(asyncio.wait_for(collect(), 20))
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "CHECK_INTERVAL", 0.02)
-    monkeypatch.setattr(run, "LOG_TIMEOUT", 1.0)
 
 
 def log_line(number: int, kind: str, **values: Any) -> str:

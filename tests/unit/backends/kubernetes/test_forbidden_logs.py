@@ -16,7 +16,7 @@ from spotmpi.backends.targets import Target
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry
-from tests.unit.backends.kubernetes.test_follow import follow, impatient, look  # noqa: F401
+from tests.unit.backends.kubernetes.test_follow import follow, look
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
 
 RIGHT = "you may not read logs of pods in namespace here: ask for `get` on `pods/log`"

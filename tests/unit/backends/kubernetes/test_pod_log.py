@@ -77,7 +77,7 @@ class FakePod:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_log, "RETRY_DELAY", 0)
     monkeypatch.setattr(pod_log, "HEARTBEAT_TIMEOUT", 0.02)
 

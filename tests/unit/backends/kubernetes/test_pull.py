@@ -13,21 +13,10 @@ import pytest
 
 from spotmpi.agent import pack
 from spotmpi.backends.kubernetes import pull as pulling
-from spotmpi.backends.kubernetes import volume_access
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.core.names import RunPaths
-from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, pull, recorded_run
+from tests.unit.backends.kubernetes.volume_cluster import VolumeCluster, pull
 from tests.unit.backends.kubernetes.watched_cluster import RUN
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(volume_access, "_POLL_INTERVAL", 0.01)
-
-
-@pytest.fixture
-def remote(tmp_path: Path) -> RunPaths:
-    return recorded_run(tmp_path / "volume")
 
 
 def absolute_link(folder: Path) -> None:

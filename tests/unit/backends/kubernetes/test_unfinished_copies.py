@@ -10,7 +10,6 @@ import pytest
 import spotmpi
 from spotmpi.api import cleanup
 from spotmpi.backends import targets
-from spotmpi.backends.kubernetes import backend as kubernetes
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.submit import objects
 from spotmpi.core.errors import InputError
@@ -19,7 +18,7 @@ from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, refused
 
 
 def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> RunPaths:
@@ -33,14 +32,6 @@ def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> Run
 def record_end(paths: RunPaths) -> None:
     with paths.events.open("a") as file:
         file.write('{"t": 1001, "event": "stopped"}\n')
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """The cluster of every context: it has the run, whose node 0 trains."""
-    cluster = FakeCluster([pod(0, "Running")], [jobset()])
-    monkeypatch.setattr(kubernetes, "ClusterApi", lambda context, namespace: cluster)
-    return cluster
 
 
 def clean(folder: Path, messages: list[str] | None = None) -> list[str]:

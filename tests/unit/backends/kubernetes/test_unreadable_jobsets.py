@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import spotmpi
-from spotmpi.backends.kubernetes import backend
 from spotmpi.backends.targets import Target
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments import cost
 from spotmpi.plan import manifests
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, jobset, pod
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object, jobset
 
 OTHER = "other-1"
 
@@ -39,14 +38,6 @@ UNREADABLE: dict[str, Callable[[], Object]] = {
         {manifests.ANNOTATION_SPEC: "{"}
     ),
 }
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """The cluster of every context: it has the run, whose node 0 trains."""
-    cluster = FakeCluster([pod(0, "Running")], [jobset()])
-    monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
-    return cluster
 
 
 @pytest.mark.parametrize("reason", UNREADABLE)

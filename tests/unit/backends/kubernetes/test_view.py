@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,13 +16,6 @@ from tests.unit.backends.kubernetes.test_client import api_at
 from tests.unit.backends.kubernetes.test_kubeconfig import login_with
 
 SECRET = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "ssh"}, "data": {"id": "eA=="}}
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -11,26 +11,13 @@ import pytest
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes import volume_access
 from spotmpi.backends.kubernetes.client import api
-from spotmpi.backends.kubernetes.follow import run
 from spotmpi.backends.kubernetes.follow.run import ClusterFollower
 from spotmpi.core.errors import RunInUse, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.volume_pod import volume_pod
-from tests.unit.backends.kubernetes.volume_cluster import Object, VolumeCluster, pull, recorded_run
+from tests.unit.backends.kubernetes.volume_cluster import Object, VolumeCluster, pull
 from tests.unit.backends.kubernetes.watched_cluster import RUN, jobset, pod, refused
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(volume_access, "_POLL_INTERVAL", 0.01)
-    monkeypatch.setattr(run, "LOG_TIMEOUT", 1.0)
-    monkeypatch.setattr(run, "CHECK_INTERVAL", 0.02)
-
-
-@pytest.fixture
-def remote(tmp_path: Path) -> RunPaths:
-    return recorded_run(tmp_path / "volume")
 
 
 def test_a_pod_created_for_the_download_is_deleted_afterwards(remote: RunPaths, tmp_path: Path) -> None:

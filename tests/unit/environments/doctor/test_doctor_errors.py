@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotmpi.cli.main import main
 from spotmpi.core.errors import InputError
 from spotmpi.environments.checks.check import Check, Finding, Subject
 from spotmpi.environments.doctor import CHECKS, doctor, run_check
 from spotmpi.environments.zones.comparison import compare_zones, request_quota
 from tests.cloud.account.fake_account import SECRET, FakeAccount
 from tests.cloud.account.market import NOW
+from tests.unit.conftest import InProcess
 from tests.unit.environments.doctor.unbuilt import TAGS, finding_of, tool_output
 
 
@@ -76,7 +75,7 @@ def test_a_stack_without_a_file_is_wrong_input(account: FakeAccount) -> None:
 def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     account: FakeAccount,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    in_process: InProcess,
     quota: float,
     code: int,
 ) -> None:
@@ -84,22 +83,17 @@ def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
     monkeypatch.setattr("spotmpi.environments.doctor.open_account", lambda region: account)
     monkeypatch.setattr("spotmpi.environments.doctor.run_tool", tool_output)
 
-    outputs = []
-    for more in ([], ["--json"]):
-        monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "mine", *more])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        assert (exit_info.value.code or 0) == code
-        outputs.append(capsys.readouterr())
+    results = [in_process("doctor", "mine", *more) for more in ([], ["--json"])]
+    assert [status for status, _, _ in results] == [code, code]
 
-    lines, listed = outputs[0].out.splitlines(), json.loads(outputs[1].out)
+    lines, listed = results[0][1].splitlines(), json.loads(results[1][1])
     assert lines[0].split() == ["ok", "credentials", "account", "123456789012", "as", "arn:aws:sts::123456789012:x/me"]
     assert len(listed) == 17 and len([line for line in lines if not line.startswith(" ")]) == 17
     assert (any("-> spotmpi zones --types g5.xlarge" in line for line in lines)) == (quota < 32)
 
 
 def test_the_look_policy_allows_the_doctors_calls(
-    account: FakeAccount, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.quotas.values["L-3819A6DF"] = 0.0
     account.efs.file_systems["fs-1"], account.efs.mount_targets["fsmt-1"] = TAGS, "fs-1"
@@ -110,17 +104,12 @@ def test_the_look_policy_allows_the_doctors_calls(
     account.answers["GetAWSDefaultServiceQuota"] = lambda region, request: {"Quota": {"Value": 5.0}}
     doctor("mine", account, tool_output)
 
-    monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "look"])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    assert not exit_info.value.code
-    (statement,) = json.loads(capsys.readouterr().out)["Statement"]
+    code, output, _ = in_process("doctor", "--iam", "look")
+    (statement,) = json.loads(output)["Statement"]
+    assert code == 0
     unasked = {"sts:GetCallerIdentity"}  # AWS allows it to everybody
     assert account.rights - unasked <= set(statement["Action"])
-    monkeypatch.setattr(sys, "argv", ["spotmpi", "doctor", "--iam", "all"])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    assert exit_info.value.code == 2
+    assert in_process("doctor", "--iam", "all")[0] == 2
 
 
 def test_no_credentials_are_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

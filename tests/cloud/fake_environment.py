@@ -1,9 +1,8 @@
-"""A fake environment for tests of `up`, `upgrade` and `down`: a fake `pulumi` program, AWS and cluster scripted."""
+"""A fake environment for tests of `up`, `upgrade` and `down`: Pulumi, AWS and the cluster are fakes."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,66 +19,13 @@ from spotmpi.environments.pulumi_cli import Pulumi
 from spotmpi.images.build import Build
 from spotmpi.runs.reader import RunState
 from tests.cloud.account.fake_account import FakeAccount
+from tests.cloud.fake_pulumi import FakePulumi
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster
 from tests.unit.core.test_environment import OUTPUTS
 
 GROUP_TAGS = {"k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn", "spotmpi:nodes": "0-2"}
 SETTINGS = "config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n"
 CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
-STATE_RESOURCES = {
-    "aws:efs/fileSystem:FileSystem": "fs-1",
-    "aws:efs/mountTarget:MountTarget": "fsmt-12345678",
-    "aws:cloudwatch/logGroup:LogGroup": "/aws/eks/spotmpi-lab/cluster",
-    "aws:kms/key:Key": "key-1",
-    "aws:ecr/repository:Repository": "spotmpi-lab/chainermn",
-    "aws:ec2/vpc:Vpc": "vpc-1",
-}
-
-# A program on PATH that behaves as Pulumi does, and records the commands in a file.
-PULUMI = """#!{python} -SE
-import json, os, pathlib, sys
-here = pathlib.Path({folder!r})
-words = sys.argv[1:]
-stack = words[words.index("--stack") + 1]
-held = here / (stack + ".held")
-with open(here / "commands", "a") as file:
-    file.write("replacing nodes: " * ("SPOTMPI_REPLACE_NODES" in os.environ))
-    file.write(" ".join(w for w in words if w not in ("--stack", stack, "--non-interactive")) + " @" + stack + "\\n")
-failure = here / (words[0] + ".failure")
-if failure.exists():
-    print("error: " + failure.read_text()); failure.unlink(); sys.exit(255)
-refusal = here / "refusal"  # as tests/engine/test_sizes_in_engine.py has it of the real one, the program's end included
-if words[0] in ("preview", "up") and refusal.exists() and not os.environ.get("SPOTMPI_REPLACE_NODES"):
-    print('    error: Preview failed: before hook "it" failed: ' + refusal.read_text())
-    print("    error: preview failed\\n\\nTraceback (most recent call last):\\n" + "  frame\\n" * 40)
-    sys.exit(255)
-if words[:2] in (["stack", "export"], ["stack", "output"]) and not held.exists():
-    print("error: no stack named " + repr(stack) + " found", file=sys.stderr); sys.exit(255)
-if words[:2] == ["stack", "export"]:
-    print(held.read_text())
-elif words[:2] == ["stack", "output"]:
-    print((here / "outputs").read_text() if json.loads(held.read_text())["deployment"]["resources"] else "{{}}")
-elif words[:2] == ["stack", "rm"]:
-    held.unlink()
-elif words[:2] == ["stack", "select"] and not held.exists():
-    held.write_text(json.dumps({{"deployment": {{"resources": []}}}}))
-elif words[0] == "preview" and "--config-file" in words:
-    if pathlib.Path(words[words.index("--config-file") + 1]).read_text() != (here / (stack + ".applied")).read_text():
-        print("error: no changes were expected but changes were proposed"); sys.exit(255)
-elif words[0] == "preview" and (refusal.exists() or not json.loads(held.read_text())["deployment"]["resources"]):
-    print("error: no changes were expected but changes were proposed"); sys.exit(255)
-elif words[0] == "up":
-    made = {made!r} if not stack.endswith("-data") else {{"aws:efs/fileSystem:FileSystem": "fs-kept"}}
-    listed = [{{"type": kind, "id": id}} for kind, id in made.items()]
-    settings = here / "stacks" / ("Pulumi." + stack + ".yaml")
-    if settings.exists():
-        (here / (stack + ".applied")).write_text(settings.read_text())
-    held.write_text(json.dumps({{"deployment": {{"resources": listed}}}}))
-elif words[0] == "destroy":
-    held.write_text(json.dumps({{"deployment": {{"resources": []}}}}))
-if words[0] != "stack":
-    print("done: " + words[0])
-"""
 
 
 class Killed(BaseException):
@@ -102,8 +48,8 @@ class FakeEnvironment:
 
     @property
     def pulumi(self) -> Pulumi:
-        """The fake program; in tests/engine it is the real one."""
-        return Pulumi(self.output.append, self.folder, {"PATH": f"{self.folder}:/usr/bin:/bin"})
+        """The fake; in tests/engine it is the real one."""
+        return FakePulumi(self.output.append, self.folder, {})
 
     @property
     def dependencies(self) -> Dependencies:
@@ -173,9 +119,6 @@ def create_fake_environment(folder: Path, account: FakeAccount, monkeypatch: pyt
     monkeypatch.setenv("SPOTMPI_STATE", str(folder / "state"))
     monkeypatch.chdir(folder)
     (folder / "stacks").mkdir()
-    program = folder / "pulumi"
-    program.write_text(PULUMI.format(python=sys.executable, folder=str(folder), made=STATE_RESOURCES))
-    program.chmod(0o755)
     (folder / "outputs").write_text(json.dumps(OUTPUTS))
     account.autoscaling.add("eks-g4dn", GROUP_TAGS, nodes=1)
     lab = FakeEnvironment(folder, account)

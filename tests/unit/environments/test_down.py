@@ -1,4 +1,4 @@
-"""`spotmpi down` beside a Pulumi of the test's own; tests/engine has it with the real one."""
+"""`spotmpi down` with a fake Pulumi; tests/engine has it with the real one."""
 
 from __future__ import annotations
 

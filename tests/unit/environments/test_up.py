@@ -1,4 +1,4 @@
-"""`spotmpi up` beside a Pulumi of the test's own; tests/engine has it with the real one."""
+"""`spotmpi up` with a fake Pulumi; tests/engine has it with the real one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -245,6 +246,26 @@ def test_pulumis_errors_come_with_a_remedy(lab: FakeEnvironment, failure: str, m
     with pytest.raises(SpotmpiError) as failed:
         up("lab", lab.dependencies)
     assert message in str(failed.value) and "\n" not in str(failed.value)
+
+
+def test_pulumi_is_a_process_in_the_project_whose_output_is_shown_line_by_line(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    program = tmp_path / "bin" / "pulumi"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\necho "$* $SPOTMPI_REPLACE_NODES $PULUMI_SKIP_UPDATE_CHECK in ${PWD##*/}"\n'
+        'case $1 in up) error=boom;; stack) error="no stack named lab";; *) exit 0;; esac\n'
+        'echo "error: $error" >&2; exit 255\n'
+    )
+    program.chmod(0o755)
+    output: list[str] = []
+    pulumi = Pulumi(output.append, tmp_path / "project", {"PATH": f"{program.parent}:/usr/bin:/bin"})
+
+    assert not pulumi.with_flags("SPOTMPI_REPLACE_NODES").preview("lab")
+    assert output == ["preview --expect-no-changes --stack lab --non-interactive 1 true in project"]
+    with pytest.raises(SpotmpiError, match="`pulumi up --stack lab` failed: boom"):
+        pulumi.run("lab", "up")
+    assert output[-1] == "error: boom" and pulumi.state("lab") is None
 
 
 def test_a_missing_pulumi_is_reported(lab: FakeEnvironment) -> None:

@@ -1,0 +1,121 @@
+"""A Pulumi without processes for tests of `up`, `upgrade` and `down`: it answers as the real command line does.
+
+Its state is files in the project folder, which a test may write:
+
+* `STACK.held`: the state of a stack, `STACK.applied`: the settings that `up` applied last
+* `outputs`: the outputs of every stack with resources
+* `COMMAND.failure`: the error of the next such command; `refusal`: why the program refuses an update
+* `commands`: a line for each command
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from spotmpi.environments.pulumi_cli import Pulumi
+
+RESOURCES = {
+    "aws:efs/fileSystem:FileSystem": "fs-1",
+    "aws:efs/mountTarget:MountTarget": "fsmt-12345678",
+    "aws:cloudwatch/logGroup:LogGroup": "/aws/eks/spotmpi-lab/cluster",
+    "aws:kms/key:Key": "key-1",
+    "aws:ecr/repository:Repository": "spotmpi-lab/chainermn",
+    "aws:ec2/vpc:Vpc": "vpc-1",
+}
+DATA_RESOURCES = {"aws:efs/fileSystem:FileSystem": "fs-kept"}  # of a stack that is named *-data
+FAILED = 255
+
+
+class EndedProcess:
+    """The part of an ended process that `Pulumi` reads."""
+
+    def __init__(self, returncode: int, output: str = "", errors: str = "") -> None:
+        self.returncode, self.stdout, self._output, self._errors = returncode, io.StringIO(output), output, errors
+
+    def wait(self) -> int:
+        return self.returncode
+
+    def communicate(self) -> tuple[str, str]:
+        return self._output, self._errors
+
+
+@dataclass(frozen=True)
+class FakePulumi(Pulumi):
+    """Pulumi's commands on stacks that are files in the project folder."""
+
+    def _start(self, stack: str, *arguments: str, quiet: bool = False) -> subprocess.Popen[str]:
+        allowed = bool(self.variables.get("SPOTMPI_REPLACE_NODES"))
+        with (self.project / "commands").open("a") as commands:
+            commands.write(f"{'replacing nodes: ' * allowed}{' '.join(arguments)} @{stack}\n")
+        return cast("subprocess.Popen[str]", self._result(stack, arguments, allowed))
+
+    def _result(self, stack: str, arguments: Sequence[str], allowed: bool) -> EndedProcess:
+        failure = self.project / f"{arguments[0]}.failure"
+        if failure.exists():
+            message = failure.read_text()
+            failure.unlink()
+            return EndedProcess(FAILED, f"error: {message}\n")
+        if arguments[0] == "stack":
+            return self._stack_result(stack, *arguments[1:])
+        refusal = self.project / "refusal"
+        if arguments[0] in ("preview", "up") and refusal.exists() and not allowed:
+            return EndedProcess(FAILED, _refusal(refusal.read_text()))
+        if arguments[0] == "preview" and self._has_changes(stack, arguments):
+            return EndedProcess(FAILED, "error: no changes were expected but changes were proposed\n")
+        if arguments[0] == "up":
+            self._apply(stack)
+        if arguments[0] == "destroy":
+            _write_state(self._state(stack), {})
+        return EndedProcess(0, f"done: {arguments[0]}\n")
+
+    def _stack_result(self, stack: str, command: str, *options: str) -> EndedProcess:
+        state = self._state(stack)
+        if command in ("export", "output") and not state.exists():
+            return EndedProcess(FAILED, errors=f"error: no stack named {stack!r} found\n")
+        if command == "export":
+            return EndedProcess(0, state.read_text())
+        if command == "output":
+            return EndedProcess(0, (self.project / "outputs").read_text() if _has_resources(state) else "{}")
+        if command == "rm":
+            state.unlink()
+        if command == "select" and not state.exists():
+            _write_state(state, {})
+        return EndedProcess(0)
+
+    def _has_changes(self, stack: str, options: Sequence[str]) -> bool:
+        if "--config-file" in options:
+            settings = self.project / options[options.index("--config-file") + 1]
+            return settings.read_text() != (self.project / f"{stack}.applied").read_text()
+        return (self.project / "refusal").exists() or not _has_resources(self._state(stack))
+
+    def _apply(self, stack: str) -> None:
+        settings = self.project / "stacks" / f"Pulumi.{stack}.yaml"
+        if settings.exists():
+            (self.project / f"{stack}.applied").write_text(settings.read_text())
+        _write_state(self._state(stack), DATA_RESOURCES if stack.endswith("-data") else RESOURCES)
+
+    def _state(self, stack: str) -> Path:
+        return self.project / f"{stack}.held"
+
+
+def _has_resources(state: Path) -> bool:
+    return bool(json.loads(state.read_text())["deployment"]["resources"])
+
+
+def _write_state(path: Path, resources: dict[str, str]) -> None:
+    listed = [{"type": kind, "id": id} for kind, id in resources.items()]
+    path.write_text(json.dumps({"deployment": {"resources": listed}}))
+
+
+def _refusal(text: str) -> str:
+    """A refusal as the real one prints it, with its program's traceback: see tests/engine/test_sizes_in_engine.py."""
+    return (
+        f'    error: Preview failed: before hook "it" failed: {text}\n'
+        "    error: preview failed\n\nTraceback (most recent call last):\n" + "  frame\n" * 40
+    )

@@ -15,7 +15,7 @@ import typer.main
 
 from spotmpi.cli.app import COMMANDS, app
 from spotmpi.core import names
-from tests.unit.cli.terminal import job, spotmpi
+from tests.unit.cli.terminal import job, spotmpi, spotmpi_process
 from tests.unit.conftest import InProcess
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -123,13 +123,13 @@ def test_every_command_is_in_the_documentation(name: str) -> None:
 
 
 def test_without_arguments_spotmpi_shows_its_help() -> None:
-    result = spotmpi()
+    result = spotmpi_process()
 
     assert "Usage" in result.stdout + result.stderr and result.returncode in (0, 2)
 
 
 def test_completion_works() -> None:
-    result = spotmpi(
+    result = spotmpi_process(
         env={**os.environ, "_SPOTMPI_COMPLETE": "complete_bash", "COMP_WORDS": "spotmpi st", "COMP_CWORD": "1"}
     )
 
@@ -199,7 +199,7 @@ def test_several_problems_are_a_line_each() -> None:
 
 def test_a_traceback_is_shown_only_with_debug() -> None:
     assert "Traceback" not in spotmpi("status", "x").stderr
-    assert "Traceback" in spotmpi("--debug", "status", "x").stderr
+    assert "Traceback" in spotmpi_process("--debug", "status", "x").stderr
 
 
 def test_the_page_of_commands_is_their_help(

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own."""
+"""The commands on runs, as a user meets them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from spotmpi.runs import reader
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
-from tests.unit.cli.terminal import job, only_run, spotmpi, write_spec
+from tests.unit.cli.terminal import job, only_run, spotmpi, spotmpi_process, write_spec
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def test_init_writes_a_spec_that_runs() -> None:
-    result = spotmpi("init")
+    result = spotmpi_process("init")
 
     assert result.stdout == "job.toml\n" and result.returncode == 0
     plan = json.loads(spotmpi("run", "job.toml", "--dry-run").stdout)
@@ -25,7 +25,7 @@ def test_init_writes_a_spec_that_runs() -> None:
 
 
 def test_a_run_prints_its_lines_on_stdout_and_its_talk_on_stderr() -> None:
-    result = spotmpi("run", job("echo one; echo two >&2; echo ünïcode"))
+    result = spotmpi_process("run", job("echo one; echo two >&2; echo ünïcode"))
 
     run = only_run().id
     lines = result.stdout.splitlines()
@@ -37,7 +37,7 @@ def test_a_run_prints_its_lines_on_stdout_and_its_talk_on_stderr() -> None:
 
 
 def test_a_failed_run_exits_with_1_and_says_how_to_go_on() -> None:
-    result = spotmpi("run", job("echo broken >&2; exit 9", limits={"failures": 0}))
+    result = spotmpi_process("run", job("echo broken >&2; exit 9", limits={"failures": 0}))
 
     run = only_run().id
     assert result.returncode == 1

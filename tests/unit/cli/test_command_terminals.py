@@ -17,7 +17,17 @@ from spotmpi.runs import reader
 from tests.contract import processes
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
-from tests.unit.cli.terminal import SPOTMPI, iteration_of, job, on_a_terminal, only_run, spotmpi, started, write_spec
+from tests.unit.cli.terminal import (
+    SPOTMPI,
+    iteration_of,
+    job,
+    on_a_terminal,
+    only_run,
+    spotmpi,
+    spotmpi_process,
+    started,
+    write_spec,
+)
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -33,7 +43,9 @@ def test_a_reader_that_goes_away_gets_no_complaint() -> None:
 
 
 def test_a_terminal_without_unicode_gets_the_rest_of_the_line() -> None:
-    result = spotmpi("run", job("echo caf\u00e9"), env={**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+    result = spotmpi_process(
+        "run", job("echo caf\u00e9"), env={**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    )
 
     assert result.stdout.splitlines()[0] == "caf?" and result.returncode == 0
 
@@ -98,7 +110,7 @@ def test_a_detached_run_is_followed_from_another_terminal_and_again_after_that_h
     first.kill()
     first.communicate()
 
-    second = spotmpi("logs", "-f", run, "--json")
+    second = spotmpi_process("logs", "-f", run, "--json")
 
     events = [json.loads(line) for line in second.stdout.splitlines()]
     assert [json.loads(line) for line in first_lines] == events[:4]

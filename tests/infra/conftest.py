@@ -14,10 +14,12 @@ import pulumi.runtime
 import pytest
 import yaml
 from pulumi.runtime import mocks as engine
+from pulumi.runtime.proto.source_pb2 import StackTrace
 
 from infra import program
 from infra.settings import Settings
 from infra.stack_config import read
+from tests.cloud.service_models import shared_models
 from tests.infra.scripted_pulumi import ScriptedPulumi
 
 # A run takes 0.2 s and is the same for the same settings; tests don't change a recording.
@@ -158,6 +160,21 @@ def config_of(stack: str) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def service_models() -> Iterator[None]:
+    """AWS's descriptions of its services, parsed once in this process."""
+    with shared_models():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_stack_traces() -> Iterator[None]:
+    """Resources without the lines that declare them, which take Pulumi a quarter of a run to find."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pulumi.runtime.resource, "_get_stack_trace", StackTrace)
+        yield
 
 
 @pytest.fixture

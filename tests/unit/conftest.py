@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.loaders import JSONFileLoader
 
 from spotmpi.cli.main import main
+from tests.cloud.service_models import shared_models
 from tests.contract.conftest import BackendHarness
 from tests.unit.agent.gang import Gang
 from tests.unit.backends.real_ranks import local_harness
@@ -25,10 +24,8 @@ InProcess = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="session", autouse=True)
 def service_models() -> Iterator[None]:
-    """Parse each description of an AWS service once: EC2's takes 0.1 s, for every session that makes a client."""
-    load = functools.cache(JSONFileLoader().load_file)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JSONFileLoader, "load_file", lambda _, path: load(path))
+    """AWS's descriptions of its services, parsed once in this process."""
+    with shared_models():
         yield
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,9 +18,9 @@ from tests.unit.conftest import InProcess
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def lines(*arguments: str, **more: Any) -> list[str]:
+def lines(*arguments: str) -> list[str]:
     """The output of a successful run, sorted, without the line of its end."""
-    process = spotmpi("run", *arguments, **more)
+    process = spotmpi("run", *arguments)
     assert process.returncode == 0, process.stderr
     return sorted(process.stdout.splitlines()[:-1])
 
@@ -66,14 +65,15 @@ def test_each_node_runs_the_command() -> None:
     assert lines("--nodes", "2", "--", "sh", "-c", "echo node $RANK of $WORLD_SIZE") == ["node 0 of 2", "node 1 of 2"]
 
 
-def test_a_virtual_environment_stays_active(tmp_path: Path) -> None:
+def test_a_virtual_environment_stays_active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)
     (programs / "python3").write_text('#!/bin/sh\necho "$VIRTUAL_ENV: $*"\n')
     (programs / "python3").chmod(0o755)
-    active = {"PATH": f"{programs}:{os.environ['PATH']}", "VIRTUAL_ENV": str(programs.parent)}
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("VIRTUAL_ENV", str(programs.parent))
 
-    assert lines("--", "python3", "train.py", env={**os.environ, **active}) == [f"{programs.parent}: train.py"]
+    assert lines("--", "python3", "train.py") == [f"{programs.parent}: train.py"]
 
 
 def test_files_are_importable_and_in_the_working_folder_of_the_command(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_resumed_run_has_its_files(tmp_path: Path) -> None:
     spotmpi("run", "--file", "helper.py", "--set", "limits.failures=0", "--", "python3", "-c", script)
     write_module(tmp_path / "helper.py", "changed")
 
-    process = spotmpi("run", "--resume", only_run().id, cwd=tmp_path, env=dict(os.environ))
+    process = spotmpi("run", "--resume", only_run().id)
 
     assert process.stdout.splitlines()[0] == "changed 2" and process.returncode == 0
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from spotmpi.backends.targets import Target
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError
@@ -23,7 +24,7 @@ from tests.cloud.fake_pulumi import FakePulumi
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster
 from tests.unit.core.test_environment import OUTPUTS
 
-GROUP_TAGS = {"k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group": "g4dn", "spotmpi:nodes": "0-2"}
+GROUP_TAGS = {CLUSTER_TAG: "spotmpi-lab", GROUP_TAG: "g4dn", "spotmpi:nodes": "0-2"}
 SETTINGS = "config:\n  aws:region: us-east-1\n  spotmpi:zone: us-east-1a\n"
 CNI = {"node.k8s.amazonaws.com/instance_id": "i-1"}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from spotmpi.aws.scaling import CLUSTER_TAG
 from spotmpi.environments.pulumi_cli import Pulumi
 from tests.cloud.account.ec2 import machine
 from tests.cloud.account.eks import STANDARD
@@ -52,14 +53,20 @@ class EngineEnvironment(FakeEnvironment):
         self.account.ecr.repositories = {each.id for each in records.of(REPOSITORY)}
         self._read_cluster()
         self._read_memories()
-        groups = {each.inputs["autoscalingGroupName"] for each in records.of(SCALING_TAG)}
-        for name in groups - set(self.account.autoscaling.groups):
-            tags = [
-                each.inputs["tag"] for each in records.of(SCALING_TAG) if each.inputs["autoscalingGroupName"] == name
-            ]
-            self.account.autoscaling.add(name, {tag["key"]: tag["value"] for tag in tags}, nodes=1)
-        for name in set(self.account.autoscaling.groups) - groups:
-            del self.account.autoscaling.groups[name]
+        self._read_groups()
+
+    def _read_groups(self) -> None:
+        """The Auto Scaling groups, which keep their sizes; EKS adds the tag with the cluster's name."""
+        groups: dict[str, dict[str, str]] = {}
+        cluster = next((each.id for each in self.cloud.records.of(CLUSTER)), "")
+        for each in self.cloud.records.of(SCALING_TAG):
+            tags = groups.setdefault(each.inputs["autoscalingGroupName"], {CLUSTER_TAG: cluster})
+            tags[each.inputs["tag"]["key"]] = each.inputs["tag"]["value"]
+        scaling = self.account.autoscaling
+        for name, tags in groups.items():
+            if name not in scaling.groups:
+                scaling.add(name, tags, nodes=1)
+        scaling.groups = {name: group for name, group in scaling.groups.items() if name in groups}
 
     def _read_memories(self) -> None:
         """Deleted resources that the tagging API still lists, and their states in their services."""

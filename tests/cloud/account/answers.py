@@ -27,6 +27,11 @@ def tag_list(tags: Tags) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
+def tags_of(description: Mapping[str, Any]) -> Tags:
+    """The tags of a resource as `tag_list` has them."""
+    return {each["Key"]: each["Value"] for each in description["Tags"]}
+
+
 def tagged(key: str, id: str, tags: Tags) -> dict[str, Any]:
     """A resource with the id under *key*, and its tags."""
     return {key: id, "Tags": tag_list(tags)}

@@ -8,7 +8,7 @@ from functools import partialmethod
 from typing import Any
 
 from spotmpi.environments.resource_kinds import CNI_INSTANCE
-from tests.cloud.account.answers import Refusal, Request, Tags, matches, tag_list, tagged
+from tests.cloud.account.answers import Refusal, Request, Tags, matches, tag_list, tagged, tags_of
 from tests.cloud.account.market import Ec2Market
 
 # Operations that list one kind of resource, each with the key of its items, the key of an id and the prefix of ids.
@@ -60,7 +60,7 @@ class Ec2(Ec2Market):
             "Reservations": [
                 {"Instances": [each]}
                 for each in machines
-                if matches(_machine_facts(each), _tags_of(each), request["Filters"])
+                if matches(_machine_facts(each), tags_of(each), request["Filters"])
             ]
         }
 
@@ -117,10 +117,6 @@ def _machine_facts(description: Mapping[str, Any]) -> dict[str, str]:
         "instance-state-name": description["State"]["Name"],
         "instance-lifecycle": description.get("InstanceLifecycle", ""),
     }
-
-
-def _tags_of(description: Mapping[str, Any]) -> Tags:
-    return {each["Key"]: each["Value"] for each in description["Tags"]}
 
 
 def _listed(key: str, fact: str, resources: Mapping[str, Tags], request: Request) -> list[dict[str, Any]]:

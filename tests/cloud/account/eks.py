@@ -29,6 +29,7 @@ class Eks:
 
     version: str = ""
     status: str = "ACTIVE"
+    security_group: str = "sg-nodes"
     addons: dict[str, str] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)  # add-ons that the environment did not create
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -51,7 +52,9 @@ class Eks:
     def describe_cluster(self, region: str, request: Request) -> Any:
         if not self.version:
             raise Refusal("ResourceNotFoundException", f"No cluster found for name: {request['name']}.")
-        return {"cluster": {"name": request["name"], "version": self.version, "status": self.status}}
+        network = {"clusterSecurityGroupId": self.security_group}
+        cluster = {"name": request["name"], "version": self.version, "status": self.status}
+        return {"cluster": {**cluster, "resourcesVpcConfig": network}}
 
     def list_addons(self, region: str, request: Request) -> Any:
         return {"addons": sorted(self.addons)}

@@ -73,6 +73,10 @@ class FakeAccount(Aws):
         """Refuse an operation from now on, in one region or in all."""
         self.refusals[operation] = region, Refusal(code, f"message of {code}", date)
 
+    def script(self, operation: str, **answer: Any) -> None:
+        """Answer an operation by these values from now on."""
+        self.answers[operation] = lambda region, request: answer
+
     def requests_of(self, operation: str) -> list[Request]:
         """The parameters of every call of an operation so far."""
         return [request for name, _, request in self.requests if name == operation]

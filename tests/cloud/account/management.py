@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.cloud.account.answers import Refusal, Request, Tags, tag_list, tagged
+from tests.cloud.account.answers import Refusal, Request, Tags, matches, tag_list, tagged, tags_of
 
 
 @dataclass
 class AutoScaling:
-    """Auto Scaling groups as AWS describes them, and the scheduled action of each."""
+    """Auto Scaling groups as AWS describes them, and the activities (newest first) and scheduled action of each."""
 
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    activities: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     scheduled_actions: dict[str, dict[str, Any]] = field(default_factory=dict)
     slow: int = 0  # descriptions of groups in which their machines stay after a scale-down
 
@@ -33,7 +34,11 @@ class AutoScaling:
                 if self.slow == 0:
                     group["Instances"] = group["Instances"][: group["MaxSize"]]
                 self.slow = max(0, self.slow - 1)
-        return {"AutoScalingGroups": list(self.groups.values())}
+        groups = [each for each in self.groups.values() if matches({}, tags_of(each), request["Filters"])]
+        return {"AutoScalingGroups": groups}
+
+    def describe_scaling_activities(self, region: str, request: Request) -> Any:
+        return {"Activities": self.activities.get(request["AutoScalingGroupName"], [])}
 
     def update_auto_scaling_group(self, region: str, request: Request) -> Any:
         self.groups[request["AutoScalingGroupName"]].update(request)

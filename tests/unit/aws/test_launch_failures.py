@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from spotmpi.aws.launch_failures import last_launch_failure
-from spotmpi.aws.scaling import GROUP_TAG
+from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from spotmpi.core import environment
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.core.test_environment import OUTPUTS
@@ -31,20 +30,11 @@ def launch(status: str, age: float = 60) -> dict[str, Any]:
 def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> str | None:
     outputs = environment.parse({**OUTPUTS, "region": "us-east-1"})
     account = FakeAccount()
-    sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
-    tags = [{"Key": GROUP_TAG, "Value": "gpus"}]
-
-    def activities_answer(region: str, request: Mapping[str, Any]) -> Any:
-        assert request["AutoScalingGroupName"] == "eks-gpus" and request["MaxRecords"] <= 10
-        return {"Activities": list(activities)}
-
-    account.answers = {
-        "DescribeAutoScalingGroups": lambda region, request: {
-            "AutoScalingGroups": [{"AutoScalingGroupName": "eks-gpus", "Tags": tags, **sizes}]
-        },
-        "DescribeScalingActivities": activities_answer,
-    }
-    return last_launch_failure(account, outputs, groups, SUBMITTED)
+    account.autoscaling.add("eks-gpus", {CLUSTER_TAG: outputs.cluster, GROUP_TAG: "gpus"}, most=8)
+    account.autoscaling.activities["eks-gpus"] = list(activities)
+    message = last_launch_failure(account, outputs, groups, SUBMITTED)
+    assert all(request["MaxRecords"] <= 10 for request in account.requests_of("DescribeScalingActivities"))
+    return message
 
 
 def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy() -> None:

@@ -220,7 +220,7 @@ def test_an_unreachable_cluster_does_not_block_down(lab: FakeEnvironment) -> Non
 
 def test_nodes_that_do_not_terminate_are_reported_and_do_not_block_down(lab: FakeEnvironment) -> None:
     up("lab", lab.dependencies, UpOptions(images=False))
-    lab.account.answers["UpdateAutoScalingGroup"] = lambda region, request: {}
+    lab.account.script("UpdateAutoScalingGroup")
 
     assert down("lab", lab.dependencies) == ()
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +30,7 @@ KINDS = {"g4dn": ("g4dn.xlarge", "0.20"), "g5": ("g5.xlarge", "0.45")}
 @pytest.fixture
 def account(account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
     """An account that knows spot prices in the environment's zone."""
-
-    def history(region: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        at = {"AvailabilityZone": OUTPUTS["zone"], "Timestamp": datetime(2026, 11, 21, 6, 0, tzinfo=UTC)}
-        prices = [(kind, price) for kind, price in KINDS.values() if kind in request["InstanceTypes"]]
-        return {"SpotPriceHistory": [{"InstanceType": kind, "SpotPrice": price, **at} for kind, price in prices]}
-
-    account.answers = {"DescribeSpotPriceHistory": history}
+    account.ec2.spot_prices = {kind: float(price) for kind, price in KINDS.values()}
     monkeypatch.setattr("spotmpi.aws.prices.open_account", lambda region: account)
     return account
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spotmpi.aws.billing import Lifetime, PriceCurve, Usage
+from spotmpi.aws.scaling import CLUSTER_TAG, GROUP_TAG
 from spotmpi.core import environment
 from tests.cloud.account.fake_account import FakeAccount
 
@@ -111,17 +111,11 @@ class Colleagues:
 
 def script(account: FakeAccount, lab: environment.Environment) -> None:
     """Let the account answer with the example's groups, activities, prices and bill."""
-    tags = [{"Key": "k8s.io/cluster-autoscaler/node-template/label/spotmpi.dev/group", "Value": "gpus"}]
-    sizes = {"MinSize": 0, "MaxSize": 8, "DesiredCapacity": 1}
-
-    def groups(region: str, request: Mapping[str, Any]) -> Any:
-        assert request["Filters"] == [{"Name": "tag:eks:cluster-name", "Values": [lab.cluster]}]
-        system = {"AutoScalingGroupName": "eks-system", "Tags": [], **sizes}
-        return {"AutoScalingGroups": [{"AutoScalingGroupName": "eks-gpus", "Tags": tags, **sizes}, system]}
-
+    account.autoscaling.add("eks-gpus", {CLUSTER_TAG: lab.cluster, GROUP_TAG: "gpus"}, most=8)
+    account.autoscaling.add("eks-system", {CLUSTER_TAG: lab.cluster})
+    account.autoscaling.add("eks-other", {CLUSTER_TAG: "other", GROUP_TAG: "gpus"})
+    account.autoscaling.activities["eks-gpus"] = activities()
     account.answers = {
-        "DescribeAutoScalingGroups": groups,
-        "DescribeScalingActivities": lambda region, request: {"Activities": activities()},
         "DescribeInstances": lambda region, request: {
             "Reservations": [{"Instances": [{"InstanceId": ONE, "PrivateDnsName": "ip-10-0-0-1.ec2.internal"}]}]
         },

@@ -12,6 +12,7 @@ from spotmpi.core.errors import SpotmpiError
 from spotmpi.environments.checks.check import Finding, LiveEnvironment
 from spotmpi.environments.doctor import doctor
 from tests.cloud.account.ec2 import machine
+from tests.cloud.account.eks import STANDARD
 from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.backends.kubernetes.scripted_cluster import Object, ScriptedCluster, node
 from tests.unit.core.test_environment import OUTPUTS
@@ -93,15 +94,6 @@ class HealthyEnvironment:
     def findings(self) -> dict[str, Finding]:
         return {finding.check: finding for finding in doctor("mine", self.account, tool_output, self.open_live)}
 
-    def answer(self, operation: str, **values: Any) -> None:
-        self.account.answers[operation] = lambda region, request: values
-
-
-def group_of(tags: Mapping[str, str]) -> dict[str, Any]:
-    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
-    sizes = {"MinSize": 0, "MaxSize": 2, "DesiredCapacity": 1, "Instances": [{"InstanceId": "i-1"}]}
-    return {"AutoScalingGroupName": "eks-g4dn", "Tags": listed, **sizes}
-
 
 NODE_GROUP = {
     "version": "1.35",
@@ -112,33 +104,10 @@ NODE_GROUP = {
     "scalingConfig": {"minSize": 0, "maxSize": 2},
     "resources": {"autoScalingGroups": [{"name": "eks-g4dn"}]},
 }
-CLUSTER: dict[str, dict[str, Any]] = {
-    "DescribeCluster": {
-        "cluster": {
-            "version": "1.35",
-            "status": "ACTIVE",
-            "resourcesVpcConfig": {"clusterSecurityGroupId": "sg-nodes"},
-        }
-    },
-    "DescribeClusterVersions": {
-        "clusterVersions": [
-            {
-                "clusterVersion": "1.35",
-                "versionStatus": "STANDARD_SUPPORT",
-                "endOfStandardSupportDate": datetime.now(UTC) + timedelta(days=200),
-            }
-        ]
-    },
-    "ListAddons": {"addons": ["vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver"]},
-    "DescribeAddon": {"addon": {"status": "ACTIVE", "addonVersion": "v1.2", "health": {"issues": []}}},
-    "ListNodegroups": {"nodegroups": ["spotmpi-mine-g4dn-1234567"]},
-    "DescribeNodegroup": {"nodegroup": NODE_GROUP},
-    "DescribeScalingActivities": {"Activities": [{"Description": "Terminating EC2 instance: i-0"}]},
-    "DescribeAutoScalingGroups": {"AutoScalingGroups": [group_of(TAGS)]},
-    "DescribeImages": {"imageDetails": []},
-}
+ADDONS = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-efs-csi-driver")
 RULE = {"ReferencedGroupInfo": {"GroupId": "sg-nodes"}}
-STORAGE: dict[str, dict[str, Any]] = {
+ANSWERS: dict[str, dict[str, Any]] = {
+    "DescribeImages": {"imageDetails": []},
     "DescribeMountTargets": {
         "MountTargets": [
             {"MountTargetId": "fsmt-12345678", "AvailabilityZoneName": "us-east-1a", "LifeCycleState": "available"}
@@ -157,8 +126,14 @@ STORAGE: dict[str, dict[str, Any]] = {
 def create_healthy_environment(account: FakeAccount) -> HealthyEnvironment:
     """A live environment in which all is well, whose stack is in the current folder."""
     healthy = HealthyEnvironment(account)
-    for operation, values in {**CLUSTER, **STORAGE}.items():
-        healthy.answer(operation, **values)
+    for operation, values in ANSWERS.items():
+        account.script(operation, **values)
+    account.eks.version = "1.35"
+    account.eks.offered["1.35"] = (STANDARD, datetime.now(UTC) + timedelta(days=200))
+    account.eks.addons = dict.fromkeys(ADDONS, "v1.2")
+    account.eks.groups["spotmpi-mine-g4dn-1234567"] = NODE_GROUP
+    account.autoscaling.add("eks-g4dn", TAGS, nodes=1)
+    account.autoscaling.activities["eks-g4dn"] = [{"Description": "Terminating EC2 instance: i-0"}]
     place = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-mine-g4dn"}
     account.ec2.machines[f"i-{'a':0>17}"] = machine(Placement=place)
     stack(STACK)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from spotmpi.aws.launch_failures import LAUNCH_FAILURES, explain_failure
-from tests.unit.environments.doctor.healthy_environment import TAGS, HealthyEnvironment, group_of
+from tests.unit.environments.doctor.healthy_environment import TAGS, HealthyEnvironment
 
 
 def test_add_ons_that_are_missing_or_unhealthy_are_errors(healthy: HealthyEnvironment) -> None:
     issue = {"code": "InsufficientNumberOfReplicas", "message": "no node for it"}
-    healthy.answer("ListAddons", addons=["vpc-cni"])
-    healthy.answer("DescribeAddon", addon={"status": "DEGRADED", "health": {"issues": [issue]}})
+    healthy.account.eks.addons = {"vpc-cni": "v1"}
+    healthy.account.script("DescribeAddon", addon={"status": "DEGRADED", "health": {"issues": [issue]}})
 
     findings = healthy.findings()
 
@@ -28,7 +28,7 @@ NODE_GROUP = "node group spotmpi-mine-g4dn-1234567"
 @pytest.mark.parametrize("code", LAUNCH_FAILURES)
 def test_an_unhealthy_node_group_has_awss_reason(healthy: HealthyEnvironment, code: str) -> None:
     issue = {"code": code, "message": "long story"}
-    healthy.answer("DescribeNodegroup", nodegroup={"status": "DEGRADED", "health": {"issues": [issue]}})
+    healthy.account.script("DescribeNodegroup", nodegroup={"status": "DEGRADED", "health": {"issues": [issue]}})
 
     finding = healthy.findings()[NODE_GROUP]
 
@@ -55,7 +55,7 @@ def test_a_failed_instance_launch_is_a_warning_with_the_reason(
         "StatusMessage": message,
         "StartTime": datetime(2026, 11, 20, 3, 4, tzinfo=UTC),
     }
-    healthy.answer("DescribeScalingActivities", Activities=[failed])
+    healthy.account.autoscaling.activities["eks-g4dn"] = [failed]
 
     finding = healthy.findings()[NODE_GROUP]
 
@@ -69,7 +69,7 @@ def test_an_unknown_reason_keeps_awss_message() -> None:
 
 @pytest.mark.parametrize("key", [key for key in TAGS if key != "eks:cluster-name"])
 def test_a_scaling_group_without_the_autoscalers_tags_is_an_error(healthy: HealthyEnvironment, key: str) -> None:
-    healthy.answer("DescribeAutoScalingGroups", AutoScalingGroups=[group_of({**TAGS, key: "other"})])
+    healthy.account.autoscaling.add("eks-g4dn", {**TAGS, key: "other"})
 
     finding = healthy.findings()["scaling of g4dn"]
 
@@ -78,7 +78,7 @@ def test_a_scaling_group_without_the_autoscalers_tags_is_an_error(healthy: Healt
 
 
 def test_nodes_that_are_warm_are_reported(healthy: HealthyEnvironment) -> None:
-    healthy.answer("DescribeAutoScalingGroups", AutoScalingGroups=[{**group_of(TAGS), "MinSize": 2}])
+    healthy.account.autoscaling.groups["eks-g4dn"]["MinSize"] = 2
 
     assert healthy.findings()["scaling of g4dn"].message == "1 of 2 nodes; 2 kept warm by `spotmpi scale`"
 
@@ -96,7 +96,7 @@ def test_nodes_that_are_warm_are_reported(healthy: HealthyEnvironment) -> None:
 def test_an_unusable_mount_target_is_an_error(
     healthy: HealthyEnvironment, target: dict[str, str], message: str
 ) -> None:
-    healthy.answer("DescribeMountTargets", MountTargets=[{"MountTargetId": "fsmt-12345678", **target}])
+    healthy.account.script("DescribeMountTargets", MountTargets=[{"MountTargetId": "fsmt-12345678", **target}])
 
     findings = healthy.findings()
 
@@ -112,15 +112,15 @@ def test_an_unusable_mount_target_is_an_error(
     ],
 )
 def test_a_port_that_the_nodes_cannot_reach_is_an_error(healthy: HealthyEnvironment, rule: dict[str, Any]) -> None:
-    healthy.answer(
+    healthy.account.script(
         "DescribeSecurityGroupRules", SecurityGroupRules=[{**rule, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
     )
     assert "allows the nodes (sg-nodes): mounting would hang" in healthy.findings()["port 2049"].message
 
     strange = {"IsEgress": False, "IpProtocol": "-1", "ReferencedGroupInfo": {"GroupId": "sg-other"}}
-    healthy.answer("DescribeSecurityGroupRules", SecurityGroupRules=[strange])
+    healthy.account.script("DescribeSecurityGroupRules", SecurityGroupRules=[strange])
     assert healthy.findings()["port 2049"].level == "error"
-    healthy.answer(
+    healthy.account.script(
         "DescribeSecurityGroupRules", SecurityGroupRules=[{**strange, "ReferencedGroupInfo": {"GroupId": "sg-nodes"}}]
     )
     assert healthy.findings()["port 2049"].level == "ok"

@@ -51,7 +51,7 @@ def test_credentials_of_another_account_end_the_account_checks(account: FakeAcco
 
 
 def test_the_root_user_is_a_warning(account: FakeAccount) -> None:
-    account.answers["GetCallerIdentity"] = lambda region, request: {"Account": "1", "Arn": "arn:aws:iam::1:root"}
+    account.script("GetCallerIdentity", Account="1", Arn="arn:aws:iam::1:root")
 
     assert finding_of(account, "credentials").level == "warning"
 

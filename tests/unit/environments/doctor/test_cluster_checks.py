@@ -56,7 +56,7 @@ def test_a_node_with_the_wrong_placement_is_an_error(
     healthy: HealthyEnvironment, place: dict[str, str], message: str
 ) -> None:
     machine = {"InstanceId": f"i-{'a':0>17}", "Placement": place}
-    healthy.answer("DescribeInstances", Reservations=[{"Instances": [machine]}])
+    healthy.account.script("DescribeInstances", Reservations=[{"Instances": [machine]}])
 
     assert healthy.findings()["node a"].message == message
 

@@ -101,7 +101,7 @@ def test_the_look_policy_allows_the_doctors_calls(
     request_quota(compare_zones(["g5.xlarge"], 8, (), account, NOW).rows[0], account)
     doctor("mine", account, tool_output)
     account.refuse("GetServiceQuota", "NoSuchResourceException")
-    account.answers["GetAWSDefaultServiceQuota"] = lambda region, request: {"Quota": {"Value": 5.0}}
+    account.script("GetAWSDefaultServiceQuota", Quota={"Value": 5.0})
     doctor("mine", account, tool_output)
 
     code, output, _ = in_process("doctor", "--iam", "look")

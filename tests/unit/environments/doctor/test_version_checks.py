@@ -20,7 +20,7 @@ SOON = "standard support of 1.35 ends on 2027-03-27, in 90 days: then EKS upgrad
 def support(healthy: HealthyEnvironment, ends: datetime, status: str, today: date) -> Finding:
     """What is found on a day, where EKS says that standard support ends then."""
     version = {"clusterVersion": "1.35", "versionStatus": status, "endOfStandardSupportDate": ends}
-    healthy.answer("DescribeClusterVersions", clusterVersions=[version])
+    healthy.account.script("DescribeClusterVersions", clusterVersions=[version])
     subject = Subject(healthy.account, "us-east-1", None, tool_output)
     (finding,) = kubernetes_version(subject, LiveEnvironment(healthy.environment, healthy.cluster), today)
     return finding
@@ -51,7 +51,7 @@ def test_a_day_counts_in_utc_as_aws_bills_it(healthy: HealthyEnvironment) -> Non
 
 def test_the_doctor_reports_support_and_where_it_is_unknown(healthy: HealthyEnvironment) -> None:
     assert healthy.findings()[TITLE].level == "ok"
-    healthy.answer("DescribeClusterVersions", clusterVersions=[])
+    healthy.account.script("DescribeClusterVersions", clusterVersions=[])
     assert healthy.findings()[TITLE].message == "1.35: the end of its standard support is unknown"
     healthy.account.refuse("DescribeClusterVersions", "AccessDeniedException")
     finding = healthy.findings()[TITLE]
@@ -60,7 +60,7 @@ def test_the_doctor_reports_support_and_where_it_is_unknown(healthy: HealthyEnvi
 
 def test_nodes_older_than_the_control_plane_are_named(healthy: HealthyEnvironment) -> None:
     assert "node versions" not in healthy.findings()
-    healthy.answer(
+    healthy.account.script(
         "DescribeNodegroup", nodegroup={**NODE_GROUP, "version": "1.34", "releaseVersion": "1.34.6-20260501"}
     )
     finding = healthy.findings()["node versions"]

@@ -63,7 +63,7 @@ def test_an_unknown_quota_is_not_requested(account: FakeAccount) -> None:
 
 def test_a_quota_that_was_never_touched_has_its_default(account: FakeAccount) -> None:
     account.refuse("GetServiceQuota", "NoSuchResourceException")
-    account.answers["GetAWSDefaultServiceQuota"] = lambda region, request: {"Quota": {"Value": 5.0}}
+    account.script("GetAWSDefaultServiceQuota", Quota={"Value": 5.0})
 
     assert compared(account).rows[0].quota == 5
 

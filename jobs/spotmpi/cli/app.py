@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from importlib import import_module
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import typer
-import typer.core
 from typer.core import TyperGroup
 
 from spotmpi import __version__
+from spotmpi.cli import conversion
 
 
 class Entry(NamedTuple):
@@ -77,6 +72,9 @@ COMMANDS = {
 }
 
 
+conversion.convert_plain_values()
+
+
 class CommandTable(TyperGroup):
     """The commands of `COMMANDS`; listing them imports none of their modules."""
 
@@ -87,7 +85,7 @@ class CommandTable(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            _skip_plugin_search()
+            conversion.skip_plugin_search()
             module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
             commands = getattr(module, "app", None) or _single(cmd_name, module)
             self.add_command(typer.main.get_command(commands), cmd_name)
@@ -104,50 +102,6 @@ class CommandTable(TyperGroup):
         """Write the list of commands for ``--help``."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
-
-
-def _skip_plugin_search() -> None:
-    """Keep pydantic from reading the metadata of every installed package for plugins of its own, which takes 12 ms.
-
-    A pydantic without this module of its own searches as before.
-    """
-    loader = ModuleType("pydantic.plugin._loader")
-    loader.get_plugins = tuple  # type: ignore[attr-defined]
-    sys.modules.setdefault(loader.__name__, loader)
-
-
-class PlainConversion:
-    """Converts values that need no check; typer, which imports pydantic for all, converts the others."""
-
-    def __init__(self, descriptor: Any) -> None:
-        self._descriptor = descriptor
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The value that the command's function gets."""
-        if value is None:
-            return () if param.multiple or param.nargs == -1 else None
-        plain = _plain_value(value, self._descriptor.annotation, self._descriptor.parameter_info)
-        return plain if plain is not None else _build_conversion(self._descriptor).coerce(value, param, ctx)
-
-
-def _plain_value(value: Any, kind: Any, info: Any) -> Any:
-    """*value* as a *kind*, or None where that takes a check or a message of typer's."""
-    if any(getattr(info, name) is not None for name in ("parser", "path_type", "min", "max")):
-        return None
-    if kind is Path and info.file_okay and info.dir_okay and not (info.exists or info.writable or info.resolve_path):
-        path = Path(value)
-        return path if os.access(path, os.R_OK) or not path.exists() else None
-    if kind == list[str] and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return list(value)
-    if kind in (str, int, float) and type(value) is kind:
-        return value
-    pattern = {int: r"-?[0-9]{1,18}", float: r"-?[0-9]+(\.[0-9]+)?"}.get(kind)
-    return kind(value) if pattern and isinstance(value, str) and re.fullmatch(pattern, value) else None
-
-
-_typer_core: Any = typer.core  # which exports neither of these names
-_build_conversion = _typer_core.build_runtime_param
-_typer_core.build_runtime_param = PlainConversion
 
 
 def _single(name: str, module: Any) -> typer.Typer:

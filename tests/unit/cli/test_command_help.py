@@ -96,7 +96,7 @@ def test_a_command_imports_only_its_own_module() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     modules = {name.removeprefix("spotmpi.cli.") for name in result.stderr.split()}
-    assert modules == {"app", "main", "options", "status"}
+    assert modules == {"app", "conversion", "main", "options", "status"}
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_ones(in_process: InProcess) -> None:

@@ -39,7 +39,7 @@ def run_rules(queueing: bool) -> list[rbac.v1.PolicyRuleArgs]:
         ("batch", ("jobs",), ("create", "delete", "get", "patch")),
         ("", ("pods",), ("create", "delete", "get", "list", "patch", "watch")),
         ("", ("pods/log",), ("get",)),
-        ("", ("pods/exec",), ("create", "get")),
+        ("", ("pods/exec", "pods/portforward"), ("create", "get")),
         ("", ("pods/eviction",), ("create",)),
         ("", ("configmaps",), ("create", "get", "list")),
         ("", ("secrets",), ("create",)),

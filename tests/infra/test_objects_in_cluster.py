@@ -127,6 +127,7 @@ MAY = [
     ("create", "networkpolicies.networking.k8s.io"),
     ("create", "pods"),
     ("create", "pods/exec"),
+    ("create", "pods/portforward"),
     ("get", "pods/log"),
     ("watch", "events"),
 ]

@@ -47,6 +47,7 @@ _INTO_PODS = {
     "evict": {("pods/eviction", "create")},
     "execute": {("pods/exec", "create"), ("pods/exec", "get")},
     "stream": {("pods/exec", "create"), ("pods/exec", "get")},
+    "websocket": {("pods/portforward", "create"), ("pods/portforward", "get")},
     "last_line": {("pods/log", "get")},
     "log": {("pods/log", "get")},
 }
@@ -70,7 +71,7 @@ def requests() -> Iterator[Right]:
 
 def _of_call(method: ast.Attribute, arguments: list[ast.expr]) -> Iterator[Right]:
     who = ast.unparse(method.value)
-    if method.attr in _INTO_PODS and who.endswith(("api", "_client", "client")):
+    if method.attr in _INTO_PODS and who.endswith(("api", "_client", "client", "_http")):
         yield from _INTO_PODS[method.attr]
     if method.attr not in _VERBS or not arguments:
         return

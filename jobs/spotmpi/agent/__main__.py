@@ -1,6 +1,7 @@
 """The first process of every pod of a run (``python -m spotmpi.agent``): one attempt, reported by the exit code.
 
 Node 0 coordinates: it waits for the others, starts the launcher, records the run and decides how the attempt ended.
+In a worker pool it runs the scheduler, and workers come and go while it does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 import sys
 import time
 
-from . import coordinator, pod_context, processes, worker
+from . import coordinator, pod_context, pool_worker, processes, worker
 from .node import Notice
 
 
@@ -20,7 +21,9 @@ def main() -> int:
     notice = Notice()
     os.makedirs(pod_context.WORK, exist_ok=True)
     started = time.time()
-    return coordinator.run(pod, notice) if pod.is_coordinator else worker.run(pod, notice, started)
+    if pod.is_coordinator:
+        return coordinator.run(pod, notice)
+    return pool_worker.run(pod, notice, started) if pod.plan["pool"] else worker.run(pod, notice, started)
 
 
 if __name__ == "__main__":

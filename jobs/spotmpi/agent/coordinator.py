@@ -12,6 +12,7 @@ from . import hardware, pod_context, protocol, record, ssh
 from .attempt import Attempt
 from .attempt_history import AttemptHistory
 from .fencing import Fenced
+from .lines import Line
 from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
 from .outcomes import (
     FAILURE,
@@ -26,6 +27,7 @@ from .outcomes import (
 from .peers import Coordinator
 from .pod_context import PodContext
 from .pod_record import PodRecord
+from .pool_coordinator import PoolCoordinator
 from .progress import Progress
 from .readiness import Readiness
 from .staging import Staging
@@ -88,7 +90,7 @@ class CoordinatorStopSource:
         """How the launcher of another node failed, or None."""
         for node, (code, reason) in self._coordinator.ended.items():
             if code:
-                return Outcome(_CAUSES.get(code, FAILURE), "node %d: %s" % (node, reason), code)
+                return Outcome(_CAUSES.get(code, FAILURE), "%s: %s" % (self._coordinator.name_of(node), reason), code)
         return None
 
     def interruption(self) -> Outcome | None:
@@ -154,14 +156,24 @@ def _run_recorded(pod: PodContext, notice: Notice, pod_record: PodRecord) -> int
     history = AttemptHistory(pod_record, pod.plan, pod.submitted)
     final = history.settle_lost_attempt() or _restart_limit(pod)
     number = pod_record.take_attempt()
-    coordinator = Coordinator(pod.token, len(pod.hosts), pod.generation, number)
+    coordinator = _open_coordinator(pod, number, pod_record)
+    is_over = pod.plan["pool"] is None  # a pool's workers stay for its next attempt
     try:
         outcome = final or _attempt(pod, notice, history, coordinator, number, pod_record.check_fence)
         outcome = _record_outcome(history, outcome)
+        is_over = is_over or outcome.cause not in (FAILURE, INTERRUPTION)
     finally:
-        coordinator.broadcast(over=1)
+        if is_over:
+            coordinator.broadcast(over=1)
         coordinator.close()
     return _EXIT[outcome.cause]
+
+
+def _open_coordinator(pod: PodContext, number: int, pod_record: PodRecord) -> Coordinator:
+    """Node 0's end of the connections to the other nodes; what a pool's says of them goes into node 0's output."""
+    if pod.plan["pool"] is None:
+        return Coordinator(pod.token, len(pod.hosts), pod.generation, number)
+    return PoolCoordinator(pod.token, number, lambda text: pod_record.line(number, 0, Line(None, "e", text)))
 
 
 def _restart_limit(pod: PodContext) -> Outcome | None:

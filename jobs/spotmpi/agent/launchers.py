@@ -119,6 +119,12 @@ def pool_scheduler(
     return arguments + ["%s=%g" % (option, seconds) for option, seconds in limits if seconds is not None]
 
 
+def pool_driver(scheduler: Sequence[str], command: Sequence[str]) -> list[str]:
+    """The scheduler of a pool with the *command* of its driver, with which it ends."""
+    python, module, _, *options = scheduler
+    return [python, module, "spotmpi.programs.pool.driver", *options, "--", *command]
+
+
 def pool_worker(python: str, worker: int, address: str, folder: str) -> list[str]:
     """Worker number *worker* of the pool whose scheduler is at *address*, with *folder* as its working folder."""
     return [

@@ -58,6 +58,7 @@ def unpack_code(pod: PodContext) -> None:
     """Unpack the user's code into the working directory of the command; OSError where that fails."""
     code = pod.plan["code"]
     if code is None:
+        os.makedirs(pod.plan["folder"], exist_ok=True)
         return
     try:
         store.require(code["archive"], [code["bytes"], code["sha256"]])
@@ -116,8 +117,25 @@ def _launcher(pod: PodContext, environment: dict[str, str], port: str) -> tuple[
         torchrun = launchers.torchrun("python3", len(pod.hosts), pod.node, plan["slots"], pod.hosts[0])
         launcher = [part.replace(launchers.PORT, port) for part in torchrun]
         return [*launcher, "--no-python", *starter, "--tag", *rank], {}
+    if plan["pool"]:
+        return [*starter, *_pool_process(pod)], {}
     plain = launchers.plain_environment(pod.launcher_count, pod.node, pod.hosts[0])
     return [*starter, *rank], {key: value.replace(launchers.PORT, port) for key, value in plain.items()}
+
+
+def _pool_process(pod: PodContext) -> list[str]:
+    """The scheduler of a pool on node 0, its worker on every other node."""
+    plan, pool = pod.plan, pod.plan["pool"]
+    assert pool is not None
+    if not pod.is_coordinator:
+        address = plan["environment"][protocol.ENV_POOL]
+        return launchers.pool_worker(sys.executable, pod.node - 1, address, plan["folder"])
+    limits, driver = plan["limits"], pool["driver"]
+    if plan["rank"]:  # whose end is that of the pool
+        scheduler = launchers.pool_scheduler(sys.executable, pool["workers"], limits["interruptions"])
+        return launchers.pool_driver(scheduler, plan["rank"])
+    start = None if driver is None else limits["start"]
+    return launchers.pool_scheduler(sys.executable, pool["workers"], limits["interruptions"], start, driver)
 
 
 def _mpirun(pod: PodContext, environment: dict[str, str]) -> list[str]:

@@ -100,6 +100,10 @@ class Coordinator:
         for node in [node for node in self._unconfirmed if self.workers[node].lost]:
             self._forget(node)
 
+    def name_of(self, node: int) -> str:
+        """A node as messages name it."""
+        return "node %d" % node
+
     def broadcast(self, **message: Any) -> None:
         """Send a message to every worker."""
         for worker in self.workers.values():
@@ -165,14 +169,11 @@ class Coordinator:
         greeting = parse(line.partition(b" ")[2]) or {}
         session = self._session(self._unauthenticated[connection], greeting)
         node: Any = greeting.get("node")
-        generation = greeting.get("generation")
+        generation: Any = greeting.get("generation")
+        refusal: str | None
         if session is None or session.verify(line) is None:
             refusal = "not of this run"
-        elif generation != self._generation:
-            refusal = "generation %s is not %d" % (generation, self._generation)
-        elif not 0 < node < self._nodes or node in self.workers:
-            refusal = "node %d is not expected" % node
-        else:
+        elif (refusal := self._refusal(node, generation)) is None:
             del self._unauthenticated[connection]
             connection.authenticate(session)
             self.workers[node] = connection
@@ -182,6 +183,14 @@ class Coordinator:
             return
         connection.send(refused=refusal)
         self._drop(connection)
+
+    def _refusal(self, node: int, generation: int) -> str | None:
+        """Why an authenticated worker is not welcome, or None."""
+        if generation != self._generation:
+            return "generation %s is not %d" % (generation, self._generation)
+        if not 0 < node < self._nodes or node in self.workers:
+            return "node %d is not expected" % node
+        return None
 
     def _session(self, challenge: str, greeting: dict[str, Any]) -> Session | None:
         """The session that a worker's greeting claims; None where the greeting is malformed."""

@@ -77,6 +77,15 @@ class UserCode(TypedDict):
 StagingPlan = TypedDict("StagingPlan", {"from": str, "to": str, "stage": str})
 
 
+class PoolPlan(TypedDict):
+    """What agents know of a worker pool; its nodes are the workers, besides node 0."""
+
+    workers: int  # at its submission
+    driver: Optional[float]  # seconds that it stays up without a driver, or None
+    gpus: int  # per worker
+    environment: Dict[str, str]  # of workers, over that of the run
+
+
 class AgentPlan(RunPlan):
     """The plan of a run on a cluster, which every pod finds in its ConfigMap."""
 
@@ -91,6 +100,7 @@ class AgentPlan(RunPlan):
     submitted: Optional[float]  # Unix seconds by the API server's clock
     files: Dict[str, str]  # texts by name, for the run folder
     machine: Dict[str, str]  # what is known of the nodes before they start
+    pool: Optional[PoolPlan]  # of a worker pool; ``hosts`` is then node 0 alone, and ``rank`` its driver command
 
 
 def with_commands(plan: RunPlan, commands: list[Command], environment: dict[str, str], pid_file: str) -> AttemptPlan:
@@ -122,6 +132,7 @@ def read_local_plan(path: str) -> LocalPlan:
 def read_agent_plan(path: str) -> AgentPlan:
     """The plan of a pod; OSError or ValueError where there is none."""
     plan: AgentPlan = _read(path)
+    plan.setdefault("pool", None)
     return plan
 
 

@@ -22,6 +22,9 @@ CODE_STORE = "/spotmpi/volume/code"  # larger archives, by digest, on the run vo
 
 ENV_NODE = "JOB_COMPLETION_INDEX"
 ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
+ENV_ROLE = "SPOTMPI_ROLE"
+WORKER = "worker"  # the role of a pool's workers, whose index k is node k + 1; other pods have none
+FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
 
 
@@ -30,7 +33,7 @@ class PodContext(NamedTuple):
 
     plan: AgentPlan
     node: int
-    generation: int
+    generation: int  # how many pods of this node there were before; of a gang's, how often it was restarted
     token: str
     folder: str  # the run folder
 
@@ -84,17 +87,27 @@ def read_context() -> PodContext:
     with open(os.path.join(SECRET, "id"), "rb") as key:
         # Includes the name of the run, since runs may share a key.
         token = hashlib.sha256(b"spotmpi agents\n%s\n" % plan["run"].encode() + key.read()).hexdigest()
-    node = int(os.environ[ENV_NODE])
-    return PodContext(plan, node, int(os.environ.get(ENV_GENERATION) or 0), token, os.path.join(RUNS, plan["run"]))
+    node, generation = int(os.environ[ENV_NODE]), int(os.environ.get(ENV_GENERATION) or 0)
+    if os.environ.get(ENV_ROLE) == WORKER and plan["pool"]:
+        pool = plan["pool"]
+        environment = {**plan["environment"], **pool["environment"]}
+        plan = {**plan, "gpus": pool["gpus"], "environment": environment}
+        node, generation = node + 1, sum(int(_annotation(name) or 0) for name in FAILURE_COUNTS)
+    return PodContext(plan, node, generation, token, os.path.join(RUNS, plan["run"]))
 
 
 def stop_reason() -> str | None:
     """The reason of a request to stop this run, from the pod's annotations, or None."""
+    return _annotation(STOP_ANNOTATION)
+
+
+def _annotation(name: str) -> str | None:
+    """The value of an annotation of this pod, or None."""
     try:
         with open(os.path.join(POD_INFO, "annotations")) as file:
             for line in file:
                 key, _, value = line.partition("=")
-                if key == STOP_ANNOTATION:
+                if key == name:
                     return str(json.loads(value))
     except (OSError, ValueError):
         pass

@@ -31,7 +31,7 @@ class CoordinatorLink:
         self.connection = connection
         self.go = False
         self.over = False
-        self._notice = notice
+        self.notice = notice
         self._daemon_error = daemon_error
         self._notice_sent = self._oom_sent = False
 
@@ -40,7 +40,7 @@ class CoordinatorLink:
         for message in self.connection.receive():
             self.go = self.go or "go" in message
             self.over = self.over or "over" in message
-        reason = self._notice.reason or self._daemon_error()
+        reason = self.notice.reason or self._daemon_error()
         if reason and not self._notice_sent:
             self._notice_sent = True
             self.connection.send(notice=reason)
@@ -65,7 +65,7 @@ class CoordinatorLink:
 
 def run(pod: PodContext, notice: Notice, started: float) -> int:
     """This node's part of one attempt; the pod's exit code."""
-    joined = _join(pod, notice, started)
+    joined = join_coordinator(pod, notice, started)
     if joined is None:
         return protocol.INTERRUPTED
     connection, attempt = joined
@@ -80,7 +80,7 @@ def run(pod: PodContext, notice: Notice, started: float) -> int:
         link.report_end(code, str(error))
     else:
         link = CoordinatorLink(connection, notice, daemon.error)
-        if _stage_data(pod, link):
+        if stage_data(pod, link):
             connection.send(ready=1, hardware=facts)
             if pod.has_launcher:
                 _launch_and_report(pod, link, environment, attempt)
@@ -91,7 +91,7 @@ def run(pod: PodContext, notice: Notice, started: float) -> int:
     return 0 if link.over and not notice.reason else protocol.INTERRUPTED
 
 
-def _join(pod: PodContext, notice: Notice, started: float) -> tuple[Connection, int] | None:
+def join_coordinator(pod: PodContext, notice: Notice, started: float) -> tuple[Connection, int] | None:
     """The connection to node 0 and the attempt's number; None when there is none within ``limits.start``, or notice.
 
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
@@ -113,7 +113,7 @@ def _join(pod: PodContext, notice: Notice, started: float) -> tuple[Connection, 
     return None
 
 
-def _stage_data(pod: PodContext, link: CoordinatorLink) -> bool:
+def stage_data(pod: PodContext, link: CoordinatorLink) -> bool:
     """Whether the data is on this node; a failure is reported to node 0."""
     staging = Staging(pod.plan["staging"])
     while staging.busy and not (link.over or link.connection.lost):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.agent.plan import LocalPlan
@@ -16,6 +16,13 @@ if TYPE_CHECKING:  # only commands that read a spec import what reads one
     from spotmpi.spec.validate import TargetCapabilities
 
 Plan: TypeAlias = "LocalPlan | ClusterPlan"  # distinguished by "backend"
+
+
+class PoolAddress(NamedTuple):
+    """Where a driver on this machine reaches a pool's scheduler, and the folder with its TLS files."""
+
+    url: str
+    tls: Path
 
 
 class Backend(Protocol):

@@ -91,6 +91,11 @@ def parts_name(run: str) -> str:
     return f"{run}-parts"
 
 
+def workers_name(run: str) -> str:
+    """The name of the Job of a pool's workers."""
+    return f"{run}-workers"
+
+
 def checkpoints(run_folder: str, path: str | None) -> str:
     """The checkpoint folder of a run: the spec's *path*, relative to the run folder, by default in it."""
     return os.path.normpath(Path(run_folder, path or "checkpoints"))
@@ -98,6 +103,8 @@ def checkpoints(run_folder: str, path: str | None) -> str:
 
 KUBERNETES = "kubernetes"  # the backend, as plans name it
 LABEL_RUN = "spotmpi.dev/run"
+LABEL_ROLE = "spotmpi.dev/role"  # of a pool's workers; no other pod of a run has one
+WORKER = "worker"
 LABEL_TYPE = "node.kubernetes.io/instance-type"  # every cloud sets it on its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"
 PREFIX = "spotmpi.dev/"  # of labels and annotations by which runs are found, kept apart and ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from spotmpi.agent import boot, pod_context, protocol
-from spotmpi.agent.plan import VERSION, AgentPlan, StagingPlan, UserCode
+from spotmpi.agent.plan import VERSION, AgentPlan, PoolPlan, StagingPlan, UserCode
 from spotmpi.core import names
 from spotmpi.spec.job import Data, JobSpec
 
@@ -36,7 +36,7 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
         "rank": _rank(spec),
         "mpi_args": list(spec.mpi.args),
         "environment": _environment(spec, run),
-        "folder": pod_context.CODE if inputs.code else boot.CODE,
+        "folder": pod_context.CODE if inputs.code or spec.pool else boot.CODE,
         "code": inputs.code,
         "staging": _staging(spec.data),
         "limits": spec.agent_limits(),
@@ -49,7 +49,25 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
         "work": inputs.work,
         "files": inputs.files,
         "machine": inputs.machine or {},
+        "pool": _pool(spec),
     }
+
+
+def _pool(spec: JobSpec) -> PoolPlan | None:
+    """What differs between a pool's workers and node 0."""
+    if spec.pool is None:
+        return None
+    driver = spec.limits.driver
+    return {
+        "workers": spec.pool.workers,
+        "driver": None if isinstance(driver, str) else driver,
+        "gpus": spec.pool.gpu,
+        "environment": _threads(spec.pool.cpu),
+    }
+
+
+def _threads(cpus: int) -> dict[str, str]:
+    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(cpus))
 
 
 def _shared_folder(data: Data) -> str:
@@ -64,6 +82,8 @@ def _staging(data: Data | None) -> StagingPlan | None:
 
 
 def _rank(spec: JobSpec) -> list[str]:
+    if spec.pool is not None:
+        return [*(spec.command or []), *spec.args]  # its driver, if any
     if spec.program:
         assert spec.image is not None
         return ["python3", "-m", names.program_module(spec.image, spec.program), *spec.args]
@@ -72,15 +92,12 @@ def _rank(spec: JobSpec) -> list[str]:
 
 
 def _environment(spec: JobSpec, run: str) -> dict[str, str]:
-    threads = str(spec.resources.cpu)
     folder = f"{pod_context.RUNS}/{run}"
     environment = {
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": f"{pod_context.CODE}:{boot.CODE}" if spec.code or spec.files else boot.CODE,
         "HOME": pod_context.WORK,
-        "OMP_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        **_threads(spec.resources.cpu),
         protocol.ENV_RUN: run,
         protocol.ENV_WORLD_SIZE: str(spec.world_size),
         protocol.ENV_HOSTS: str(spec.nodes),
@@ -92,5 +109,8 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
     if spec.data is not None:
         stage = spec.data.stage
         environment[protocol.ENV_DATA] = STAGING_FOLDERS[stage] if stage else _shared_folder(spec.data)
+    if spec.pool is not None:
+        environment[protocol.ENV_POOL] = f"tls://{names.pod_host(run, 0)}:{protocol.POOL_PORT}"
+        environment[protocol.ENV_POOL_TLS] = pod_context.SECRET
     nccl = {f"NCCL_{name}": value for name, value in spec.nccl.items()}
     return {**environment, **nccl, **spec.env}

@@ -17,7 +17,7 @@ from spotmpi.agent.plan import AgentPlan, UserCode
 from spotmpi.core import names
 from spotmpi.core.archives import digest
 from spotmpi.core.errors import UnreadableRun
-from spotmpi.plan import pods
+from spotmpi.plan import pods, pool
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.plan.cluster import ClusterTarget, cached_plan
 from spotmpi.spec.job import JobSpec
@@ -50,8 +50,10 @@ class Submission:
     rate: float | None = None  # US dollars per hour of all nodes, where known
 
 
-def kubernetes_plan(spec: JobSpec, target: ClusterTarget, submission: Submission) -> list[Object]:
-    """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy; in the order of creation."""
+def kubernetes_plan(
+    spec: JobSpec, target: ClusterTarget, submission: Submission, worker_target: ClusterTarget | None = None
+) -> list[Object]:
+    """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy, a pool's Job; in the order of creation."""
     cached = json.dumps(cached_plan(spec, submission.run, None, target.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": cached}
     job = _job(spec, target, submission)
@@ -59,6 +61,8 @@ def kubernetes_plan(spec: JobSpec, target: ClusterTarget, submission: Submission
     inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine))
     agents = agent_plan(spec, submission.run, inputs)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
+    if spec.pool is not None:
+        parts.append(_workers(spec, worker_target or target, submission))
     for part in parts:
         part["metadata"]["namespace"] = target.namespace
     return [_jobset(spec, target, submission, job, digest(json.dumps(agents, sort_keys=True).encode())), *parts]
@@ -83,6 +87,12 @@ def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
     """The annotations of a JobSet, which may have none."""
     annotations: Mapping[str, str] = jobset["metadata"].get("annotations") or {}
     return annotations
+
+
+def workers_template(objects: Sequence[Object]) -> Object | None:
+    """The pod template of a pool's workers within the objects of its plan; None where it is no pool."""
+    jobs = (part for part in objects if part["kind"] == "Job")
+    return next((job["spec"]["template"] for job in jobs), None)
 
 
 def pod_template(jobset: Mapping[str, Any]) -> Object:
@@ -128,22 +138,22 @@ def with_shared_keys(objects: Sequence[Object], secret: str) -> list[Object]:
 
 def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: Object, plan_hash: str) -> Object:
     run = submission.run
-    labels = spec.kubernetes.labels | names.run_labels(run)
-    if spec.kubernetes.queue:
-        labels[LABEL_QUEUE] = spec.kubernetes.queue
+    annotations = {
+        ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True),
+        ANNOTATION_PLAN: plan_hash,
+        ANNOTATION_OWNER: submission.owner,
+        ANNOTATION_FOLDER: f"runs/{run}" if target.volume else "",
+    }
+    if spec.pool is not None:
+        annotations[pool.ANNOTATION_WORKERS] = str(spec.pool.workers)
     return {
         "apiVersion": JOBSET_API,
         "kind": "JobSet",
         "metadata": {
             "name": run,
             "namespace": target.namespace,
-            "labels": labels,
-            "annotations": {
-                ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True), sort_keys=True),
-                ANNOTATION_PLAN: plan_hash,
-                ANNOTATION_OWNER: submission.owner,
-                ANNOTATION_FOLDER: f"runs/{run}" if target.volume else "",
-            },
+            "labels": _queued_labels(spec, run),
+            "annotations": annotations,
         },
         "spec": {
             "suspend": True,
@@ -153,6 +163,12 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
             "replicatedJobs": [{"name": "node", "replicas": 1, "template": job}],
         },
     }
+
+
+def _queued_labels(spec: JobSpec, run: str) -> dict[str, str]:
+    """The labels of what a queue, if there is one, admits."""
+    queue = {LABEL_QUEUE: spec.kubernetes.queue} if spec.kubernetes.queue else {}
+    return spec.kubernetes.labels | names.run_labels(run) | queue
 
 
 def _failure_policy(spec: JobSpec) -> Object:
@@ -215,6 +231,16 @@ def _part(kind: str, version: str, submission: Submission) -> Object:
             "ownerReferences": [owner],
         },
     }
+
+
+def _workers(spec: JobSpec, target: ClusterTarget, submission: Submission) -> Object:
+    part = _part("Job", "batch/v1", submission)
+    metadata = {
+        **part["metadata"],
+        "name": names.workers_name(submission.run),
+        "labels": _queued_labels(spec, submission.run),
+    }
+    return {**part, "metadata": metadata, "spec": pool.workers_job(spec, target, submission.run)}
 
 
 def _config_map(submission: Submission, agents: AgentPlan) -> Object:

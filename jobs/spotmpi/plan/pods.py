@@ -26,11 +26,12 @@ _FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE"
 FILLING = 600  # millicores that a pod requests of each CPU of a node that it is to fill
 
 
-def template(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
-    """The pod template of every node of *run*, with the user's templates merged over it."""
+def template(spec: JobSpec, target: ClusterTarget, run: str, worker: bool = False) -> dict[str, Any]:
+    """The pod template of every node of *run*, or of a pool's *worker*, with the user's templates merged over it."""
+    labels = names.run_labels(run) | ({names.LABEL_ROLE: names.WORKER} if worker else {})
     own = {
         "metadata": {
-            "labels": spec.kubernetes.labels | names.run_labels(run),
+            "labels": spec.kubernetes.labels | labels,
             "annotations": {
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
                 "karpenter.sh/do-not-disrupt": "true",
@@ -47,9 +48,9 @@ def template(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
             **_affinity(target),
             "tolerations": _tolerations(spec, target),
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
-            "containers": [_container(spec, target, run)],
+            "containers": [_container(spec, target, run, worker)],
             "volumes": _volumes(spec, target, run),
-            **_spread(target, run),
+            **_spread(target, {key: labels[key] for key in (names.LABEL_RUN, names.LABEL_ROLE) if key in labels}),
         },
     }
     return _restricted(templates.merge(own, target.templates, CONTAINER))
@@ -95,15 +96,18 @@ def config_files() -> dict[str, str]:
     }
 
 
-def _container(spec: JobSpec, target: ClusterTarget, run: str) -> dict[str, Any]:
+def _container(spec: JobSpec, target: ClusterTarget, run: str, worker: bool) -> dict[str, Any]:
     generation = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}
+    origin: dict[str, Any] = {"name": pod_context.ENV_GENERATION, "valueFrom": generation}
+    if worker:
+        origin = {"name": pod_context.ENV_ROLE, "value": pod_context.WORKER}
     machine = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     return {
         "name": CONTAINER,
         "image": target.image,
         "command": ["python3", f"{pod_context.CONFIG}/boot.py"],
         "env": [
-            {"name": pod_context.ENV_GENERATION, "valueFrom": generation},
+            origin,
             {"name": hardware.ENV_NODE_NAME, "valueFrom": machine},
             *({"name": name, "value": value} for name, value in (_FABRIC if target.efa else {}).items()),
             *_secret_variables(spec, run),
@@ -242,14 +246,14 @@ def _affinity(target: ClusterTarget) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": required}}
 
 
-def _spread(target: ClusterTarget, run: str) -> dict[str, Any]:
-    """One pod per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
+def _spread(target: ClusterTarget, labels: dict[str, str]) -> dict[str, Any]:
+    """One pod with *labels* per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
     if target.spread != "node":
         return {}
     constraint = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {names.LABEL_RUN: run}},
+        "labelSelector": {"matchLabels": labels},
     }
     return {"topologySpreadConstraints": [constraint]}

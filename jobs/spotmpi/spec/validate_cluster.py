@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from spotmpi.agent import pod_context
 from spotmpi.core import names
 from spotmpi.core.errors import Problem
-from spotmpi.spec import node_groups
+from spotmpi.spec import node_groups, pool_nodes
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
 
@@ -44,11 +44,12 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
             remedy = "needs an environment with node groups: use --on STACK, or node_selector"
             yield Problem("kubernetes.placement_group", spec.kubernetes.placement_group, remedy)
         return
-    choice = node_groups.choose(spec, groups)
+    choice = pool_nodes.choose(spec, groups) if spec.pool else node_groups.choose(spec, groups)
     if isinstance(choice, list):
         yield from choice
-    elif spec.image and not spec.kubernetes.image and choice.spec.resources.gpu:
-        yield from _kernels(spec.image, choice)
+    elif spec.image and not spec.kubernetes.image:
+        for each in choice if isinstance(choice, pool_nodes.PoolChoice) else (choice,):
+            yield from _kernels(spec.image, each) if each.spec.resources.gpu else ()
 
 
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 
-from spotmpi.agent import __main__, connection, coordinator, hardware, peers, pod_context, worker
+from spotmpi.agent import __main__, connection, coordinator, hardware, peers, pod_context, pool_coordinator, worker
 from tests import transient_errors
 
 
@@ -24,6 +24,7 @@ def main(folder: str, port: int) -> int:
     hardware.IMAGE_RECORD = f"{folder}/image.json"
     connection.HEARTBEAT_TIMEOUT = float(os.environ.get("HEARTBEAT_TIMEOUT", connection.HEARTBEAT_TIMEOUT))
     vars(coordinator)["Coordinator"] = functools.partial(peers.Coordinator, port=port)
+    vars(coordinator)["PoolCoordinator"] = functools.partial(pool_coordinator.PoolCoordinator, port=port)
     vars(worker)["join"] = functools.partial(peers.join, port=port)
     transient_errors.from_environment()
     return __main__.main()

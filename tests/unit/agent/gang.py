@@ -44,7 +44,12 @@ class Gang:
             self.port = int(probe.getsockname()[1])
 
     def start(
-        self, node: int, generation: int = 0, errors: Sequence[Sequence[Any]] = (), pod: str = ""
+        self,
+        node: int,
+        generation: int = 0,
+        errors: Sequence[Sequence[Any]] = (),
+        pod: str = "",
+        key: str = "key",
     ) -> subprocess.Popen[str]:
         """Start the agent of a node, whose system calls meet the *errors* (see `tests.transient_errors`).
 
@@ -62,8 +67,12 @@ class Gang:
             (self.folder / "runs").mkdir(exist_ok=True)
             (mounts / "runs").symlink_to(self.folder / "runs")
         (mounts / "config" / "plan.json").write_text(json.dumps(self.plan))
-        (mounts / "secret" / "id").write_text("key")
+        (mounts / "secret" / "id").write_text(key)
         environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_GENERATION: str(generation)}
+        if self.plan["pool"] and node:
+            environment |= {pod_context.ENV_NODE: str(node - 1), pod_context.ENV_ROLE: pod_context.WORKER}
+            annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(generation))}\n"
+            (mounts / "pod" / "annotations").write_text(annotation)
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
         environment[transient_errors.VARIABLE] = json.dumps(list(errors))
         command = [sys.executable, "-m", "tests.unit.agent.agent_process", str(mounts), str(port)]

@@ -26,6 +26,9 @@ class Peers:
     def serve(self, timeout: float) -> None:
         """Nothing arrives."""
 
+    def name_of(self, node: int) -> str:
+        return f"node {node}"
+
     def lost(self) -> list[int]:
         return self.lost_hosts
 

@@ -126,8 +126,17 @@ LIKE = GROUP.model_copy(
 )
 WITH_EFA = GROUP.model_copy(update={"type": "p4d.24xlarge", "efa_interfaces": 4})
 ON_GROUPS = {**SMALL, "slots": 4, "resources": {"gpu": 1, "cpu": 2}}
+POOL: dict[str, Any] = {
+    "name": "scan",
+    "launcher": "pool",
+    "command": ["python3", "scan.py"],
+    "pool": {"workers": 8, "cpu": 2, "memory": "4Gi", "gpu": 1},
+    "limits": {"run": "2h", "interruptions": 7},
+    "kubernetes": {"queue": "gpus", "labels": {"team": "vision"}},
+}
 CASES = {
     "small": (SMALL, TARGET),
+    "pool": (POOL, TARGET),
     "plain": (PLAIN, TARGET),
     "full": (FULL, NODES),
     "one-group": (ON_GROUPS, on_groups(replace(TARGET, spread="node", egress_denied=True), [GROUP], "us-east-1a")),
@@ -187,7 +196,7 @@ def test_every_other_object_is_owned_by_the_jobset_and_in_its_namespace(
 ) -> None:
     jobset, *parts = plan(values, target)
     assert jobset["kind"] == "JobSet" and jobset["spec"]["suspend"] is True
-    assert sorted(part["kind"] for part in parts) == ["ConfigMap", "NetworkPolicy", "Secret"]
+    assert [part["kind"] for part in parts] == ["ConfigMap", "Secret", "NetworkPolicy", *(["Job"] * ("pool" in values))]
     for part in parts:
         assert part["metadata"]["ownerReferences"][0]["uid"] == manifests.OWNER_UID
         assert part["metadata"]["namespace"] == "training"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from spotmpi.agent import record
+from spotmpi.agent import protocol, record
 from spotmpi.agent.plan import VERSION
-from spotmpi.backends.base import Plan
-from spotmpi.backends.kubernetes import fault_injection
+from spotmpi.backends.base import Plan, PoolAddress
+from spotmpi.backends.kubernetes import fault_injection, pool_access
 from spotmpi.backends.kubernetes import pull as pulling
 from spotmpi.backends.kubernetes import stop as stopping
 from spotmpi.backends.kubernetes.client import api as cluster_api
@@ -20,7 +21,7 @@ from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
 from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis
-from spotmpi.backends.kubernetes.follow.run import ClusterFollower
+from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
 from spotmpi.backends.kubernetes.submit import code, pod_templates, target
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume
@@ -39,7 +40,6 @@ from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.recorded_plan import ClusterNamespace
-from spotmpi.spec import node_groups
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
 
@@ -82,6 +82,8 @@ class KubernetesBackend:
         resolved = target.resolve(spec, self._environment, self._api())
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *map(pods.forwarded_key, spec.forward)]
+        if spec.pool is not None:
+            keys += [protocol.POOL_CA, protocol.POOL_CERTIFICATE, protocol.POOL_KEY]
         submission = manifests.Submission(
             run=run,
             owner=names.user(),
@@ -91,9 +93,11 @@ class KubernetesBackend:
             work=fingerprint.identify(resolved.spec, local=False),
             rate=target.hourly_rate(resolved.spec, self._environment),
         )
-        objects = manifests.kubernetes_plan(resolved.spec, resolved.target, submission)
+        objects = manifests.kubernetes_plan(resolved.spec, resolved.target, submission, resolved.worker_target)
         if resolved.target.templates:
-            pod_templates.validate(manifests.pod_template(objects[0]), resolved.target.templates)
+            for pod in (manifests.pod_template(objects[0]), manifests.workers_template(objects)):
+                if pod is not None:
+                    pod_templates.validate(pod, resolved.target.templates)
         return {
             "version": VERSION,
             "run": run,
@@ -170,13 +174,15 @@ class KubernetesBackend:
         last = None
         for event in self._live_events(paths, jobset, follow=False):
             last = event if isinstance(event, Event) else None
-        waiting = last is not None and last.kind == record.WAITING
+        waiting = last is not None and last.kind == record.WAITING and RUNNING not in last.values
         state = add_restart_counts(reader.state(paths), jobset, reader.earlier_attempts(paths), waiting)
         if state.state in record.TERMINAL:
             return state
         if last and waiting:
             return replace(state, state=record.WAITING, reason=last.reason)
-        return replace(state, state=reader.RUNNING)
+        return replace(
+            state, state=reader.RUNNING, reason=last.reason if last and RUNNING in last.values else state.reason
+        )
 
     def list(self) -> list[reader.RunState]:
         """The runs of the namespace and those that this terminal has copies of, oldest first."""
@@ -207,6 +213,14 @@ class KubernetesBackend:
         context = ["--context", self._context] if self._context else []
         options = ["--namespace", self._api().namespace, "--container", pods.CONTAINER, "--stdin", "--tty", pod]
         return ["kubectl", *context, "exec", *options, "--", "/bin/sh"]
+
+    def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
+        """The scheduler of a pool that is up, by a port of this machine while the context lasts."""
+        return pool_access.pool_address(self._api(), run)
+
+    def resize(self, run: str, workers: int) -> None:
+        """Let a pool have so many workers."""
+        call(pool_access.resize(self._api(), run, workers))
 
     def pull(self, run: str, say: Say, part: str | None = None) -> Path:
         """Copy the run's folder from its run volume, through one of its pods or a short-lived reader pod."""
@@ -270,8 +284,7 @@ class KubernetesBackend:
         """A function that asks AWS why the environment's node groups get no instances for a run."""
         if (environment := self._environment) is None:
             return None
-        choice = node_groups.choose(manifests.spec_of(jobset), environment.node_groups)
-        groups = () if isinstance(choice, list) else [group.name for group in choice.groups]
+        groups = target.group_names(manifests.spec_of(jobset), environment)
 
         def ask() -> str | None:
             from spotmpi.aws import launch_failures

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.follow.jobset import node_index
 from spotmpi.core import names
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.plan import manifests
@@ -19,13 +20,20 @@ for name in os.listdir("/proc"):
 """
 
 
+class NotRunning(SpotmpiError):
+    """A node has no running pod."""
+
+
 async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
-    """The running pod of a node of *run*; SpotmpiError if there is none."""
-    labels = {names.LABEL_RUN: run, manifests.LABEL_INDEX: str(node)}
+    """The running pod of a node of *run*; NotRunning if there is none."""
+    worker = {names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: str(node - 1)}
     with translate_errors(f"find node {node} of run {run}"):
-        pods = [pod for pod in await api.list(cluster_api.POD, labels) if pod["status"].get("phase") == "Running"]
+        listed: list[Object] = []
+        for labels in ({manifests.LABEL_INDEX: str(node)}, worker):  # of a gang, or node 0 of a pool; of its workers
+            listed += await api.list(cluster_api.POD, {names.LABEL_RUN: run, **labels})
+    pods = [pod for pod in listed if node_index(pod) == node and pod["status"].get("phase") == "Running"]
     if not pods:
-        raise SpotmpiError(f"node {node} of run {run} has no running pod; see `spotmpi status {run}`")
+        raise NotRunning(f"node {node} of run {run} has no running pod; see `spotmpi status {run}`")
     return pods[0]
 
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from spotmpi.plan import manifests
+from spotmpi.agent import pod_context
+from spotmpi.core import names
+from spotmpi.plan import manifests, pool
 from spotmpi.plan.pods import CONTAINER
 from spotmpi.runs.reader import RunState
 
 Object = Mapping[str, Any]
+LABEL_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
 
 
 @dataclass(frozen=True)
@@ -19,18 +22,27 @@ class RunInfo:
     """What a follower has to know of a run."""
 
     run: str
-    nodes: int
+    nodes: int  # those of a pool are node 0 and its workers
     output_on_every_node: bool  # otherwise node 0 prints for all
     submitted: float  # Unix seconds
     start_limit: float  # seconds
     max_failures: int  # that another attempt may follow
+    is_pool: bool
 
 
 def run_info(jobset: Object) -> RunInfo:
     """The `RunInfo` of a run's JobSet."""
     spec = manifests.spec_of(jobset)
-    name, submitted = jobset["metadata"]["name"], submission_time(jobset)
-    return RunInfo(name, spec.nodes, spec.launcher != "mpirun", submitted, spec.limits.start, spec.limits.failures)
+    workers = pool.worker_count(jobset)
+    return RunInfo(
+        jobset["metadata"]["name"],
+        spec.nodes if workers is None else 1 + workers,
+        spec.launcher != "mpirun",
+        submission_time(jobset),
+        spec.limits.start,
+        spec.limits.failures,
+        workers is not None,
+    )
 
 
 def submission_time(jobset: Object) -> float:
@@ -70,8 +82,26 @@ def image_reference(pod: Object) -> str | None:
 
 
 def node_index(pod: Object) -> int:
-    """The index of a pod's node."""
-    return int(pod["metadata"].get("labels", {}).get(manifests.LABEL_INDEX, 0))
+    """The index of a pod's node; that of a pool's worker k is k + 1."""
+    return int(pod["metadata"].get("labels", {}).get(manifests.LABEL_INDEX, 0)) + is_worker(pod)
+
+
+def is_worker(pod: Object) -> bool:
+    """Whether the pod is a worker of a pool."""
+    return str((pod["metadata"].get("labels") or {}).get(names.LABEL_ROLE)) == names.WORKER
+
+
+def node_title(pod: Object) -> str:
+    """A pod's node as messages name it."""
+    return f"worker {node_index(pod) - 1}" if is_worker(pod) else f"node {node_index(pod)}"
+
+
+def has_predecessors(pod: Object) -> bool:
+    """Whether there were pods of the same node before this one."""
+    metadata = pod["metadata"]
+    if is_worker(pod):
+        return any(int((metadata.get("annotations") or {}).get(count) or 0) for count in pod_context.FAILURE_COUNTS)
+    return str((metadata.get("labels") or {}).get(LABEL_RESTARTS, "0")) != "0"
 
 
 def pod_name(pod: Object) -> str:

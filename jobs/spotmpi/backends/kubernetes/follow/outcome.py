@@ -9,7 +9,7 @@ from typing import Any
 
 from spotmpi.agent import protocol, record
 from spotmpi.agent.run_outcome import run_outcome
-from spotmpi.backends.kubernetes.follow.jobset import node_index, pod_name, unix_time
+from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, node_title, pod_name, unix_time
 from spotmpi.core.events import Event
 from spotmpi.plan import manifests
 from spotmpi.plan.pods import CONTAINER
@@ -88,7 +88,8 @@ class ExitDiagnosis:
         return Entry(0, event=replace(end, time=moment, values=values))
 
     def _reasons(self, end: Event, pods: list[Object]) -> Iterator[str]:
-        killed = next((reason for reason in map(_kill_reason, sorted(pods, key=node_index)) if reason), None)
+        gang = sorted((pod for pod in pods if not is_worker(pod)), key=node_index)  # a pool outlives its workers
+        killed = next((reason for reason in map(_kill_reason, gang) if reason), None)
         restart = self._restart if end.values.get(_RETRIES_EXHAUSTED) else None
         # Why an attempt failed says nothing of the next one.
         if restart and any(unix_time(pod["metadata"]["creationTimestamp"]) > restart.time for pod in pods):
@@ -103,16 +104,13 @@ class ExitDiagnosis:
 
 def _kill_reason(pod: Object) -> str | None:
     """How a pod's agent was ended before it could report anything, or None."""
-    node = node_index(pod)
+    node, field = node_title(pod), "pool.memory" if is_worker(pod) else "resources.memory"
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         end = (container.get("state") or {}).get("terminated") or {}
         code = end.get("exitCode", 0)
         if container.get("name") != CONTAINER or code in _AGENT_EXIT_CODES:
             continue
         if end.get("reason") == "OOMKilled":
-            return (
-                f"node {node} exceeded the memory limit of its pod (/dev/shm counts): raise resources.memory, "
-                "or use less"
-            )
-        return f"the agent of node {node} ended with exit code {code}"
+            return f"{node} exceeded the memory limit of its pod (/dev/shm counts): raise {field}, or use less"
+        return f"the agent of {node} ended with exit code {code}"
     return None

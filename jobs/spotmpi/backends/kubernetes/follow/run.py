@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
 from typing import Any
 
+import httpx2
 from lightkube import ApiError
 
 from spotmpi.agent import record
@@ -15,6 +17,7 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
+    has_predecessors,
     image_reference,
     node_index,
     pod_name,
@@ -37,13 +40,13 @@ from spotmpi.backends.kubernetes.volume_access import START_TIMEOUT
 from spotmpi.core import names
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
-from spotmpi.plan import manifests
+from spotmpi.plan import manifests, pool
 from spotmpi.runs.pod_output import Entry
 
-LABEL_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
 LOG_TIMEOUT = 10.0  # seconds that logs may still take once the JobSet has ended
 MAX_STREAMS = 64  # logs read at once; the client's connections are limited, and watches need theirs
 QUEUE_SIZE = 16  # pieces of logs, up to 64 kB each, that may wait for the consumer
+RUNNING = "running"  # a value of a wait during which the run goes on
 CHECK_INTERVAL = 1.0  # seconds between checks of why a run waits
 
 
@@ -114,6 +117,7 @@ class ClusterFollower:
             async for entries in stream:
                 yield self._hold_back_end(entries)
         if self._recorded_end or self._jobset_end:
+            await self._end_workers()
             yield [self._last_entry()]
             return
         await self._read_events()
@@ -163,6 +167,7 @@ class ClusterFollower:
                 await asyncio.wait(late, timeout=START_TIMEOUT)
         async for entries in self._output_of_deleted_pods():
             await self._queue.put(entries)
+        await self._end_workers()
         await self._queue.put(None)
 
     async def _find_unseen_pods(self) -> None:
@@ -171,6 +176,12 @@ class ClusterFollower:
             with contextlib.suppress(ApiError):  # the run folder may still have their output
                 for pod in await self._client.list(api.POD, {names.LABEL_RUN: self._run.run}):
                     self._update_pod(pod)
+
+    async def _end_workers(self) -> None:
+        """End the workers of a pool that is over, which could not join it: they would wait for nodes and for node 0."""
+        if self._run.is_pool:
+            with contextlib.suppress(ApiError, httpx2.HTTPError):
+                await self._client.patch(api.JOB, names.workers_name(self._run.run), {"spec": {"suspend": True}})
 
     def _report_waiting(self, reason: str) -> None:
         """Report why the consumer waits for this follower."""
@@ -191,6 +202,8 @@ class ClusterFollower:
 
     def _update_jobset(self, jobset: Object, is_gone: bool = False) -> None:
         self._jobset = jobset
+        if (workers := pool.worker_count(jobset)) is not None:
+            self._run = replace(self._run, nodes=1 + workers)
         end = jobset_end(jobset, is_gone, self._run.max_failures, self._client.now())
         self._jobset_end = self._jobset_end or end
 
@@ -243,9 +256,10 @@ class ClusterFollower:
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
-        reason = waiting_reason(self._seen, self._run.run, self._run.nodes)
+        reason = waiting_reason(self._seen, self._run.run, self._run.nodes, self._run.is_pool)
         wait = start_wait(self._jobset, self._run.submitted, self._seen.pods.values(), self._first_look)
-        if reason and wait:
+        is_up = self._run.is_pool and wait is not None and wait.agent_runs  # a pool waits for none of its workers
+        if reason and wait and not is_up:
             left = wait.since + self._run.start_limit - self._client.now()
             if left > 0:
                 reason = with_countdown(reason, left)
@@ -254,7 +268,10 @@ class ClusterFollower:
                 if await self._give_up(reason):
                     return [self._event(record.FAILED, reason)]
         before, self._last_reason = self._last_reason, reason_key(reason or "")
-        return [self._event(record.WAITING, reason)] if reason and self._last_reason != before else []
+        if not reason or self._last_reason == before:
+            return []
+        event = self._event(record.WAITING, reason)
+        return [replace(event, values={**event.values, RUNNING: True}) if is_up else event]
 
     async def _give_up(self, reason: str) -> bool:
         """Delete a run whose first node never came, which would wait for ever; False where that is not possible."""
@@ -290,13 +307,13 @@ class ClusterFollower:
     def _source(self, pod: Object) -> Source:
         name, node = pod_name(pod), node_index(pod)
         self._nodes_read.add(node)
-        has_predecessors = pod["metadata"].get("labels", {}).get(LABEL_RESTARTS, "0") != "0"
-        since = self._run.submitted if has_predecessors else unix_time(pod["metadata"]["creationTimestamp"])
+        predecessors = has_predecessors(pod)
+        since = self._run.submitted if predecessors else unix_time(pod["metadata"]["creationTimestamp"])
         return Source(
             name,
             node,
             since,
-            has_predecessors,
+            predecessors,
             is_finished=lambda: self._pod_has_ended(name),
             image=image_reference(pod),
             read_folder=self._read_folder,

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from spotmpi.backends.kubernetes.follow.jobset import pod_name, unix_time
-from spotmpi.plan.manifests import LABEL_INDEX, LABEL_QUEUE
+from spotmpi.backends.kubernetes.follow.jobset import is_worker, node_index, pod_name, unix_time
+from spotmpi.plan.manifests import LABEL_QUEUE
 
 Object = Mapping[str, Any]
 
@@ -88,19 +88,24 @@ class Observations:
                 self.node_problems[name] = f"node {name}: {event['reason']}: {event.get('message') or ''}"
 
 
-def waiting_reason(seen: Observations, run: str, nodes: int) -> str | None:
+def waiting_reason(seen: Observations, run: str, nodes: int, is_pool: bool = False) -> str | None:
     """The reason that most pods of a run share, with how many wait; None when all have started.
 
-    Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone.
+    Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone. A pool's
+    workers count once its node 0 has started.
     """
     if not seen.pods:
         about_run = next((message for name, message in seen.messages.items() if run in name), None)
         return about_run or f"no pods yet{_permission_note(seen)}"
-    reasons = [reason for pod in seen.pods.values() if (reason := _pod_reason(pod, seen))]
-    if not reasons:
+    waiting = [(pod, reason) for pod in seen.pods.values() if (reason := _pod_reason(pod, seen))]
+    if not waiting:
         return _unreachable_nodes(seen, nodes)
+    if is_pool and (first := next((reason for pod, reason in waiting if not is_worker(pod)), None)):
+        return f"node 0: {first}{_permission_note(seen)}"
+    reasons = [reason for _, reason in waiting]
     most = max(set(reasons), key=reasons.count)
-    return f"{len(reasons)}/{nodes} nodes: {most}{_permission_note(seen)}"
+    count = f"{len(reasons)}/{nodes - 1} workers" if is_pool else f"{len(reasons)}/{nodes} nodes"
+    return f"{count}: {most}{_permission_note(seen)}"
 
 
 def _pod_reason(pod: Object, seen: Observations) -> str | None:
@@ -179,7 +184,7 @@ def start_wait(jobset: Object, submitted: float, pods: Iterable[Object], first_l
     """
     if jobset["spec"].get("suspend") or _is_being_admitted(jobset):
         return None
-    leaders = [pod for pod in pods if pod["metadata"].get("labels", {}).get(LABEL_INDEX) == "0"]
+    leaders = [pod for pod in pods if node_index(pod) == 0]
     running = [pod for pod in leaders if pod.get("status", {}).get("phase") == "Running"]
     if running:
         return StartWait(max(unix_time(pod["metadata"]["creationTimestamp"]) for pod in running), True)

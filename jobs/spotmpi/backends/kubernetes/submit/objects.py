@@ -7,18 +7,20 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lightkube import ApiError
 
-from spotmpi.agent import ssh
+from spotmpi.agent import protocol, ssh
 from spotmpi.backends.kubernetes import stop
 from spotmpi.backends.kubernetes.client import api as cluster_api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import already_exists, translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import submission_time
+from spotmpi.core.certificates import pool_certificates
 from spotmpi.core.errors import NotPermitted, RunInUse
 from spotmpi.core.progress import Say
 from spotmpi.plan import manifests, pods
@@ -93,6 +95,7 @@ async def _with_egress(api: ClusterApi, objects: Sequence[Object], say: Say) -> 
     """The objects, with a policy that lets pods reach each other where the namespace denies egress."""
     jobset, *_ = objects
     single = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 1
+    single = single and manifests.workers_template(objects) is None
     labels = manifests.pod_template(jobset)["metadata"]["labels"]
     if single or any(_allows_egress(each) for each in objects) or not await denies_egress(api, labels, say):
         return objects
@@ -120,7 +123,9 @@ async def _create_all(api: ClusterApi, objects: Sequence[Object]) -> CreatedRun:
             if failure is not None:
                 raise failure
         if manifests.LABEL_QUEUE not in jobset["metadata"]["labels"]:
-            await api.patch(cluster_api.JOBSET, run, {"spec": {"suspend": False}})
+            jobs = [(part["kind"], part["metadata"]["name"]) for part in parts if part["kind"] == cluster_api.JOB]
+            for kind, name in [(cluster_api.JOBSET, run), *jobs]:
+                await api.patch(kind, name, {"spec": {"suspend": False}})
     except BaseException:
         await api.delete(cluster_api.JOBSET, run)
         raise
@@ -153,6 +158,11 @@ async def _create_part(api: ClusterApi, part: Object, uid: str) -> None:
 def _without_secret(plan: ClusterPlan, objects: Sequence[Object], refusal: _SecretForbidden) -> Sequence[Object]:
     """The plan's objects with the keys of an existing Secret; NotPermitted where that is not possible."""
     variables = manifests.forwarded_variables(objects)
+    if manifests.workers_template(objects) is not None:
+        raise NotPermitted(
+            f"could not create the pool's Secret, which holds its TLS key: not permitted ({refusal}); "
+            f"ask for the right to create Secrets in {plan['namespace']}"
+        ) from refusal
     if plan["ssh_secret"] and not variables:
         return manifests.with_shared_keys(objects, plan["ssh_secret"])
     remedy = "name a Secret with a key pair for SSH (kubernetes.ssh_secret)"
@@ -167,8 +177,17 @@ def _without_secret(plan: ClusterPlan, objects: Sequence[Object], refusal: _Secr
 def _complete(part: Object, uid: str) -> Object:
     """A part of the plan with its owner's uid, and keys where it is the Secret."""
     owners = [{**owner, "uid": uid} for owner in part["metadata"]["ownerReferences"]]
-    keys = {"stringData": {**generate_keys(), **_forwarded_values(part)}} if part["kind"] == "Secret" else {}
+    if part["kind"] != "Secret":
+        return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}}
+    keys = {"stringData": {**generate_keys(), **_pool_keys(part), **_forwarded_values(part)}}
     return {**part, "metadata": {**part["metadata"], "ownerReferences": owners}, **keys}
+
+
+def _pool_keys(secret: Object) -> dict[str, str]:
+    """New certificates, where the run is a pool."""
+    if protocol.POOL_KEY not in secret["stringData"]:
+        return {}
+    return pool_certificates(secret["metadata"]["name"], datetime.now(UTC))
 
 
 def _forwarded_values(secret: Object) -> dict[str, str]:

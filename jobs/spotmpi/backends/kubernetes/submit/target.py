@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
-from spotmpi.core.environment import Environment
-from spotmpi.core.errors import InputError, input_error
+from spotmpi.core.environment import Environment, NodeGroup
+from spotmpi.core.errors import InputError, Problem, input_error
 from spotmpi.images import build as images
 from spotmpi.images import registry
 from spotmpi.images.build import Build
 from spotmpi.images.registry import Pinned
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget, on_groups
-from spotmpi.spec import node_groups
+from spotmpi.spec import node_groups, pool_nodes
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
+from spotmpi.spec.pool_nodes import PoolChoice
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class ResolvedTarget:
     target: ClusterTarget
     spec: JobSpec
     notes: tuple[str, ...]
+    worker_target: ClusterTarget | None = None  # of a pool
 
 
 def volume(spec: JobSpec, environment: Environment | None) -> str | None:
@@ -41,14 +44,26 @@ def persistent_folders(spec: JobSpec, environment: Environment | None) -> tuple[
 
 def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
     """US dollars per hour of all nodes, where known; AWS is only asked where the run has a cost limit."""
-    price = spec.price
-    if price is None and spec.limits.cost is not None and environment and environment.node_groups:
-        from spotmpi.aws.prices import node_price
+    shapes = (pool_nodes.node_0_spec(spec), pool_nodes.worker_spec(spec)) if spec.pool else (spec,)
+    if spec.price is not None:
+        return spec.price * sum(shape.nodes for shape in shapes)
+    if spec.limits.cost is None or not environment or not environment.node_groups:
+        return None
+    from spotmpi.aws.prices import node_price
 
-        choice = node_groups.choose(spec, environment.node_groups)
-        # A spec that fits no group is refused later; until then assume the most expensive of all groups.
-        price = node_price(environment, choice.groups if isinstance(choice, Choice) else environment.node_groups)
-    return None if price is None else price * spec.nodes
+    # A spec that fits no group is refused later; until then assume the most expensive of all groups.
+    unknown = [environment.node_groups] * len(shapes)
+    choices = _choose(spec, environment.node_groups)
+    groups = unknown if isinstance(choices, list) else [choice.groups for choice in choices]
+    return sum(node_price(environment, each) * shape.nodes for each, shape in zip(groups, shapes, strict=True))
+
+
+def group_names(spec: JobSpec, environment: Environment) -> list[str]:
+    """The environment's node groups that a run takes nodes from; none where it fits none."""
+    choices = _choose(spec, environment.node_groups)
+    if isinstance(choices, list):
+        return []
+    return list(dict.fromkeys(group.name for choice in choices for group in choice.groups))
 
 
 def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> ResolvedTarget:
@@ -57,7 +72,8 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
     Raises:
         InputError: there is no image to pull, no node group fits, or a template cannot be read.
     """
-    choice = _choice(spec, environment)
+    choices = _choices(spec, environment)
+    choice = choices[-1]  # a pool's workers need what node 0 needs, and perhaps GPUs
     build = _build(choice, environment)
     if build and environment:
         pinned = registry.pin(build, environment.repositories[build.image])
@@ -71,23 +87,48 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
         volume=volume(spec, environment),
         node_selector={},
         tolerations=(),
-        spread=spec.kubernetes.spread or ("node" if choice.groups else "any"),
+        spread="any",
         templates=pod_templates.read(spec.kubernetes.templates, api),
         egress_denied=environment is not None,
     )
-    if environment and choice.groups:
-        target = on_groups(target, choice.groups, environment.zone)
-    notes = [*_notes_on_nodes(choice, target), *_notes_on_image(build, environment, pinned), *_notes_on_volume(target)]
-    return ResolvedTarget(target, choice.spec, tuple(notes))
+    targets = [_on_nodes(target, each, environment) for each in choices]
+    notes = [
+        *_notes_on_shapes(choices, targets),
+        *([choices.note] if isinstance(choices, PoolChoice) and choices.note else []),
+        *_notes_on_image(build, environment, pinned),
+        *_notes_on_volume(target),
+    ]
+    if spec.pool:
+        return ResolvedTarget(targets[0], spec, tuple(notes), targets[1])
+    return ResolvedTarget(targets[0], choice.spec, tuple(notes))
 
 
-def _choice(spec: JobSpec, environment: Environment | None) -> Choice:
+def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | None) -> ClusterTarget:
+    """*target* for pods of one shape, on the nodes that were chosen for them."""
+    spread = choice.spec.kubernetes.spread or ("node" if choice.groups else "any")
+    target = replace(target, spread=spread)
+    return on_groups(target, choice.groups, environment.zone) if environment and choice.groups else target
+
+
+def _choices(spec: JobSpec, environment: Environment | None) -> PoolChoice | tuple[Choice]:
+    """The choice for each shape of pods: those of a pool's node 0 and of its workers, else one."""
     if environment is None or not environment.node_groups:
-        return Choice((), spec, ())
-    choice = node_groups.choose(spec, environment.node_groups)
-    if isinstance(choice, list):
-        raise InputError(choice)
-    return choice
+        if spec.pool is None:
+            return (Choice((), spec, ()),)
+        return PoolChoice(
+            *(Choice((), each, ()) for each in (pool_nodes.node_0_spec(spec), pool_nodes.worker_spec(spec)))
+        )
+    choices = _choose(spec, environment.node_groups)
+    if isinstance(choices, list):
+        raise InputError(choices)
+    return choices
+
+
+def _choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> PoolChoice | tuple[Choice] | list[Problem]:
+    if spec.pool is not None:
+        return pool_nodes.choose(spec, groups)
+    choice = node_groups.choose(spec, groups)
+    return choice if isinstance(choice, list) else (choice,)
 
 
 def _build(choice: Choice, environment: Environment | None) -> Build | None:
@@ -98,6 +139,12 @@ def _build(choice: Choice, environment: Environment | None) -> Build | None:
     if not choice.spec.resources.gpu:
         return images.build_for(image, environment.has_gpus)
     return images.build_with_kernels(image, choice.capability)
+
+
+def _notes_on_shapes(choices: PoolChoice | tuple[Choice], targets: Sequence[ClusterTarget]) -> list[str]:
+    names = ("node 0: ", "workers: ") if len(choices) > 1 else ("",)
+    shapes = zip(names, choices, targets, strict=True)
+    return [name + note for name, choice, target in shapes for note in _notes_on_nodes(choice, target)]
 
 
 def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:

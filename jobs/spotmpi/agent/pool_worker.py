@@ -1,0 +1,141 @@
+"""A worker of a pool: runs the worker process for as long as the pool is up, whatever happens to either of them.
+
+It joins node 0, starts the worker process, and starts another one when that ends. Node 0 may be replaced: then it joins
+the next one. It ends when node 0 says that the pool is over, or when this pod received a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from . import hardware, protocol, record
+from .attempt import Attempt
+from .lines import Line
+from .node import Notice, attempt_plan, check_hardware, unpack_code, write_environment
+from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
+from .pod_context import PodContext
+from .pod_record import PodRecord
+from .worker import POLL_INTERVAL, CoordinatorLink, join_coordinator, stage_data
+
+STABLE = 30.0  # seconds after which a worker process that ends is started again at once
+MAX_PAUSE = 10.0  # seconds between two starts of worker processes that end early
+_LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool", 0), False)
+
+
+class PoolLink(CoordinatorLink):
+    """The connection to node 0 of a pool; a `StopSource` that also ends the worker process on notice."""
+
+    def pending(self) -> StopRequest | None:
+        """The `StopRequest` for the worker process, or None."""
+        return super().pending() or (_LEAVE if self.notice.reason else None)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether node 0 answers and this worker has work to do."""
+        return not (self.over or self.connection.lost or self.notice.reason)
+
+
+def run(pod: PodContext, notice: Notice, started: float) -> int:
+    """Work for the pool until it is over; the pod's exit code."""
+    try:
+        os.makedirs(pod.folder, exist_ok=True)
+        number = _attempt_number(pod)
+        pod_record = PodRecord(pod.folder)
+    except OSError as error:
+        sys.stderr.write("the output of this worker cannot be recorded: %s\n" % error)
+        return protocol.FAILED
+    try:
+        return PoolWorker(pod, notice, pod_record, number).run(started)
+    finally:
+        pod_record.close()
+
+
+def _attempt_number(pod: PodContext) -> int:
+    """The number of this pod among those of its worker, by which its lines are known.
+
+    Kubernetes counts failed pods, but forgets them when a pool shrinks; where the run folder lasts, it knows better.
+    """
+    logs = os.path.join(pod.folder, "logs")
+    numbers = [int(name) for name in os.listdir(logs) if name.isdecimal()] if os.path.isdir(logs) else []
+    own = [each for each in numbers if os.path.exists(os.path.join(logs, str(each), "node-%d.log" % pod.node))]
+    return 1 + max(pod.generation, max(own, default=0))
+
+
+class PoolWorker:
+    """What one worker's agent does; *number* is the attempt under which its output is recorded."""
+
+    def __init__(self, pod: PodContext, notice: Notice, pod_record: PodRecord, number: int) -> None:
+        self._pod = pod
+        self._notice = notice
+        self._record = pod_record
+        self._number = number
+        self._hardware: hardware.Facts | None = None  # once this pod is prepared
+
+    def run(self, since: float) -> int:
+        """Join node 0, which is expected within ``limits.start`` from *since* on, as often as there is one."""
+        while True:
+            joined = join_coordinator(self._pod, self._notice, since)
+            if joined is None:
+                break
+            link = PoolLink(joined[0], self._notice, lambda: None)
+            failure = self._work(link)
+            if failure:
+                link.report_end(failure.exit_code, failure.reason)
+                _wait(link, float("inf") if failure.cause == NOT_RETRYABLE else MAX_PAUSE)
+            link.connection.close()
+            if link.over:
+                return 0
+            if self._notice.reason:
+                break
+            since = time.time()
+        if self._notice.reason:
+            return protocol.INTERRUPTED
+        self._print("no node 0 within limits.start (%gs): this worker ends" % self._pod.plan["limits"]["start"])
+        return 0
+
+    def _work(self, link: PoolLink) -> Outcome | None:
+        """Keep a worker process running while *link* is alive; the outcome where no other attempt can help."""
+        try:
+            if self._hardware is None:
+                facts = check_hardware(self._pod)
+                unpack_code(self._pod)
+                if not stage_data(self._pod, link):  # which reports its failure
+                    _wait(link, MAX_PAUSE)
+                    return None
+                self._hardware = facts
+            link.connection.send(ready=1, hardware=self._hardware)
+            return self._keep_running(link, write_environment(self._pod, self._number))
+        except hardware.Incompatible as error:
+            return Outcome(NOT_RETRYABLE, str(error), protocol.NOT_RETRYABLE)
+        except OSError as error:
+            outcome = outcome_of_error(error)
+            if error.errno in record.DISK_FULL:
+                return outcome._replace(reason=record.disk_full_reason(error, self._pod.folder))
+            return outcome
+
+    def _keep_running(self, link: PoolLink, environment: dict[str, str]) -> Outcome | None:
+        pause = POLL_INTERVAL
+        while link.is_alive:
+            plan = attempt_plan(self._pod, environment, "0")
+            started = time.monotonic()
+            outcome = Attempt(self._number, plan, self._record, link, {"start": None, "run": None}).run()
+            if outcome.cause == NOT_RETRYABLE:
+                return outcome
+            if link.is_alive:
+                self._print("the worker process is started again: %s" % (outcome.reason or "it ended"))
+                pause = POLL_INTERVAL if time.monotonic() > started + STABLE else min(pause * 2, MAX_PAUSE)
+                _wait(link, pause)
+        return None
+
+    def _print(self, text: str) -> None:
+        self._record.line(self._number, self._pod.node, Line(None, "e", text))
+
+
+def _wait(link: PoolLink, seconds: float) -> None:
+    """Serve *link* for so long, or until it is over."""
+    deadline = time.monotonic() + seconds
+    while link.is_alive and time.monotonic() < deadline:
+        link.poll()
+        time.sleep(POLL_INTERVAL)

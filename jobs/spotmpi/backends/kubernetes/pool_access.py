@@ -1,0 +1,126 @@
+"""The scheduler of a pool from outside its cluster, and the number of its workers.
+
+Users may create Secrets and not read them, so the TLS files come from node 0's pod, as its port does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spotmpi.agent import pod_context, protocol
+from spotmpi.backends.base import PoolAddress
+from spotmpi.backends.kubernetes.client import api as cluster_api
+from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
+from spotmpi.backends.kubernetes.client.errors import translate_errors
+from spotmpi.backends.kubernetes.client.port_forward import forward_port
+from spotmpi.backends.kubernetes.client.portal import call, serve
+from spotmpi.backends.kubernetes.fault_injection import NotRunning, pod_of
+from spotmpi.backends.kubernetes.follow.outcome import jobset_end, terminal_condition
+from spotmpi.core import certificates, names
+from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
+from spotmpi.plan import manifests, pool
+
+LISTEN_TIMEOUT = 10  # seconds for which one look waits until the scheduler listens
+_POLL_INTERVAL = 0.5  # seconds between looks
+# Prints the TLS files once the scheduler listens: Dask's client does not survive a port without a listener.
+_READ_FILES = f"""
+import json, os, time
+def listens():
+    for table in ("tcp", "tcp6"):
+        with open("/proc/net/" + table) as file:
+            for line in list(file)[1:]:
+                local, _, state = line.split()[1:4]
+                if state == "0A" and int(local.rpartition(":")[2], 16) == {protocol.POOL_PORT}:
+                    return True
+until = time.monotonic() + {LISTEN_TIMEOUT}
+while not listens() and time.monotonic() < until:
+    time.sleep(0.05)
+names = {(protocol.POOL_CA, protocol.POOL_CERTIFICATE, protocol.POOL_KEY)!r}
+if listens():
+    print(json.dumps({{name: open(os.path.join({pod_context.SECRET!r}, name)).read() for name in names}}))
+"""
+
+
+@contextmanager
+def pool_address(api: ClusterApi, run: str) -> Iterator[PoolAddress]:
+    """The address of a pool's scheduler on this machine once it listens, through a tunnel that lasts for the context.
+
+    Raises:
+        UnknownRun: there is no such run.
+        InputError: it is no pool.
+        SpotmpiError: it ended before.
+    """
+
+    async def node_0() -> str:
+        return str((await pod_of(api, run, 0))["metadata"]["name"])
+
+    files = call(_wait_for_files(api, run))
+    with tempfile.TemporaryDirectory(prefix="spotmpi-pool-") as folder:
+        tls = certificates.write_certificates(Path(folder, "tls"), files)
+        with serve(forward_port(api, node_0, protocol.POOL_PORT)) as forward:
+            yield PoolAddress(f"tls://127.0.0.1:{forward.port}", tls)
+
+
+async def _wait_for_files(api: ClusterApi, run: str) -> dict[str, str]:
+    """The TLS files by name, once the scheduler of a pool listens."""
+    while True:
+        jobset = await _find_pool(api, run)
+        if end := jobset_end(jobset, False, manifests.spec_of(jobset).limits.failures, api.now()):
+            raise SpotmpiError(f"pool {run} {end.kind}: {end.reason or 'no reason recorded'}")
+        with contextlib.suppress(NotRunning):
+            if files := await _read_files(api, await pod_of(api, run, 0)):
+                return files
+        await asyncio.sleep(_POLL_INTERVAL)
+
+
+async def _read_files(api: ClusterApi, pod: Object) -> dict[str, str]:
+    """The TLS files by name that node 0's pod has; none where its scheduler does not listen, or the pod has gone."""
+    try:
+        with translate_errors("reach the scheduler"):
+            output = await api.execute(pod["metadata"]["name"], ["python3", "-c", _READ_FILES])
+        files: dict[str, str] = json.loads(output)
+    except NotPermitted:
+        raise
+    except (SpotmpiError, ValueError):
+        return {}
+    return files
+
+
+async def _find_pool(api: ClusterApi, run: str) -> Object:
+    """The JobSet of a pool."""
+    with translate_errors(f"look up run {run}"):
+        jobset = await api.find(cluster_api.JOBSET, run)
+    if jobset is None:
+        raise UnknownRun([Problem("run", run, "no such run in the namespace; `spotmpi list` lists the runs")])
+    if pool.worker_count(jobset) is None:
+        raise input_error("run", run, 'is not a pool; only a run with launcher = "pool" has workers')
+    return jobset
+
+
+async def resize(api: ClusterApi, run: str, workers: int) -> None:
+    """Set the number of a pool's workers; Kubernetes starts the new ones, or ends those with the highest numbers.
+
+    Raises:
+        UnknownRun: there is no such run.
+        InputError: it is no pool, has ended, or may not grow because of its cost limit.
+    """
+    jobset = await _find_pool(api, run)
+    spec = manifests.spec_of(jobset)
+    if terminal_condition(jobset) or jobset["metadata"].get("deletionTimestamp"):
+        raise input_error("run", run, "has ended; start another pool")
+    if workers < 1:
+        raise input_error("workers", workers, f"a pool has at least one worker; `spotmpi stop {run}` ends it")
+    submitted = spec.pool.workers if spec.pool else 0
+    if spec.limits.cost is not None and workers > submitted:
+        remedy = f"limits.cost is counted for the {submitted} workers of its submission; start a larger pool"
+        raise input_error("workers", workers, remedy)
+    with translate_errors(f"resize the pool {run}"):
+        await api.patch(cluster_api.JOB, names.workers_name(run), {"spec": pool.sizes(workers)})
+        note = {"metadata": {"annotations": {pool.ANNOTATION_WORKERS: str(workers)}}}
+        await api.patch(cluster_api.JOBSET, run, note)

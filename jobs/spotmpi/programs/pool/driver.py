@@ -1,0 +1,81 @@
+"""Scheduler and driver of a pool in node 0's pod, as children of this process: the run ends with the driver's command.
+
+python -m spotmpi.programs.pool.driver SCHEDULER-OPTION ... -- COMMAND ARGUMENT ...
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from spotmpi.agent import protocol, starter
+
+_POLL = 0.05  # seconds between looks at the children
+_GRACE = 3.0  # seconds from SIGTERM to SIGKILL
+
+
+class Stopped(Exception):
+    """This process received SIGTERM."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run both to the end of either; the exit code of the one that ended first."""
+    signal.signal(signal.SIGTERM, _stop)
+    split = arguments.index("--")
+    options, command = arguments[:split], arguments[split + 1 :]
+    children: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory(prefix="spotmpi-driver-") as folder:
+        address = Path(folder, "address.json")
+        scheduler = [sys.executable, "-m", "spotmpi.programs.pool.scheduler", *options, f"--address-file={address}"]
+        try:
+            children.append(_start(scheduler))
+            while children[0].poll() is None and not address.exists():
+                time.sleep(_POLL)
+            if children[0].poll() is None:
+                children.append(_start(command))
+            return _first_end(children)
+        except Stopped:
+            return protocol.INTERRUPTED
+        finally:
+            _end(children)
+
+
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-I", "-S", starter.__file__, *command], stdin=subprocess.DEVNULL)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Stopped
+
+
+def _first_end(children: list[subprocess.Popen[bytes]]) -> int:
+    while True:
+        for child in reversed(children):
+            code = child.poll()
+            if code is not None:
+                if child is children[0] and code != protocol.NOT_RETRYABLE:
+                    print(f"the scheduler ended with exit code {code}", file=sys.stderr, flush=True)
+                    return max(code, 1)
+                return code if code >= 0 else 128 - code
+        time.sleep(_POLL)
+
+
+def _end(children: list[subprocess.Popen[bytes]]) -> None:
+    """End the driver first and the scheduler last."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for child in reversed(children):
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

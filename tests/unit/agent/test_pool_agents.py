@@ -1,0 +1,185 @@
+"""The agents of a worker pool as processes on this machine, with a scheduler and workers that tests control."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import pod_context
+from tests.unit.agent.gang import LIMIT, Gang, kinds
+
+# Prints its name and process id, then ends with the exit code that it finds in a file of that name.
+PROGRAM = """
+import os, sys, time
+options = dict(each[2:].split("=", 1) for each in sys.argv[1:])
+name = "{}-" + options.get("worker", "0")
+path = os.path.join(os.environ["FOLDER"], name)
+print(name, os.getpid(), flush=True)
+while not os.path.exists(path):
+    time.sleep(0.02)
+with open(path) as file:
+    code = int(file.read())
+os.remove(path)
+print("RuntimeError: " + name, file=sys.stderr)
+os._exit(code)
+"""
+
+
+class Pool(Gang):
+    """A pool whose processes end when a test says so."""
+
+    def __init__(self, folder: Path, **values: Any) -> None:
+        package = folder / "programs" / "spotmpi" / "programs" / "pool"
+        package.mkdir(parents=True)
+        for parent in (package, package.parent, package.parent.parent):
+            (parent / "__init__.py").touch()
+        for name in ("scheduler", "worker"):
+            (package / f"{name}.py").write_text(PROGRAM.format(name))
+        environment = {"PYTHONPATH": str(folder / "programs"), "FOLDER": str(folder)}
+        super().__init__(folder, {"launcher": "pool", "nodes": 1, "pool": {"workers": 2}, "env": environment, **values})
+
+    def end(self, process: str, code: int) -> None:
+        """Let a process end with an exit code."""
+        waiting = self.folder / f"new-{process}"
+        waiting.write_text(str(code))
+        waiting.rename(self.folder / process)
+
+    def processes(self, node: int, generation: int = 0) -> list[int]:
+        """The process ids that the programs of a node have printed."""
+        texts = [str(event.values.get("text")).split() for event in self.events(node, generation)]
+        return [int(words[1]) for words in texts if len(words) == 2 and words[1].isdecimal()]
+
+    def until_started(self, node: int, count: int = 1, generation: int = 0) -> None:
+        """Wait until a node has started that many processes."""
+        self.until(f"process {count} of node {node}", lambda: len(self.processes(node, generation)) >= count)
+
+    def stop(self) -> None:
+        """Ask node 0 to stop, as `spotmpi stop` does."""
+        text = f"{pod_context.STOP_ANNOTATION}={json.dumps('enough')}\n"
+        (self.folder / "node-0" / "pod" / "annotations").write_text(text)
+
+    def texts(self, node: int, generation: int = 0) -> list[str]:
+        """What a node has printed."""
+        return [str(event.values.get("text")) for event in self.events(node, generation) if event.kind == "line"]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
+    """A function that makes a pool; its agents end with the test."""
+    pools: list[Pool] = []
+
+    def make(*started: int, **values: Any) -> Pool:
+        pools.append(Pool(tmp_path, **values))
+        for node in started:
+            pools[-1].start(node)
+        return pools[-1]
+
+    yield make
+    for each in pools:
+        for agent in each.agents.values():
+            agent.kill()
+            agent.wait(LIMIT)
+
+
+def test_a_worker_process_that_ends_is_started_again_and_a_stop_ends_all_agents(pool: Callable[..., Pool]) -> None:
+    up = pool(0, 1, 2)
+    for node in (0, 1, 2):
+        up.until_started(node)
+    up.end("worker-0", 3)
+    up.until_started(1, count=2)
+    up.stop()
+
+    assert up.codes() == [0, 0, 0]
+    assert kinds(up.events()) == ["started", "stopped"]
+    (again,) = [text for text in up.texts(1) if "started again" in text]
+    assert again.endswith("exit code 3: RuntimeError: worker-0")
+    assert len(up.processes(0)) == len(up.processes(2)) == 1
+
+
+def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its_own(
+    pool: Callable[..., Pool],
+) -> None:
+    up = pool(0, 1, 2)
+    for node in (0, 1, 2):
+        up.until_started(node)
+    agent = up.agents[1]
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(LIMIT) == 75
+    up.printed("worker 0 is leaving: the pod of this node received SIGTERM")
+    up.start(1, generation=1)
+    up.until_started(1, generation=1)
+
+    assert {event.attempt for event in up.events(1) if event.kind == "line"} == {1}
+    assert {event.attempt for event in up.events(1, generation=1) if event.kind == "line"} == {2}
+    up.stop()
+    assert up.codes() == [0, 0, 0]
+    assert kinds(up.events()) == ["started", "stopped"]
+
+
+def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable[..., Pool]) -> None:
+    up = pool(0, 1)
+    for node in (0, 1):
+        up.until_started(node)
+    up.end("scheduler-0", 1)
+    assert up.agents[0].wait(LIMIT) == 1, "JobSet counts a failure, and restarts node 0"
+    up.start(0, generation=1)
+    up.until_started(0, generation=1)
+    up.until_started(1, count=2)
+
+    numbers = [event.number for event in up.events(1) if event.kind == "line"]
+    assert numbers == [*range(1, len(numbers) + 1)], "the lines of a pod are numbered on"
+    up.stop()
+    assert up.codes() == [0, 0]
+    assert kinds(up.events(generation=1)) == ["started", "stopped"]
+
+
+def test_a_worker_that_can_never_work_ends_the_pool_with_its_reason(pool: Callable[..., Pool]) -> None:
+    up = pool(0, 1, 2)
+    for node in (0, 1, 2):
+        up.until_started(node)
+    up.end("worker-1", 78)
+
+    assert up.codes() == [78, 0, 0]
+    reason = str(up.events()[-1].reason)
+    assert reason.startswith("worker 1: ") and reason.endswith("RuntimeError: worker-1")
+
+
+def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[..., Pool]) -> None:
+    up = pool(1, limits={"start": "1s"})
+    assert up.codes() == [0]
+    assert up.texts(1) == ["no node 0 within limits.start (1s): this worker ends"]
+
+
+def test_another_run_cannot_join_a_pool(pool: Callable[..., Pool]) -> None:
+    up = pool(0, limits={"start": "2s"})
+    up.until_started(0)
+    up.start(1)
+    up.until_started(1)
+    stranger = up.start(2, key="of another run")
+    assert stranger.wait(LIMIT) == 0
+    assert not up.processes(2)
+    assert Path(f"/proc/{up.processes(1)[0]}").exists()
+
+
+def test_a_frozen_agent_of_node_0_ends_the_processes_of_workers_which_join_it_again(
+    pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARTBEAT_TIMEOUT", "2.5")
+    up = pool(0, 1)
+    for node in (0, 1):
+        up.until_started(node)
+    up.agents[0].send_signal(signal.SIGSTOP)
+    (worker,) = up.processes(1)
+    deadline = time.monotonic() + LIMIT
+    while Path(f"/proc/{worker}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    up.agents[0].send_signal(signal.SIGCONT)
+    up.until_started(1, count=2)
+    assert "lost the connection to worker 0" in up.texts(0)

@@ -1,0 +1,55 @@
+"""The node groups of a pool: node 0 on demand where that is possible, workers wherever they fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotmpi.core.environment import NodeGroup
+from spotmpi.spec import pool_nodes
+from spotmpi.spec.job import from_values
+from spotmpi.spec.pool_nodes import PoolChoice
+
+TAINT = {"key": "spotmpi.dev/runs", "value": "only", "effect": "NoSchedule"}
+
+
+def group(name: str, market: str, gpus: int = 0, vcpus: int = 8) -> NodeGroup:
+    values: dict[str, Any] = {"name": name, "type": "c7i.2xlarge", "market": market, "gpus": gpus, "vcpus": vcpus}
+    sizes = {"memory_mib": 16384, "min": 0, "max": 4, "placement_group": False, "efa_interfaces": 0}
+    return NodeGroup.model_validate({**values, **sizes, "labels": {"spotmpi.dev/group": name}, "taint": TAINT})
+
+
+SPOT, STABLE, GPUS = group("spot", "spot"), group("stable", "on-demand"), group("gpus", "spot", gpus=4, vcpus=48)
+
+
+def choose(*groups: NodeGroup, kubernetes: dict[str, Any] | None = None, **pool: Any) -> Any:
+    values = {"launcher": "pool", "pool": {"workers": 16, **pool}, "kubernetes": kubernetes or {}}
+    choice = pool_nodes.choose(from_values(values), groups)
+    if not isinstance(choice, PoolChoice):
+        return [str(problem) for problem in choice]
+    return [each.name for each in choice.node_0.groups], [each.name for each in choice.workers.groups], choice.note
+
+
+def test_node_0_takes_a_group_on_demand_and_workers_the_first_that_fits() -> None:
+    assert choose(SPOT, STABLE) == (["stable"], ["spot"], None)
+
+
+def test_without_a_group_on_demand_a_note_tells_what_the_loss_of_node_0_costs() -> None:
+    node_0, workers, note = choose(SPOT, GPUS)
+    assert (node_0, workers) == (["spot"], ["spot"])
+    assert "node 0 runs on spot nodes (spot): its loss loses the calls that have not ended" in note
+
+
+def test_each_shape_has_the_groups_that_the_user_names_for_it() -> None:
+    named = choose(SPOT, STABLE, GPUS, kubernetes={"node_groups": ["spot"]}, node_groups=["gpus"], gpu=1)
+    assert named[:2] == (["spot"], ["gpus"])
+
+
+def test_workers_share_nodes_and_need_not_take_all_gpus_of_one() -> None:
+    assert choose(STABLE, GPUS, gpu=1)[:2] == (["stable"], ["gpus"])
+
+
+def test_all_problems_of_both_shapes_come_at_once_and_name_their_fields() -> None:
+    problems = choose(SPOT, kubernetes={"node_groups": ["nowhere"]}, gpu=8)
+    assert len(problems) == 2
+    assert problems[0].startswith("kubernetes.node_groups") and "nowhere" in problems[0]
+    assert problems[1].startswith("pool.workers = 16:") and "GPUs per node: 0, requested: 8" in problems[1]

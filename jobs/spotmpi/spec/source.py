@@ -16,12 +16,12 @@ Source = JobSpec | Path | str | dict[str, Any] | list[str]  # a str is a path, a
 def read_spec(source: Source, overrides: Iterable[str] = ()) -> JobSpec:
     """The spec in *source* with ``key.path=value`` *overrides* applied; WrongKeys with every problem.
 
-    A command has the launcher ``none`` unless the overrides name another.
+    A command has the launcher ``none`` and is not started again after a failure, unless the overrides say otherwise.
     """
     if isinstance(source, JobSpec):
         source = source.canonical()
     if isinstance(source, list):
-        source = {"command": source, "launcher": "none"}
+        source = {"command": source, "launcher": "none", "limits": {"failures": 0}}
     if isinstance(source, dict):
         return job.from_values(source, overrides)
     return job.load(Path(source), overrides)

@@ -55,10 +55,11 @@ def test_everything_after_the_dashes_belongs_to_the_command() -> None:
     assert lines("--nodes", "1", "--", "sh", "-c", script, "sh", "--nodes", "--", "-v", "") == ["--nodes;--;-v;;"]
 
 
-def test_a_command_that_fails_ends_with_exit_code_1_and_its_reason() -> None:
-    process = spotmpi("run", "--set", "limits.failures=0", "--", "sh", "-c", "echo no such table >&2; exit 3")
+def test_a_command_that_fails_is_not_started_again_and_ends_with_exit_code_1_and_its_reason() -> None:
+    process = spotmpi("run", "--", "sh", "-c", "echo started >> starts; echo no such table >&2; exit 3")
 
     assert process.returncode == 1 and "exit code 3: no such table" in process.stdout
+    assert Path("starts").read_text() == "started\n"
 
 
 def test_each_node_runs_the_command() -> None:
@@ -121,7 +122,7 @@ def test_modules_of_a_code_folder_are_importable(tmp_path: Path) -> None:
 def test_a_resumed_run_has_its_files(tmp_path: Path) -> None:
     write_module(tmp_path / "helper.py", "a file")
     script = "import helper, os; print(helper.VALUE, os.environ['SPOTMPI_ATTEMPT']); exit(helper.VALUE == 'a file')"
-    spotmpi("run", "--file", "helper.py", "--set", "limits.failures=0", "--", "python3", "-c", script)
+    spotmpi("run", "--file", "helper.py", "--", "python3", "-c", script)
     write_module(tmp_path / "helper.py", "changed")
 
     process = spotmpi("run", "--resume", only_run().id)
@@ -180,6 +181,9 @@ def test_save_writes_the_spec_that_a_command_stands_for_and_runs_it(tmp_path: Pa
         "",
         "[env]",
         'A = "1"',
+        "",
+        "[limits]",
+        "failures = 0",
     ]
     assert lines("project/job.toml") == ["VALUE = 'a file'"] * 2
 

@@ -153,10 +153,12 @@ def test_a_relative_data_path_without_a_local_folder_is_left_for_the_run_volume(
     assert load(tmp_path / "job.toml").data == Data(path="sets/voc")
 
 
-def test_a_command_is_a_spec_with_launcher_none() -> None:
+def test_a_command_is_a_spec_with_launcher_none_that_is_not_started_again_after_a_failure() -> None:
     spec = read_spec(["echo", "hi"], ["nodes=2"])
 
-    assert spec == from_values({"command": ["echo", "hi"], "launcher": "none", "nodes": 2})
+    values = {"command": ["echo", "hi"], "launcher": "none", "nodes": 2, "limits": {"failures": 0}}
+    assert spec == from_values(values)
+    assert read_spec(["a.out"], ["limits.failures=1"]).limits.failures == 1
     assert read_spec(["a.out"], ["launcher=mpirun"]).launcher == "mpirun"
 
 

@@ -112,16 +112,6 @@ def test_a_command_for_the_first_node_runs_only_there_and_its_objects_are_delete
     assert runs.backend.state(run.id).state == "succeeded"
 
 
-@pytest.mark.nightly("the contract holds it on both backends")
-def test_every_node_of_a_plain_command_has_to_succeed(runs: Runs) -> None:
-    command = plain("sh", "-c", 'test "$RANK" = 0 || { echo no weights here >&2; exit 3; }', nodes=2)
-    run = runs.start({**command, "limits": {"failures": 0}}, image="base")
-
-    end = run.end()
-    assert end.kind == "failed"
-    assert "node 1" in str(end.reason) and "exit code 3: no weights here" in str(end.reason)
-
-
 CHOSEN = ("SPOTMPI_WORLD_SIZE", "SPOTMPI_HOSTS", "OMP_NUM_THREADS", "PATH", "HOME", "OWN", "TOKEN", "NCCL_DEBUG")
 SHOW = f"""
 import json, os
@@ -144,19 +134,6 @@ def test_every_rank_on_every_node_sees_the_same_variables_of_spec_image_and_secr
     assert variables[:3] == ("4", "2", "1")
     assert "/opt/venv/bin" in variables[3].split(":")
     assert variables[4:] == ("/spotmpi/work", "a 'b' $c\n\u00e9", "s3cret", "INFO")
-
-
-@pytest.mark.nightly("the contract holds it on both backends")
-def test_a_failing_program_is_retried_up_to_its_limit_and_then_fails_with_its_reason(runs: Runs) -> None:
-    failing = plain("sh", "-c", "echo no such file: weights >&2; exit 3", nodes=2, limits={"failures": 1})
-    run = runs.start(failing, image="base")
-
-    end = run.end()
-    assert run.kinds() == ["submitted", "started", "restarted", "started", "failed"]
-    assert "exit code 3: no such file: weights" in str(end.reason)
-    assert "limits.failures = 1 is used up" in str(end.reason)
-    summary = run.summary()
-    assert (summary["state"], summary["failures"], summary["interruptions"]) == ("failed", 2, 0)
 
 
 @pytest.mark.nightly("the contract holds it on both backends")

@@ -4,13 +4,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.engine.engine import Engine
-from tests.engine.providers.aws_cluster import ADDON, ATTACHMENT
-from tests.engine.providers.aws_network import ASSOCIATION, CLUSTER, GATEWAY, NODE_GROUP, ROUTE, VPC
+from tests.engine.providers.aws_network import CLUSTER, NODE_GROUP, VPC
 from tests.engine.providers.aws_services import FILE_SYSTEM
 from tests.engine.providers.cloud import Cloud
 from tests.engine.providers.script import Script
@@ -87,47 +85,6 @@ def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cl
     destroyed = engine.destroy("lab")
     assert destroyed.status == 0, destroyed.text
     assert len(cloud.records) == 0
-
-
-@pytest.mark.nightly(
-    "a whole `up` of 14 s; test_standin_rules has the stand-in's side, test_gpu_nodes the desired size of 0"
-)
-def test_no_spot_capacity_never_fails_up(engine: Engine, cloud: Cloud) -> None:
-    cloud.records.without_capacity.add("g4dn.xlarge")
-    prepare(engine, "lab")
-    outcome = engine.up("lab")
-    assert outcome.status == 0, outcome.text
-
-
-def _stands_on(resources: list[dict[str, Any]], urn: str) -> set[str]:
-    """The URNs that a resource waits for, directly or not; a component stands for all its children."""
-    by_urn = {item["urn"]: item for item in resources}
-    dependencies: set[str] = set()
-    waiting = [urn]
-    while waiting:
-        item = by_urn[waiting.pop()]
-        direct = {*item.get("dependencies", []), *(one["urn"] for one in resources if one.get("parent") == item["urn"])}
-        waiting.extend(direct - dependencies)
-        dependencies |= direct
-    return dependencies
-
-
-@pytest.mark.nightly("a whole `up` of 12 s; tests/infra holds the dependencies under the mock engine")
-def test_nodes_depend_on_everything_that_they_need_to_join(engine: Engine, cloud: Cloud) -> None:
-    prepare(engine, "lab")
-    outcome = engine.up("lab")
-    assert outcome.status == 0, outcome.text
-    resources = engine.resources("lab")
-    groups = [item["urn"] for item in resources if item["type"] == NODE_GROUP]
-    assert len(groups) == 2
-    needed = {(ROUTE, "spotmpi-lab-public"), (ASSOCIATION, "spotmpi-lab-nodes"), (GATEWAY, "spotmpi-lab")}
-    needed |= {(ADDON, f"spotmpi-lab-{addon}") for addon in ("vpc-cni", "kube-proxy")}
-    needed |= {(ATTACHMENT, f"spotmpi-lab-nodes-{policy}") for policy in ("worker", "cni", "pull")}
-    for group in groups:
-        stands_on = {
-            (urn.split("::")[2].rsplit("$", 1)[-1], urn.split("::")[3]) for urn in _stands_on(resources, group)
-        }
-        assert needed <= stands_on
 
 
 @pytest.mark.nightly("11 s; tests/infra holds the provider's allowed accounts under the mock engine")

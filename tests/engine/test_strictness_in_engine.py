@@ -109,22 +109,6 @@ def test_a_program_is_refused_that_has(rule: str, tmp_path: Path, cloud: Cloud) 
     assert message in refused.text
 
 
-@pytest.mark.nightly("14 s for three updates; test_standin_rules refuses the same delete without an engine")
-def test_a_delete_is_refused_of_what_is_still_used(tmp_path: Path, cloud: Cloud) -> None:
-    used = 'aws.ec2.Subnet("one", vpc_id="{}", cidr_block="10.0.0.0/24", availability_zone="us-east-1a")'
-    network = 'vpc = aws.ec2.Vpc("net", cidr_block="10.0.0.0/16")\n'
-    with _small(tmp_path, cloud, network) as engine:
-        assert engine.up("small").status == 0
-        literal = cloud.records.of("aws:ec2/vpc:Vpc")[0].id
-        # A literal id hides the dependency from the engine, which then deletes the network first.
-        (engine.project / "__main__.py").write_text(_whole(network + used.format(literal)))
-        assert engine.up("small").status == 0
-        (engine.project / "__main__.py").write_text(_whole(used.format(literal)))
-        refused = engine.up("small")
-    assert refused.status != 0
-    assert "DependencyViolation" in refused.text
-
-
 def test_a_preview_knows_nothing_that_only_up_can_know(tmp_path: Path, cloud: Cloud) -> None:
     program = """
         vpc = aws.ec2.Vpc("net", cidr_block="10.0.0.0/16")

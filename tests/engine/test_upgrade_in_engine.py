@@ -88,17 +88,6 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
     assert changed(lab) == []
 
 
-@pytest.mark.nightly("an environment of its own; test_standin_versions refuses the same without an engine")
-def test_a_skipped_minor_version_that_is_written_by_hand_is_refused_by_eks_and_changes_nothing(
-    lab: EngineEnvironment,
-) -> None:
-    lab.engine.configure("lab", {"spotmpi:cluster": {"version": "1.36", "system": {"ami_release": OLD}}})
-    with pytest.raises(SpotmpiError, match="`pulumi up --stack lab` failed"):
-        up("lab", lab.dependencies, UpOptions(images=False))
-    assert any("Unsupported Kubernetes minor version update from 1.34 to 1.36" in line for line in lab.output)
-    assert changed(lab) == [] and running(lab)["control plane"] == {"1.34"}
-
-
 @pytest.mark.nightly("an environment of its own; tests/infra and test_upgrade hold both halves")
 def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leaves_the_file(
     lab: EngineEnvironment,

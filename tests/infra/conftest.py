@@ -241,13 +241,17 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def ci(project: Path) -> Callable[..., int]:
-    """Runs one of the commands for a stack of a small project."""
+Ci = Callable[..., tuple[int, str, str]]
 
-    def run(command: str, *arguments: str) -> int:
+
+@pytest.fixture
+def ci(project: Path, capfd: pytest.CaptureFixture[str]) -> Ci:
+    """Runs one of the commands for a stack of a small project: exit code, stdout and stderr."""
+
+    def run(command: str, *arguments: str) -> tuple[int, str, str]:
         from infra.ci import commands
 
-        return commands.main(command, arguments, project)
+        code = commands.main(command, arguments, project)
+        return code, *capfd.readouterr()
 
     return run

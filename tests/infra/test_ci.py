@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +12,31 @@ from botocore.exceptions import NoCredentialsError
 from infra.ci import aws, stack_file
 from infra.ci.errors import CiError
 from tests.infra.ci_account import ACCOUNT, LAB
+from tests.infra.conftest import Ci
 from tests.infra.scripted_pulumi import ScriptedPulumi
 
 
 def test_a_stack_with_a_kms_key_needs_no_passphrase(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch, project: Path
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     path = project / "stacks" / "Pulumi.lab.yaml"
     path.write_text(path.read_text() + "secretsprovider: awskms://alias/spotmpi-state?region=us-east-1\n")
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     pulumi.answers(*["0 done"] * 2)
-    assert ci("up", "lab") == 0
+    assert ci("up", "lab")[0] == 0
     select = "stack select --create --secrets-provider awskms://alias/spotmpi-state?region=us-east-1"
     assert pulumi.commands == [select, "up --yes --policy-pack infra/guardrails"]
 
 
 def test_another_account_is_refused_before_pulumi_runs(
-    pulumi: ScriptedPulumi,
-    ci: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPOTMPI_ACCOUNT", "999999999999")
-    assert ci("destroy", "lab") == 1
+    code, _, errors = ci("destroy", "lab")
+    assert code == 1
     assert pulumi.calls == []
-    message = capsys.readouterr().err
-    assert "account 123456789012, but stack 'lab' belongs to 999999999999" in message
-    assert "nothing was changed" in message
+    assert "account 123456789012, but stack 'lab' belongs to 999999999999" in errors
+    assert "nothing was changed" in errors
 
 
 @pytest.mark.parametrize(
@@ -52,40 +49,32 @@ def test_another_account_is_refused_before_pulumi_runs(
     ],
 )
 def test_a_missing_variable_is_named(
-    pulumi: ScriptedPulumi,
-    ci: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    variables: dict[str, str | None],
-    message: str,
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str | None], message: str
 ) -> None:
     for name, value in variables.items():
         monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
-    assert ci("up", "lab") == 1
-    assert message in capsys.readouterr().err
+    code, _, errors = ci("up", "lab")
+    assert code == 1
+    assert message in errors
     assert pulumi.calls == []
 
 
 @pytest.mark.parametrize("arguments", [(), ("lab", "p3"), ("--yes",)])
-def test_wrong_usage_is_status_2(pulumi: ScriptedPulumi, ci: Callable[..., int], arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_status_2(pulumi: ScriptedPulumi, ci: Ci, arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as exit:
         ci("destroy", *arguments)
     assert exit.value.code == 2
     assert pulumi.calls == []
 
 
-def test_an_unknown_stack_lists_the_known_ones(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ci("destroy", "nope") == 1
-    assert "use one of lab, p3-data, or create it" in capsys.readouterr().err
+def test_an_unknown_stack_lists_the_known_ones(pulumi: ScriptedPulumi, ci: Ci) -> None:
+    code, _, errors = ci("destroy", "nope")
+    assert code == 1 and "use one of lab, p3-data, or create it" in errors
 
 
-def test_persistent_storage_is_never_destroyed_by_ci(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ci("destroy", "p3-data") == 1
-    assert "holds persistent storage" in capsys.readouterr().err
+def test_persistent_storage_is_never_destroyed_by_ci(pulumi: ScriptedPulumi, ci: Ci) -> None:
+    code, _, errors = ci("destroy", "p3-data")
+    assert code == 1 and "holds persistent storage" in errors
     assert pulumi.calls == []
 
 
@@ -118,90 +107,74 @@ def down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedDown:
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_a_stack_is_taken_down_by_spotmpi_down(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], down: ScriptedDown, status: int
-) -> None:
+def test_a_stack_is_taken_down_by_spotmpi_down(pulumi: ScriptedPulumi, ci: Ci, down: ScriptedDown, status: int) -> None:
     pulumi.answers("0 lab")
     down.exit_with(status)
-    assert ci("destroy", "lab") == status
+    assert ci("destroy", "lab")[0] == status
     assert down.call == "down lab --yes [s3://example-state] [us-east-1]"
     assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name"]
 
 
-def test_spotmpi_down_is_the_real_command(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_spotmpi_down_is_the_real_command(pulumi: ScriptedPulumi, ci: Ci) -> None:
     pulumi.never_built()  # else the state is shown, which needs no passphrase
     pulumi.answers("0 lab", "255 error: incorrect passphrase")
-    assert ci("destroy", "lab") == 1
-    assert "the state of lab can't be decrypted: set PULUMI_CONFIG_PASSPHRASE" in capfd.readouterr().err
+    code, _, errors = ci("destroy", "lab")
+    assert code == 1 and "the state of lab can't be decrypted: set PULUMI_CONFIG_PASSPHRASE" in errors
     assert [call.split(" --stack")[0] for call in pulumi.calls] == ["stack --show-name", "stack export"]
 
 
 def test_without_spotmpi_next_to_python_the_error_names_setup(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     pulumi.answers("0 lab")
-    assert ci("destroy", "lab") == 1
-    assert "command not found: /nowhere/spotmpi; run ./scripts/setup" in capsys.readouterr().err
+    code, _, errors = ci("destroy", "lab")
+    assert code == 1 and "command not found: /nowhere/spotmpi; run ./scripts/setup" in errors
 
 
-def test_a_stale_lock_is_reported_with_the_remedy(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stale_lock_is_reported_with_the_remedy(pulumi: ScriptedPulumi, ci: Ci) -> None:
     pulumi.answers("255 error: the stack is currently locked by 1 lock(s).")
-    assert ci("up", "lab") == 1
-    assert "pulumi cancel --yes --stack lab" in capsys.readouterr().err
+    code, _, errors = ci("up", "lab")
+    assert code == 1 and "pulumi cancel --yes --stack lab" in errors
     assert len(pulumi.calls) == 1, "a locked stack is not tried again"
 
 
-def test_a_stack_that_was_never_built_is_reported(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stack_that_was_never_built_is_reported(pulumi: ScriptedPulumi, ci: Ci) -> None:
     pulumi.never_built()
     pulumi.answers("255 error: no stack named 'lab' found")
-    assert ci("preview", "lab") == 1
-    assert "no state of stack 'lab' in s3://example-state" in capsys.readouterr().err
+    code, _, errors = ci("preview", "lab")
+    assert code == 1 and "no state of stack 'lab' in s3://example-state" in errors
 
 
-def test_a_stack_that_was_never_built_is_no_failure_at_night(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stack_that_was_never_built_is_no_failure_at_night(pulumi: ScriptedPulumi, ci: Ci) -> None:
     pulumi.answers("255 error: no stack named 'lab' found")
-    assert ci("destroy", "lab", "--if-built") == 0
-    assert "nothing to destroy" in capsys.readouterr().err
+    code, _, errors = ci("destroy", "lab", "--if-built")
+    assert code == 0 and "nothing to destroy" in errors
     assert len(pulumi.calls) == 1
 
 
-def test_up_stops_at_the_first_step_that_fails(pulumi: ScriptedPulumi, ci: Callable[..., int]) -> None:
+def test_up_stops_at_the_first_step_that_fails(pulumi: ScriptedPulumi, ci: Ci) -> None:
     pulumi.answers("0 selected", "7 quota")
-    assert ci("up", "lab") == 7
+    assert ci("up", "lab")[0] == 7
     assert len(pulumi.calls) == 2
 
 
-def test_a_log_group_that_eks_recreated_is_reported_with_the_remedy(
-    pulumi: ScriptedPulumi, ci: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_group_that_eks_recreated_is_reported_with_the_remedy(pulumi: ScriptedPulumi, ci: Ci) -> None:
     # As the AWS provider reports it (terraform-aws-eks#920, #2277 and others).
     message = (
         "creating CloudWatch Logs Log Group (/aws/eks/spotmpi-lab/cluster): ResourceAlreadyExistsException: The ..."
     )
     pulumi.answers("0 selected", f"255 error: {message}")
-    assert ci("up", "lab") == 1
+    code, _, errors = ci("up", "lab")
+    assert code == 1
     command = "aws logs delete-log-group --log-group-name /aws/eks/spotmpi-lab/cluster --region us-east-1"
-    assert command in capsys.readouterr().err
+    assert command in errors
 
 
-def test_a_missing_pulumi_is_reported(
-    pulumi: ScriptedPulumi,
-    ci: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_missing_pulumi_is_reported(pulumi: ScriptedPulumi, ci: Ci, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert ci("preview", "lab") == 1
-    assert "pulumi is not on PATH" in capsys.readouterr().err
+    code, _, errors = ci("preview", "lab")
+    assert code == 1 and "pulumi is not on PATH" in errors
 
 
 def test_missing_credentials_name_the_account_to_log_in_to() -> None:

@@ -37,9 +37,7 @@ def test_events_read_again_after_the_end_are_the_same(harness: BackendHarness) -
     assert [event.to_json() for event in harness.backend.events(run, follow=False)] == [e.to_json() for e in live]
 
 
-def test_a_failing_command_is_retried_up_to_the_limit_and_its_reason_reported(
-    harness: BackendHarness,
-) -> None:
+def test_a_failing_command_is_retried_up_to_the_limit_and_its_reason_reported(harness: BackendHarness) -> None:
     failing = command("sh", "-c", "echo trying; echo no such weights >&2; exit 3", limits={"failures": 2})
     events = harness.all_events(failing)
 

@@ -102,9 +102,7 @@ def test_a_newer_attempt_is_seen_while_nothing_is_written(tmp_path: Path, monkey
     fence.stop()
 
 
-def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(
-    fence: Callable[[int], fencing.Fence],
-) -> None:
+def test_the_thread_of_a_fence_ends_with_it_and_keeps_no_process_alive(fence: Callable[[int], fencing.Fence]) -> None:
     before = set(threading.enumerate())
     started = fence(1)
     (thread,) = set(threading.enumerate()) - before

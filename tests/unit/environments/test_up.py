@@ -107,9 +107,7 @@ def test_a_killed_up_continues_and_does_nothing_twice(lab: FakeEnvironment, step
 GROUP = "/aws/eks/spotmpi-lab/cluster"
 
 
-def test_a_recreated_log_group_of_a_former_environment_is_deleted_after_a_confirmation(
-    lab: FakeEnvironment,
-) -> None:
+def test_a_recreated_log_group_of_a_former_environment_is_deleted_after_a_confirmation(lab: FakeEnvironment) -> None:
     lab.account.logs.groups = {GROUP, "/aws/eks/spotmpi-lab-two/cluster"}
 
     up("lab", lab.dependencies, UpOptions(images=False))
@@ -118,9 +116,7 @@ def test_a_recreated_log_group_of_a_former_environment_is_deleted_after_a_confir
     assert lab.account.logs.groups == {"/aws/eks/spotmpi-lab-two/cluster"}
 
 
-def test_declining_to_delete_the_log_group_builds_nothing_and_prints_the_command(
-    lab: FakeEnvironment,
-) -> None:
+def test_declining_to_delete_the_log_group_builds_nothing_and_prints_the_command(lab: FakeEnvironment) -> None:
     lab.account.logs.groups, lab.confirmations = {GROUP}, [False]
     with pytest.raises(NotConfirmed, match=f"aws logs delete-log-group --log-group-name {GROUP} --region us-east-1"):
         up("lab", lab.dependencies)

@@ -28,9 +28,7 @@ def changes(plan: UpgradePlan) -> dict[str, tuple[str, str]]:
     return {each.name: (each.now, each.then) for each in (plan.control_plane, *plan.addons, *plan.node_groups)}
 
 
-def test_control_plane_and_add_ons_come_before_nodes_each_after_a_confirmation(
-    scenario: UpgradeScenario,
-) -> None:
+def test_control_plane_and_add_ons_come_before_nodes_each_after_a_confirmation(scenario: UpgradeScenario) -> None:
     plan = scenario()
 
     assert changes(plan) == {
@@ -103,9 +101,7 @@ def test_a_declined_confirmation_leaves_its_part_unchanged(scenario: UpgradeScen
     assert scenario.update_count == len(answers) - 1
 
 
-def test_nodes_with_runs_are_not_replaced_and_the_message_has_the_alternatives(
-    scenario: UpgradeScenario,
-) -> None:
+def test_nodes_with_runs_are_not_replaced_and_the_message_has_the_alternatives(scenario: UpgradeScenario) -> None:
     scenario.lab.cluster.objects = [node("a"), pod("p", "a", **{"spotmpi.dev/run": "train-1"})]
     with pytest.raises(SpotmpiError) as refused:
         scenario()
@@ -181,9 +177,7 @@ def test_nodes_that_are_behind_come_before_the_next_control_plane(scenario: Upgr
     assert scenario().control_plane.then == "1.37"
 
 
-def test_unknown_offered_versions_are_reported_and_one_can_be_requested(
-    scenario: UpgradeScenario,
-) -> None:
+def test_unknown_offered_versions_are_reported_and_one_can_be_requested(scenario: UpgradeScenario) -> None:
     scenario.lab.account.refuse("DescribeClusterVersions", "AccessDeniedException")
     plan = scenario(dry_run=True)
     assert plan.control_plane.then == "1.35"

@@ -60,9 +60,7 @@ def test_a_killed_supervisor_leaves_no_process_and_a_run_that_can_be_resumed(loc
     assert first["cause"] == "interruption" and second["resumed_iteration"] >= 3
 
 
-def test_a_killed_supervisor_takes_along_the_children_of_its_ranks_even_in_own_sessions(
-    local: BackendHarness,
-) -> None:
+def test_a_killed_supervisor_takes_along_the_children_of_its_ranks_even_in_own_sessions(local: BackendHarness) -> None:
     run = local.submit(shell("setsid sleep 300 & (sleep 301 & exec sleep 302) & echo up; exec sleep 303"))
     wait_until(
         lambda: len([command for command in processes.of_run(run).values() if command.startswith("sleep 30")]) == 4

@@ -73,11 +73,7 @@ def test_a_stack_without_a_file_is_wrong_input(account: FakeAccount) -> None:
 
 @pytest.mark.parametrize(("quota", "code"), [(64.0, 0), (4.0, 0), (0.0, 1)])
 def test_the_command_prints_lines_or_json_and_fails_on_errors_only(
-    account: FakeAccount,
-    monkeypatch: pytest.MonkeyPatch,
-    in_process: InProcess,
-    quota: float,
-    code: int,
+    account: FakeAccount, monkeypatch: pytest.MonkeyPatch, in_process: InProcess, quota: float, code: int
 ) -> None:
     account.quotas.values["L-3819A6DF"] = quota
     monkeypatch.setattr("spotmpi.environments.doctor.open_account", lambda region: account)

@@ -180,11 +180,7 @@ def test_a_confirmed_request_is_made_and_printed(spotmpi: InProcess, account: Fa
 
 @pytest.mark.parametrize(("answer", "requests"), [("y", 1), ("n", 0)])
 def test_a_request_needs_confirmation(
-    spotmpi: InProcess,
-    account: FakeAccount,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    requests: int,
+    spotmpi: InProcess, account: FakeAccount, monkeypatch: pytest.MonkeyPatch, answer: str, requests: int
 ) -> None:
     account.quotas.values["L-3819A6DF"] = 0.0
     monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))

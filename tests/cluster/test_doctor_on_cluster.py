@@ -94,10 +94,10 @@ def key_secret(name: str, namespace: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def lab(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabCluster]:
+def lab_cluster(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabCluster]:
     monkeypatch.setenv("KUBECONFIG", str(testbed.kubeconfig))
-    lab = LabCluster(testbed, runs_namespace)
-    environment, image = lab.environment, testbed.images["base"]
+    lab_cluster = LabCluster(testbed, runs_namespace)
+    environment, image = lab_cluster.environment, testbed.images["base"]
     testbed.shared_volume(runs_namespace)
     status = {"status": "autoscalerStatus: Running\nclusterWide:\n  health:\n    status: Healthy\n"}
     status_metadata = {"name": "cluster-autoscaler-status", "namespace": SYSTEM}
@@ -113,40 +113,42 @@ def lab(testbed: Cluster, runs_namespace: str, monkeypatch: pytest.MonkeyPatch) 
     for each in (*objects, key_secret(environment.ssh_secret, runs_namespace)):
         testbed.apply(each, namespace=each["metadata"]["namespace"])
     join_group(testbed, NODE, environment)
-    yield lab
+    yield lab_cluster
     leave_group(testbed, NODE, environment)
     for each in objects:
         where = each["metadata"]
         testbed.kubectl("delete", each["kind"], where["name"], "-n", where["namespace"], "--ignore-not-found")
 
 
-def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab: LabCluster) -> None:
-    environment, testbed = lab.environment, lab.testbed
+def test_doctor_finds_no_fault_in_a_healthy_cluster_and_then_each_fault(lab_cluster: LabCluster) -> None:
+    environment, testbed = lab_cluster.environment, lab_cluster.testbed
     well = {"API", f"node {NODE}", "JobSet", "autoscaler", "DNS", "device plugin", "scaling", "SSH key", "volume"}
-    wait_for("all to be well", lambda: lab.well() == well, LIMIT)
+    wait_for("all to be well", lambda: lab_cluster.well() == well, LIMIT)
 
     testbed.node(NODE).set_gpus(0)
-    lab.assert_finding(f"node {NODE}", "error", "has 0 of 1 GPUs")
+    lab_cluster.assert_finding(f"node {NODE}", "error", "has 0 of 1 GPUs")
     testbed.node(NODE).set_gpus(1)
-    lab.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
-    lab.assert_finding(f"node {NODE}", "error", "is in us-east-1f, but the environment is in us-east-1a")
+    lab_cluster.change("label", "node", NODE, "--overwrite", "topology.kubernetes.io/zone=us-east-1f")
+    lab_cluster.assert_finding(f"node {NODE}", "error", "is in us-east-1f, but the environment is in us-east-1a")
 
-    lab.change("scale", "deployment", "coredns", "-n", SYSTEM, "--replicas=0")
-    lab.assert_finding("DNS", "error", "is not running")
-    lab.change("delete", "deployment", "spotmpi-test-jobset", "-n", JOBSET)
-    lab.assert_finding("JobSet", "error", "is not installed")
-    lab.change("delete", "deployment", "cluster-autoscaler", "-n", SYSTEM)
-    lab.assert_finding("autoscaler", "error", "is not installed")
-    lab.change("set", "image", "daemonset/nvidia-device-plugin", "it=nowhere.invalid/none:1", "-n", SYSTEM)
-    lab.assert_finding("device plugin", "error", "runs on 0 of 1 GPU nodes")
+    lab_cluster.change("scale", "deployment", "coredns", "-n", SYSTEM, "--replicas=0")
+    lab_cluster.assert_finding("DNS", "error", "is not running")
+    lab_cluster.change("delete", "deployment", "spotmpi-test-jobset", "-n", JOBSET)
+    lab_cluster.assert_finding("JobSet", "error", "is not installed")
+    lab_cluster.change("delete", "deployment", "cluster-autoscaler", "-n", SYSTEM)
+    lab_cluster.assert_finding("autoscaler", "error", "is not installed")
+    lab_cluster.change("set", "image", "daemonset/nvidia-device-plugin", "it=nowhere.invalid/none:1", "-n", SYSTEM)
+    lab_cluster.assert_finding("device plugin", "error", "runs on 0 of 1 GPU nodes")
     unwell = '{"data": {"status": "clusterWide:\\n  health:\\n    status: Unhealthy\\n"}}'
-    lab.change("patch", "configmap", "cluster-autoscaler-status", "-n", SYSTEM, "-p", unwell)
-    lab.assert_finding("scaling", "error", "reports the cluster as Unhealthy")
+    lab_cluster.change("patch", "configmap", "cluster-autoscaler-status", "-n", SYSTEM, "-p", unwell)
+    lab_cluster.assert_finding("scaling", "error", "reports the cluster as Unhealthy")
 
-    lab.change("patch", "secret", environment.ssh_secret, "-n", lab.namespace, "-p", '{"data": {"id": ""}}')
-    lab.assert_finding("SSH key", "error", "lacks id")
-    lab.change("delete", "pvc", "shared", "-n", lab.namespace)
-    lab.assert_finding("volume", "error", "claim shared is missing")
+    lab_cluster.change(
+        "patch", "secret", environment.ssh_secret, "-n", lab_cluster.namespace, "-p", '{"data": {"id": ""}}'
+    )
+    lab_cluster.assert_finding("SSH key", "error", "lacks id")
+    lab_cluster.change("delete", "pvc", "shared", "-n", lab_cluster.namespace)
+    lab_cluster.assert_finding("volume", "error", "claim shared is missing")
 
 
 @pytest.mark.nightly("three helper pods one after the other; test_probe has each answer on a scripted pod")

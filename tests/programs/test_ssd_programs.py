@@ -24,7 +24,7 @@ THIN = ("--width", "0.125")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def voc(tmp_path: Path) -> Path:
     """Six pictures to train on and one to test with."""
     shapes.write_shapes(tmp_path / "voc", images=6, test_images=1)
     return tmp_path / "voc"
@@ -43,9 +43,9 @@ def test_drawn_images_are_trained_on_without_a_folder(image: Image) -> None:
     assert run.one(protocol.RESULT)["iteration"] == 3
 
 
-def read(folder: Path, prefix: str = "parameters/") -> dict[str, Any]:
+def read(voc: Path, prefix: str = "parameters/") -> dict[str, Any]:
     """What the newest checkpoint in *folder* holds below *prefix*."""
-    with np.load(max(folder.glob("iteration-*")) / "state.npz") as state:
+    with np.load(max(voc.glob("iteration-*")) / "state.npz") as state:
         return {name: state[name] for name in state.files if name.startswith(prefix)}
 
 
@@ -70,18 +70,16 @@ def test_a_handful_of_images_is_learnt_by_heart(image: Image, tmp_path: Path) ->
 
 @in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
 def test_one_update_of_two_ranks_is_that_of_one_rank_though_their_shares_hold_unlike_many_objects(
-    image: Image, folder: Path, tmp_path: Path
+    image: Image, voc: Path, tmp_path: Path
 ) -> None:
-    training, _ = load_data(folder, ("trainval", "test"), True, alone())
+    training, _ = load_data(voc, ("trainval", "test"), True, alone())
     shares = [training.sample(i, sample_generator(0, epoch, i)) for epoch, i in Order(0, len(training)).slice(0, 2)]
     positives = [int((share.labels > 0).sum()) for share in shares]
     assert max(positives) > 1.3 * min(positives), "a loss divided by a rank's own positives would pass unnoticed"
     updated = {}
     for ranks in (1, 2):
         saving = ("--checkpoint-path", str(tmp_path / f"{ranks}"))
-        run = ssd(
-            image, ranks, folder, *THIN, *saving, "--global-batch", "2", "--iterations", "1", "--report-every", "1"
-        )
+        run = ssd(image, ranks, voc, *THIN, *saving, "--global-batch", "2", "--iterations", "1", "--report-every", "1")
         assert run.end() == 0, run.text()
         updated[ranks] = read(tmp_path / f"{ranks}"), run.one(protocol.METRIC)
 
@@ -97,34 +95,34 @@ def test_one_update_of_two_ranks_is_that_of_one_rank_though_their_shares_hold_un
 
 @pytest.mark.nightly("half a minute; digits are killed and resumed by day")
 def test_a_killed_rank_is_resumed_bit_for_bit_with_augmentation_in_loader_processes(
-    image: Image, folder: Path, tmp_path: Path
+    image: Image, voc: Path, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
     options = (*THIN, "--global-batch", "2", "--iterations", "8", "--report-every", "1", "--loader-processes", "1")
     saving = (*options, "--checkpoint-path", str(checkpoints), "--checkpoint-every", "0.01")
-    killed = ssd(image, 2, folder, *saving)
+    killed = ssd(image, 2, voc, *saving)
     killed.until(protocol.CHECKPOINT, times=3)
     killed.kill_rank(1)
     assert killed.end() != 0
     last = max(line["iteration"] for line in killed.all(protocol.CHECKPOINT))
     assert 0 < last < 8, "the kill was to fall in mid-run"
 
-    again = ssd(image, 2, folder, *saving)
+    again = ssd(image, 2, voc, *saving)
     assert again.end() == 0, again.text()
     assert again.one(protocol.RESUMED)["iteration"] >= last
-    undisturbed = ssd(image, 2, folder, *options)
+    undisturbed = ssd(image, 2, voc, *options)
     assert undisturbed.end() == 0, undisturbed.text()
     assert again.one(protocol.RESULT)["parameters"] == undisturbed.one(protocol.RESULT)["parameters"]
 
 
 @in_chainermn("PyTorch's start costs seconds; what is tested is code of both")
-def test_training_starts_from_weights_of_a_file_and_says_which(image: Image, folder: Path, tmp_path: Path) -> None:
+def test_training_starts_from_weights_of_a_file_and_says_which(image: Image, voc: Path, tmp_path: Path) -> None:
     short = (*THIN, "--global-batch", "2", "--iterations", "1", "--report-every", "1")
-    first = ssd(image, 1, folder, *short, "--checkpoint-path", str(tmp_path / "first"))
+    first = ssd(image, 1, voc, *short, "--checkpoint-path", str(tmp_path / "first"))
     assert first.end() == 0, first.text()
     (weights,) = (tmp_path / "first").glob("iteration-*/state.npz")
     tiny = ("--learning-rate", "1e-12", "--seed", "7", "--checkpoint-path", str(tmp_path / "second"))
-    second = ssd(image, 1, folder, *short, *tiny, "--weights", str(weights))
+    second = ssd(image, 1, voc, *short, *tiny, "--weights", str(weights))
     assert second.end() == 0, second.text()
 
     loaded_weights = second.one(protocol.CONTEXT)["weights"]
@@ -135,19 +133,19 @@ def test_training_starts_from_weights_of_a_file_and_says_which(image: Image, fol
         np.testing.assert_allclose(value, read(tmp_path / "first")[name], atol=1e-6, err_msg=name)
 
 
-def test_bad_data_and_bad_weights_end_the_run_for_good_with_one_line(chainermn: Image, folder: Path) -> None:
+def test_bad_data_and_bad_weights_end_the_run_for_good_with_one_line(chainermn: Image, voc: Path) -> None:
     short = (*THIN, "--global-batch", "6", "--iterations", "1")
-    refused = ssd(chainermn, 2, folder, *short, "--weights", str(folder / "ImageSets" / "Main" / "test.txt"))
+    refused = ssd(chainermn, 2, voc, *short, "--weights", str(voc / "ImageSets" / "Main" / "test.txt"))
     assert refused.end() == protocol.NOT_RETRYABLE
     assert "test.txt: not readable as weights" in refused.one(protocol.FATAL)["reason"]
 
-    absent = ssd(chainermn, 2, folder, *short, "--train-sets", "VOC2012/trainval")
+    absent = ssd(chainermn, 2, voc, *short, "--train-sets", "VOC2012/trainval")
     assert absent.end() == protocol.NOT_RETRYABLE
     assert "no image set 'VOC2012/trainval'" in absent.one(protocol.FATAL)["reason"]
 
-    picture = folder / "JPEGImages" / "000003.jpg"
+    picture = voc / "JPEGImages" / "000003.jpg"
     picture.write_bytes(picture.read_bytes()[:2000])
-    cut = ssd(chainermn, 1, folder, *short, "--loader-processes", "1")
+    cut = ssd(chainermn, 1, voc, *short, "--loader-processes", "1")
     assert cut.end() == protocol.NOT_RETRYABLE
     assert "000003.jpg: not a readable image" in cut.one(protocol.FATAL)["reason"]
     assert not any("Traceback" in line for line in cut.plain), cut.text()

@@ -26,13 +26,13 @@ SETS = ("trainval", "test")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def voc(tmp_path: Path) -> Path:
     shapes.write_shapes(tmp_path / "voc", images=5, test_images=3)
     return tmp_path / "voc"
 
 
-def test_a_batch_holds_pixels_and_the_targets_of_every_default_box(folder: Path) -> None:
-    training, test = load_data(folder, SETS, False, alone())
+def test_a_batch_holds_pixels_and_the_targets_of_every_default_box(voc: Path) -> None:
+    training, test = load_data(voc, SETS, False, alone())
     assert (len(training), len(test)) == (5, 3)
     pixels, offsets, labels = training.batch([training.sample(i, sample_generator(0, 0, i)) for i in range(2)])
     assert (pixels.shape, str(pixels.dtype)) == ((2, 3, 300, 300), "uint8")
@@ -42,25 +42,25 @@ def test_a_batch_holds_pixels_and_the_targets_of_every_default_box(folder: Path)
     np.testing.assert_array_equal(labels[1], expected[1])
 
 
-def test_drawn_images_look_like_read_ones_and_ask_for_no_folder(folder: Path) -> None:
+def test_drawn_images_look_like_read_ones_and_ask_for_no_folder(voc: Path) -> None:
     parser = training_parser("", {})
     ssd_options(parser)
     options = parser.parse_args(["--synthetic", "--global-batch", "4", "--iterations", "1"])
     training, test = ssd_data(options, alone())
     drawn = training.batch([training.sample(i, sample_generator(0, 0, i)) for i in (0, 9)])
-    real, _ = load_data(folder, SETS, False, alone())
+    real, _ = load_data(voc, SETS, False, alone())
     read = real.batch([real.sample(i, sample_generator(0, 0, i)) for i in range(2)])
     assert [(part.shape, part.dtype) for part in drawn] == [(part.shape, part.dtype) for part in read]
     assert (drawn[2] > 0).any()  # there are objects to find
     assert len(training) == 16_551  # an epoch as long as VOC's
     assert evaluate(lambda pixels: pytest.fail("there is nothing to test with"), test, alone()) == {}
     with pytest.raises(Fatal, match="not allowed with"):
-        parser.parse_args(["--synthetic", "--data", str(folder), "--global-batch", "4", "--iterations", "1"])
+        parser.parse_args(["--synthetic", "--data", str(voc), "--global-batch", "4", "--iterations", "1"])
 
 
 @pytest.mark.parametrize("state", ["cold", "warm"])
 def test_one_rank_of_each_node_makes_the_data_cold_or_warm(
-    folder: Path, state: str, monkeypatch: pytest.MonkeyPatch
+    voc: Path, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result: dict[str, list[Path]] = {}
     monkeypatch.setattr(reading, "drop_pages", lambda files: result.setdefault("cold", list(files)))
@@ -73,14 +73,14 @@ def test_one_rank_of_each_node_makes_the_data_cold_or_warm(
 
     for local_rank in (0, 1):
         world = World(local_rank, 2, local_rank, ("a",), lambda value: value, gather)
-        reading.prepare_cache(folder, state, world)
+        reading.prepare_cache(voc, state, world)
     assert list(result) == [state]
     assert len([path for path in result[state] if path.suffix == ".jpg"]) == 8
     assert len(waited) == 2  # nobody begins before all are ready
 
 
-def test_a_sample_depends_on_seed_epoch_and_index_only_also_in_another_process(folder: Path) -> None:
-    training, test = load_data(folder, SETS, True, alone())
+def test_a_sample_depends_on_seed_epoch_and_index_only_also_in_another_process(voc: Path) -> None:
+    training, test = load_data(voc, SETS, True, alone())
     travelled = pickle.loads(pickle.dumps(training))
     first = training.sample(2, sample_generator(7, 1, 2))
     training.sample(0, sample_generator(7, 1, 0))
@@ -92,31 +92,31 @@ def test_a_sample_depends_on_seed_epoch_and_index_only_also_in_another_process(f
     assert np.array_equal(one, other), "test images are never augmented"
 
 
-def test_only_rank_zero_reads_the_folder(folder: Path) -> None:
+def test_only_rank_zero_reads_the_folder(voc: Path) -> None:
     broadcasts: list[Any] = []
 
     def tell(value: Any) -> Any:
         broadcasts.append(value)
         return value
 
-    ours = load_data(folder, SETS, True, World(0, 2, 0, ("a",), tell, lambda value: [value]))
+    ours = load_data(voc, SETS, True, World(0, 2, 0, ("a",), tell, lambda value: [value]))
     received = iter(broadcasts)
-    theirs = load_data(folder / "absent", SETS, True, World(1, 2, 0, ("a",), lambda _: next(received), lambda v: [v]))
+    theirs = load_data(voc / "absent", SETS, True, World(1, 2, 0, ("a",), lambda _: next(received), lambda v: [v]))
     assert [part.fingerprint() for part in ours] == [part.fingerprint() for part in theirs]
     assert ours[0].fingerprint() != ours[1].fingerprint()
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image", "half"])
-def test_a_broken_image_is_one_line_with_its_file(folder: Path, content: bytes | str) -> None:
-    training, _ = load_data(folder, SETS, True, alone())
+def test_a_broken_image_is_one_line_with_its_file(voc: Path, content: bytes | str) -> None:
+    training, _ = load_data(voc, SETS, True, alone())
     path = training.images[3].path
     path.write_bytes(content if isinstance(content, bytes) else path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(Fatal, match=r"000004\.jpg: not a readable image .*; replace the file"):
         training.sample(3, sample_generator(0, 0, 3))
 
 
-def test_evaluation_of_perfect_output_gives_one_however_many_ranks_share_it(folder: Path) -> None:
-    _, test = load_data(folder, SETS, True, alone())
+def test_evaluation_of_perfect_output_gives_one_however_many_ranks_share_it(voc: Path) -> None:
+    _, test = load_data(voc, SETS, True, alone())
     right = _answers(test)
     alone_result = evaluate(right, test, alone())
     assert alone_result["mean_average_precision"] == 1

@@ -12,13 +12,13 @@ from spotmpi.programs.voc import CLASSES, digest, read_sets
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def voc(tmp_path: Path) -> Path:
     shapes.write_shapes(tmp_path / "VOC2007", images=4, test_images=2)
     return tmp_path / "VOC2007"
 
 
-def annotation(folder: Path, number: int = 1) -> Path:
-    return folder / "Annotations" / f"{number:06d}.xml"
+def annotation(voc: Path, number: int = 1) -> Path:
+    return voc / "Annotations" / f"{number:06d}.xml"
 
 
 def read(path: Path, tag: str) -> str:
@@ -35,10 +35,10 @@ def change(path: Path, tag: str, text: str | None) -> None:
     tree.write(path)
 
 
-def test_every_listed_image_comes_with_its_objects_in_fractions_of_it(folder: Path) -> None:
-    images = read_sets(folder, "trainval")
+def test_every_listed_image_comes_with_its_objects_in_fractions_of_it(voc: Path) -> None:
+    images = read_sets(voc, "trainval")
     assert [image.path.name for image in images] == ["000001.jpg", "000002.jpg", "000003.jpg", "000004.jpg"]
-    first = annotation(folder)
+    first = annotation(voc)
     width, height = (int(read(first, f"size/{side}")) for side in ("width", "height"))
     xmin, ymin, xmax, ymax = (int(read(first, f"object/bndbox/{tag}")) for tag in ("xmin", "ymin", "xmax", "ymax"))
     expected = [(xmin - 1) / width, (ymin - 1) / height, xmax / width, ymax / height]
@@ -56,16 +56,16 @@ def test_years_are_combined_and_a_set_without_year_means_every_folder_that_has_i
     assert len(read_sets(tmp_path, "test")) == 1
 
 
-def test_difficult_objects_are_kept_and_marked(folder: Path) -> None:
-    change(annotation(folder), "object/difficult", "1")
-    objects = read_sets(folder, "trainval")[0].objects
+def test_difficult_objects_are_kept_and_marked(voc: Path) -> None:
+    change(annotation(voc), "object/difficult", "1")
+    objects = read_sets(voc, "trainval")[0].objects
     assert objects.difficult[0] and len(objects.boxes) == len(objects.difficult)
 
 
-def test_floating_point_coordinates_as_in_voc2012_are_read(folder: Path) -> None:
-    change(annotation(folder), "object/bndbox/xmin", "1.5")
-    expected = 0.5 / int(read(annotation(folder), "size/width"))
-    assert read_sets(folder, "trainval")[0].objects.boxes[0, 0] == pytest.approx(expected)
+def test_floating_point_coordinates_as_in_voc2012_are_read(voc: Path) -> None:
+    change(annotation(voc), "object/bndbox/xmin", "1.5")
+    expected = 0.5 / int(read(annotation(voc), "size/width"))
+    assert read_sets(voc, "trainval")[0].objects.boxes[0, 0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -80,48 +80,48 @@ def test_floating_point_coordinates_as_in_voc2012_are_read(folder: Path) -> None
         ("size/height", None, "<size/height> is '', not a number"),
     ],
 )
-def test_a_broken_annotation_is_one_line_with_its_file(folder: Path, tag: str, text: str | None, message: str) -> None:
-    change(annotation(folder, 3), tag, text)
+def test_a_broken_annotation_is_one_line_with_its_file(voc: Path, tag: str, text: str | None, message: str) -> None:
+    change(annotation(voc, 3), tag, text)
     with pytest.raises(Fatal) as caught:
-        read_sets(folder, "trainval")
-    assert str(caught.value).startswith(f"{annotation(folder, 3)}: ")
+        read_sets(voc, "trainval")
+    assert str(caught.value).startswith(f"{annotation(voc, 3)}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_an_annotation_cut_short_is_refused(folder: Path) -> None:
-    path = annotation(folder, 2)
+def test_an_annotation_cut_short_is_refused(voc: Path) -> None:
+    path = annotation(voc, 2)
     path.write_text(path.read_text()[:100])
     with pytest.raises(Fatal, match=r"000002\.xml: not well-formed XML"):
-        read_sets(folder, "trainval")
+        read_sets(voc, "trainval")
 
 
-def test_an_annotation_without_objects_is_refused(folder: Path) -> None:
-    annotation(folder, 2).write_text("<annotation><size><width>9</width><height>9</height></size></annotation>")
+def test_an_annotation_without_objects_is_refused(voc: Path) -> None:
+    annotation(voc, 2).write_text("<annotation><size><width>9</width><height>9</height></size></annotation>")
     with pytest.raises(Fatal, match=r"000002\.xml: no <object>"):
-        read_sets(folder, "trainval")
+        read_sets(voc, "trainval")
 
 
-def test_missing_files_are_named(folder: Path) -> None:
-    annotation(folder, 4).unlink()
+def test_missing_files_are_named(voc: Path) -> None:
+    annotation(voc, 4).unlink()
     with pytest.raises(Fatal, match=r"000004\.xml: file not found"):
-        read_sets(folder, "trainval")
+        read_sets(voc, "trainval")
     for number in (1, 2):
-        (folder / "JPEGImages" / f"{number:06d}.jpg").unlink()
+        (voc / "JPEGImages" / f"{number:06d}.jpg").unlink()
     with pytest.raises(Fatal, match=r"trainval.txt: 2 of 4 images are not in JPEGImages \(000001.jpg, 000002\.jpg\)"):
-        read_sets(folder, "trainval")
+        read_sets(voc, "trainval")
 
 
-def test_an_empty_list_is_refused(folder: Path) -> None:
-    (folder / "ImageSets" / "Main" / "trainval.txt").write_text("\n")
+def test_an_empty_list_is_refused(voc: Path) -> None:
+    (voc / "ImageSets" / "Main" / "trainval.txt").write_text("\n")
     with pytest.raises(Fatal, match=r"trainval\.txt: lists no image"):
-        read_sets(folder, "trainval")
+        read_sets(voc, "trainval")
 
 
 @pytest.mark.parametrize("sets", ["VOC2012/trainval", "val", "", "trainval,,test", "../trainval"])
-def test_an_unknown_set_says_which_ones_exist(folder: Path, sets: str) -> None:
+def test_an_unknown_set_says_which_ones_exist(voc: Path, sets: str) -> None:
     with pytest.raises(Fatal, match=r"no image set .*; available sets: VOC2007/test, VOC2007/trainval"):
-        read_sets(folder.parent, sets)
+        read_sets(voc.parent, sets)
 
 
 def test_a_folder_that_is_none_or_holds_none_is_refused(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_a_folder_that_is_none_or_holds_none_is_refused(tmp_path: Path) -> None:
         read_sets(tmp_path, "trainval")
 
 
-def test_an_image_that_two_sets_list_is_refused(folder: Path) -> None:
-    (folder / "ImageSets" / "Main" / "more.txt").write_text("000002\n")
+def test_an_image_that_two_sets_list_is_refused(voc: Path) -> None:
+    (voc / "ImageSets" / "Main" / "more.txt").write_text("000002\n")
     with pytest.raises(Fatal, match=r"000002\.jpg: listed twice"):
-        read_sets(folder, "trainval,more")
+        read_sets(voc, "trainval,more")
 
 
 def test_the_generator_draws_the_same_pictures_for_the_same_seed_only(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.unit.plan.test_manifests import NODES, submission
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
+def shared_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "shared"
     for number in range(40):
         path = folder / f"class-{number % 3}" / f"{number}.jpg"
@@ -38,13 +38,13 @@ def finished(staging: Staging) -> Staging:
     return staging
 
 
-def test_every_file_is_copied_to_its_place(shared: Path, tmp_path: Path) -> None:
-    staging = staged(shared, tmp_path / "node" / "data")
+def test_every_file_is_copied_to_its_place(shared_folder: Path, tmp_path: Path) -> None:
+    staging = staged(shared_folder, tmp_path / "node" / "data")
     assert staging.error is None and str(staging) == "100 % of 0.0 GB of data copied"
     copies = {path.relative_to(tmp_path / "node" / "data"): path for path in (tmp_path / "node").rglob("*.jpg")}
     assert len(copies) == 40
-    assert all((shared / name).read_bytes() == path.read_bytes() for name, path in copies.items())
-    assert staged(shared, tmp_path / "node" / "data").error is None  # again, in a restarted container
+    assert all((shared_folder / name).read_bytes() == path.read_bytes() for name, path in copies.items())
+    assert staged(shared_folder, tmp_path / "node" / "data").error is None  # again, in a restarted container
 
 
 def test_nothing_to_stage_is_done_at_once() -> None:
@@ -52,17 +52,17 @@ def test_nothing_to_stage_is_done_at_once() -> None:
 
 
 def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "memory.max").write_text("60000\n")
     (tmp_path / "memory.current").write_text("30000\n")
     monkeypatch.setattr(hardware, "CGROUP", str(tmp_path))
-    staging = staged(shared, tmp_path / "memory", "memory")
+    staging = staged(shared_folder, tmp_path / "memory", "memory")
     assert staging.error is not None
     assert staging.error.endswith("it has 0.0 GB, 0.0 GB are free in the memory of this pod")
     assert not list((tmp_path / "memory").rglob("*.jpg"))
     (tmp_path / "memory.max").write_text("max\n")
-    assert staged(shared, tmp_path / "memory", "memory").error is None
+    assert staged(shared_folder, tmp_path / "memory", "memory").error is None
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

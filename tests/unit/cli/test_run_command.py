@@ -33,7 +33,7 @@ def write_module(path: Path, value: str) -> str:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubeconfig with one context; no server answers."""
     context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "training"}}
     config = {"current-context": "c", "contexts": [context], "users": [{"name": "u", "user": {"token": "t"}}]}
@@ -201,7 +201,7 @@ def test_save_stores_the_overridden_spec() -> None:
     assert load(Path("two.toml")).nodes == 2 and load(Path("job.toml")).nodes == 3
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("kubeconfig")
 def test_a_reference_is_the_image_to_pull_on_a_cluster(in_process: InProcess) -> None:
     Path("helper.py").write_text("VALUE = 1\n")
     where = ["--on", "kubernetes", "--image", "docker.io/library/python:3.12", "--file", "helper.py"]

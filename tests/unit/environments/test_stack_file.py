@@ -62,13 +62,13 @@ COMMENTS = [line.partition("#")[2] for line in FILE.splitlines() if "#" in line]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def stacks(tmp_path: Path) -> Path:
     (tmp_path / "Pulumi.mine.yaml").write_text(FILE)
     return tmp_path
 
 
-def test_settings_of_the_account_are_read(folder: Path) -> None:
-    stack = read_stack("mine", folder)
+def test_settings_of_the_account_are_read(stacks: Path) -> None:
+    stack = read_stack("mine", stacks)
 
     assert (stack.region, stack.zone, stack.keep) == ("us-east-1", "us-east-1a", True)
     assert stack.groups == (
@@ -77,8 +77,8 @@ def test_settings_of_the_account_are_read(folder: Path) -> None:
     )
 
 
-def test_only_the_chosen_values_change_and_comments_stay(folder: Path) -> None:
-    path = write_choice("mine", ROW, "one", folder)
+def test_only_the_chosen_values_change_and_comments_stay(stacks: Path) -> None:
+    path = write_choice("mine", ROW, "one", stacks)
 
     expected = (
         FILE.replace("aws:region: us-east-1 ", "aws:region: eu-west-1 ")
@@ -86,7 +86,7 @@ def test_only_the_chosen_values_change_and_comments_stay(folder: Path) -> None:
         .replace("type: g5.xlarge", "type: g6.xlarge")
     )
     assert path.read_text() == expected
-    assert list(folder.iterdir()) == [path]
+    assert list(stacks.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -108,30 +108,30 @@ def test_every_ready_stack_is_written_in_place_or_refused_where_it_has_no_groups
     assert path.read_text() != before
 
 
-def test_the_only_group_with_the_type_is_changed(folder: Path) -> None:
-    write_choice("mine", replace(ROW, type="p3.2xlarge"), None, folder)
+def test_the_only_group_with_the_type_is_changed(stacks: Path) -> None:
+    write_choice("mine", replace(ROW, type="p3.2xlarge"), None, stacks)
 
-    assert [group.type for group in read_stack("mine", folder).groups] == ["g5.xlarge", "p3.2xlarge"]
+    assert [group.type for group in read_stack("mine", stacks).groups] == ["g5.xlarge", "p3.2xlarge"]
 
 
-def test_one_of_several_groups_is_never_guessed(folder: Path) -> None:
+def test_one_of_several_groups_is_never_guessed(stacks: Path) -> None:
     with pytest.raises(InputError, match=r"name the group of .* gets g6\.xlarge; groups: one, two"):
-        write_choice("mine", ROW, None, folder)
-    assert (folder / "Pulumi.mine.yaml").read_text() == FILE
+        write_choice("mine", ROW, None, stacks)
+    assert (stacks / "Pulumi.mine.yaml").read_text() == FILE
 
 
-def test_a_zone_that_does_not_offer_the_type_is_refused(folder: Path) -> None:
+def test_a_zone_that_does_not_offer_the_type_is_refused(stacks: Path) -> None:
     with pytest.raises(InputError, match=r"g6\.xlarge is not offered in eu-west-1c"):
-        write_choice("mine", replace(ROW, offered=False), "one", folder)
-    assert (folder / "Pulumi.mine.yaml").read_text() == FILE
+        write_choice("mine", replace(ROW, offered=False), "one", stacks)
+    assert (stacks / "Pulumi.mine.yaml").read_text() == FILE
 
 
-def test_a_zone_that_eks_does_not_support_is_refused(folder: Path) -> None:
+def test_a_zone_that_eks_does_not_support_is_refused(stacks: Path) -> None:
     with pytest.raises(InputError, match=r"EKS does not support euw1-az3; choose another row"):
-        write_choice("mine", replace(ROW, eks=False), "one", folder)
+        write_choice("mine", replace(ROW, eks=False), "one", stacks)
     with pytest.raises(InputError, match="EKS needs a second zone and supports no other in eu-west-1"):
-        write_choice("mine", replace(ROW, second_zones=()), "one", folder)
-    assert (folder / "Pulumi.mine.yaml").read_text() == FILE
+        write_choice("mine", replace(ROW, second_zones=()), "one", stacks)
+    assert (stacks / "Pulumi.mine.yaml").read_text() == FILE
 
 
 @pytest.mark.parametrize(
@@ -145,47 +145,47 @@ def test_a_zone_that_eks_does_not_support_is_refused(folder: Path) -> None:
     ],
 )
 def test_a_second_zone_is_written_if_the_current_one_is_not_supported(
-    folder: Path, setting: str | None, taken: tuple[str, ...], written: str | None
+    stacks: Path, setting: str | None, taken: tuple[str, ...], written: str | None
 ) -> None:
     text = FILE if setting is None else FILE + f"  spotmpi:second_zone: {setting}\n"
-    (folder / "Pulumi.mine.yaml").write_text(text)
+    (stacks / "Pulumi.mine.yaml").write_text(text)
 
-    path = write_choice("mine", replace(ROW, second_zones=taken), "one", folder)
+    path = write_choice("mine", replace(ROW, second_zones=taken), "one", stacks)
 
-    after = read_stack("mine", folder)
+    after = read_stack("mine", stacks)
     assert (after.zone, after.second_zone) == ("eu-west-1c", written)
     assert [line.partition("#")[2] for line in path.read_text().splitlines() if "#" in line] == COMMENTS
 
 
 @pytest.mark.parametrize("second", ["eu-west-1c", "us-east-1b"])
-def test_a_second_zone_of_another_region_is_an_error(folder: Path, second: str) -> None:
+def test_a_second_zone_of_another_region_is_an_error(stacks: Path, second: str) -> None:
     text = FILE + f"  spotmpi:second_zone: {second}\n"
-    (folder / "Pulumi.mine.yaml").write_text(text)
+    (stacks / "Pulumi.mine.yaml").write_text(text)
 
     with pytest.raises(InputError, match="must be another zone of eu-west-1"):
-        write_choice("mine", ROW, "one", folder)
-    assert (folder / "Pulumi.mine.yaml").read_text() == text
+        write_choice("mine", ROW, "one", stacks)
+    assert (stacks / "Pulumi.mine.yaml").read_text() == text
 
 
 @pytest.mark.parametrize("text", ["config: [", "", "- a\n- b\n", "config: 3\n", "a: 1\na: 2\n", "\x00"])
-def test_an_invalid_stack_file_is_one_line(folder: Path, text: str) -> None:
-    (folder / "Pulumi.mine.yaml").write_text(text)
+def test_an_invalid_stack_file_is_one_line(stacks: Path, text: str) -> None:
+    (stacks / "Pulumi.mine.yaml").write_text(text)
 
     with pytest.raises(InputError) as caught:
-        read_stack("mine", folder)
+        read_stack("mine", stacks)
     assert "Pulumi.mine.yaml" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("groups", ["3", "[1, two]", "{a: 1}", "[{max: many, type: 5}]"])
-def test_invalid_groups_are_read_as_far_as_possible(folder: Path, groups: str) -> None:
-    (folder / "Pulumi.mine.yaml").write_text(f"config:\n  spotmpi:groups: {groups}\n")
+def test_invalid_groups_are_read_as_far_as_possible(stacks: Path, groups: str) -> None:
+    (stacks / "Pulumi.mine.yaml").write_text(f"config:\n  spotmpi:groups: {groups}\n")
 
-    stack = read_stack("mine", folder)
+    stack = read_stack("mine", stacks)
 
     assert stack.region is None and all(each.type is None and each.max is None for each in stack.groups)
 
 
 @pytest.mark.parametrize("stack", ["", "..", "a/b", "mine\n", "ghost"])
-def test_an_unknown_stack_is_an_error_that_lists_the_stacks(folder: Path, stack: str) -> None:
+def test_an_unknown_stack_is_an_error_that_lists_the_stacks(stacks: Path, stack: str) -> None:
     with pytest.raises(InputError, match="stacks: mine"):
-        read_stack(stack, folder)
+        read_stack(stack, stacks)

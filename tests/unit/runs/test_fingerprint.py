@@ -19,12 +19,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "a data set's folder"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "b.txt").write_text("two")
-    (folder / "inner" / "a.txt").write_text("one")
-    return folder
+def data(tmp_path: Path) -> Path:
+    data = tmp_path / "a data set's folder"
+    (data / "inner").mkdir(parents=True)
+    (data / "b.txt").write_text("two")
+    (data / "inner" / "a.txt").write_text("one")
+    return data
 
 
 def digits(**values: Any) -> JobSpec:
@@ -32,11 +32,11 @@ def digits(**values: Any) -> JobSpec:
 
 
 def test_small_data_is_identified_by_its_content_whatever_its_path_and_time(
-    folder: Path, tmp_path: Path
+    data: Path, tmp_path: Path
 ) -> None:
-    first = data_fingerprint.identify(folder)
+    first = data_fingerprint.identify(data)
     moved = tmp_path / "elsewhere"
-    folder.rename(moved)
+    data.rename(moved)
     os.utime(moved / "b.txt", (1, 1))
     second = data_fingerprint.identify(moved)
     assert (first["files"], first["bytes"]) == (2, 6)
@@ -45,51 +45,51 @@ def test_small_data_is_identified_by_its_content_whatever_its_path_and_time(
     assert data_fingerprint.same(first, second)
 
 
-def test_one_changed_byte_of_equal_size_and_time_is_different_data(folder: Path, tmp_path: Path) -> None:
+def test_one_changed_byte_of_equal_size_and_time_is_different_data(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "inner").mkdir(parents=True)
     (other / "b.txt").write_text("twO")
     (other / "inner" / "a.txt").write_text("one")
-    assert not data_fingerprint.same(data_fingerprint.identify(folder), data_fingerprint.identify(other))
+    assert not data_fingerprint.same(data_fingerprint.identify(data), data_fingerprint.identify(other))
 
 
-def test_a_renamed_file_is_different_data(folder: Path) -> None:
-    before = data_fingerprint.identify(folder)
-    (folder / "b.txt").rename(folder / "c.txt")
-    assert not data_fingerprint.same(before, data_fingerprint.identify(folder))
+def test_a_renamed_file_is_different_data(data: Path) -> None:
+    before = data_fingerprint.identify(data)
+    (data / "b.txt").rename(data / "c.txt")
+    assert not data_fingerprint.same(before, data_fingerprint.identify(data))
 
 
 def test_big_data_is_not_read_at_the_start_but_when_two_places_are_compared(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "HASHED_AT_START", 5)
-    original = data_fingerprint.identify(folder)
+    original = data_fingerprint.identify(data)
     copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
+    subprocess.run(["cp", "-r", str(data), str(copy)], check=True)
     duplicate = data_fingerprint.identify(copy)
     assert original["content"] is duplicate["content"] is None
     assert data_fingerprint.same(original, duplicate)
-    assert data_fingerprint.identify(folder)["content"] == data_fingerprint.with_content(original)["content"] is not None
+    assert data_fingerprint.identify(data)["content"] == data_fingerprint.with_content(original)["content"] is not None
 
 
 def test_big_data_that_changed_since_cannot_be_taken_for_the_same(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_fingerprint, "HASHED_AT_START", 5)
-    original = data_fingerprint.identify(folder)
+    original = data_fingerprint.identify(data)
     copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
-    (folder / "b.txt").write_text("twO")
+    subprocess.run(["cp", "-r", str(data), str(copy)], check=True)
+    (data / "b.txt").write_text("twO")
     assert data_fingerprint.with_content(original)["content"] is None
     assert not data_fingerprint.same(original, data_fingerprint.identify(copy))
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("SPOTMPI_CACHE", str(tmp_path / "a file"))
-    assert data_fingerprint.identify(folder)["content"] is not None
+    assert data_fingerprint.identify(data)["content"] is not None
 
 
 def test_a_missing_data_folder_is_an_error_with_its_path(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_an_image_is_built_in_a_way_that_has_kernels_for_the_gpu_or_there_is_non
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lab_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The outputs of an environment with T4, V100 and K80 nodes, and a kubeconfig."""
     monkeypatch.chdir(tmp_path)
     groups = [group("g4dn"), group("p3", model="v100"), group("p2", model="k80")]
@@ -186,8 +186,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def planned(lab: Path, *overrides: str) -> Object:
-    return {**spotmpi.plan_run({"image": "pytorch", "program": "digits", "nodes": 2}, overrides, Target(str(lab)))}
+def planned(lab_file: Path, *overrides: str) -> Object:
+    return {**spotmpi.plan_run({"image": "pytorch", "program": "digits", "nodes": 2}, overrides, Target(str(lab_file)))}
 
 
 def pod_of(plan: Object) -> Object:
@@ -195,8 +195,8 @@ def pod_of(plan: Object) -> Object:
     return pod
 
 
-def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab: Path) -> None:
-    plan = planned(lab)
+def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab_file: Path) -> None:
+    plan = planned(lab_file)
 
     pod = pod_of(plan)
     assert pod["nodeSelector"][LABEL] == "g4dn"
@@ -216,41 +216,44 @@ def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab: Path) -
     }
 
 
-def test_gpus_that_need_another_build_get_it_and_the_plan_notes_it(lab: Path) -> None:
-    plan = planned(lab, "kubernetes.node_groups+=p3")
+def test_gpus_that_need_another_build_get_it_and_the_plan_notes_it(lab_file: Path) -> None:
+    plan = planned(lab_file, "kubernetes.node_groups+=p3")
 
-    assert pod_of(plan)["containers"][0]["image"] != pod_of(planned(lab))["containers"][0]["image"]
+    assert pod_of(plan)["containers"][0]["image"] != pod_of(planned(lab_file))["containers"][0]["image"]
     assert plan["notes"][1].endswith("--build-arg REQUIREMENTS=requirements-v100.lock --on STACK")
 
 
-def test_an_image_without_kernels_for_the_gpu_is_refused(lab: Path) -> None:
+def test_an_image_without_kernels_for_the_gpu_is_refused(lab_file: Path) -> None:
     with pytest.raises(
         InputError, match=r"image = 'pytorch': no build has kernels for the GPUs of p2 \(p2.xlarge, sm_37\)"
     ):
-        planned(lab, "kubernetes.node_groups+=p2")
-    assert pod_of(planned(lab, "kubernetes.node_groups+=p2", "kubernetes.image=mine:1"))["nodeSelector"][LABEL] == "p2"
+        planned(lab_file, "kubernetes.node_groups+=p2")
+    assert (
+        pod_of(planned(lab_file, "kubernetes.node_groups+=p2", "kubernetes.image=mine:1"))["nodeSelector"][LABEL]
+        == "p2"
+    )
 
 
-def test_problems_with_the_environment_come_together_with_those_of_the_spec(lab: Path) -> None:
+def test_problems_with_the_environment_come_together_with_those_of_the_spec(lab_file: Path) -> None:
     with pytest.raises(InputError) as caught:
-        planned(lab, "slots=2", "program=none")
+        planned(lab_file, "slots=2", "program=none")
     assert [problem.field for problem in caught.value.problems] == ["program", "nodes"]
 
 
 def test_a_named_image_is_pulled_and_recorded_with_its_registrys_digest(
-    lab: Path, monkeypatch: pytest.MonkeyPatch
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "spotmpi.images.registry.pin_named", lambda reference: Pinned(f"{reference}@sha256:1", "a note")
     )
-    plan = planned(lab, "kubernetes.image=mine")
+    plan = planned(lab_file, "kubernetes.image=mine")
 
     assert pod_of(plan)["containers"][0]["image"] == "mine@sha256:1" and "a note" in plan["notes"]
     assert json.loads(plan["objects"][1]["data"]["plan.json"])["work"]["container"] == "mine@sha256:1"
     assert 'image = "mine"' in json.loads(plan["objects"][1]["data"]["plan.json"])["files"]["spec.toml"]
 
 
-def test_node_groups_without_an_environment_are_refused(lab: Path) -> None:
+def test_node_groups_without_an_environment_are_refused(lab_file: Path) -> None:
     spec = {"command": ["true"], "kubernetes": {"node_groups": ["g4dn"], "image": "mine:1"}, "launcher": "none"}
     with pytest.raises(InputError, match=r"kubernetes.node_groups = \['g4dn'\]: needs an environment with node groups"):
         spotmpi.plan_run(spec, (), Target("kubernetes"))
@@ -258,7 +261,7 @@ def test_node_groups_without_an_environment_are_refused(lab: Path) -> None:
 
 
 def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
-    lab: Path, monkeypatch: pytest.MonkeyPatch
+    lab_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups_asked: list[list[str]] = []
 
@@ -267,7 +270,7 @@ def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
         return 2.0
 
     monkeypatch.setattr("spotmpi.aws.prices.node_price", node_price)
-    plan = planned(lab, "limits.cost=1", "kubernetes.node_groups+=p3")
+    plan = planned(lab_file, "limits.cost=1", "kubernetes.node_groups+=p3")
 
     assert groups_asked and all(names == ["p3"] for names in groups_asked)
     assert json.loads(plan["objects"][1]["data"]["plan.json"])["rate"] == 4.0

@@ -36,7 +36,7 @@ def account(account: FakeAccount, monkeypatch: pytest.MonkeyPatch) -> FakeAccoun
 
 
 @pytest.fixture
-def lab(tmp_path: Path, account: FakeAccount) -> Target:
+def lab_target(tmp_path: Path, account: FakeAccount) -> Target:
     """An environment with two groups."""
     like = OUTPUTS["node_groups"][0]
     groups = [{**like, "name": name, "type": kind, "labels": {"group": name}} for name, (kind, _) in KINDS.items()]
@@ -59,26 +59,26 @@ def hourly(priced: Study) -> dict[str, float]:
     return {name: price.node_hour for name, price in prices_of(priced).items() if price}
 
 
-def test_a_node_costs_what_its_own_group_does_now(lab: Target) -> None:
+def test_a_node_costs_what_its_own_group_does_now(lab_target: Target) -> None:
     messages: list[str] = []
-    assert hourly(pricing.with_prices(study(["g4dn"]), lab, messages.append)) == {"base": 0.20}
+    assert hourly(pricing.with_prices(study(["g4dn"]), lab_target, messages.append)) == {"base": 0.20}
     (line,) = messages
     assert line.startswith("node price: $0.2 an hour (spot price of g4dn.xlarge in us-east-1a, 20")
     assert line.endswith(" UTC)")
-    both = pricing.with_prices(study(["g4dn", "g5"]), lab, messages.append)
+    both = pricing.with_prices(study(["g4dn", "g5"]), lab_target, messages.append)
     assert hourly(both) == {"group g4dn": 0.20, "group g5": 0.45}
     assert [price.node_hour for price in both.budget.all_prices] == [0.45, 0.20]
     assert len(messages) == 3
 
 
 def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_of_each(
-    lab: Target, tmp_path: Path
+    lab_target: Target, tmp_path: Path
 ) -> None:
     """By hand: 10 minutes of a node cost 3.33 cents (g4dn) or 7.5 cents (g5); 2 repeats on 1 and on 2 nodes make 6 of
     each, so 20 + 45 cents. At the dearest price of both it would be 90."""
     limits = {"money": 0.70, "trial": "10m"}
     limited = study(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2])
-    priced = pricing.with_prices(limited, lab, quiet)
+    priced = pricing.with_prices(limited, lab_target, quiet)
     assert priced.budget.estimate(priced.trials()) == "8 trials, about 80 min and $0.65"
 
     sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
@@ -99,9 +99,9 @@ def test_a_study_over_two_groups_is_estimated_limited_and_reported_at_the_price_
     assert "$0.2 an hour (spot price of g4dn.xlarge" in costs.text[0]
 
 
-def test_a_money_limit_uses_the_price_of_the_groups_that_ran(lab: Target, tmp_path: Path) -> None:
+def test_a_money_limit_uses_the_price_of_the_groups_that_ran(lab_target: Target, tmp_path: Path) -> None:
     limits = {"money": 0.25, "trial": "10m"}
-    priced = pricing.with_prices(study(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab, quiet)
+    priced = pricing.with_prices(study(["g4dn", "g5"], limits=limits, repeats=2, nodes=[1, 2]), lab_target, quiet)
     sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
     execution.run_sweep(sweep, TenMinutes(), quiet)
     spent = sum({"group g4dn": 0.2, "group g5": 0.45}[t.variant] * t.nodes / 6 for t in sweep.trials if t.finished)
@@ -118,25 +118,29 @@ class TenMinutes(FakeRunner):
         return replace(super().state(run), submitted=1000.0, ended=1600.0)
 
 
-def test_a_price_in_the_study_or_its_spec_needs_no_request_to_aws(lab: Target, account: FakeAccount) -> None:
+def test_a_price_in_the_study_or_its_spec_needs_no_request_to_aws(lab_target: Target, account: FakeAccount) -> None:
     price = {"node_hour": 0.9, "source": "list price"}
-    assert prices_of(pricing.with_prices(study(["g5"], price=price), lab, quiet)) == {"base": Price(0.9, "list price")}
+    assert prices_of(pricing.with_prices(study(["g5"], price=price), lab_target, quiet)) == {
+        "base": Price(0.9, "list price")
+    }
     spec = {"command": ["train"], "launcher": "none", "price": 0.7}
     own = study_file.from_values({"spec": spec, "factors": {"nodes": [1]}})
-    assert prices_of(pricing.with_prices(own, lab, quiet)) == {"base": Price(0.7, "from the spec")}
+    assert prices_of(pricing.with_prices(own, lab_target, quiet)) == {"base": Price(0.7, "from the spec")}
     assert account.requests_of("DescribeSpotPriceHistory") == []
 
 
-def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(lab: Target, account: FakeAccount) -> None:
+def test_without_access_one_line_says_so_and_a_limit_of_money_is_refused(
+    lab_target: Target, account: FakeAccount
+) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     messages: list[str] = []
-    assert prices_of(pricing.with_prices(study(["g5"]), lab, messages.append)) == {"base": None}
+    assert prices_of(pricing.with_prices(study(["g5"]), lab_target, messages.append)) == {"base": None}
     (line,) = messages
     assert line.startswith("costs are not shown: node price unknown (")
     assert "not permitted" in line and line.endswith("set [price] in the study")
     limited = study(["g5"], limits={"money": 5.0, "trial": "1m"})
     with pytest.raises(InputError, match=r"limits.money = 5.0: needs \[price\]"):
-        pricing.with_prices(limited, lab, quiet)
+        pricing.with_prices(limited, lab_target, quiet)
 
 
 def test_here_a_limit_of_money_needs_a_price_too() -> None:
@@ -144,9 +148,9 @@ def test_here_a_limit_of_money_needs_a_price_too() -> None:
         pricing.with_prices(study(["g5"], limits={"money": 5.0, "trial": "1m"}), None, quiet)
 
 
-def test_the_price_at_the_time_of_the_sweep_is_recorded_and_reported(lab: Target, tmp_path: Path) -> None:
+def test_the_price_at_the_time_of_the_sweep_is_recorded_and_reported(lab_target: Target, tmp_path: Path) -> None:
     priced = pricing.with_prices(
-        study_file.from_values({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab, quiet
+        study_file.from_values({"spec": SPEC.canonical(), "factors": {"nodes": [1]}}), lab_target, quiet
     )
     sweep = execution.open_sweep(priced, execution.Recording(tmp_path / "runs", "study-1"), False, quiet)
     execution.run_sweep(sweep, FakeRunner(), quiet)
@@ -159,17 +163,17 @@ def test_the_price_at_the_time_of_the_sweep_is_recorded_and_reported(lab: Target
     assert report.price == prices_of(priced)["base"]
 
 
-def test_a_forecast_uses_the_current_price_or_the_sweeps_and_names_it(lab: Target, account: FakeAccount) -> None:
+def test_a_forecast_uses_the_current_price_or_the_sweeps_and_names_it(lab_target: Target, account: FakeAccount) -> None:
     recorded = Price(0.3, "spot price in October")
     specs = [from_values({"image": "chainermn", "program": "digits", "resources": {"gpu": 1}})]
-    assert pricing.goal_with_price(Goal(price=1.0), recorded, specs, lab).price == 1.0
-    now = pricing.goal_with_price(Goal(), recorded, specs, lab)
+    assert pricing.goal_with_price(Goal(price=1.0), recorded, specs, lab_target).price == 1.0
+    now = pricing.goal_with_price(Goal(), recorded, specs, lab_target)
     assert now.price == 0.20 and now.price_source is not None and "g4dn.xlarge" in now.price_source
     assert pricing.goal_with_price(Goal(), recorded, specs, None) == Goal(
         price=0.3, price_source="spot price in October"
     )
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
-    before = pricing.goal_with_price(Goal(), recorded, specs, lab)
+    before = pricing.goal_with_price(Goal(), recorded, specs, lab_target)
     assert before.price == 0.3 and before.price_source is not None and "node price unknown" in before.price_source
-    none = pricing.goal_with_price(Goal(), None, specs, lab)
+    none = pricing.goal_with_price(Goal(), None, specs, lab_target)
     assert none.price is None and none.price_source is not None and none.price_source.endswith("set it with --price")

@@ -193,63 +193,63 @@ class Store(VolumeCluster):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(volume_access, "_POLL_INTERVAL", 0.01)
     return Store(tmp_path / "volume")
 
 
-def upload(cluster: Store, code: Path, digest: str | None = None) -> None:
+def upload(store: Store, code: Path, digest: str | None = None) -> None:
     plan = {"code": {"digest": digest or code_folder.pack(code).digest, "by_volume": True}}
-    asyncio.run(code_shipping.upload(cluster, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
+    asyncio.run(code_shipping.upload(store, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
 
 
-def stored(cluster: Store) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in cluster.folder.iterdir()}
+def stored(store: Store) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in store.folder.iterdir()}
 
 
-def test_code_is_stored_once_under_its_digest(code: Path, cluster: Store) -> None:
+def test_code_is_stored_once_under_its_digest(code: Path, store: Store) -> None:
     packed = code_folder.pack(code)
-    upload(cluster, code)
-    (archive_file,) = cluster.folder.iterdir()
+    upload(store, code)
+    (archive_file,) = store.folder.iterdir()
     assert archive_file.name == f"{packed.digest}.tgz" and archive_file.read_bytes() == packed.archive
-    mtime, calls = archive_file.stat().st_mtime_ns, len(cluster.commands)
-    upload(cluster, code)
+    mtime, calls = archive_file.stat().st_mtime_ns, len(store.commands)
+    upload(store, code)
     assert archive_file.stat().st_mtime_ns == mtime
-    assert len(cluster.commands) == calls + 1  # what is there already does not travel
+    assert len(store.commands) == calls + 1  # what is there already does not travel
 
     (code / "train.py").write_text("print('two')\n")
     with pytest.raises(SpotmpiError, match="has changed since the run was planned; start the run again"):
-        upload(cluster, code, packed.digest)
+        upload(store, code, packed.digest)
 
 
-def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, cluster: Store) -> None:
+def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code: Path, store: Store) -> None:
     packed = code_folder.pack(code)
-    cluster.cut_off = len(packed.archive) // 2
+    store.cut_off = len(packed.archive) // 2
     with pytest.raises(SpotmpiError, match="the connection into the pod broke off"):
-        upload(cluster, code)
-    assert stored(cluster) == {}
-    upload(cluster, code)
-    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+        upload(store, code)
+    assert stored(store) == {}
+    upload(store, code)
+    assert stored(store) == {f"{packed.digest}.tgz": packed.archive}
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:50], lambda whole: whole[:-1] + b"?"], ids=["half", "other"])
 def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_again(
-    code: Path, cluster: Store, damage: Callable[[bytes], bytes]
+    code: Path, store: Store, damage: Callable[[bytes], bytes]
 ) -> None:
     packed = code_folder.pack(code)
-    upload(cluster, code)
-    (cluster.folder / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
-    upload(cluster, code)
-    assert stored(cluster) == {f"{packed.digest}.tgz": packed.archive}
+    upload(store, code)
+    (store.folder / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
+    upload(store, code)
+    assert stored(store) == {f"{packed.digest}.tgz": packed.archive}
 
 
-def test_content_that_changes_on_its_way_is_never_stored(code: Path, cluster: Store) -> None:
+def test_content_that_changes_on_its_way_is_never_stored(code: Path, store: Store) -> None:
     packed = code_folder.pack(code)
     altered = packed.archive[:-1] + b"?"
     command = store_command("put", "/spotmpi/volume/code", "x.tgz", str(len(altered)), packed.sha256)
-    result = cluster._run("pod", command, altered)
+    result = store._run("pod", command, altered)
     assert result.returncode == 1 and b"its SHA-256 is" in result.stderr
-    assert stored(cluster) == {}
+    assert stored(store) == {}
 
 
 def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path) -> None:

@@ -87,20 +87,20 @@ class _Serving:
 
 
 @pytest.fixture
-def api_server() -> Iterator[ApiServer]:
+def forwarding_server() -> Iterator[ApiServer]:
     with serve(_Serving(ApiServer())) as server:
         yield server
 
 
 @pytest.fixture
-def forward(api_server: ApiServer) -> Callable[..., AbstractContextManager[PortForward]]:
+def forward(forwarding_server: ApiServer) -> Callable[..., AbstractContextManager[PortForward]]:
     pods = iter(["node-0-0-abcde", "node-0-0-fghij", "node-0-0-klmno"])
 
     async def find_pod() -> str:
         return next(pods)
 
     def start(remote: int = OPEN_PORT) -> AbstractContextManager[PortForward]:
-        api: Any = Api(api_server.port)
+        api: Any = Api(forwarding_server.port)
         return serve(forward_port(api, find_pod, remote))
 
     return start
@@ -118,7 +118,7 @@ def read(connection: socket.socket, size: int) -> bytes:
 
 
 def test_bytes_of_any_size_and_value_arrive_both_ways_in_order(
-    forward: Callable[..., AbstractContextManager[PortForward]], api_server: ApiServer
+    forward: Callable[..., AbstractContextManager[PortForward]], forwarding_server: ApiServer
 ) -> None:
     sent = bytes(range(256)) * 1000
     with forward() as forwarded, connect(forwarded) as connection:
@@ -126,12 +126,12 @@ def test_bytes_of_any_size_and_value_arrive_both_ways_in_order(
             connection.sendall(part)
             assert read(connection, len(part)) == part
         assert forwarded.failure is None
-    (request,) = api_server.requests
+    (request,) = forwarding_server.requests
     assert request == f"/api/v1/namespaces/lab/pods/node-0-0-abcde/portforward?ports={OPEN_PORT}"
 
 
 def test_each_connection_is_its_own_and_goes_to_the_pod_of_its_time(
-    forward: Callable[..., AbstractContextManager[PortForward]], api_server: ApiServer
+    forward: Callable[..., AbstractContextManager[PortForward]], forwarding_server: ApiServer
 ) -> None:
     with forward() as forwarded, connect(forwarded) as first, connect(forwarded) as second:
         first.sendall(b"first")
@@ -140,7 +140,7 @@ def test_each_connection_is_its_own_and_goes_to_the_pod_of_its_time(
         first.close()
         second.sendall(b"more")
         assert read(second, 4) == b"more"
-    assert sorted(path.split("/")[6] for path in api_server.requests) == ["node-0-0-abcde", "node-0-0-fghij"]
+    assert sorted(path.split("/")[6] for path in forwarding_server.requests) == ["node-0-0-abcde", "node-0-0-fghij"]
 
 
 def test_a_connection_to_a_port_without_a_listener_ends_with_the_reason(
@@ -152,9 +152,9 @@ def test_a_connection_to_a_port_without_a_listener_ends_with_the_reason(
 
 
 def test_a_user_without_the_permission_reads_which_one_is_missing(
-    forward: Callable[..., AbstractContextManager[PortForward]], api_server: ApiServer
+    forward: Callable[..., AbstractContextManager[PortForward]], forwarding_server: ApiServer
 ) -> None:
-    api_server.forbidden = True
+    forwarding_server.forbidden = True
     with forward() as forwarded, connect(forwarded) as connection:
         assert connection.recv(1) == b""
         assert forwarded.failure == (

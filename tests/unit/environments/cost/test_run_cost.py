@@ -20,7 +20,7 @@ from tests.unit.environments.cost.example import BIG, HOUR, ONE, SMALL, T0, reco
 
 
 def test_a_run_costs_its_share_of_the_machines_in_its_record(
-    account: FakeAccount, lab: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_run(tmp_path, BIG, environment="spotmpi-lab")
     record_run(tmp_path, SMALL)
@@ -28,7 +28,7 @@ def test_a_run_costs_its_share_of_the_machines_in_its_record(
 
     def of_stack(stack: str) -> environment.Environment:
         stacks.append(stack)
-        return lab
+        return lab_environment
 
     monkeypatch.setattr(environment, "of_stack", of_stack)
 
@@ -40,9 +40,9 @@ def test_a_run_costs_its_share_of_the_machines_in_its_record(
 
 
 def test_a_finished_runs_cost_is_saved_and_outlives_its_environment(
-    account: FakeAccount, lab: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    account: FakeAccount, lab_environment: environment.Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record_run(tmp_path, BIG, environment="spotmpi-lab", there=lab.model_dump(mode="json"))
+    record_run(tmp_path, BIG, environment="spotmpi-lab", there=lab_environment.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
     monkeypatch.setattr(environment, "of_stack", lambda stack: pytest.fail("the stack is gone"))
 
@@ -84,12 +84,12 @@ def test_a_local_run_has_no_environment_with_a_price(tmp_path: Path) -> None:
 
 
 def test_the_price_of_a_node_for_a_limit_is_that_of_the_most_expensive_group(
-    account: FakeAccount, lab: environment.Environment
+    account: FakeAccount, lab_environment: environment.Environment
 ) -> None:
-    assert node_price(lab, lab.node_groups, account) == 0.60
+    assert node_price(lab_environment, lab_environment.node_groups, account) == 0.60
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation")
     with pytest.raises(InputError, match=r"price: set it: the price of a node is unknown: .* not permitted"):
-        node_price(lab, lab.node_groups, account)
+        node_price(lab_environment, lab_environment.node_groups, account)
 
 
 def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path, in_process: InProcess) -> None:
@@ -110,12 +110,12 @@ def test_the_command_prints_a_runs_cost_with_a_given_price(tmp_path: Path, in_pr
 
 def test_a_runs_cost_is_printed_and_saved_when_its_follower_sees_it_end(
     account: FakeAccount,
-    lab: environment.Environment,
+    lab_environment: environment.Environment,
     tmp_path: Path,
     in_process: InProcess,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    record_run(tmp_path, BIG, there=lab.model_dump(mode="json"))
+    record_run(tmp_path, BIG, there=lab_environment.model_dump(mode="json"))
     record_run(tmp_path, SMALL)
     monkeypatch.setattr("spotmpi.environments.cost.open_account", lambda region: account)
     follow = ("logs", "-f", "big", "--runs", str(tmp_path))

@@ -15,13 +15,14 @@ from typing import Any
 import typer.core
 
 _TYPER: Any = typer.core  # it exports neither of the names below
-_typer_conversion = _TYPER.build_runtime_param
+_typer_conversion: Any = getattr(_TYPER, "build_runtime_param", None)
 _PATTERNS = {int: r"-?[0-9]{1,18}", float: r"-?[0-9]{1,18}(\.[0-9]{1,18})?"}
 
 
 def convert_plain_values() -> None:
-    """Let typer convert values by `PlainConversion` in this process."""
-    _TYPER.build_runtime_param = PlainConversion
+    """Let typer convert values by `PlainConversion` in this process; a typer without this function stays as it is."""
+    if _typer_conversion is not None:
+        _TYPER.build_runtime_param = PlainConversion
 
 
 def skip_plugin_search() -> None:

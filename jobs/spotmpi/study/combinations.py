@@ -58,9 +58,10 @@ def _levels(name: str, levels: Any) -> tuple[list[Level], list[Problem]]:
     elif levels and name not in (NODES, *factors.KNOWN):
         return [], [Problem(field, levels, _unknown())]
     distinct = list({str(level): level for level in levels}.values())
+    valid, problems = (distinct, []) if isinstance(levels, dict) else _valid(field, name, distinct)
     if not distinct or len(distinct) < len(levels):
-        return distinct, [Problem(field, levels, "needs at least one level, each only once")]
-    return (distinct, []) if isinstance(levels, dict) else _valid(field, name, distinct)
+        problems = [Problem(field, levels, "needs at least one level, each only once"), *problems]
+    return valid, problems
 
 
 def _changed_keys(name: str, levels: object) -> Iterable[str]:

@@ -121,6 +121,15 @@ def test_valid_levels_and_combinations_are_checked_beside_wrong_ones() -> None:
     assert fields(study) == ["combinations.0.slots = 0", "combinations.1.own = 'b'", "slots = 2", "nodes = 1000000"]
 
 
+def test_levels_that_are_repeated_are_checked_as_well() -> None:
+    assert fields({"spec": COMMAND, "factors": {"nodes": ["x", "x"], "slots": [2, 2]}}) == [
+        "factors.nodes = ['x', 'x']",
+        "factors.nodes = 'x'",
+        "factors.slots = [2, 2]",
+        "slots = 2",
+    ]
+
+
 def test_a_spec_that_cannot_be_read_does_not_hide_the_mistakes_of_its_study() -> None:
     study = {"spec": "missing.toml", "factors": {"slots": [0], "double_buffering": [True]}, "repeat": 1}
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from spotmpi.api.images import build_image, push_image
+    from spotmpi.api.pools import pool, resize
     from spotmpi.api.runs import (
         clean,
         drill,
@@ -34,15 +35,22 @@ if TYPE_CHECKING:
     from spotmpi.core.errors import InputError, SpotmpiError
     from spotmpi.core.events import Event
     from spotmpi.environments.cost import run_cost
+    from spotmpi.pools.errors import PoolError, PoolLost
+    from spotmpi.pools.pool import Pool
+    from spotmpi.programs.pool.call import CallAborted
     from spotmpi.runs.reader import RunState
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.source import read_spec
     from spotmpi.study.study import StudyOptions
 
 __all__ = [
+    "CallAborted",
     "Event",
     "InputError",
     "JobSpec",
+    "Pool",
+    "PoolError",
+    "PoolLost",
     "RunState",
     "SpotmpiError",
     "StudyOptions",
@@ -59,10 +67,12 @@ __all__ = [
     "plan_bench",
     "plan_resume",
     "plan_run",
+    "pool",
     "predict",
     "pull",
     "push_image",
     "read_spec",
+    "resize",
     "resume",
     "run",
     "run_cost",
@@ -73,12 +83,16 @@ __all__ = [
 
 _MODULES = (
     ("api.images", "build_image push_image"),
+    ("api.pools", "pool resize"),
     ("api.runs", "clean drill init list_runs logs plan_resume plan_run pull resume run shell_command status stop"),
     ("api.studies", "bench compare make_report plan_bench predict"),
     ("backends.targets", "Target"),
     ("core.errors", "InputError SpotmpiError"),
     ("core.events", "Event"),
     ("environments.cost", "run_cost"),
+    ("pools.errors", "PoolError PoolLost"),
+    ("pools.pool", "Pool"),
+    ("programs.pool.call", "CallAborted"),
     ("runs.reader", "RunState"),
     ("spec.job", "JobSpec"),
     ("spec.source", "read_spec"),
@@ -89,7 +103,11 @@ _MODULES = (
 def __getattr__(name: str) -> "Any":
     for module, names in _MODULES:
         if name in names.split():
+            import os
             from importlib import import_module
+
+            if name == "pool" and "SPOTMPI_POOL" in os.environ:
+                module = "pools.joined"  # inside of a pool, that one
 
             return globals().setdefault(name, getattr(import_module(f"spotmpi.{module}"), name))
     raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")

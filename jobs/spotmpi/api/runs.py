@@ -40,7 +40,7 @@ def init(path: Path | str = "job.toml", script: str | None = None) -> Path:
 
 def plan_run(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
     """What `run` would start, as plain JSON values; nothing is started or written."""
-    return _prepare(source, overrides, on)[2]
+    return prepare(source, overrides, on)[2]
 
 
 def problems(source: Source, overrides: Iterable[str] = (), on: TargetLike = None) -> list[Problem]:
@@ -77,7 +77,7 @@ def run(
         InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    return _submit(*_prepare(source, overrides, on), detach, watch, say)
+    return _submit(*prepare(source, overrides, on, detach), detach, watch, say)
 
 
 def resume(
@@ -183,11 +183,18 @@ def _backend_for(spec: JobSpec, on: TargetLike) -> Backend:
     return targets.backend(on, spec.kubernetes.context, spec.kubernetes.namespace)
 
 
-def _prepare(source: Source, overrides: Iterable[str], on: TargetLike) -> tuple[Backend, JobSpec, Plan]:
-    """The backend, the valid spec and the plan of a new run; InputError with all problems at once."""
+def prepare(
+    source: Source, overrides: Iterable[str], on: TargetLike, detach: bool = False
+) -> tuple[Backend, JobSpec, Plan]:
+    """The backend, the valid spec and the plan of a new run; InputError with all problems at once.
+
+    A pool that is to be detached waits for drivers without a limit, unless its spec has one.
+    """
     import secrets
 
     backend, spec = _validate(source, overrides, on)
+    if detach and spec.pool and "driver" not in spec.limits.model_fields_set:
+        spec = spec.model_copy(update={"limits": spec.limits.model_copy(update={"driver": "none"})})
     run = names.run_id(spec.title, datetime.now(), secrets.randbelow(1 << 20))
     return backend, spec, backend.plan(spec, run)
 

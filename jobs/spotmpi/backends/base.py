@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
@@ -74,6 +75,23 @@ class Backend(Protocol):
 
         Raises:
             SpotmpiError: the folder cannot be reached.
+        """
+        ...
+
+    def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
+        """Wait until the scheduler of a pool listens; its address while in the context.
+
+        Raises:
+            InputError: the run is no pool.
+            SpotmpiError: it ended before.
+        """
+        ...
+
+    def resize(self, run: str, workers: int) -> None:
+        """Request that a pool has that many workers; they come and go some time after this returns.
+
+        Raises:
+            InputError: the run is no pool.
         """
         ...
 

@@ -147,6 +147,11 @@ class RunPaths:
         return self.folder / "code"
 
     @property
+    def pool(self) -> Path:
+        """The folder of a pool on this machine, for its owner only: certificates, address and requests."""
+        return self.folder / "pool"
+
+    @property
     def events(self) -> Path:
         """One JSON object per event of the run."""
         return self.folder / "events.jsonl"

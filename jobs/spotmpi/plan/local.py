@@ -41,7 +41,7 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
         "backend": LOCAL,
         "launcher": spec.launcher,
         "folder": machine.folder,
-        "commands": _commands(spec, machine),
+        "commands": _commands(spec, paths, machine),
         "environment": _environment(spec, paths, machine),
         "limits": spec.agent_limits(),
         "rate": spec.price,  # US dollars per hour: all nodes are this machine
@@ -54,7 +54,7 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
     }
 
 
-def _commands(spec: JobSpec, machine: Machine) -> list[Command]:
+def _commands(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> list[Command]:
     """One launcher command per node; a single one for mpirun, which starts all ranks."""
     starter = [machine.python, "-I", "-S", str(Path(machine.source, "spotmpi", "agent", "starter.py"))]
     if spec.launcher == "mpirun":
@@ -64,6 +64,8 @@ def _commands(spec: JobSpec, machine: Machine) -> list[Command]:
     if spec.launcher == "torchrun":
         ranks = ["--no-python", *starter, "--tag", *_rank(spec, machine)]
         return [_command(node, [*_torchrun(spec, machine, node), *ranks]) for node in range(spec.nodes)]
+    if spec.launcher == "pool":
+        return [_command(0, [*starter, *_pool(spec, paths, machine)])]
     count = 1 if spec.where == "first" else spec.nodes
     return [
         _command(node, [*starter, *_rank(spec, machine)], launchers.plain_environment(count, node))
@@ -81,6 +83,28 @@ def _rank(spec: JobSpec, machine: Machine) -> list[str]:
         return [_python(machine), "-m", names.program_module(spec.image, spec.program), *spec.args]
     assert spec.command is not None
     return [*spec.command, *spec.args]
+
+
+def _pool(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> list[str]:
+    """The launcher of a pool, with the driver's command after ``--``; its limits end with that command's."""
+    assert spec.pool is not None
+    arguments = [_pool_python(machine), "-m", "spotmpi.programs.pool.local"]
+    arguments += [
+        f"--workers={spec.pool.workers}",
+        f"--cpu={spec.pool.cpu}",
+        f"--folder={paths.code}",
+    ]
+    arguments += [f"--control={paths.pool}", f"--interruptions={spec.limits.interruptions}"]
+    if spec.command:
+        return [*arguments, "--", *spec.command, *spec.args]
+    if spec.limits.driver == "none":
+        return arguments
+    return [*arguments, f"--start-limit={spec.limits.start:g}", f"--driver-limit={spec.limits.driver:g}"]
+
+
+def _pool_python(machine: Machine) -> str:
+    """The interpreter of a pool: the image's, else this one, which has the versions of the driver."""
+    return _python(machine) if machine.image_bin else machine.python
 
 
 def _torchrun(spec: JobSpec, machine: Machine, node: int) -> list[str]:
@@ -109,6 +133,11 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
     }
     if spec.program:
         environment["PYTHONPATH"] = machine.source
+    elif spec.launcher == "pool":
+        folders = [str(paths.code), machine.source, machine.python_path]
+        environment["PYTHONPATH"] = ":".join(filter(None, folders))
+        environment[protocol.ENV_POOL_TLS] = str(paths.pool)
+        environment[protocol.ENV_POOL_CONTROL] = str(paths.pool)
     elif spec.code or spec.files:
         environment["PYTHONPATH"] = ":".join(filter(None, [machine.folder, machine.python_path]))
     if spec.data is not None:
@@ -119,12 +148,17 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
 def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     notes = []
     threads = spec.world_size * spec.resources.cpu
-    if threads > machine.cores:
+    if spec.pool and spec.pool.workers * spec.pool.cpu > machine.cores:
+        workers = f"{spec.pool.workers * spec.pool.cpu} threads of {spec.pool.workers} workers"
+        notes.append(f"oversubscribed: {workers} share {machine.cores} cores")
+    elif threads > machine.cores:
         notes.append(f"oversubscribed: {threads} threads of {spec.world_size} ranks share {machine.cores} cores")
     if spec.files:
         notes.append(f"the command starts in {machine.folder}, which has copies of its files")
     if spec.data is not None and spec.data.stage:
         notes.append("data.stage has no effect on this machine: the data is read from its folder")
+    if spec.pool and spec.pool.memory:
+        notes.append("pool.memory is not enforced on this machine")
     if spec.resources.memory is not None:
         notes.append("resources.memory is not enforced on this machine")
     return notes

@@ -1,0 +1,81 @@
+"""The verbs of a pool for asynchronous code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from spotmpi.pools.pool import Pool, Worker
+
+_END = object()
+
+
+@dataclass(frozen=True)
+class AsyncWorker:
+    """One worker of a pool."""
+
+    index: int
+    connected: bool
+    _worker: Worker = field(repr=False)
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """Execute a call on this worker alone; awaiting it gives the result."""
+        return asyncio.wrap_future(self._worker.submit(function, *args, **kwargs))
+
+
+class AsyncPool:
+    """What ``async with spotmpi.pool(...)`` gives; each verb is that of `Pool`."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run that this pool is."""
+        return self._pool.run_id
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """Execute one call on any worker; awaiting it gives the result."""
+        return asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
+
+    async def map(
+        self, function: Callable[..., Any], *iterables: Iterable[Any], window: int | None = None
+    ) -> AsyncIterator[Any]:
+        """The results of a call for each item, in the order of the items, as they come."""
+        results = self._pool.map(function, *iterables, window=window)
+        while (result := await asyncio.to_thread(next, results, _END)) is not _END:
+            yield result
+
+    async def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
+        """Execute a call once on every worker; the results by the number of the worker."""
+        return await asyncio.to_thread(self._pool.run, function, *args, each=each)
+
+    async def workers(self) -> list[AsyncWorker]:
+        """All workers of the pool by number."""
+        workers = await asyncio.to_thread(lambda: self._pool.workers)
+        return [AsyncWorker(worker.index, worker.connected, worker) for worker in workers]
+
+    async def upload(self, path: str | Path) -> None:
+        """Copy a file or folder to every worker, also to those that come later."""
+        await asyncio.to_thread(self._pool.upload, path)
+
+    async def scale(self, workers: int) -> None:
+        """Change the number of workers."""
+        await asyncio.to_thread(self._pool.scale, workers)
+
+    async def collect(self, name: str | None = None) -> Any:
+        """The results of calls that an earlier driver left."""
+        return await asyncio.to_thread(self._pool.collect, name)
+
+    async def client(self) -> Client:
+        """A client of Dask for this event loop; its owner closes it."""
+        return await self._pool._opened().async_client()
+
+    def __repr__(self) -> str:
+        return repr(self._pool)

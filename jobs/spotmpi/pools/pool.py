@@ -1,0 +1,265 @@
+"""A pool of workers as its driver sees it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spotmpi.pools import calls
+from spotmpi.pools.calls import Call
+from spotmpi.pools.engine import Engine, warn_if_large
+from spotmpi.programs.pool.call import function_name, is_async, pack, pack_function
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from spotmpi.pools.async_pool import AsyncPool
+
+WINDOW = 256  # calls of a map that are under way at once, unless a pool has very many workers
+_serials = itertools.count()
+
+
+class Connection(Protocol):
+    """What a driver needs of the run that a pool is: where it is, and what can be done with it."""
+
+    run: str
+
+    def open(self, output: Callable[[int, str, Sequence[str]], None]) -> Engine:
+        """Start the run if need be, wait until its scheduler listens, and connect to it."""
+        ...
+
+    def resize(self, workers: int) -> None:
+        """Request another number of workers."""
+        ...
+
+    def close(self) -> None:
+        """End what `open` started."""
+        ...
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker of a pool: its number, and whether it is connected now."""
+
+    index: int
+    host: str | None
+    pool: Pool = field(repr=False)
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+        """Execute a call on this worker alone, or on its replacement."""
+        return self.pool._submit(function, args, kwargs, self.index)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it was connected when `Pool.workers` was read."""
+        return self.host is not None
+
+
+class Pool:
+    """Workers that execute functions; it is opened by ``with`` or by its first use.
+
+    After ``async with`` the same verbs are awaitable.
+    """
+
+    def __init__(self, connection: Connection, prints: bool = True) -> None:
+        self._connection = connection
+        self._prints = prints
+        self._engine: Engine | None = None
+        self._client: Client | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run that this pool is; empty before it is opened."""
+        return self._connection.run
+
+    def open(self) -> Pool:
+        """Bring the pool up and connect to it, unless that has been done; returns itself."""
+        if self._engine is None:
+            self._engine = self._connection.open(_print_lines if self._prints else _ignore_lines)
+        return self
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+        """Execute one call on any worker; a future of `concurrent.futures`. Asynchronous functions are awaited."""
+        return self._submit(function, args, kwargs)
+
+    def map(self, function: Callable[..., Any], *iterables: Iterable[Any], window: int | None = None) -> Iterator[Any]:
+        """The results of a call for each item, in the order of the items, as they come.
+
+        At most *window* calls are under way, so the iterables may be long or endless. An error of a call is raised in
+        its place, and cancels the calls that follow.
+        """
+        name, packed, serial = function_name(function), pack_function(function), next(_serials)
+        asynchronous, engine = is_async(function), self._opened()
+        limit = window or max(WINDOW, 8 * int(engine.description["size"]))
+        items = enumerate(zip(*iterables, strict=False))
+        under_way: deque[Call] = deque()
+
+        def send() -> None:
+            batch = [
+                Call(calls.key(name, serial, index), _payload(name, packed, args, {}), asynchronous)
+                for index, args in itertools.islice(items, limit - len(under_way))
+            ]
+            under_way.extend(batch)
+            engine.submit(batch)
+
+        send()
+        return _results(under_way, send, limit)
+
+    def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
+        """Execute a call once on every worker; the results by the number of the worker.
+
+        With *each*, worker i gets ``each[i]`` as its first argument.
+
+        Raises:
+            ValueError: *each* does not have one value for each worker.
+        """
+        size = int(self._opened().workers()["size"])
+        if each is not None and len(each) != size:
+            raise ValueError(f"each has {len(each)} values for {size} workers: give one for each worker")
+        sent = [
+            self._submit(function, args if each is None else (each[worker], *args), {}, worker)
+            for worker in range(size)
+        ]
+        return {worker: call.result() for worker, call in enumerate(sent)}
+
+    @property
+    def workers(self) -> list[Worker]:
+        """All workers of the pool by number, also those that are not connected at the moment."""
+        description = self._opened().workers()
+        return [
+            Worker(index, description["workers"].get(index, {}).get("host"), self)
+            for index in range(description["size"])
+        ]
+
+    def upload(self, path: str | Path) -> None:
+        """Copy a file or folder to every worker, also to those that come later; modules are imported anew."""
+        from spotmpi.programs.pool.files import read
+
+        source = Path(path).absolute()
+        self._opened().upload(source.name, read(source))
+
+    def scale(self, workers: int) -> None:
+        """Change the number of workers; they come and go some time after this returns."""
+        if workers < 1:
+            raise ValueError(f"workers = {workers}: a pool has at least one worker")
+        engine = self._opened()
+        self._connection.resize(workers)
+        engine.set_size(workers)
+
+    @property
+    def client(self) -> Client:
+        """The real client of Dask, with a connection of its own; its calls do not survive a cut connection."""
+        if self._client is None:
+            self._client = self._opened().client()
+        return self._client
+
+    def collect(self, name: str | None = None) -> Any:
+        """The results of calls that an earlier driver left, waiting for those under way: a list of them by function.
+
+        With the *name* of a function only its list. What a call raised stands in its place.
+        """
+        engine = self._opened()
+        keys = sorted(filter(calls.is_foreign, engine.states()), key=lambda key: calls.split_key(key)[1:])
+        foreign = [Call(key) for key in keys if name in (None, calls.split_key(key)[0])]
+        engine.submit(foreign)
+        results: dict[str, list[Any]] = {}
+        for call in foreign:
+            error = call.exception()
+            results.setdefault(call.name, []).append(call.result() if error is None else error)
+        return results if name is None else results.get(name, [])
+
+    def close(self) -> None:
+        """End the connection, and the run if this driver started it."""
+        engine, self._engine = self._engine, None
+        client, self._client = self._client, None
+        try:
+            if client is not None:
+                client.close()
+            if engine is not None:
+                engine.close()
+        finally:
+            self._connection.close()
+
+    def __enter__(self) -> Pool:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AsyncPool:
+        import asyncio
+
+        from spotmpi.pools.async_pool import AsyncPool
+
+        await asyncio.to_thread(self.open)
+        return AsyncPool(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.close)
+
+    def __repr__(self) -> str:
+        if self._engine is None:
+            return f"<pool {self.run_id}: not open>"
+        try:
+            description = self._engine.workers()
+        except Exception as error:
+            return f"<pool {self.run_id}: {error}>"
+        hosts = sorted({worker["host"] for worker in description["workers"].values()})
+        connected = f"{len(description['workers'])} of {description['size']} workers connected"
+        return f"<pool {self.run_id}: {connected} on {', '.join(hosts) or 'no node'}, {self._engine.under_way()} calls>"
+
+    def _opened(self) -> Engine:
+        self.open()
+        assert self._engine is not None
+        return self._engine
+
+    def _submit(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], worker: int | None = None
+    ) -> Call:
+        engine = self._opened()
+        name = function_name(function)
+        payload = _payload(name, pack_function(function), args, kwargs)
+        call = Call(calls.key(name, next(_serials), 0), payload, is_async(function), worker)
+        engine.submit([call])
+        return call
+
+
+def _payload(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    payload = pack(name, function, args, kwargs)
+    warn_if_large(len(payload), f"a call of {name}")
+    return payload
+
+
+def _results(under_way: deque[Call], send: Callable[[], None], limit: int) -> Iterator[Any]:
+    """The results of calls in order; *send* adds more of them. The rest is cancelled when nobody takes them."""
+    try:
+        while under_way:
+            call = under_way.popleft()
+            if len(under_way) <= limit // 2:
+                send()
+            yield call.result()
+    finally:
+        for call in under_way:
+            call.cancel()
+
+
+def _print_lines(worker: int, stream: str, lines: Sequence[str]) -> None:
+    """Print what a worker printed, with its name."""
+    text = "".join(f"[worker {worker}] {line}\n" for line in lines)
+    print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+
+
+def _ignore_lines(worker: int, stream: str, lines: Sequence[str]) -> None:
+    """Leave it at the run's log, in which the lines are already."""

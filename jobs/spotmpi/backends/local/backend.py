@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING
 from spotmpi.agent import record, stop_requests
 from spotmpi.agent.files import write_atomically
 from spotmpi.agent.plan import LocalPlan
-from spotmpi.backends.base import Plan
+from spotmpi.backends.base import Plan, PoolAddress
 from spotmpi.backends.local import machine as local_machine
+from spotmpi.backends.local.pool import kill_pool_process, pool_address, prepare_pool, request_workers
 from spotmpi.core import code_folder, names
 from spotmpi.core.errors import RunInUse, SpotmpiError, input_error
 from spotmpi.core.events import Event
@@ -66,7 +68,8 @@ class LocalBackend:
         assert plan["backend"] == LOCAL
         if spec.image is not None:
             image_environment.prepare(spec.image, say)
-        packed = code_folder.pack(*spec.code_paths) if spec.files else None
+        pooled = spec.pool is not None
+        packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])
         try:
             paths.folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +83,8 @@ class LocalBackend:
             stop_requests.clear(str(paths.folder))
             if packed:
                 packed.unpack(paths.code)
+            if pooled:
+                prepare_pool(paths)
             _write_plan(paths, spec, plan)
             _start_supervisor(paths, lock)
         except OSError as error:
@@ -111,10 +116,14 @@ class LocalBackend:
 
     def inject_fault(self, run: str, node: int, fault: str) -> None:
         """Kill rank 0, the only fault of this backend."""
+        paths = self._own(run)
+        if paths.pool.is_dir():
+            kill_pool_process(paths, node, fault)
+            return
         if fault != "kill" or node != 0:
             remedy = "a run on this machine supports only --node 0 --fault kill, which kills rank 0"
             raise input_error("--fault", fault, remedy)
-        pid_file = self._own(run).folder / "rank-0.pid"
+        pid_file = paths.folder / "rank-0.pid"
         try:
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
         except (OSError, ValueError) as error:
@@ -122,6 +131,14 @@ class LocalBackend:
                 f"the process id of rank 0 of run {run} is unknown: its program has to write it to the file in "
                 "SPOTMPI_PID_FILE (docs/programs.md); spotmpi's own programs do when training starts"
             ) from error
+
+    def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
+        """The address that the scheduler wrote into the run's folder."""
+        return pool_address(self._own(run))
+
+    def resize(self, run: str, workers: int) -> None:
+        """Write the number of workers into the run's folder for the pool's launcher."""
+        request_workers(self._own(run), workers)
 
     def pull(self, run: str, say: Say, part: str | None = None) -> Path:
         """The run's folder, which is on this machine."""

@@ -35,7 +35,7 @@ def inspect(spec: JobSpec) -> TargetCapabilities:
         code_is_folder=spec.code is None or _is_folder(spec.code),
         unreadable_files=tuple(path for path in spec.files if not _is_folder(path) and not _is_file(path)),
         tools=frozenset({"none", *_tools(spec)}),
-        gpus=_gpus() if spec.resources.gpu else 0,
+        gpus=_gpus() if spec.resources.gpu or (spec.pool and spec.pool.gpu) else 0,
         processes=_MAX_PROCESSES,
         command_found=not spec.command or _is_executable(spec.command[0], spec),
         variables=frozenset(os.environ),

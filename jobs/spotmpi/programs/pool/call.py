@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,17 +21,35 @@ class CallAborted(Exception):
     """A call was given up since it ended its worker's process, or lost its worker, too often."""
 
 
-def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The call as bytes; modules are named, and functions of ``__main__`` are included by value.
+def pack_function(function: Callable[..., Any]) -> bytes:
+    """The function as bytes: those of a module by its name, those of ``__main__`` by value.
 
     Raises:
-        TypeError: the function or an argument cannot be pickled.
+        TypeError: it cannot be pickled.
     """
     try:
-        return bytes(cloudpickle.dumps((function, args, kwargs)))
+        return bytes(cloudpickle.dumps(function))
     except Exception as error:
-        name = getattr(function, "__name__", repr(function))
-        raise TypeError(f"the call of {name} cannot be pickled: {error}") from error
+        raise TypeError(f"the function {function_name(function)} cannot be pickled: {error}") from error
+
+
+def pack(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The call of a packed *function* with its arguments as bytes; *name* is for messages.
+
+    Raises:
+        TypeError: an argument cannot be pickled.
+    """
+    try:
+        return pickle.dumps((function, bytes(cloudpickle.dumps((args, kwargs)))))
+    except Exception as error:
+        raise TypeError(f"an argument of {name} cannot be pickled: {error}") from error
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name of a function for people: letters, digits and _ only."""
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    return re.sub(r"\W+", "", getattr(function, "__name__", type(function).__name__)) or "call"
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -54,18 +73,18 @@ async def execute_async(call: bytes) -> bytes:
 
 def _unpack(call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     try:
-        unpacked: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = pickle.loads(call)
+        function, arguments = pickle.loads(call)
+        args, kwargs = pickle.loads(arguments)
+        return pickle.loads(function), args, kwargs
     except (ImportError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError):
             remedy = f"workers have no module {error.name}: send it with files=[...] or pool.upload"
             raise ModuleNotFoundError(remedy, name=error.name) from error
         raise type(error)(f"{error}; if workers have an older module, pool.upload the new one") from error
-    return unpacked
 
 
 def _pack_result(function: Callable[..., Any], result: Any) -> bytes:
     try:
         return bytes(cloudpickle.dumps(result))
     except Exception as error:
-        name = getattr(function, "__name__", repr(function))
-        raise TypeError(f"the result of {name} cannot be pickled: {error}") from error
+        raise TypeError(f"the result of {function_name(function)} cannot be pickled: {error}") from error

@@ -23,6 +23,7 @@ import dask
 from distributed import Worker
 
 from spotmpi.agent import protocol
+from spotmpi.programs.pool import files
 from spotmpi.programs.pool.output import forward_output
 from spotmpi.programs.pool.settings import security, settings
 
@@ -85,7 +86,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     Path(options.folder).mkdir(parents=True, exist_ok=True)
     os.chdir(options.folder)
-    sys.path[:0] = [folder for folder in [options.folder] if folder not in sys.path]
+    sys.path[0] = options.folder  # in place of the folder in which this process was started
+    files.folder = options.folder
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.ERROR)

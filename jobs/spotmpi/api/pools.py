@@ -1,0 +1,183 @@
+"""Worker pools: bring one up, join one, and change its size."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from spotmpi.agent import record
+from spotmpi.agent.schema import read_attempt
+from spotmpi.api import runs
+from spotmpi.backends import targets
+from spotmpi.backends.base import Backend
+from spotmpi.backends.follow import submit
+from spotmpi.backends.targets import TargetLike
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.core.progress import Say
+from spotmpi.pools.engine import Engine
+from spotmpi.pools.errors import PoolError
+from spotmpi.pools.pool import Pool
+from spotmpi.spec.job import POOL
+from spotmpi.spec.source import Source
+
+_CLOSED = "closed by its driver"
+Output = Callable[[int, str, Sequence[str]], None]
+
+
+def pool(
+    source: Source | None = None,
+    *,
+    workers: int | None = None,
+    image: str | None = None,
+    on: TargetLike = None,
+    files: Iterable[Path | str] = (),
+    overrides: Iterable[str] = (),
+    say: Say | None = None,
+) -> Pool:
+    """Workers that execute functions: a new pool, or one that is up where *source* is the id of its run.
+
+    *source* may also be a spec with a table ``[pool]``; the other arguments override its values. Code inside of a pool
+    gets that pool. *say* gets messages, also why a pool is not up yet; by default they are printed.
+
+    Raises, when the pool is opened:
+        InputError: all problems of the spec.
+        SpotmpiError: it could not be started.
+    """
+    say = say or _print
+    if isinstance(source, str) and not source.endswith(".toml"):
+        given = {"workers": workers, "image": image, "files": list(files), "overrides": list(overrides)}
+        for name, value in given.items():
+            if value:
+                raise input_error(name, value, f"run {source} is up already; `resize` and `upload` change a pool")
+        return Pool(ExistingRun(source, on))
+    changes = [f"pool.workers={workers}"] if workers is not None else []
+    changes += [f'image="{image}"'] if image is not None else []
+    paths = [str(Path(file).expanduser().absolute()) for file in files]
+    changes += [f"files+={json.dumps(paths, ensure_ascii=False)}"] if paths else []
+    return Pool(NewRun({"launcher": POOL} if source is None else source, [*changes, *overrides], on, say))
+
+
+def resize(run: str, workers: int, on: TargetLike = None) -> None:
+    """Change the number of workers of a pool; they come and go some time after this returns."""
+    if workers < 1:
+        raise input_error("workers", workers, "a pool has at least one worker")
+    backend = targets.backend_of(run, on)
+    run = backend.state(run).id
+    backend.resize(run, workers)
+    with contextlib.suppress(PoolError), backend.pool_address(run) as address:
+        engine = Engine(address.url, str(address.tls))
+        engine.set_size(workers)
+        engine.close()
+
+
+class ExistingRun:
+    """A pool that somebody has started: it goes on when this driver leaves."""
+
+    def __init__(self, run: str, on: TargetLike) -> None:
+        self.run, self._on = run, on
+        self._contexts = contextlib.ExitStack()
+        self._backend: Backend
+
+    def open(self, output: Output) -> Engine:
+        """Wait until the scheduler listens, and connect to it."""
+        self._backend = targets.backend_of(self.run, self._on)
+        state = self._backend.state(self.run)
+        self.run = state.id
+        if state.over:
+            raise SpotmpiError(f"pool {state.id} {state.state}: {state.reason or 'no reason recorded'}")
+        return self._connect(output)
+
+    def resize(self, workers: int) -> None:
+        """Request another number of workers."""
+        self._backend.resize(self.run, workers)
+
+    def close(self) -> None:
+        """Close the way to the scheduler."""
+        self._contexts.close()
+
+    def _connect(self, output: Output) -> Engine:
+        address = self._contexts.enter_context(self._backend.pool_address(self.run))
+        attempt = self._backend.state(self.run).attempt
+        return Engine(address.url, str(address.tls), output, lambda: self._loss(attempt))
+
+    def _loss(self, attempt: int) -> str | None:
+        """Why the scheduler of attempt number *attempt* is gone, or None where it may answer again."""
+        try:
+            state = self._backend.state(self.run)
+        except SpotmpiError:
+            return None  # the target does not answer either
+        if state.over:
+            return f"run {state.id} {state.state}: {state.reason or 'no reason recorded'}"
+        if state.attempt > attempt:
+            reason = _attempt_reason(Path(state.folder), attempt)
+            return f"{reason or 'node 0: its scheduler ended'}; spotmpi.pool('{state.id}') joins the next attempt"
+        return None
+
+
+class NewRun(ExistingRun):
+    """A pool that this driver starts when it opens it, and stops when it closes it."""
+
+    def __init__(self, source: Source, overrides: list[str], on: TargetLike, say: Say) -> None:
+        super().__init__("", on)
+        self._source, self._overrides, self._say = source, overrides, say
+
+    def open(self, output: Output) -> Engine:
+        """Submit the run, say what it waits for, and connect to its scheduler."""
+        self._backend, spec, plan = runs.prepare(self._source, self._overrides, self._on)
+        if spec.launcher != POOL:
+            raise input_error("launcher", spec.launcher, 'a pool needs launcher = "pool" and the table [pool]')
+        for note in plan["notes"]:
+            self._say(note)
+        submit(self._backend, spec, plan, self._say)
+        self.run = plan["run"]
+        connected = threading.Event()
+        threading.Thread(target=self._follow, args=(connected,), daemon=True).start()
+        try:
+            return self._connect(output)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            connected.set()
+
+    def close(self) -> None:
+        """Stop the run and wait until it has ended."""
+        super().close()
+        if not self.run or self._backend.state(self.run).over:
+            return
+        self._backend.stop(self.run, _CLOSED, False)
+        while not self._backend.state(self.run).over:
+            time.sleep(0.05)
+
+    def _follow(self, connected: threading.Event) -> None:
+        """Say what the run waits for until its scheduler is reached."""
+        with contextlib.suppress(SpotmpiError):
+            for event in self._backend.events(self.run, True):
+                if connected.is_set():
+                    return
+                self._say_event(event)
+
+    def _say_event(self, event: Event) -> None:
+        if event.kind == record.WAITING and event.values.get("reason"):
+            self._say(f"waiting: {event.values['reason']}")
+
+
+def _attempt_reason(folder: Path, attempt: int) -> str | None:
+    """The reason for which an attempt ended, from the run folder; None where this machine has no record of it."""
+    try:
+        values = read_attempt((RunPaths(folder).attempts / str(attempt) / "node-0.json").read_text())
+    except OSError:
+        return None
+    return values.get("reason") if values else None
+
+
+def _print(text: str) -> None:
+    import sys
+
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,68 @@
+"""The pool of a run on this machine: its certificates, address, size and processes, all by files in the run folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from spotmpi.agent.files import write_atomically
+from spotmpi.backends.base import PoolAddress
+from spotmpi.core import names
+from spotmpi.core.errors import SpotmpiError, input_error
+from spotmpi.programs.pool.local import ADDRESS, WORKERS, process_ids
+from spotmpi.runs import reader
+
+_POLL = 0.02  # seconds between looks for the address
+
+
+def prepare_pool(paths: names.RunPaths) -> None:
+    """Write fresh certificates to the run folder, and make the working folder of the workers."""
+    from spotmpi.core.certificates import pool_certificates, write_certificates
+
+    write_certificates(paths.pool, pool_certificates(paths.id, datetime.now(UTC)))
+    paths.code.mkdir(exist_ok=True)
+    (paths.pool / ADDRESS).unlink(missing_ok=True)
+
+
+@contextmanager
+def pool_address(paths: names.RunPaths) -> Iterator[PoolAddress]:
+    """The address of the pool's scheduler, as soon as it listens; SpotmpiError if the run ends before."""
+    _require_pool(paths)
+    while True:
+        try:
+            url = json.loads((paths.pool / ADDRESS).read_text())["url"]
+            break
+        except (OSError, ValueError):
+            state = reader.state(paths)
+            if state.over:
+                raise SpotmpiError(f"pool {paths.id} {state.state}: {state.reason or 'no reason recorded'}") from None
+        time.sleep(_POLL)
+    yield PoolAddress(url, paths.pool)
+
+
+def request_workers(paths: names.RunPaths, workers: int) -> None:
+    """Request that the pool has *workers* workers."""
+    _require_pool(paths)
+    write_atomically(paths.pool / WORKERS, str(workers))
+
+
+def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
+    """Kill the scheduler (node 0) or worker ``node - 1``."""
+    processes = dict(process_ids(paths.pool))
+    if fault != "kill" or node not in processes:
+        remedy = f"a pool on this machine supports only --fault kill, with --node 0 to {max(processes, default=0)}"
+        raise input_error("--fault", fault, remedy)
+    try:
+        os.kill(processes[node], signal.SIGKILL)
+    except ProcessLookupError:
+        raise SpotmpiError(f"node {node} of pool {paths.id} does not run at the moment; try again") from None
+
+
+def _require_pool(paths: names.RunPaths) -> None:
+    if not paths.pool.is_dir():
+        raise input_error("run", paths.id, 'is not a pool; only a run with launcher = "pool" has workers')

@@ -1,0 +1,419 @@
+"""The engine that schedules the calls of a pool: a thin layer over Dask's client, so that it can be exchanged.
+
+The client lives in a thread of its own. When its connection breaks, calls under way are found again by their keys once
+there is a new one: those that the scheduler still has are collected, the others sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import pickle
+import threading
+import time
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent import futures
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from spotmpi.pools.calls import LARGE, Call
+from spotmpi.pools.errors import PoolError, PoolLost
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from distributed.client import Future as _Future
+
+    DaskFuture = _Future[Any]
+
+T = TypeVar("T")
+Output = Callable[[int, str, Sequence[str]], None]  # of a worker: its number, the stream and the lines
+Probe = Callable[[], "str | None"]  # why the pool is lost, or None where it may answer again
+
+LOSS_TIMEOUT = 12.0  # seconds without an answer, or without any worker, after which a pool counts as lost
+_CONNECT_TIMEOUT = 5.0  # seconds for one connection
+_CHECK = 1.0  # seconds between checks of the connection
+_BATCH = 100  # results that are fetched together
+
+
+class Engine:
+    """A connection to the scheduler at *url*, with the certificates in the folder *tls*.
+
+    Raises:
+        PoolError: versions that differ.
+        PoolLost: nobody answers, or not to these certificates.
+    """
+
+    def __init__(self, url: str, tls: str, output: Output | None = None, probe: Probe | None = None) -> None:
+        self.url, self.tls = url, tls
+        self._output, self._probe = output, probe
+        self._outbox: collections.deque[Call] = collections.deque()
+        self._calls: dict[str, Call] = {}  # under way, by key
+        self._ready: collections.deque[tuple[Call, DaskFuture]] = collections.deque()
+        self._fetching = self._connected = self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._client: Client
+        self._failure: str | None = None
+        self._last_answer = self._last_worker = time.monotonic()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="spotmpi-pool", daemon=True)
+        self._thread.start()
+        try:
+            self.description = self._wait(self._open())
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, calls: Iterable[Call]) -> None:
+        """Send calls; each is done once its result, or what it raised, is here."""
+        if self._failure is not None:
+            raise PoolLost(self._failure)
+        if self._closed:
+            raise PoolError("the pool is closed: spotmpi.pool(...) opens another")
+        empty = not self._outbox
+        self._outbox.extend(calls)
+        if empty:
+            self._loop.call_soon_threadsafe(self._send)
+
+    def under_way(self) -> int:
+        """The number of calls that are not done."""
+        return len(self._calls) + len(self._outbox)
+
+    def states(self) -> dict[str, str]:
+        """The state of every call that the scheduler holds, of any driver, by key."""
+        return self._wait(self._states())
+
+    def workers(self) -> dict[str, Any]:
+        """What the scheduler says of the pool: ``size``, and ``workers`` that are connected, by number."""
+        return self._wait(self._describe())
+
+    def set_size(self, workers: int) -> None:
+        """Tell the scheduler how many workers the pool shall have."""
+        self._wait(self._set_size(workers))
+
+    def upload(self, name: str, contents: dict[str, bytes]) -> None:
+        """Write files to every worker's folder, also to those of workers that come later."""
+        from spotmpi.programs.pool.files import UploadedFiles
+
+        self._wait(self._register(UploadedFiles(name, contents, time.time())))
+
+    def client(self) -> Client:
+        """A client of Dask of its own, for the calling thread."""
+        from distributed import Client
+
+        from spotmpi.programs.pool.settings import security
+
+        return Client(self.url, security=security(self.tls), set_as_default=False, timeout=_CONNECT_TIMEOUT)
+
+    async def async_client(self) -> Client:
+        """A client of Dask of its own, for the calling event loop."""
+        from distributed import Client
+
+        from spotmpi.programs.pool.settings import security
+
+        client: Client = await Client(self.url, security=security(self.tls), set_as_default=False, asynchronous=True)
+        return client
+
+    def close(self) -> None:
+        """End the connection; calls that are under way raise PoolError."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Exception):
+            self._wait(self._shut_down(), timeout=_CONNECT_TIMEOUT)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CONNECT_TIMEOUT)
+
+    def _wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run *work* in the engine's thread and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    # What follows runs in the engine's thread.
+
+    async def _open(self) -> dict[str, Any]:
+        from spotmpi.programs.pool.settings import version_difference, versions
+
+        try:
+            await self._connect()
+            description = await self._describe()
+        except Exception as error:
+            raise PoolLost(_refusal(self.url, error)) from error
+        difference = version_difference(versions(), description["versions"])
+        if difference:
+            await self._client.close()
+            raise PoolError(f"this driver does not fit the pool: {difference}; use the pool's versions here")
+        self._start_task(self._monitor())
+        return description
+
+    async def _connect(self) -> None:
+        from distributed import Client
+
+        from spotmpi.programs.pool.output import TOPIC
+        from spotmpi.programs.pool.settings import security
+
+        self._client = await Client(
+            self.url,
+            security=security(self.tls),
+            asynchronous=True,
+            set_as_default=False,
+            timeout=_CONNECT_TIMEOUT,
+            direct_to_workers=False,
+        )
+        self._connected = True
+        self._last_answer = time.monotonic()
+        if self._output is not None:
+            self._client.subscribe_topic(TOPIC, self._show_output)
+
+    def _show_output(self, event: tuple[float, Any]) -> None:
+        assert self._output is not None
+        message = event[1]
+        self._output(message["index"], message["stream"], message["lines"])
+
+    async def _ask_scheduler(self, question: str, **arguments: Any) -> Any:
+        """The answer of a handler that `programs/pool/scheduler.py` has added to Dask's."""
+        assert self._client.scheduler is not None
+        return await getattr(self._client.scheduler, f"spotmpi_{question}")(**arguments)
+
+    async def _describe(self) -> dict[str, Any]:
+        description: dict[str, Any] = await self._ask_scheduler("pool")
+        return description
+
+    async def _states(self) -> dict[str, str]:
+        states: dict[str, str] = await self._ask_scheduler("calls")
+        return states
+
+    async def _set_size(self, workers: int) -> None:
+        await self._ask_scheduler("size", workers=workers)
+
+    async def _register(self, plugin: Any) -> None:
+        await self._client.register_plugin(plugin)
+
+    def _send(self) -> None:
+        """Send what is in the outbox, calls of the same kind together."""
+        if not self._connected:
+            return  # `_resume` does it
+        calls = [self._outbox.popleft() for _ in range(len(self._outbox))]
+        kinds: dict[tuple[bool, int | None, bool], list[Call]] = {}
+        for call in calls:
+            kinds.setdefault((call.asynchronous, call.worker, not call.payload), []).append(call)
+        for (asynchronous, worker, foreign), group in kinds.items():
+            for call in group:
+                self._calls[call.key] = call
+                call.add_done_callback(self._release_cancelled)
+            if foreign:
+                self._attach(group)
+            else:
+                self._map(group, asynchronous, worker)
+
+    def _map(self, calls: list[Call], asynchronous: bool, worker: int | None) -> None:
+        import dask
+
+        from spotmpi.programs.pool.call import execute, execute_async
+        from spotmpi.programs.pool.worker import resource
+
+        # Dask's warning of large graphs does not say what to do; the pool's own does.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+            sent = self._client.map(
+                execute_async if asynchronous else execute,
+                [call.payload for call in calls],
+                key=[call.key for call in calls],
+                pure=False,
+                resources=None if worker is None else {resource(worker): 1},
+            )
+        for call, future in zip(calls, sent, strict=True):
+            self._start_task(self._watch(call, future))
+
+    def _attach(self, calls: Iterable[Call]) -> None:
+        """Watch calls that the scheduler has already."""
+        from distributed.client import Future
+
+        for call in calls:
+            self._start_task(self._watch(call, Future(call.key, self._client)))
+
+    async def _watch(self, call: Call, future: DaskFuture) -> None:
+        state = future._state
+        assert state is not None
+        await state.wait()
+        if self._calls.get(call.key) is not call or future.client is not self._client or not self._connected:
+            return  # cancelled, or the connection is lost: `_resume` watches it again
+        if state.status == "finished":
+            self._ready.append((call, future))
+            if not self._fetching:
+                self._fetching = True
+                self._start_task(self._fetch())
+        elif state.status == "error":
+            self._finish(call, future, error=_remote_error(call, state.exception, state.traceback))
+        elif self._client.status == "running":
+            self._finish(call, future, error=PoolError(f"the call of {call.name} was cancelled by another driver"))
+
+    async def _fetch(self) -> None:
+        """Fetch the results of finished calls, many at once; those that finish meanwhile come with the next."""
+        try:
+            while self._ready:
+                batch = [self._ready.popleft() for _ in range(min(len(self._ready), _BATCH))]
+                try:
+                    results = await self._client.gather([future for _, future in batch], asynchronous=True)
+                except Exception as error:
+                    if not self._connected or self._client.status != "running":
+                        return
+                    await self._fetch_singly(batch, error)
+                    continue
+                for (call, future), result in zip(batch, results, strict=True):
+                    self._deliver(call, future, result)
+        finally:
+            self._fetching = False
+
+    async def _fetch_singly(self, batch: list[tuple[Call, DaskFuture]], error: Exception) -> None:
+        """Fetch results one after the other, since one of them could not be fetched."""
+        for call, future in batch:
+            try:
+                result = await self._client.gather([future], asynchronous=True) if len(batch) > 1 else [None]
+            except Exception as own:
+                self._finish(call, future, error=own)
+            else:
+                if len(batch) > 1:
+                    self._deliver(call, future, result[0])
+                else:
+                    self._finish(call, future, error=error)
+
+    def _deliver(self, call: Call, future: DaskFuture, result: Any) -> None:
+        warn_if_large(len(result), f"the result of {call.name}")
+        try:
+            self._finish(call, future, pickle.loads(result))
+        except Exception as error:
+            self._finish(call, future, error=error)
+
+    def _finish(self, call: Call, future: DaskFuture | None, result: Any = None, error: Any = None) -> None:
+        self._calls.pop(call.key, None)
+        self._release([call.key])
+        if future is not None:
+            future.release()
+        if not call.done() and call.set_running_or_notify_cancel():
+            if error is not None:
+                call.set_exception(error)
+            else:
+                call.set_result(result)
+
+    def _release(self, keys: list[str]) -> None:
+        if self._connected and self._client.status == "running":
+            self._client._send_to_scheduler({"op": "spotmpi-release", "keys": keys})
+
+    def _release_cancelled(self, call: futures.Future[Any]) -> None:
+        assert isinstance(call, Call)
+        if call.cancelled() and not self._closed:
+            self._loop.call_soon_threadsafe(self._finish, call, None)
+
+    async def _monitor(self) -> None:
+        """Check the connection until the pool is closed or lost."""
+        while not self._closed and self._failure is None:
+            await asyncio.sleep(_CHECK)
+            try:
+                if self._client.status != "running":
+                    raise OSError("the connection to the scheduler was closed")
+                description = await asyncio.wait_for(self._describe(), LOSS_TIMEOUT / 2)
+                self._last_answer = time.monotonic()
+                if description["workers"]:
+                    self._last_worker = time.monotonic()
+                await self._check_workers(description)
+            except (TimeoutError, OSError) as error:
+                if not self._closed:
+                    await self._reconnect(error)
+
+    async def _check_workers(self, description: dict[str, Any]) -> None:
+        if not self._calls:
+            self._last_worker = time.monotonic()
+        elif time.monotonic() - self._last_worker > LOSS_TIMEOUT:
+            workers = f"all {description['size']} workers are lost for {LOSS_TIMEOUT:g}s"
+            self._lose(await self._ask() or f"nodes 1 to {description['size']}: {workers}")
+
+    async def _ask(self) -> str | None:
+        """Why the pool is lost as its backend knows, or None."""
+        return await asyncio.to_thread(self._probe) if self._probe is not None else None
+
+    async def _reconnect(self, error: Exception) -> None:
+        """Connect anew, for as long as the pool may answer again."""
+        self._connected = False
+        old = self._client
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(old._close(fast=True), _CONNECT_TIMEOUT)
+        while not self._closed:
+            try:
+                await self._connect()
+                description = await self._describe()
+            except Exception as failure:
+                error = failure if isinstance(failure, OSError) else error
+            else:
+                if description["id"] != self.description["id"]:
+                    self._lose("node 0: another scheduler took over, and the calls of the old one are lost")
+                    return
+                await self._resume()
+                return
+            reason = await self._ask()
+            if reason is None and self._probe is None and time.monotonic() - self._last_answer > LOSS_TIMEOUT:
+                reason = f"node 0: the scheduler does not answer: {error}"
+            if reason is not None:
+                self._lose(reason)
+                return
+            await asyncio.sleep(_CHECK)
+
+    async def _resume(self) -> None:
+        """Watch the calls that the scheduler still has, and send the others again."""
+        states = await self._states()
+        under_way = list(self._calls.values())
+        self._ready.clear()
+        self._attach(call for call in under_way if call.key in states)
+        self._outbox.extendleft(reversed([call for call in under_way if call.key not in states and call.payload]))
+        for call in under_way:
+            if call.key not in states and not call.payload:
+                self._finish(call, None, error=PoolError(f"the result of {call.name} is no longer in the pool"))
+        self._send()
+
+    def _lose(self, reason: str) -> None:
+        self._failure = f"the pool is lost: {reason}"
+        for call in [*self._calls.values(), *self._outbox]:
+            self._finish(call, None, error=PoolLost(self._failure))
+        self._outbox.clear()
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _shut_down(self) -> None:
+        for call in [*self._calls.values(), *self._outbox]:
+            if not call.done() and call.set_running_or_notify_cancel():
+                call.set_exception(PoolError(f"the pool was closed before the call of {call.name} had ended"))
+        self._calls.clear()
+        for task in self._tasks:
+            task.cancel()
+        if self._connected:
+            self._connected = False
+            await self._client._close(fast=True)
+
+
+def warn_if_large(size: int, subject: str) -> None:
+    """Warn of arguments or a result that should not go through the scheduler."""
+    if size > LARGE:
+        remedy = "write large data to the run volume and send its path"
+        warnings.warn(f"{subject} has {size / 1e6:.0f} MB, which go through the scheduler: {remedy}", stacklevel=2)
+
+
+def _remote_error(call: Call, error: Any, traceback: Any) -> BaseException:
+    """What a call raised, with the traceback of the worker; Dask's own error for lost workers in our words."""
+    from distributed.scheduler import KilledWorker
+
+    if isinstance(error, KilledWorker):
+        from spotmpi.programs.pool.call import CallAborted
+
+        times = error.allowed_failures + 1
+        return CallAborted(f"a call of {call.name} lost its worker {times} times (limits.interruptions): given up")
+    assert isinstance(error, BaseException)
+    return error.with_traceback(traceback)
+
+
+def _refusal(url: str, error: Exception) -> str:
+    """Why the scheduler at *url* could not be used."""
+    text = f"{error} {error.__cause__ or ''}"
+    if "certificate" in text.lower() or "ssl" in text.lower():
+        return f"the scheduler at {url} refused this driver: its certificates are not those of the run"
+    return f"the scheduler at {url} does not answer: {error}"

@@ -1,0 +1,41 @@
+"""The pool that this process runs in: for the command of a pool, and for functions that its workers execute."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spotmpi.agent import protocol
+from spotmpi.agent.files import write_atomically
+from spotmpi.pools.engine import Engine
+from spotmpi.pools.errors import PoolError
+from spotmpi.pools.pool import Pool
+from spotmpi.programs.pool.local import WORKERS
+
+
+class JoinedRun:
+    """The run of this process, as its environment describes it."""
+
+    def __init__(self) -> None:
+        self.run = os.environ.get(protocol.ENV_RUN, "")
+
+    def open(self, output: Callable[[int, str, Sequence[str]], None]) -> Engine:
+        """Connect to the scheduler; *output* is not called, since the run's log has the lines already."""
+        return Engine(os.environ[protocol.ENV_POOL], os.environ[protocol.ENV_POOL_TLS])
+
+    def resize(self, workers: int) -> None:
+        """Request another number of workers of a pool on this machine."""
+        control = os.environ.get(protocol.ENV_POOL_CONTROL)
+        if control is None:
+            raise PoolError(f"pods cannot resize their pool: use `spotmpi resize {self.run} {workers}` outside of it")
+        write_atomically(Path(control, WORKERS), str(workers))
+
+    def close(self) -> None:
+        """Nothing: the run goes on until its command ends."""
+
+
+def pool(*arguments: Any, **options: Any) -> Pool:
+    """The pool that this process runs in, whatever the arguments: the same code brings one up outside of it."""
+    return Pool(JoinedRun(), prints=False)

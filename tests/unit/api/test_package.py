@@ -27,10 +27,12 @@ FUNCTIONS = {
     "plan_bench",
     "plan_resume",
     "plan_run",
+    "pool",
     "predict",
     "pull",
     "push_image",
     "read_spec",
+    "resize",
     "resume",
     "run",
     "run_cost",
@@ -38,7 +40,19 @@ FUNCTIONS = {
     "status",
     "stop",
 }
-TYPES = {"Event", "InputError", "JobSpec", "RunState", "SpotmpiError", "StudyOptions", "Target"}
+TYPES = {
+    "CallAborted",
+    "Event",
+    "InputError",
+    "JobSpec",
+    "Pool",
+    "PoolError",
+    "PoolLost",
+    "RunState",
+    "SpotmpiError",
+    "StudyOptions",
+    "Target",
+}
 
 
 def test_the_package_has_these_names_and_no_others() -> None:

@@ -67,7 +67,8 @@ class FakeAccount(Aws):
         handler = self.handler(service, operation)
         assert handler is not None, f"{service} does not answer {operation}"
         self.before_answer()
-        return handler(region, request)
+        answer = handler(region, request)
+        return {} if answer is None and operation not in self.answers else answer
 
     def refuse(self, operation: str, code: str, region: str | None = None, date: str | None = None) -> None:
         """Refuse an operation from now on, in one region or in all."""

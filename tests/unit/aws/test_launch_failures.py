@@ -27,9 +27,10 @@ def launch(status: str, age: float = 60) -> dict[str, Any]:
     return {"Description": "Launching a new EC2 instance", "StatusCode": status, "StartTime": start, **status_message}
 
 
-def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)) -> str | None:
+def failure_message(
+    account: FakeAccount, *activities: dict[str, Any], groups: tuple[str, ...] = ("gpus",)
+) -> str | None:
     outputs = environment.parse({**OUTPUTS, "region": "us-east-1"})
-    account = FakeAccount()
     account.autoscaling.add("eks-gpus", {CLUSTER_TAG: outputs.cluster, GROUP_TAG: "gpus"}, most=8)
     account.autoscaling.activities["eks-gpus"] = list(activities)
     message = last_launch_failure(account, outputs, groups, SUBMITTED)
@@ -37,9 +38,9 @@ def failure_message(*activities: dict[str, Any], groups: tuple[str, ...] = ("gpu
     return message
 
 
-def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy() -> None:
+def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy(account: FakeAccount) -> None:
     termination = {**launch("Successful"), "Description": "Terminating EC2 instance: i-0123"}
-    message = failure_message(termination, launch("Failed"), launch("Successful", 5))
+    message = failure_message(account, termination, launch("Failed"), launch("Successful", 5))
     assert message is not None
     assert message.startswith("node group gpus: AWS has no spot capacity for this type in the zone (`spotmpi zones`")
 
@@ -54,6 +55,6 @@ def test_a_zone_without_capacity_is_reported_with_its_group_and_a_remedy() -> No
     ],
 )
 def test_successful_earlier_and_foreign_launches_are_not_reported(
-    activities: list[dict[str, Any]], groups: tuple[str, ...]
+    account: FakeAccount, activities: list[dict[str, Any]], groups: tuple[str, ...]
 ) -> None:
-    assert failure_message(*activities, groups=groups) is None
+    assert failure_message(account, *activities, groups=groups) is None

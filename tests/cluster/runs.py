@@ -15,9 +15,9 @@ from typing import Any
 
 from spotmpi.agent import record
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
+from spotmpi.backends.kubernetes.follow.jobset import node_index
 from spotmpi.core import names
 from spotmpi.core.events import Event
-from spotmpi.plan import manifests
 from spotmpi.spec.job import from_values
 from spotmpi.spec.validate import require_valid
 from tests.cluster.environment_namespace import user_kubeconfig
@@ -178,8 +178,9 @@ class Runs:
 
     def pod(self, run: str, node: int) -> Object:
         """The newest pod of a node of a run."""
-        selector = f"{names.LABEL_RUN}={run},{manifests.LABEL_INDEX}={node}"
+        selector = f"{names.LABEL_RUN}={run}"
         pods = self.testbed.get("pods", "-n", self.namespace, "-l", selector)["items"]
+        pods = [pod for pod in pods if node_index(pod) == node]
         assert pods, f"node {node} has no pod"
         newest: Object = max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         return newest

@@ -12,7 +12,6 @@ from . import hardware, pod_context, protocol, record, ssh
 from .attempt import Attempt
 from .attempt_history import AttemptHistory
 from .fencing import Fenced
-from .lines import Line
 from .node import Daemon, Notice, attempt_plan, check_hardware, unpack_code, write_environment
 from .outcomes import (
     FAILURE,
@@ -170,10 +169,10 @@ def _run_recorded(pod: PodContext, notice: Notice, pod_record: PodRecord) -> int
 
 
 def _open_coordinator(pod: PodContext, number: int, pod_record: PodRecord) -> Coordinator:
-    """Node 0's end of the connections to the other nodes; what a pool's says of them goes into node 0's output."""
+    """Node 0's end of the connections to the other nodes."""
     if pod.plan["pool"] is None:
         return Coordinator(pod.token, len(pod.hosts), pod.generation, number)
-    return PoolCoordinator(pod.token, number, lambda text: pod_record.line(number, 0, Line(None, "e", text)))
+    return PoolCoordinator(pod.token, number, pod_record)
 
 
 def _restart_limit(pod: PodContext) -> Outcome | None:

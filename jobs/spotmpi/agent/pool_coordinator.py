@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from . import protocol
+from . import protocol, record
 from .connection import Connection
+from .lines import Line
 from .peers import PORT, Coordinator
 
 
@@ -14,14 +14,14 @@ class PoolCoordinator(Coordinator):
     """A `Coordinator` that expects any number of workers at any time, and no one of them to stay.
 
     A worker's generation is the number of pods that its index had before: a newer pod takes over from an older one,
-    whose connection may outlive it. *report* gets a sentence about each worker that leaves or lacks memory.
+    whose connection may outlive it. *run_record* gets an event for each worker that joins or leaves.
     """
 
-    def __init__(self, token: str, attempt: int, report: Callable[[str], None], port: int = PORT) -> None:
+    def __init__(self, token: str, attempt: int, run_record: record.Record, port: int = PORT) -> None:
         super().__init__(token, 1, 0, attempt, port)
-        self._report = report
+        self._record = run_record
         self._generations: dict[int, int] = {}  # of the newest pod of each node
-        self._leaving: set[int] = set()  # nodes that have given notice
+        self._leave_reasons: dict[int, str] = {}  # of nodes that have given notice
 
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, and forget workers whose connection is lost."""
@@ -45,10 +45,10 @@ class PoolCoordinator(Coordinator):
 
     def _lose(self, node: int) -> None:
         self.workers[node].close()
+        reason = self._leave_reasons.pop(node, "node 0 lost the connection to it")
+        if node in self.ready:
+            self._record.event(record.LEFT, attempt=self._attempt, worker=node - 1, reason=reason)
         self._forget(node)
-        if node not in self._leaving:
-            self._report("lost the connection to %s" % self.name_of(node))
-        self._leaving.discard(node)
 
     def _forget(self, node: int) -> None:
         self._unconfirmed.discard(node)
@@ -60,11 +60,16 @@ class PoolCoordinator(Coordinator):
         if node is None:
             return  # a newer pod has taken over
         if "notice" in message:
-            self._leaving.add(node)
-            self._report("%s is leaving: %s" % (self.name_of(node), message["notice"]))
+            self._leave_reasons[node] = str(message["notice"])
         elif "oom_killed" in message:
-            self._report("%s: the kernel killed a process for lack of memory: raise pool.memory" % self.name_of(node))
+            self._print("%s: the kernel killed a process for lack of memory: raise pool.memory" % self.name_of(node))
         elif message.get("ended", protocol.NOT_RETRYABLE) != protocol.NOT_RETRYABLE:
-            self._report("%s tries again: %s" % (self.name_of(node), message.get("reason")))
+            self._print("%s tries again: %s" % (self.name_of(node), message.get("reason")))
         else:
             super()._handle(connection, message)
+            if "ready" in message:
+                machine = self.machines[node]
+                self._record.event(record.JOINED, attempt=self._attempt, worker=node - 1, machine=machine)
+
+    def _print(self, text: str) -> None:
+        self._record.line(self._attempt, 0, Line(None, "e", text))

@@ -206,6 +206,8 @@ def event_text(event: Event, pace: Pace) -> str:
         counted = (f"{event.values.get(what, 0)} {what}" for what in ("failures", "interruptions"))
         counts = f"{printable(', '.join(counted))} so far"
         return f"starting again ({counts}){because}"
+    if event.kind in (record.JOINED, record.LEFT):
+        return f"worker {event.values.get('worker')} {event.kind}{because}"
     if event.kind in (record.WAITING, record.INTERRUPTED, record.GAP):
         return event.kind + because
     return ""

@@ -18,7 +18,10 @@ _ENDS = (record.INTERRUPTED, record.RESTARTED, *record.TERMINAL)
 
 
 def machine_uses(paths: RunPaths) -> list[Usage]:
-    """One use per machine and attempt of a run; none for an attempt that never had all its machines."""
+    """One use per machine and attempt of a run; none for an attempt that never had all its machines.
+
+    A pool's workers have one for each time that they joined.
+    """
     owner, team = _owner_and_team(paths)
     ended = {int(each["attempt"]): float(each["ended"]) for each in reader.attempts(paths)}
     uses = []
@@ -28,12 +31,39 @@ def machine_uses(paths: RunPaths) -> list[Usage]:
             name = machine.get("instance") or machine.get("name") or f"node {machine['node']}"
             since = float(machine.get("since") or start["t"])
             uses.append(Usage(paths.id, owner, team, name, since, float(start["t"]), until))
+    uses += [Usage(paths.id, owner, team, *each) for each in _worker_uses(paths)]
     return uses
+
+
+def _worker_uses(paths: RunPaths) -> Iterator[tuple[str, float, float, float | None]]:
+    """The machine of each worker that joined a pool, from when it was held, since when it worked, and until when."""
+    joined: dict[object, dict[str, Any]] = {}
+    ends: dict[object, float] = {}  # of the uses so far, by worker
+
+    def use(worker: object, until: float | None) -> tuple[str, float, float, float | None]:
+        start = joined.pop(worker)
+        machine, time = start.get("machine") or {}, float(start["t"])
+        name = machine.get("instance") or machine.get("name") or f"worker {worker}"
+        # A worker that node 0 lost joins the next one: what it was held for before counts already.
+        since = max(float(machine.get("since") or time), ends.get(worker, 0.0))
+        ends[worker] = until or time
+        return name, since, time, until
+
+    for event in reader.lines(paths.events):
+        kind, worker = event.get("event"), event.get("worker")
+        if kind == record.JOINED:
+            joined[worker] = event
+        elif kind == record.LEFT and worker in joined:
+            yield use(worker, float(event["t"]))
+        elif kind in _ENDS:
+            yield from [use(each, float(event["t"])) for each in list(joined)]
+    yield from [use(each, None) for each in list(joined)]
 
 
 def machine_types(paths: RunPaths) -> dict[str, str]:
     """The EC2 types of a run's machines by name, as far as recorded."""
     machines = [machine for start, _ in _attempts(paths) for machine in start.get("machines") or []]
+    machines += [event.get("machine") or {} for event in reader.lines(paths.events) if event["event"] == record.JOINED]
     return {each.get("instance") or each["name"]: each["type"] for each in machines if each.get("type")}
 
 

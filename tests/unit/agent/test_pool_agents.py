@@ -64,6 +64,10 @@ class Pool(Gang):
         text = f"{pod_context.STOP_ANNOTATION}={json.dumps('enough')}\n"
         (self.folder / "node-0" / "pod" / "annotations").write_text(text)
 
+    def left(self) -> list[str | None]:
+        """Why workers left, as node 0 recorded it."""
+        return [event.reason for event in self.events() if event.kind == "left"]
+
     def texts(self, node: int, generation: int = 0) -> list[str]:
         """What a node has printed."""
         return [str(event.values.get("text")) for event in self.events(node, generation) if event.kind == "line"]
@@ -96,7 +100,8 @@ def test_a_worker_process_that_ends_is_started_again_and_a_stop_ends_all_agents(
     up.stop()
 
     assert up.codes() == [0, 0, 0]
-    assert kinds(up.events()) == ["started", "stopped"]
+    assert kinds(up.events()) == ["started", "joined", "joined", "stopped"]
+    assert {event.values["worker"] for event in up.events() if event.kind == "joined"} == {0, 1}
     (again,) = [text for text in up.texts(1) if "started again" in text]
     assert again.endswith("exit code 3: RuntimeError: worker-0")
     assert len(up.processes(0)) == len(up.processes(2)) == 1
@@ -111,7 +116,7 @@ def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its
     agent = up.agents[1]
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(LIMIT) == 75
-    up.printed("worker 0 is leaving: the pod of this node received SIGTERM")
+    up.until("that it left", lambda: up.left() == ["the pod of this node received SIGTERM"])
     up.start(1, generation=1)
     up.until_started(1, generation=1)
 
@@ -119,7 +124,7 @@ def test_a_worker_that_leaves_ends_nothing_and_the_pod_after_it_has_lines_of_its
     assert {event.attempt for event in up.events(1, generation=1) if event.kind == "line"} == {2}
     up.stop()
     assert up.codes() == [0, 0, 0]
-    assert kinds(up.events()) == ["started", "stopped"]
+    assert kinds(up.events()) == ["started", "joined", "joined", "left", "joined", "stopped"]
 
 
 def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable[..., Pool]) -> None:
@@ -136,7 +141,7 @@ def test_workers_survive_the_loss_of_node_0_and_join_the_next_one(pool: Callable
     assert numbers == [*range(1, len(numbers) + 1)], "the lines of a pod are numbered on"
     up.stop()
     assert up.codes() == [0, 0]
-    assert kinds(up.events(generation=1)) == ["started", "stopped"]
+    assert kinds(up.events(generation=1)) == ["started", "joined", "stopped"]
 
 
 def test_a_worker_that_can_never_work_ends_the_pool_with_its_reason(pool: Callable[..., Pool]) -> None:
@@ -182,4 +187,4 @@ def test_a_frozen_agent_of_node_0_ends_the_processes_of_workers_which_join_it_ag
         time.sleep(0.05)
     up.agents[0].send_signal(signal.SIGCONT)
     up.until_started(1, count=2)
-    assert "lost the connection to worker 0" in up.texts(0)
+    assert up.left() == ["node 0 lost the connection to it"]

@@ -1,0 +1,179 @@
+"""Worker pools on the test cluster, under an environment's policies and rights: calls, faults, sizes, keys, the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from spotmpi.agent import record
+from spotmpi.api.pools import ExistingRun
+from spotmpi.backends.targets import Target
+from spotmpi.core import names
+from spotmpi.plan import manifests
+from spotmpi.pools.engine import Engine
+from spotmpi.pools.errors import PoolError, PoolLost
+from spotmpi.pools.pool import Pool
+from tests.cluster.runs import FollowedRun, Runs
+from tests.testbed.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
+
+LIMIT = 120.0  # seconds for pods and workers to come, on a busy machine
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # pods have no tests
+
+DRIVER = """
+import math
+import spotmpi
+
+with spotmpi.pool(workers=99) as pool:
+    print("sum", sum(pool.map(math.factorial, range(6))))
+"""
+
+
+def place(number: int, seconds: float = 0.0) -> tuple[int, str]:
+    """The number and the worker's pod, after a while."""
+    time.sleep(seconds)
+    print("number", number)
+    return number, os.environ["HOSTNAME"]
+
+
+def process_id() -> int:
+    return os.getpid()
+
+
+class PoolRun:
+    """A pool on the test cluster with a driver on this machine."""
+
+    def __init__(self, runs: Runs, workers: int, **values: Any) -> None:
+        spec = {"name": "pool", "launcher": "pool", "pool": {"workers": workers}, **values}
+        self.runs = runs
+        self.run: FollowedRun = runs.start(spec)
+
+    def join(self) -> Pool:
+        """A driver of the pool, as soon as it is up."""
+        target = Target(f"kubernetes/{self.runs.namespace}", self.runs.backend.runs_folder)
+        return Pool(ExistingRun(self.run.id, target), prints=False)
+
+    def pods(self) -> dict[int, str]:
+        """The running workers' pods, by worker."""
+        selector = f"{names.LABEL_RUN}={self.run.id},{names.LABEL_ROLE}={names.WORKER}"
+        pods = self.runs.testbed.get("pods", "-n", self.runs.namespace, "-l", selector)["items"]
+        running = [pod for pod in pods if pod["status"]["phase"] == "Running" and not _is_going(pod)]
+        return {int(pod["metadata"]["labels"][manifests.LABEL_INDEX]): pod["metadata"]["name"] for pod in running}
+
+    def delete(self, pod: str) -> None:
+        """Delete a pod, which gets SIGTERM."""
+        self.runs.testbed.kubectl("delete", "pod", pod, "-n", self.runs.namespace, "--wait=false")
+
+
+def _is_going(pod: dict[str, Any]) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def connected(pool: Pool, workers: int) -> bool:
+    """Whether the pool has that many workers, all of them connected."""
+    known = pool.workers
+    return len(known) == workers and all(worker.connected for worker in known)
+
+
+@pytest.fixture
+def start(runs: Runs) -> Callable[..., PoolRun]:
+    """A function that starts a pool of a number of workers."""
+    return lambda workers, **values: PoolRun(runs, workers, **values)
+
+
+def test_a_map_is_complete_and_in_order_though_a_worker_is_deleted_and_a_stop_leaves_nothing(
+    start: Callable[..., PoolRun],
+) -> None:
+    up = start(2)
+    with up.join() as pool:
+        wait_for("workers", lambda: connected(pool, 2), LIMIT)
+        before = up.pods()
+        results = pool.map(place, range(40), [0.3] * 40)
+        first = [next(results) for _ in range(4)]
+        up.delete(before[1])
+        everything = first + list(results)
+        assert [number for number, _ in everything] == list(range(40))
+        assert {pod.rpartition("-")[2] for _, pod in everything} == {"0", "1"}, "both workers had calls"
+        wait_for("the replacement", lambda: up.pods().get(1) not in (None, before[1]), LIMIT)
+        wait_for("its worker", lambda: connected(pool, 2), LIMIT)
+        assert pool.workers[1].submit(place, 99).result(LIMIT)[0] == 99
+
+    state = up.runs.backend.state(up.run.id)
+    assert (state.state, state.interruptions, state.failures) == ("running", 0, 0), "workers come and go in a pool"
+    up.runs.backend.stop(up.run.id, "enough", False)
+    assert up.run.end().kind == record.STOPPED
+    lines = up.run.lines()
+    assert sorted({int(line.split()[1]) for line in lines if line.startswith("number")} - {99}) == list(range(40))
+    assert any("worker 1 is leaving: the pod of this node received SIGTERM" in line for line in lines)
+    up.run.wait_until_gone()
+
+
+def test_a_pool_grows_and_shrinks(start: Callable[..., PoolRun]) -> None:
+    up = start(1)
+    with up.join() as pool:
+        wait_for("the first worker", lambda: connected(pool, 1), LIMIT)
+        pool.scale(3)
+        wait_for("three workers", lambda: connected(pool, 3), LIMIT)
+        assert {host for _, host in pool.run(place, 7).values()} == {f"{up.run.id}-workers-{k}" for k in range(3)}
+        pool.scale(1)
+        wait_for("one worker", lambda: connected(pool, 1) and set(up.pods()) == {0}, LIMIT)
+        assert pool.submit(place, 1).result(LIMIT) == (1, f"{up.run.id}-workers-0")
+
+
+def test_the_loss_of_node_0_ends_calls_with_its_reason_and_the_next_attempt_can_be_joined(
+    start: Callable[..., PoolRun],
+) -> None:
+    up = start(1)
+    with up.join() as pool:
+        wait_for("the worker", lambda: connected(pool, 1), LIMIT)
+        call = pool.submit(place, 1, 300.0)
+        up.delete(up.run.pod(0)["metadata"]["name"])
+        began = time.monotonic()
+        with pytest.raises(PoolLost, match="node 0"):
+            call.result(60)
+        assert time.monotonic() - began < 40
+    with up.join() as pool:
+        wait_for("the worker", lambda: connected(pool, 1), LIMIT)
+        assert pool.submit(place, 2).result(LIMIT)[0] == 2
+    state = up.runs.backend.state(up.run.id)
+    assert (state.state, state.interruptions) == ("running", 1)
+
+
+def test_pools_beside_each_other_serve_their_own_drivers_only(start: Callable[..., PoolRun]) -> None:
+    one, other = start(1), start(1)
+    backend = one.runs.backend
+    with one.join() as pool, backend.pool_address(one.run.id) as own, backend.pool_address(other.run.id) as foreign:
+        wait_for("the worker", lambda: connected(pool, 1), LIMIT)
+        with pytest.raises((PoolError, PoolLost), match="certificates are not those of the run"):
+            Engine(own.url, str(foreign.tls))
+        assert pool.submit(place, 3).result(LIMIT) == (3, f"{one.run.id}-workers-0")
+
+
+def test_a_driver_script_runs_on_node_0_and_the_pool_ends_with_it(
+    start: Callable[..., PoolRun], tmp_path: Path
+) -> None:
+    (tmp_path / "drive it's.py").write_text(DRIVER)
+    up = start(1, command=["python3", "drive it's.py"], files=[str(tmp_path / "drive it's.py")])
+    end = up.run.end(LIMIT)
+    assert end.kind == record.SUCCEEDED, up.run.recent_events()
+    assert "sum 154" in up.run.lines()
+    wait_for("the end of the workers", lambda: not up.pods(), LIMIT)
+
+
+def test_a_killed_worker_process_comes_back_in_its_pod(start: Callable[..., PoolRun]) -> None:
+    up = start(1)
+    with up.join() as pool:
+        wait_for("the worker", lambda: connected(pool, 1), LIMIT)
+        before, pods = pool.workers[0].submit(process_id).result(LIMIT), up.pods()
+        up.runs.backend.inject_fault(up.run.id, 1, "kill")
+        assert pool.workers[0].submit(process_id).result(LIMIT) != before
+        assert up.pods() == pods
+    up.run.until("the reason", lambda event: "started again" in str(event.values.get("text")))

@@ -1,0 +1,55 @@
+"""The machines of a pool: node 0's and those of workers, which come and go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from spotmpi.core.names import RunPaths
+from spotmpi.environments.node_usage import machine_types, machine_uses
+
+
+def pool(folder: Path, *events: dict[str, object]) -> RunPaths:
+    submitted = {"t": 0.0, "event": "submitted", "name": "pool", "owner": "ann"}
+    started = {"t": 20.0, "event": "started", "attempt": 1, "machines": [{"node": 0, "name": "small", "since": 10.0}]}
+    (folder / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (submitted, started, *events)))
+    return RunPaths(folder)
+
+
+def joined(time: float, worker: int, name: str, since: float) -> dict[str, object]:
+    machine = {"node": worker + 1, "name": name, "since": since, "type": "g5.xlarge"}
+    return {"t": time, "event": "joined", "attempt": 1, "worker": worker, "machine": machine}
+
+
+def uses(paths: RunPaths) -> list[tuple[str, float, float, float | None]]:
+    return [(use.machine, use.began, use.started, use.ended) for use in machine_uses(paths)]
+
+
+def test_each_worker_is_counted_from_its_pods_start_until_it_left_or_the_pool_ended(tmp_path: Path) -> None:
+    paths = pool(
+        tmp_path,
+        joined(30.0, 0, "a", 25.0),
+        joined(32.0, 1, "b", 25.0),
+        {"t": 50.0, "event": "left", "attempt": 1, "worker": 1, "reason": "SIGTERM"},
+        joined(60.0, 1, "c", 55.0),
+        {"t": 100.0, "event": "stopped"},
+    )
+    assert sorted(uses(paths)) == [
+        ("a", 25.0, 30.0, 100.0),
+        ("b", 25.0, 32.0, 50.0),
+        ("c", 55.0, 60.0, 100.0),
+        ("small", 10.0, 20.0, 100.0),
+    ]
+    assert machine_types(paths) == {"a": "g5.xlarge", "b": "g5.xlarge", "c": "g5.xlarge"}
+
+
+def test_a_worker_that_joins_the_next_node_0_is_counted_once(tmp_path: Path) -> None:
+    paths = pool(
+        tmp_path,
+        joined(30.0, 0, "a", 25.0),
+        {"t": 50.0, "event": "interrupted", "reason": "node 0: SIGTERM"},
+        {"t": 50.1, "event": "restarted"},
+        {"t": 70.0, "event": "started", "attempt": 2, "machines": [{"node": 0, "name": "small", "since": 60.0}]},
+        joined(71.0, 0, "a", 25.0),
+    )
+    assert [use for use in uses(paths) if use[0] == "a"] == [("a", 25.0, 30.0, 50.0), ("a", 50.0, 71.0, None)]

@@ -9,7 +9,6 @@ import typer
 from typer.core import TyperGroup
 
 from spotmpi import __version__
-from spotmpi.cli import conversion
 
 
 class Entry(NamedTuple):
@@ -74,9 +73,6 @@ COMMANDS = {
 }
 
 
-conversion.convert_plain_values()
-
-
 class CommandTable(TyperGroup):
     """The commands of `COMMANDS`; listing them imports none of their modules."""
 
@@ -87,7 +83,6 @@ class CommandTable(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            conversion.skip_plugin_search()
             module = import_module(f"spotmpi.cli.{COMMANDS[cmd_name].module}")
             commands = getattr(module, "app", None) or _single(cmd_name, module)
             self.add_command(typer.main.get_command(commands), cmd_name)

@@ -1,5 +1,7 @@
 """The real Pulumi CLI on a project of the test's own, with a local state and nothing of the user's."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -40,6 +42,16 @@ class Outcome:
     def with_operation(self, *operations: str) -> list[Step]:
         """The steps with one of these operations."""
         return [step for step in self.steps if step.operation in operations]
+
+    def require_success(self) -> Outcome:
+        """This outcome; the test fails with the whole output unless the command succeeded."""
+        assert self.status == 0, self.text
+        return self
+
+    def require_failure(self) -> Outcome:
+        """This outcome; the test fails with the whole output unless the command failed."""
+        assert self.status != 0, self.text
+        return self
 
     @property
     def changes(self) -> list[Step]:
@@ -122,8 +134,7 @@ class Engine:
 
     def init(self, stack: str, config: Mapping[str, Any] | None = None) -> None:
         """Make a stack, and write its configuration where the project has none for it."""
-        outcome = self.run("stack", "init", stack, "--no-select")
-        assert outcome.status == 0, outcome.text
+        self.run("stack", "init", stack, "--no-select").require_success()
         if config is not None:
             self.configure(stack, config)
 
@@ -163,14 +174,12 @@ class Engine:
 
     def outputs(self, stack: str) -> dict[str, Any]:
         """What a stack exports, secrets left out."""
-        outcome = self.run("stack", "output", "--json", "--stack", stack)
-        assert outcome.status == 0, outcome.text
+        outcome = self.run("stack", "output", "--json", "--stack", stack).require_success()
         return dict(json.loads(outcome.text))
 
     def resources(self, stack: str) -> list[dict[str, Any]]:
         """The resources in a stack's state."""
-        outcome = self.run("stack", "export", "--stack", stack)
-        assert outcome.status == 0, outcome.text
+        outcome = self.run("stack", "export", "--stack", stack).require_success()
         return list(json.loads(outcome.text)["deployment"].get("resources", []))
 
 

@@ -55,8 +55,7 @@ def prepare(engine: Engine, stack: str) -> None:
     engine.init(stack, {"spotmpi:access": ACCESS})
     if (engine.project / "stacks" / f"Pulumi.{stack}-data.yaml").exists():
         engine.init(f"{stack}-data")
-        outcome = engine.up(f"{stack}-data")
-        assert outcome.status == 0, outcome.text
+        engine.up(f"{stack}-data").require_success()
 
 
 def run_lifecycle(stack: str, folder: Path) -> StackLifecycle:

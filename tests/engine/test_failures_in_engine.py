@@ -34,30 +34,26 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     _wait(lambda: slow.matched == 2 and engine.state_is_stable("lab"), process)
     slow.times = 0
     engine.kill(process)
-    locked = engine.up("lab")
-    assert locked.status != 0
+    locked = engine.up("lab").require_failure()
     assert "currently locked" in locked.text
-    assert engine.run("cancel", "--yes", "--stack", "lab").status == 0
-    refreshed = engine.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "lab")
-    assert refreshed.status == 0, refreshed.text
-    finished = engine.up("lab")
-    assert finished.status == 0, finished.text
+    engine.run("cancel", "--yes", "--stack", "lab").require_success()
+    engine.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "lab").require_success()
+    engine.up("lab").require_success()
     assert len(_created(cloud.script)) == len(set(_created(cloud.script)))
-    assert engine.destroy("lab").status == 0
+    engine.destroy("lab").require_success()
     assert len(cloud.records) == 0
 
 
 @pytest.mark.nightly("14 s; the killed `up` shows the same of the lock and of going on")
 def test_a_killed_destroy_is_finished_by_the_next(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
-    assert engine.up("cpu").status == 0
+    engine.up("cpu").require_success()
     slow = cloud.script.slow("delete", CLUSTER, 120)
     process = engine.start("destroy", "--stack", "cpu", "--yes", "--skip-preview")
     _wait(lambda: slow.matched > 0 and engine.state_is_stable("cpu"), process)
     engine.kill(process)
-    assert engine.run("cancel", "--yes", "--stack", "cpu").status == 0
-    finished = engine.destroy("cpu")
-    assert finished.status == 0, finished.text
+    engine.run("cancel", "--yes", "--stack", "cpu").require_success()
+    engine.destroy("cpu").require_success()
     assert len(cloud.records) == 0
 
 
@@ -70,20 +66,18 @@ def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(engine: Engine, cl
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate()
     assert process.returncode != 0, text
-    finished = engine.up("cpu")
-    assert finished.status == 0, finished.text
+    engine.up("cpu").require_success()
     assert len(_created(cloud.script)) == len(set(_created(cloud.script)))
 
 
 def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "lab")
-    assert engine.up("lab").status == 0
+    engine.up("lab").require_success()
     (cluster,) = cloud.records.of(CLUSTER)
     for record in cloud.records:
         if record.inputs.get("clusterName") == cluster.id or record.key == cluster.key:
             cloud.records.delete(record)
-    destroyed = engine.destroy("lab")
-    assert destroyed.status == 0, destroyed.text
+    engine.destroy("lab").require_success()
     assert len(cloud.records) == 0
 
 
@@ -91,8 +85,7 @@ def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cl
 def test_another_account_is_refused_before_anything_is_made(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     engine.configure("cpu", {"spotmpi:account": "210987654321"})
-    refused = engine.up("cpu")
-    assert refused.status != 0
+    refused = engine.up("cpu").require_failure()
     assert "account ID not allowed: 123456789012" in refused.text
     assert len(cloud.records) == 0
 
@@ -100,8 +93,7 @@ def test_another_account_is_refused_before_anything_is_made(engine: Engine, clou
 def test_every_problem_of_the_settings_is_reported_at_once_and_nothing_is_made(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     engine.configure("cpu", {"spotmpi:zone": "eu-west-1a", "spotmpi:network": {"cidr": "8.8.0.0/16"}})
-    refused = engine.up("cpu")
-    assert refused.status != 0
+    refused = engine.up("cpu").require_failure()
     assert "eu-west-1a" in refused.text
     assert "8.8.0.0/16" in refused.text
     assert "Traceback" not in refused.text
@@ -109,27 +101,24 @@ def test_every_problem_of_the_settings_is_reported_at_once_and_nothing_is_made(e
 
 
 def test_an_unknown_stack_is_named(engine: Engine) -> None:
-    refused = engine.up("nowhere")
-    assert refused.status != 0
+    refused = engine.up("nowhere").require_failure()
     assert "nowhere" in refused.text
 
 
 def test_persistent_storage_must_exist_first(engine: Engine, cloud: Cloud) -> None:
     engine.init("p3", {"spotmpi:access": ["198.51.100.0/24"]})
-    refused = engine.up("p3")
-    assert refused.status != 0
+    refused = engine.up("p3").require_failure()
     assert "p3-data" in refused.text
 
 
 @pytest.mark.nightly("25 s; the engine test of `spotmpi up` and `down` keeps storage too")
 def test_persistent_storage_outlives_its_environment_and_is_protected(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "p3")
-    assert engine.up("p3").status == 0
-    assert engine.destroy("p3").status == 0
-    refused = engine.destroy("p3-data")
-    assert refused.status != 0
+    engine.up("p3").require_success()
+    engine.destroy("p3").require_success()
+    refused = engine.destroy("p3-data").require_failure()
     assert "protect" in refused.text
     assert len(cloud.records.of(FILE_SYSTEM)) == 1
-    assert engine.run("state", "unprotect", "--all", "--yes", "--stack", "p3-data").status == 0
-    assert engine.destroy("p3-data").status == 0
+    engine.run("state", "unprotect", "--all", "--yes", "--stack", "p3-data").require_success()
+    engine.destroy("p3-data").require_success()
     assert len(cloud.records) == 0

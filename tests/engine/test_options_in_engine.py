@@ -38,14 +38,12 @@ def test_everything_that_can_be_switched_on_is_built_passes_the_guardrails_and_g
     cloud.existing_arns |= {_ME, _YOU}
     prepare(engine, "lab")
     engine.configure("lab", _EVERYTHING)
-    outcome = engine.up("lab", "--policy-pack", str(GUARDRAILS))
-    assert outcome.status == 0, outcome.text
+    engine.up("lab", "--policy-pack", str(GUARDRAILS)).require_success()
     tokens = {record.token.split(":")[-1] for record in cloud.records}
     assert {"Key", "NatGateway", "Budget", "OpenIdConnectProvider", "LocalQueue", "PlacementGroup"} <= tokens
     again = engine.up("lab")
     assert again.changes == [], again.text
-    destroyed = engine.destroy("lab")
-    assert destroyed.status == 0, destroyed.text
+    engine.destroy("lab").require_success()
     assert [record.key for record in cloud.records] == []
     assert cloud.leftovers == []
 
@@ -54,12 +52,10 @@ def test_a_group_that_grows_past_the_quota_of_nodes_gets_a_piece_and_moves_none(
     prepare(engine, "lab")
     group = engine.config("lab")["spotmpi:groups"][0]
     engine.configure("lab", {"spotmpi:groups": [{**group, "max": 400}]})
-    outcome = engine.up("lab")
-    assert outcome.status == 0, outcome.text
+    engine.up("lab").require_success()
     cloud.script.calls.clear()
     engine.configure("lab", {"spotmpi:groups": [{**group, "max": 512}]})
-    grown = engine.up("lab")
-    assert grown.status == 0, grown.text
+    engine.up("lab").require_success()
     changes = [(call.method, call.name) for call in cloud.script.changes() if call.token in (NODE_GROUP, SCALING_TAG)]
     assert [name for method, name in changes if method == "update"] == ["spotmpi-lab-g4dn-sizes"]
     assert ("create", "spotmpi-lab-g4dn-2") in changes

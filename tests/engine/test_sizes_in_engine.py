@@ -25,14 +25,13 @@ def terminated_counts(cloud: Cloud) -> list[int]:
 def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
     configure(engine, max=8)
-    assert engine.up("cpu").status == 0
+    engine.up("cpu").require_success()
     assert sizes(node_group(cloud, GROUP)) == (0, 0, 8)
 
     # The autoscaler moves what Pulumi's state has at 0.
     autoscale(cloud, GROUP, 5)
     configure(engine, max=16)
-    bigger = engine.up("cpu")
-    assert bigger.status == 0, bigger.text
+    engine.up("cpu").require_success()
     assert sizes(node_group(cloud, GROUP)) == (0, 5, 16)
 
     # A smaller maximum is refused while more nodes run, in the preview already, and nothing is changed.
@@ -47,27 +46,25 @@ def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> Non
     # A minimum above what the state has, and above what runs, starts nodes.
     autoscale(cloud, GROUP, 1)
     configure(engine, max=16, min=2)
-    raised = engine.up("cpu")
-    assert raised.status == 0, raised.text
+    engine.up("cpu").require_success()
     assert sizes(node_group(cloud, GROUP)) == (2, 2, 16)
 
     # A state that somebody has refreshed in between is no worse.
-    assert engine.run("refresh", "--yes", "--skip-preview", "--stack", "cpu").status == 0
+    engine.run("refresh", "--yes", "--skip-preview", "--stack", "cpu").require_success()
     autoscale(cloud, GROUP, 6)
     configure(engine, max=32, min=0)
-    again = engine.up("cpu")
-    assert again.status == 0, again.text
+    engine.up("cpu").require_success()
     assert sizes(node_group(cloud, GROUP)) == (0, 6, 32)
     assert not terminated_counts(cloud)
     assert engine.up("cpu").changes == []
-    assert engine.destroy("cpu").status == 0
+    engine.destroy("cpu").require_success()
     assert len(cloud.records) == 0
 
 
 @pytest.mark.nightly("an environment of its own; test_up holds the refusal and what lifts it without an engine")
 def test_running_nodes_are_replaced_only_if_allowed(engine: Engine, cloud: Cloud) -> None:
     prepare(engine, "cpu")
-    assert engine.up("cpu").status == 0
+    engine.up("cpu").require_success()
     autoscale(cloud, GROUP, 3)
     engine.configure("cpu", {"spotmpi:tags": {"team": "vision"}})
     for refused in (engine.preview("cpu"), engine.up("cpu")):
@@ -77,13 +74,12 @@ def test_running_nodes_are_replaced_only_if_allowed(engine: Engine, cloud: Cloud
 
     # Without nodes there is nothing to lose.
     autoscale(cloud, GROUP, 0)
-    assert engine.up("cpu").status == 0
+    engine.up("cpu").require_success()
     assert engine.up("cpu").changes == []
 
     autoscale(cloud, GROUP, 3)
     configure(engine, disk_gib=120)
-    assert engine.up("cpu").status != 0
+    engine.up("cpu").require_failure()
     engine.environment = {"SPOTMPI_REPLACE_NODES": "1"}
-    allowed = engine.up("cpu")
-    assert allowed.status == 0, allowed.text
+    engine.up("cpu").require_success()
     assert terminated_counts(cloud) == [3]

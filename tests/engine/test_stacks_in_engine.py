@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::Deprecatio
 
 def test_a_preview_passes_the_guardrails_and_makes_nothing(stack_lifecycle: StackLifecycle) -> None:
     stage = stack_lifecycle["preview"]
-    assert stage.outcome.status == 0, stage.outcome.text
+    stage.outcome.require_success()
     assert "spotmpi-guardrails" in stage.outcome.text
     assert stage.existing == stack_lifecycle["before"].existing
     assert all(call.preview for call in stage.calls if call.method in ("create", "update", "delete"))
@@ -34,7 +34,7 @@ def test_a_failure_in_the_middle_is_reported(stack_lifecycle: StackLifecycle) ->
 
 
 def test_up_after_a_failure_finishes_and_makes_nothing_twice(stack_lifecycle: StackLifecycle) -> None:
-    assert stack_lifecycle["up"].outcome.status == 0, stack_lifecycle["up"].outcome.text
+    stack_lifecycle["up"].outcome.require_success()
     created = stack_lifecycle["broken up"].changed("create") + stack_lifecycle["up"].changed("create")
     assert len(created) == len(set(created))
     assert not stack_lifecycle["up"].changed("delete")
@@ -42,22 +42,22 @@ def test_up_after_a_failure_finishes_and_makes_nothing_twice(stack_lifecycle: St
 
 def test_up_again_changes_nothing(stack_lifecycle: StackLifecycle) -> None:
     stage = stack_lifecycle["same up"]
-    assert stage.outcome.status == 0, stage.outcome.text
+    stage.outcome.require_success()
     assert stage.outcome.changes == []
     assert [call for call in stage.calls if call.method in ("create", "update", "delete")] == []
 
 
 def test_one_number_changes_one_group(stack_lifecycle: StackLifecycle) -> None:
     stage = stack_lifecycle["bigger"]
-    assert stage.outcome.status == 0, stage.outcome.text
+    stage.outcome.require_success()
     assert stage.changed("update") == [(SCALING_TAG, f"spotmpi-{stack_lifecycle.stack}-{stack_lifecycle.group}-sizes")]
     assert not stage.changed("create")
     assert not stage.changed("delete")
 
 
 def test_a_failed_destroy_is_finished_by_the_next(stack_lifecycle: StackLifecycle) -> None:
-    assert stack_lifecycle["broken destroy"].outcome.status != 0
-    assert stack_lifecycle["destroy"].outcome.status == 0, stack_lifecycle["destroy"].outcome.text
+    stack_lifecycle["broken destroy"].outcome.require_failure()
+    stack_lifecycle["destroy"].outcome.require_success()
 
 
 def test_nothing_is_left_that_was_not_there_before(stack_lifecycle: StackLifecycle) -> None:

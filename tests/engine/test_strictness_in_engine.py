@@ -104,8 +104,7 @@ _AT_NIGHT = pytest.mark.nightly("7 s a rule, all by the same way through the eng
 def test_a_program_is_refused_that_has(rule: str, tmp_path: Path, cloud: Cloud) -> None:
     program, message = _BROKEN[rule]
     with _small(tmp_path, cloud, program) as engine:
-        refused = engine.up("small")
-    assert refused.status != 0
+        refused = engine.up("small").require_failure()
     assert message in refused.text
 
 
@@ -127,7 +126,7 @@ def test_a_preview_knows_nothing_that_only_up_can_know(tmp_path: Path, cloud: Cl
 
 def test_a_private_key_is_encrypted_in_the_state(tmp_path: Path, cloud: Cloud) -> None:
     with _small(tmp_path, cloud, 'tls.PrivateKey("key", algorithm="ED25519")') as engine:
-        assert engine.up("small").status == 0
+        engine.up("small").require_success()
         key = next(item for item in engine.resources("small") if item["type"].startswith("tls:"))
     assert "PRIVATE KEY" not in str(key)
     assert key["outputs"]["publicKeyOpenssh"].startswith("ssh-ed25519 ")

@@ -108,7 +108,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
 def test_up_finds_a_log_group_that_eks_recreated_after_a_manual_destroy(lab: EngineEnvironment, cloud: Cloud) -> None:
     lab.engine.configure("lab", {"spotmpi:access": ACCESS})
     up("lab", lab.dependencies)
-    assert lab.engine.destroy("lab").status == 0
+    lab.engine.destroy("lab").require_success()
     assert cloud.deleted_resources.log_groups == {"/aws/eks/spotmpi-lab/cluster"}
 
     up("lab", lab.dependencies)

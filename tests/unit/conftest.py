@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,16 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A current folder of its own, with runs where they are by default."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SPOTMPI_RUNS", raising=False)
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubeconfig with one context; no server answers."""
+    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "training"}}
+    config = {"current-context": "c", "contexts": [context], "users": [{"name": "u", "user": {"token": "t"}}]}
+    config["clusters"] = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
 
 @pytest.fixture

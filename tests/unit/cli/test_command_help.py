@@ -24,49 +24,40 @@ GROUP: Any = typer.main.get_command(app)
 README = (names.PROJECT / "README.md").read_text() if (names.PROJECT / "README.md").exists() else ""
 
 
-def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
+def fresh_interpreter(*arguments: str) -> tuple[str, set[str]]:
+    """The output of a command in an interpreter of its own, and the modules that it imported."""
     code = (
-        "import sys; sys.argv = ['spotmpi', '--help']\n"
-        "from spotmpi.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "print(' '.join(sys.modules), file=sys.stderr)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=names.PROJECT)
-
-    loaded = {name.partition(".")[0] for name in result.stderr.split()}
-    heavy = {"pulumi", "boto3", "pydantic", "lightkube", "httpx", "rich", "torch", "chainer", "matplotlib", "numpy"}
-    assert not heavy & loaded and not {"scipy", "jinja2", "asyncio", "tomlkit"} & loaded
-    assert "Usage" in result.stdout
-
-
-@pytest.mark.parametrize("arguments", ["list --json", "status no-such-run", "logs no-such-run", "stop no-such-run"])
-def test_commands_that_read_no_spec_import_no_models_of_one(arguments: str) -> None:
-    code = (
-        f"import sys; sys.argv = {['spotmpi', *arguments.split()]}\n"
-        "from spotmpi.cli.main import main\n"
-        "try: main()\n"
-        "finally: print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-    assert "spotmpi.api.runs" in done.stdout.split(), done.stderr
-    assert not {"spotmpi.spec.job", "rich", "lightkube"} & set(done.stdout.split())
-
-
-def test_a_dry_run_imports_nothing_that_it_does_not_need() -> None:
-    spec = job("true")
-    code = (
-        f"import sys; sys.argv = ['spotmpi', 'run', {spec!r}, '--dry-run']\n"
+        "import sys; sys.argv[0] = 'spotmpi'\n"
         "from spotmpi.cli.main import main\n"
         "try: main()\n"
         "finally: print(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    return result.stdout, set(result.stderr.splitlines()[-1].split())
 
-    assert json.loads(done.stdout)["backend"] == "local"
+
+def test_help_in_a_fresh_interpreter_imports_nothing_heavy() -> None:
+    output, modules = fresh_interpreter("--help")
+
+    heavy = {"pulumi", "boto3", "pydantic", "lightkube", "httpx", "rich", "torch", "chainer", "matplotlib", "numpy"}
+    assert not (heavy | {"scipy", "jinja2", "asyncio", "tomlkit"}) & {name.partition(".")[0] for name in modules}
+    assert "Usage" in output
+
+
+@pytest.mark.parametrize("arguments", ["list --json", "status no-such-run", "logs no-such-run", "stop no-such-run"])
+def test_commands_that_read_no_spec_import_no_models_of_one(arguments: str) -> None:
+    _, modules = fresh_interpreter(*arguments.split())
+
+    assert "spotmpi.api.runs" in modules
+    assert not {"spotmpi.spec.job", "rich", "lightkube"} & modules
+
+
+def test_a_dry_run_imports_nothing_that_it_does_not_need() -> None:
+    output, modules = fresh_interpreter("run", job("true"), "--dry-run")
+
+    assert json.loads(output)["backend"] == "local"
     unneeded = {"rich", "lightkube", "tarfile", "spotmpi.core.environment", "spotmpi.cli.bench"}
-    assert not unneeded & set(done.stderr.split())
+    assert not unneeded & modules
 
 
 def test_help_lists_every_command_with_a_sentence() -> None:
@@ -86,17 +77,10 @@ def test_the_list_of_commands_has_the_first_sentence_of_each_ones_help(name: str
 
 
 def test_a_command_imports_only_its_own_module() -> None:
-    code = (
-        "import sys; sys.argv = ['spotmpi', 'status', '--help']\n"
-        "from spotmpi.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "print(*(name for name in sys.modules if name.startswith('spotmpi.cli.')), file=sys.stderr)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    _, modules = fresh_interpreter("status", "--help")
 
-    modules = {name.removeprefix("spotmpi.cli.") for name in result.stderr.split()}
-    assert modules == {"app", "main", "options", "status"}
+    commands = {name.removeprefix("spotmpi.cli.") for name in modules if name.startswith("spotmpi.cli.")}
+    assert commands == {"app", "main", "options", "status"}
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_ones(in_process: InProcess) -> None:

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from spotmpi.runs import reader
 from spotmpi.spec.job import load
@@ -30,16 +29,6 @@ def write_module(path: Path, value: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"VALUE = {value!r}\n")
     return str(path)
-
-
-@pytest.fixture
-def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kubeconfig with one context; no server answers."""
-    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "training"}}
-    config = {"current-context": "c", "contexts": [context], "users": [{"name": "u", "user": {"token": "t"}}]}
-    config["clusters"] = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
 
 def test_a_command_runs_in_the_current_folder() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import spotmpi
 from spotmpi.backends.targets import Target
@@ -166,7 +165,7 @@ def test_an_image_is_built_in_a_way_that_has_kernels_for_the_gpu_or_there_is_non
 
 
 @pytest.fixture
-def lab_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lab_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubeconfig: None) -> Path:
     """The outputs of an environment with T4, V100 and K80 nodes, and a kubeconfig."""
     monkeypatch.chdir(tmp_path)
     groups = [group("g4dn"), group("p3", model="v100"), group("p2", model="k80")]
@@ -178,11 +177,6 @@ def lab_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     path = tmp_path / "lab.json"
     path.write_text(json.dumps(outputs))
-    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    config = {"current-context": "c", "contexts": [context], "users": [{"name": "u", "user": {"token": "t"}}]}
-    config["clusters"] = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     return path
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import spotmpi
 from spotmpi.backends.kubernetes import backend as kubernetes
@@ -22,15 +21,10 @@ VALUE = "s3cret-value"
 
 
 @pytest.fixture(autouse=True)
-def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kubeconfig: None) -> None:
     """A terminal with a token in its environment and a cluster in its kubeconfig."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKEN", VALUE)
-    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "training"}}
-    config = {"current-context": "c", "contexts": [context], "users": [{"name": "u", "user": {"token": "t"}}]}
-    config["clusters"] = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
 
 def env_overrides(*variables: str) -> list[str]:

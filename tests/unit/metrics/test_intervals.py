@@ -70,6 +70,58 @@ def test_fewer_than_five_trials_have_their_range_and_one_has_nothing() -> None:
     assert intervals.ratio_bounds(measured, measured[:1]) is None
 
 
+def test_the_range_of_a_ratio_is_from_its_smallest_to_its_largest_possible_value() -> None:
+    above, below = [[0.1] * 50, [0.125] * 50], [[0.2] * 50, [0.25] * 50]
+    bounds = intervals.ratio_bounds(above, below)
+    assert bounds is not None and bounds.kind == intervals.RANGE
+    assert [bounds.low, bounds.high] == pytest.approx([8 / 5, 10 / 4])
+    assert intervals.ratio(above, below) == pytest.approx(9 / 4.5)
+
+
+@pytest.mark.parametrize(("count", "kind"), [(2, intervals.RANGE), (4, intervals.RANGE), (5, intervals.INTERVAL)])
+def test_from_five_trials_on_the_bounds_are_an_interval(count: int, kind: str) -> None:
+    generator = numpy.random.default_rng(3)
+    above, below = trials(generator, count), trials(generator, count)
+    (_, mean) = intervals.mean_ratio([(above, below), (below, above)])
+    for bounds in (intervals.rate_bounds(above), intervals.ratio_bounds(above, below), mean):
+        assert bounds is not None and bounds.kind == kind
+
+
+def test_the_mean_of_several_ratios_is_their_geometric_mean() -> None:
+    one, two, four = [[1.0] * 50] * 2, [[0.5] * 50] * 2, [[0.25] * 50] * 2
+    assert intervals.mean_ratio([(two, one), (four, one)]) == (
+        pytest.approx(8**0.5),
+        intervals.Bounds(pytest.approx(8**0.5), pytest.approx(8**0.5), intervals.RANGE),
+    )
+    mean, bounds = intervals.mean_ratio([(two, one), (four, one), (one, one[:1])])
+    assert mean == pytest.approx(2.0) and bounds is None, "one of them has a single trial"
+
+
+def test_the_mean_of_a_single_ratio_is_that_ratio_with_its_bounds() -> None:
+    generator = numpy.random.default_rng(3)
+    for count in (1, 3, 6):
+        above, below = trials(generator, count), trials(generator, count, 0.2)
+        expected = (pytest.approx(intervals.ratio(above, below)), intervals.ratio_bounds(above, below))
+        assert intervals.mean_ratio([(above, below)]) == expected
+
+
+def test_the_range_of_a_mean_ratio_is_the_mean_of_the_ranges() -> None:
+    slow, fast = [[1.0] * 50, [0.5] * 50], [[0.25] * 50, [0.125] * 50]
+    _, bounds = intervals.mean_ratio([(fast, slow), (slow, slow)])
+    assert bounds is not None
+    assert [bounds.low, bounds.high] == pytest.approx([(2 * 0.5) ** 0.5, (8 * 2) ** 0.5])
+
+
+def test_the_interval_of_a_mean_ratio_holds_the_truth_and_is_narrower_than_that_of_one() -> None:
+    generator = numpy.random.default_rng(3)
+    pairs = [(trials(generator, 6, 0.1), trials(generator, 6, 0.2)) for _ in range(8)]
+    each = [intervals.ratio_bounds(*pair) for pair in pairs]
+    mean, bounds = intervals.mean_ratio(pairs)
+    assert bounds is not None and bounds.contains(2.0) and bounds.contains(mean)
+    widths = [other.high - other.low for other in each if other]
+    assert bounds.high - bounds.low < 0.6 * sum(widths) / len(widths)
+
+
 @pytest.mark.parametrize(("count", "kind"), [(4, intervals.RANGE), (8, intervals.INTERVAL)])
 def test_the_exposed_share_is_within_10_percent_of_a_delay_that_is_known(count: int, kind: str) -> None:
     generator = numpy.random.default_rng(7)
@@ -90,4 +142,6 @@ def test_without_any_delay_nothing_is_exposed() -> None:
 
 def test_first_and_last_iterations_show_whether_a_trial_slowed_down() -> None:
     assert list(intervals.edges([0.1] * 150 + [0.2] * 50) or ()) == pytest.approx([10.0, 5.0])
+    assert list(intervals.edges([0.1] * 20 + [0.2] * 20) or ()) == pytest.approx([10.0, 5.0])
+    assert list(intervals.edges([0.1] * 30 + [0.2] * 240 + [0.4] * 30) or ()) == pytest.approx([10.0, 2.5])
     assert intervals.edges([0.1] * 39) is None

@@ -35,9 +35,20 @@ def test_the_rate_is_iterations_over_their_seconds() -> None:
     assert not measured.by_arrival
 
 
-def test_the_spread_is_the_distance_of_the_quartiles_over_the_median() -> None:
-    measured = rates([window(15, [9.0] * 10 + [1.0, 2.0, 3.0, 4.0, 5.0])])
-    assert measured.iqr == pytest.approx((4.0 - 2.0) / 3.0)
+@pytest.mark.parametrize("unit", [1.0, 0.01])
+def test_the_spread_is_the_distance_of_the_quartiles_over_the_median(unit: float) -> None:
+    spread = rates([window(15, [9.0] * 10 + [unit * each for each in (1.0, 2.0, 3.0, 4.0, 5.0)])]).iqr
+    assert spread == pytest.approx((4.0 - 2.0) / 3.0)
+
+
+def test_iterations_of_which_most_take_no_time_have_an_infinite_spread() -> None:
+    assert rates([window(15, [9.0] * 10 + [0.0, 0.0, 0.0, 1.0, 1.0])]).iqr == float("inf")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-10])
+def test_iterations_that_no_clock_could_time_have_no_rate(seconds: float) -> None:
+    training = metrics.read([window(30, [seconds] * 30)])
+    assert (training.rates, training.reported) == (None, 30)
 
 
 @pytest.mark.parametrize(("count", "dropped"), [(50, 10), (100, 10), (101, 11), (200, 20)])
@@ -115,6 +126,25 @@ def test_iterations_on_both_sides_of_an_evaluation_or_a_checkpoint_are_left_out(
     assert measured.seconds == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize("kind", [protocol.EVALUATION, protocol.CHECKPOINT])
+def test_iterations_beside_each_of_several_pauses_are_left_out(kind: str) -> None:
+    lines = [window(20, [1.0] * 20), messages(kind, 20), window(30, [1.0] * 10), messages(kind, 30)]
+    left_out = rates([*lines, window(40, [1.0] * 10)]).left_out
+    assert left_out["beside an evaluation or checkpoint"] == 4
+
+
+def test_scalars_from_the_first_repeated_iteration_on_are_dropped() -> None:
+    lines = [window(10, [1.0] * 10, loss=3.0), window(20, [1.0] * 10, loss=2.0)]
+    resumed = window(24, [1.0] * 5, attempt=2, loss=1.0)
+    assert [point.iteration for point in metrics.read([*lines, resumed]).series["loss"]] == [10, 24]
+
+
+def test_iterations_of_several_windows_that_are_repeated_are_all_counted_as_such() -> None:
+    first = [window(at, [1.0] * 10) for at in (10, 20, 30, 40)]
+    left_out = rates([*first, window(40, [1.0] * 25, attempt=2)]).left_out
+    assert left_out["repeated after a restart"] == 25
+
+
 def test_every_reported_iteration_counts_or_is_named_as_left_out() -> None:
     first = [window(30, [1.0] * 30), messages(protocol.CHECKPOINT, 20), messages(protocol.EVALUATION, 30)]
     training = metrics.read([*first, window(60, [1.0] * 40, attempt=2)])
@@ -138,6 +168,47 @@ def test_a_window_that_holds_part_of_the_warm_up_is_dropped_whole_when_only_arri
     assert measured.per_second == pytest.approx(1.0)
 
 
+def test_windows_beside_an_evaluation_are_dropped_whole_when_only_arrivals_are_known() -> None:
+    lines = [arrival(at, float(at)) for at in (10, 20, 30, 40, 50, 60)]
+    disturbed = rates([*lines[:3], messages(protocol.EVALUATION, 30), *lines[3:]])
+    assert disturbed.left_out["beside an evaluation or checkpoint"] == 20, "both before and after it"
+    assert disturbed.iterations == 50 - 10 - 20
+
+    resumed = [messages(protocol.CHECKPOINT, 22), *[arrival(at, 1000.0 + at, attempt=2) for at in (26, 36, 46, 56)]]
+    cut = rates([*lines, *resumed])
+    assert cut.left_out["repeated after a restart"] == 60 - 25
+    assert cut.left_out["beside an evaluation or checkpoint"] == 5, "what is left of the window from 21 to 30"
+
+
+def test_a_count_of_iterations_may_be_large_and_lines_may_arrive_together() -> None:
+    lines = [arrival(800_000, 100.0), arrival(800_010, 300.0), arrival(800_020, 305.0), arrival(800_030, 305.0)]
+    found = rates(lines)
+    assert (found.iterations, found.seconds) == (20, 5.0)
+
+
+def test_a_line_that_repeats_its_iteration_has_no_window() -> None:
+    lines = [arrival(at, float(at), **values) for at in range(1, 31) for values in ({}, {"loss": 1.0})]
+    assert rates(lines).iterations == 29 - 10
+
+
+def test_an_attempt_repeats_from_its_first_line_on_when_only_arrivals_are_known() -> None:
+    lines = [arrival(at, float(at)) for at in range(1, 41)]
+    left_out = rates([*lines, *[arrival(at, 1000.0 + at, attempt=2) for at in range(21, 41)]]).left_out
+    assert left_out["repeated after a restart"] == 20
+
+
+def test_an_attempt_that_got_no_window_done_leaves_nothing_out() -> None:
+    first = [{**arrival(10, 1.0), "cut": True}]
+    found = rates([*first, window(60, [1.0] * 50, attempt=2)])
+    assert found.left_out["in an interrupted window"] == 0 and found.iterations == 40
+
+
+def test_what_is_between_two_attempts_is_unknown_when_only_arrivals_are_known() -> None:
+    lines = [arrival(at, float(at)) for at in range(1, 21)]
+    left_out = rates([*lines, *[arrival(at, 1000.0 + at, attempt=2) for at in range(31, 51)]]).left_out
+    assert left_out["in an interrupted window"] == 0
+
+
 def test_the_pause_between_two_attempts_is_in_no_iterations_time() -> None:
     lines = [arrival(at, float(at)) for at in range(1, 21)]
     lines += [arrival(at, 1000.0 + at, attempt=2) for at in range(21, 41)]
@@ -155,6 +226,30 @@ def test_too_few_iterations_give_no_rate_and_their_number() -> None:
     training = metrics.read([window(8, [0.1] * 8)])
     assert (training.rates, training.reported) == (None, 8)
     assert metrics.read([]).rates is None
+
+
+@pytest.mark.parametrize(("count", "counted"), [(10, None), (11, None), (12, 2)])
+def test_a_rate_takes_two_iterations_after_warm_up(count: int, counted: int | None) -> None:
+    found = metrics.read([window(count, [0.1] * count)]).rates
+    assert (found and found.iterations) == counted
+
+
+def test_without_any_line_nothing_was_reported() -> None:
+    assert metrics.read([]) == metrics.Training(None, 0, 0)
+
+
+def test_lines_without_node_or_attempt_are_those_of_the_first() -> None:
+    plain = {key: value for key, value in window(30, [1.0] * 10).items() if key not in ("node", "attempt")}
+    training = metrics.read([window(20, [1.0] * 20), plain])
+    assert (training.reported, training.attempts) == (30, 1)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"attempt": "1"}, {"kind": 3}, {"kind": None}, {"seconds": "soon"}, {"seconds": [-1.0]}]
+)
+def test_lines_with_values_of_another_type_are_ignored(changed: dict[str, Any]) -> None:
+    lines = [window(20, [1.0] * 20), {**window(30, [1.0] * 10), **changed}, window(40, [1.0] * 10)]
+    assert metrics.read(lines).reported == 30
 
 
 def test_a_scalar_has_one_value_per_iteration_over_all_attempts() -> None:

@@ -66,10 +66,10 @@ def merge(pod: Object, templates: Iterable[Template], container: str) -> Object:
 def _merge(base: Any, over: Any, key: str = "") -> Any:
     if isinstance(base, dict) and isinstance(over, dict):
         result = {name: _merge(base.get(name), over[name], name) if name in over else base[name] for name in base}
-        result |= {name: _merge(None, over[name], name) for name in over if name not in base}
+        result |= {name: _merge(None, over[name]) for name in over if name not in base}
         return {name: value for name, value in result.items() if not (name in over and over[name] is None)}
     if isinstance(over, dict):
-        return _merge({}, over, key)
+        return _merge({}, over)
     if isinstance(base, list) and isinstance(over, list):
         return _merge_lists(base, over, key)
     return copy.deepcopy(over)
@@ -83,7 +83,7 @@ def _merge_lists(base: list[Any], over: list[Any], key: str) -> list[Any]:
         return copy.deepcopy(over)
     result = {item[identity]: item for item in base}
     for item in over:
-        result[item[identity]] = _merge(result.get(item[identity], {}), item)
+        result[item[identity]] = _merge(result.get(item[identity]), item)
     return list(result.values())
 
 

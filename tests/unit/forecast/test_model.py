@@ -135,8 +135,27 @@ def test_published_tables_say_where_they_come_from_and_how_they_were_measured() 
         assert table.source and len(table.setup) > 3
         assert all(list(rates) == [2, 4, 8] for rates in table.series.values())
     assert len(published_references()) == 3
-    with pytest.raises(InputError, match="known: chainercv-ssd300-p2, chainercv-ssd300-p3"):
+    with pytest.raises(InputError, match=r"compare = 'nope': .*known: chainercv-ssd300-p2, chainercv-ssd300-p3"):
         published_table("nope", "compare")
+
+
+def test_published_variants_keep_the_global_batch_and_overlap_where_they_buffer_twice() -> None:
+    for series in published_table("chainercv-ssd300-p3", "compare").as_series():
+        assert (series.batch, series.serial) == (32, 0.0 if series.name == "fp16, double buffering" else 1.0)
+
+
+def test_efficiency_is_the_rate_over_that_of_as_many_times_the_smallest_count() -> None:
+    strong = Series("s", {2: [1.0, 3.0, 2.0], 8: [6.0]})
+    assert (strong.nodes, strong.rate(2)) == ([2, 8], 2.0)
+    assert strong.efficiency(8, 6.0) == 6.0 / (2.0 * 4)
+    assert Series("w", {2: [2.0], 8: [1.5]}, strong=False).efficiency(8, 1.5) == 1.5 / 2.0
+
+
+def test_every_count_but_the_smallest_can_be_implausible() -> None:
+    assert Series("s", {1: [1.0], 2: [2.2], 4: [4.1]}).warnings() == [
+        "s, 2 nodes: efficiency 110.0 % against 1 nodes is above 105 %: slow base, or different work"
+    ]
+    assert len(Series("w", {1: [1.0], 2: [1.2], 4: [1.1]}, strong=False).warnings()) == 2
 
 
 def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:
@@ -150,6 +169,13 @@ def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:
     assert [nodes for nodes, needed in hours.items() if needed <= 4] == [4, 8]
     assert result.cheapest == 4
     assert result.answers[0] == f"cheapest within the deadline: 4 nodes, {hours[4]:.2f} h for ${hours[4] * 2:.2f}"
+    assert [each.efficiency for each in result.by_nodes] == pytest.approx(
+        [truth(1) / (n * truth(n)) for n in (1, 2, 4, 8)]
+    )
+    just = Goal(iterations=36_000, deadline=result.by_nodes[3].seconds)
+    assert forecast.forecast(fitted_model, [1, 8], just).answers[0] == (
+        f"cheapest within the deadline: 8 nodes, {hours[8]:.2f} h"
+    ), "without a price"
     hopeless = forecast.forecast(fitted_model, [1, 2, 4], Goal(iterations=36_000, deadline=60))
     assert hopeless.answers[0] == "cheapest within the deadline: none of these counts"
 
@@ -165,6 +191,58 @@ def test_the_last_node_that_pays_is_found_one_by_one() -> None:
     )
     assert forecast.forecast(fitted_model, [1, 16], Goal(min_efficiency=0.01)).last_paying == 1 + next(
         at for at, gain in enumerate(gains) if gain < 0.01 / truth(1)
+    )
+
+
+def test_where_every_node_pays_and_where_not_even_the_second_does() -> None:
+    fitted_model = model.fit(generated([1, 2, 4]), [1, 2, 4])
+    every = forecast.forecast(fitted_model, [1, 4], Goal(min_efficiency=0.01))
+    assert (every.last_paying, every.answers) == (
+        4,
+        ("up to 4 nodes, each additional node adds at least 1 % of the base rate per node",),
+    )
+    assert forecast.forecast(fitted_model, [1, 4], Goal(min_efficiency=0.99)).last_paying == 1
+
+
+@pytest.mark.parametrize("strong", [True, False])
+@pytest.mark.parametrize("base", [1, 3])
+def test_another_node_pays_by_the_work_that_it_adds_to_the_rate_per_node_of_the_smallest_count(
+    strong: bool, base: int
+) -> None:
+    fitted_model = model.fit(generated([base, 6, 12], strong=strong), [base, 6, 12])
+
+    def work(count: int) -> float:  # in batches of one node under weak scaling
+        return (1 if strong else count) / truth(count, strong=strong)
+
+    share = 0.6
+    paying = [count for count in range(base, 40) if work(count + 1) - work(count) >= share * work(base) / base]
+    assert forecast.forecast(fitted_model, [40], Goal(min_efficiency=share)).last_paying == base + len(paying)
+
+
+def test_the_cheapest_count_has_the_fewest_node_hours_even_where_it_has_more_nodes() -> None:
+    super_linear = model.fit(Series("super-linear", {2: [1.0], 4: [2.5]}))
+    assert forecast.forecast(super_linear, [2, 4], Goal(iterations=1000, deadline=1e6)).cheapest == 4
+    linear = model.fit(Series("linear", {2: [1.0], 4: [2.0]}))
+    assert forecast.forecast(linear, [2, 4], Goal(iterations=1000, deadline=1e6)).cheapest == 2, "as cheap, and fewer"
+
+
+@pytest.mark.parametrize(
+    ("price", "answer"),
+    [(0.526, "node price: $0.526 an hour (spot in eu-west-1a)"), (None, "spot in eu-west-1a")],
+)
+def test_the_source_of_the_price_or_the_reason_why_there_is_none_comes_first(price: float | None, answer: str) -> None:
+    goal = Goal(price=price, price_source="spot in eu-west-1a")
+    result = forecast.forecast(model.fit(generated([1, 2])), [1, 2], goal)
+    assert result.answers[0] == answer
+    assert result.by_nodes[0].seconds is None and result.by_nodes[0].dollars is None
+
+
+def test_epochs_become_the_iterations_of_each_count() -> None:
+    series = generated([1, 2, 4], strong=False)
+    weak = Series(series.name, series.rates, strong=False, batch=32, samples=3200)
+    result = forecast.forecast(model.fit(weak, [1, 2, 4]), [1, 4], Goal(epochs=2))
+    assert [each.seconds for each in result.by_nodes] == pytest.approx(
+        [200 * truth(1, strong=False), 50 * truth(4, strong=False)]
     )
 
 
@@ -189,6 +267,28 @@ def test_all_problems_of_a_goal_are_reported_at_once() -> None:
         forecast.forecast(fitted_model, [4], Goal(iterations=1, epochs=3))
 
 
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        (Goal(iterations=1, epochs=3), "--epochs = 3: set either --iterations or --epochs"),
+        (Goal(deadline=60), "--deadline = 60: needs --iterations or --epochs"),
+        (Goal(epochs=3), "--epochs = 3: generated does not report its samples; use --iterations"),
+        (Goal(iterations=0), "--iterations = 0: must be above 0"),
+        (Goal(price=float("inf")), "--price = inf: must be above 0"),
+        (Goal(min_efficiency=-0.5), "--min-efficiency = -0.5: must be above 0"),
+    ],
+)
+@pytest.mark.parametrize("reported", [{}, {"batch": 32}, {"samples": 3200}])
+def test_a_goal_that_cannot_be_forecast_is_refused_with_its_value(
+    goal: Goal, message: str, reported: dict[str, int]
+) -> None:
+    series = Series("generated", {1: [1.0], 2: [1.5]}, **reported)  # type: ignore[arg-type]
+    with pytest.raises(InputError) as refused:
+        goal.check(series)
+    assert message in [str(problem) for problem in refused.value.problems]
+    Goal(epochs=3).check(Series("generated", {1: [1.0]}, batch=32, samples=3200))
+
+
 def test_epochs_take_fewer_iterations_where_the_batch_grows_with_the_nodes() -> None:
     rates = {1: [10.0], 2: [9.0]}
     strong = Series("s", rates, batch=32, samples=3200)
@@ -196,12 +296,42 @@ def test_epochs_take_fewer_iterations_where_the_batch_grows_with_the_nodes() -> 
     assert [Goal(epochs=2).iterations_on(each, 2) for each in (strong, weak)] == [200, 100]
 
 
-@pytest.mark.parametrize(("text", "counts"), [("4,2,4", [2, 4]), ("2..64", [2, 4, 8, 16, 32, 64]), ("3..8", [3, 6, 8])])
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("4,2,4", [2, 4]),
+        ("2..64", [2, 4, 8, 16, 32, 64]),
+        ("3..8", [3, 6, 8]),
+        ("4..4", [4]),
+        ("1,10000", [1, 10_000]),
+    ],
+)
 def test_node_counts_are_listed_or_doubled(text: str, counts: list[int]) -> None:
     assert forecast.node_counts(text) == counts
 
 
-@pytest.mark.parametrize("text", ["", "x", "4..2", "0..4", "2..", "0,1"])
-def test_wrong_node_counts_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="--nodes"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *[
+            (text, "must be counts such as 2,4,8 or a range such as 2..64")
+            for text in ("", "x", "2..", "2,", "1..2..3")
+        ],
+        *[(text, "counts must be at least 1, the smaller one first") for text in ("4..2", "0..4", "0,1", "-1")],
+        *[(text, "counts must be at most 10000") for text in ("10001", "1..10001")],
+    ],
+)
+def test_wrong_node_counts_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError) as refused:
         forecast.node_counts(text)
+    assert str(refused.value) == f"--nodes = {text!r}: {message}"
+    with pytest.raises(InputError, match=r"^--at = "):
+        forecast.node_counts(text, "--at")
+
+
+@pytest.mark.parametrize(
+    ("measured", "fitted"),
+    [([1, 2], [1, 2]), ([1, 2, 4], [1, 2]), ([1, 2, 4, 8], [1, 2]), ([1, 2, 4, 8, 16], [1, 2, 4]), ([3], [3])],
+)
+def test_the_smaller_half_of_the_counts_is_fitted_and_at_least_two(measured: list[int], fitted: list[int]) -> None:
+    assert model.small_counts(Series("s", {count: [1.0] for count in measured})) == fitted

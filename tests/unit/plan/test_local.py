@@ -92,3 +92,19 @@ def test_more_ranks_than_cores_are_noted_and_recorded() -> None:
 
     assert plan["oversubscribed"] and plan["notes"] == ["oversubscribed: 5 threads of 5 ranks share 4 cores"]
     assert not local_plan(from_values({"command": ["x"], "slots": 4}), PATHS, MACHINE, {})["oversubscribed"]
+
+
+def test_what_has_no_effect_on_this_machine_is_noted() -> None:
+    values = {"command": ["x"], "data": {"path": "/data", "stage": "memory"}, "resources": {"memory": "2Gi"}}
+    assert local_plan(from_values(values), PATHS, MACHINE, {})["notes"] == [
+        "data.stage has no effect on this machine: the data is read from its folder",
+        "resources.memory is not enforced on this machine",
+    ]
+
+
+def test_python_is_that_of_the_image_or_the_one_on_path() -> None:
+    torchrun = {"command": ["x"], "launcher": "torchrun"}
+    assert local_plan(from_values(torchrun), PATHS, BARE, {})["commands"][0]["arguments"][0] == "python3"
+    program = {"program": "digits", "image": "chainermn", "launcher": "none"}
+    arguments = local_plan(from_values(program), PATHS, MACHINE, {})["commands"][0]["arguments"]
+    assert arguments[-3:] == ["/image/bin/python", "-m", names.program_module("chainermn", "digits")]

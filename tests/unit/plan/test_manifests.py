@@ -267,6 +267,67 @@ def test_the_jobset_carries_its_spec() -> None:
     assert spec_of(kubernetes_plan(spec, NODES, submission())[0]) == spec
 
 
+@pytest.mark.parametrize(
+    ("annotation", "message"),
+    [
+        (
+            None,
+            "JobSet digits-1 has no annotation spotmpi.dev/spec; "
+            "`kubectl describe jobset digits-1` shows what created it",
+        ),
+        ("{", "annotation spotmpi.dev/spec of JobSet digits-1 is not JSON: Expecting property name enclosed in double"),
+        (
+            '{"nodes": "two", "limits": {"colour": "blue"}}',
+            "this version cannot read JobSet digits-1 (nodes: Input should be a valid integer; "
+            "limits.colour: Extra inputs are not permitted); upgrade spotmpi",
+        ),
+    ],
+)
+def test_a_jobset_without_a_spec_that_this_version_reads_is_refused_with_the_reason(
+    annotation: str | None, message: str
+) -> None:
+    jobset = plan(SMALL)[0]
+    annotations = jobset["metadata"]["annotations"]
+    del annotations[manifests.ANNOTATION_SPEC]
+    if annotation is not None:
+        annotations[manifests.ANNOTATION_SPEC] = annotation
+    with pytest.raises(manifests.UnreadableRun) as refused:
+        spec_of(jobset)
+    assert str(refused.value).startswith(message)
+
+
+def test_the_run_volume_of_a_jobset_is_its_claim_with_the_image_and_pull_secrets_of_its_pods() -> None:
+    secrets = {"kubernetes": {"pull_secrets": ["registry", "other"]}}
+    jobset = plan({**SMALL, **secrets})[0]
+    assert manifests.run_volume(jobset) == ("runs", "registry/image@sha256:0", ("registry", "other"))
+    assert manifests.run_volume(plan(SMALL)[0]) == ("runs", "registry/image@sha256:0", ())
+    assert manifests.run_volume(plan(SMALL, NODES)[0]) is None, "a run without one keeps its records on its nodes"
+    pod = manifests.pod_template(jobset)["spec"]
+    pod["volumes"] = None
+    assert manifests.run_volume(jobset) is None
+
+
+def test_the_secret_of_a_plan_names_the_variables_that_it_forwards() -> None:
+    forwarding = plan({**SMALL, "forward": ["WANDB_API_KEY", "TOKEN"]})
+    assert manifests.forwarded_variables(forwarding) == ["WANDB_API_KEY", "TOKEN"]
+    assert manifests.forwarded_variables(plan(SMALL)) == []
+
+
+def test_with_shared_keys_the_pods_take_the_key_pair_of_another_secret_and_nothing_else_changes() -> None:
+    objects = plan(SMALL)
+    before = json.dumps(objects)
+
+    shared = manifests.with_shared_keys(objects, "runs-keys")
+
+    assert json.dumps(objects) == before
+    expected = [each for each in objects if each["kind"] != "Secret"]
+    volumes = manifests.pod_template(expected[0])["spec"]["volumes"]
+    (keys,) = [volume for volume in volumes if volume["name"] == pods.KEYS]
+    items = [{"key": name, "path": name} for name in ("id", "id.pub", "authorized_keys")]
+    keys["secret"] = {**keys["secret"], "secretName": "runs-keys", "items": items}
+    assert shared == expected
+
+
 def test_the_longest_run_id_gives_names_that_kubernetes_takes() -> None:
     run = "a" * 40
     (jobset, *parts) = plan({**PLAIN, "nodes": 1000}, run=run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,11 +84,33 @@ def test_a_container_of_a_template_gets_the_restricted_security_context_unless_i
 
 
 def test_one_template_may_serve_many_plans() -> None:
-    values: Object = {"spec": {"volumes": [{"name": "more", "emptyDir": {}}], "tolerations": [{"key": "mine"}]}}
-    first, second = pod(values), pod(values)
-    first["spec"]["volumes"][-1]["emptyDir"]["medium"] = "Memory"
-    assert second["spec"]["volumes"][-1] == {"name": "more", "emptyDir": {}}
-    assert values["spec"]["volumes"] == [{"name": "more", "emptyDir": {}}]
+    spec: Object = {
+        "volumes": [{"name": "more", "emptyDir": {}}],
+        "tolerations": [{"key": "mine"}],
+        "dnsConfig": {"options": [{"name": "ndots"}]},
+        "readinessGates": [{"conditionType": "ready"}],
+    }
+    values = {"spec": spec}
+    before = copy.deepcopy(values)
+    first, second = pod(values, values), pod(values, values)
+    result = first["spec"]
+    for each in (
+        result["volumes"][-1]["emptyDir"],
+        result["tolerations"][-1],
+        result["dnsConfig"]["options"][0],
+        result["readinessGates"][0],
+        pod(values)["spec"]["readinessGates"][0],
+    ):
+        each["changed"] = True
+    assert second == pod(values, values) and second != first
+    assert values == before
+
+
+@pytest.mark.parametrize("aliases", [[{"hostnames": ["b"]}], [{"ip": "::1"}, {"hostnames": ["b"]}], ["ip", "::1"], []])
+def test_a_list_in_which_not_every_item_has_a_name_is_replaced(aliases: list[Any]) -> None:
+    named = [{"ip": "10.0.0.1", "hostnames": ["a"]}]
+    result = pod({"spec": {"hostAliases": named}}, {"spec": {"hostAliases": aliases}})
+    assert result["spec"]["hostAliases"] == (aliases or named)
 
 
 @pytest.mark.parametrize(

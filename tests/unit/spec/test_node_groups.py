@@ -141,7 +141,9 @@ def test_a_run_that_fits_no_group_is_refused_with_a_reason_for_each(values: Obje
 
 def test_groups_with_different_numbers_of_gpus_are_not_mixed() -> None:
     values = {"kubernetes": {"node_groups": ["g4dn", "g5"], "spread": "any"}, "resources": {"gpu": 1}}
-    assert "have different numbers of GPUs" in refused([T4, FOUR], **values)
+    assert refused([T4, FOUR], **values) == (
+        "kubernetes.node_groups = ['g4dn', 'g5']: have different numbers of GPUs: name groups with the same number"
+    )
 
 
 @pytest.mark.parametrize(

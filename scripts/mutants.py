@@ -1,0 +1,191 @@
+"""Mutation testing with mutmut, of the modules and with the tests below, on a copy of the checkout.
+
+The copy has the package in `src`, where mutmut expects it, and `jobs` is a link to it. Tests that start agents or
+supervisors are left out: they take seconds, and a supervisor starts without the site packages that mutants need.
+Results are kept; a module is mutated and tested anew when it changes. Mutants that survived are tested again with
+``--survivors``, once there are tests for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+MODULES = (
+    "agent/attempt_history",
+    "agent/exit_diagnosis",
+    "agent/fencing",
+    "agent/launchers",
+    "agent/limits",
+    "agent/lines",
+    "agent/network",
+    "agent/outcomes",
+    "agent/plan",
+    "agent/progress",
+    "agent/readiness",
+    "agent/run_outcome",
+    "agent/schema",
+    "agent/stop_requests",
+    "plan/agent_plan",
+    "plan/cluster",
+    "plan/local",
+    "plan/manifests",
+    "plan/pods",
+    "plan/templates",
+    "plan/volume_pod",
+    "metrics/intervals",
+    "metrics/rank_times",
+    "metrics/rates",
+    "forecast/forecast",
+    "forecast/model",
+    "forecast/series",
+    "spec/node_groups",
+    "spec/validate",
+    "spec/validate_cluster",
+)
+TESTS = tuple(f"tests/unit/{room}" for room in ("agent", "plan", "metrics", "forecast", "spec"))
+TESTS_LEFT_OUT = (
+    "agent/test_agent_imports.py",  # a mutated module imports mutmut
+    "agent/test_agents*",
+    "agent/test_repeated_losses.py",
+    "agent/test_peer_authentication.py",
+    "agent/test_starter.py",
+    "spec/test_variables.py",
+)
+SEED = 1
+STATES = {0: "survived", 1: "killed", 3: "killed", 33: "no test", 36: "timeout", 24: "timeout", -24: "timeout"}
+COLUMNS = ("killed", "timeout", "survived", "no test")
+
+
+def copy_checkout(folder: Path) -> None:
+    """Bring the copy up to date; files that did not change keep their times, from which mutmut sees that."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=CHECKOUT, check=True, capture_output=True, text=True).stdout.split("\0")
+    sources = {name: CHECKOUT / name for name in names if (CHECKOUT / name).is_file()}
+    targets = {folder / re.sub(r"^jobs/", "src/", name): source for name, source in sources.items()}
+    for tree in (folder / "src", folder / "tests"):
+        for path in tree.rglob("*.py"):
+            if path not in targets:
+                path.unlink()
+                (folder / "mutants" / path.relative_to(folder)).unlink(missing_ok=True)
+    for target, source in targets.items():
+        if target.is_file() and target.stat().st_mtime == source.stat().st_mtime:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+    for link in (folder / "jobs", folder / "mutants" / "jobs"):
+        link.parent.mkdir(exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to("src")
+
+
+def write_settings(folder: Path) -> None:
+    """Write mutmut's settings into the copy."""
+    others = sorted(path.name for path in CHECKOUT.iterdir() if not path.name.startswith(".") and path.name != "jobs")
+    settings = {
+        "source_paths": ["src"],
+        "only_mutate": [f"src/spotmpi/{module}.py" for module in MODULES],
+        "also_copy": [name for name in others if (folder / name).exists()],
+        "pytest_add_cli_args": ["--numprocesses=0", *(f"--ignore-glob=tests/unit/{each}" for each in TESTS_LEFT_OUT)],
+        "pytest_add_cli_args_test_selection": list(TESTS),
+    }
+    lines = ["[mutmut]"]
+    for name, values in settings.items():
+        lines += [f"{name} =", *(f"    {value}" for value in values)]
+    (folder / "setup.cfg").write_text("\n".join(lines) + "\n")
+
+
+def results(module: str) -> dict[str, str | None]:
+    """The state of each mutant of a module in the current folder, None for those that were not tested."""
+    path = Path(f"mutants/src/spotmpi/{module}.py.meta")
+    codes = json.loads(path.read_text())["exit_code_by_key"] if path.is_file() else {}
+    return {name: None if code is None else STATES.get(code, "killed") for name, code in codes.items()}
+
+
+def mutant_names(module: str) -> list[str]:
+    """All mutants of a module in the current folder, tested or not."""
+    # mutmut reads its settings from the current folder when it is imported.
+    from mutmut.mutation.file_mutation import mutate_file_contents
+    from mutmut.utils.format_utils import get_mutant_name
+
+    path = Path(f"src/spotmpi/{module}.py")
+    return [get_mutant_name(path, name) for name in mutate_file_contents(str(path), path.read_text()).mutant_names]
+
+
+def selected(arguments: argparse.Namespace) -> list[str]:
+    """The names or patterns to test; none means all that were not tested yet."""
+    if arguments.survivors:
+        return [
+            name
+            for module in MODULES
+            for name, state in results(module).items()
+            if state is not None and not state.startswith("killed")
+        ]
+    if arguments.sample:
+        chance = random.Random(SEED)
+        all_names = [mutant_names(module) for module in MODULES]
+        return [name for names in all_names for name in chance.sample(names, min(arguments.sample, len(names)))]
+    return list(arguments.mutants)
+
+
+def print_table() -> None:
+    """Print the results of all modules as a Markdown table."""
+    print("| module | mutants | tested | killed | timeout | survived | without a test |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    total: Counter[str] = Counter()
+    for module in MODULES:
+        states = results(module)
+        counts = Counter(state for state in states.values() if state)
+        row = Counter({"mutants": len(states), "tested": counts.total(), **counts})
+        total += row
+        print(f"| {module} | " + " | ".join(str(row[column]) for column in ("mutants", "tested", *COLUMNS)) + " |")
+    print("| all | " + " | ".join(str(total[column]) for column in ("mutants", "tested", *COLUMNS)) + " |")
+
+
+def print_survivors() -> None:
+    """Print the change of each mutant that survived."""
+    from mutmut.mutation.diff_apply import get_diff_for_mutant
+
+    for module in MODULES:
+        for name, state in results(module).items():
+            if state in ("survived", "no test", "timeout"):
+                lines = get_diff_for_mutant(name, path=f"src/spotmpi/{module}.py").splitlines()
+                print(f"{name} ({state})")
+                print(*(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")), sep="\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Test mutants, then print the table and what survived; the exit code is 0 whatever survived."""
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description="Mutation testing of rules and arithmetic.")
+    parser.add_argument("folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("mutants", nargs="*", help="names or patterns, such as 'spotmpi.agent.limits.*'; default: all")
+    parser.add_argument("--survivors", action="store_true", help="test again those that survived")
+    parser.add_argument("--sample", type=int, metavar="N", help="N of each module, chosen at random, always the same")
+    parser.add_argument("--report", action="store_true", help="test nothing, print the results so far")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="mutants that are tested at a time")
+    options = parser.parse_args(arguments)
+    if not options.report:
+        copy_checkout(options.folder)
+        write_settings(options.folder)
+    os.chdir(options.folder)
+    if not options.report:
+        mutmut = [sys.executable, "-m", "mutmut", "run", f"--max-children={options.workers}", *selected(options)]
+        if subprocess.run(mutmut).returncode:
+            return 1
+    print_survivors()
+    print_table()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,26 @@
+"""The plan that agents of a cluster carry out: where its data is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotmpi.plan.agent_plan import AgentInputs, agent_plan
+from spotmpi.spec.job import from_values
+
+
+@pytest.mark.parametrize(("path", "folder"), [("/shared/voc", "/shared/voc"), ("voc", "/spotmpi/volume/voc")])
+@pytest.mark.parametrize(
+    ("stage", "staged"), [(None, None), ("node", "/spotmpi/work/data"), ("memory", "/spotmpi/memory/data")]
+)
+def test_ranks_read_data_where_it_is_or_where_it_is_copied_to(
+    path: str, folder: str, stage: str | None, staged: str | None
+) -> None:
+    data: dict[str, Any] = {"path": path, **({"stage": stage} if stage else {})}
+    plan = agent_plan(from_values({"command": ["x"], "data": data}), "run-1", AgentInputs({}, {}))
+    environment = plan["environment"]["SPOTMPI_DATA"]
+    if staged is None:
+        assert (environment, plan["staging"]) == (folder, None)
+    else:
+        assert (environment, plan["staging"]) == (staged, {"from": folder, "to": staged, "stage": stage})

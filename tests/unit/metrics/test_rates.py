@@ -187,7 +187,7 @@ def test_a_count_of_iterations_may_be_large_and_lines_may_arrive_together() -> N
 
 
 def test_a_line_that_repeats_its_iteration_has_no_window() -> None:
-    lines = [arrival(at, float(at), **values) for at in range(1, 31) for values in ({}, {"loss": 1.0})]
+    lines = [line for at in range(1, 31) for line in (arrival(at, float(at)), arrival(at, float(at), loss=1.0))]
     assert rates(lines).iterations == 29 - 10
 
 

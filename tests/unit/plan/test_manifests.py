@@ -14,6 +14,7 @@ import yaml
 from spotmpi.agent import protocol
 from spotmpi.core import archives, names
 from spotmpi.core.environment import NodeGroup
+from spotmpi.core.errors import UnreadableRun
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import ClusterTarget, on_groups
 from spotmpi.plan.manifests import Submission, kubernetes_plan, spec_of
@@ -291,7 +292,7 @@ def test_a_jobset_without_a_spec_that_this_version_reads_is_refused_with_the_rea
     del annotations[manifests.ANNOTATION_SPEC]
     if annotation is not None:
         annotations[manifests.ANNOTATION_SPEC] = annotation
-    with pytest.raises(manifests.UnreadableRun) as refused:
+    with pytest.raises(UnreadableRun) as refused:
         spec_of(jobset)
     assert str(refused.value).startswith(message)
 

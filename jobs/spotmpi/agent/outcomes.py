@@ -54,8 +54,7 @@ def is_permanent(error: OSError) -> bool:
     of a broken archive. Everything else may pass: ESTALE and EIO of a network file system, EMFILE, a name that DNS does
     not resolve for a moment (`socket.gaierror`, whose numbers are negative).
     """
-    missing = isinstance(error, (FileNotFoundError, NotADirectoryError, PermissionError))
-    return missing or error.errno is None or error.errno in _PERMANENT
+    return error.errno is None or error.errno in _PERMANENT
 
 
 def outcome_of_error(error: OSError) -> Outcome:

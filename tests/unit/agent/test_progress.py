@@ -61,6 +61,8 @@ def test_each_report_is_progress_and_leaves_what_it_says(
 def test_checkpoints_on_notice_are_counted(reason: str, count: int) -> None:
     progress = reported(protocol.CHECKPOINT, iteration=20, reason=reason)
     assert progress.notice_checkpoints == count
+    progress.read(0, Line(0, "o", protocol.encode(protocol.CHECKPOINT, iteration=30, reason="notice")), 120.0)
+    assert progress.notice_checkpoints == count + 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The cost limit of a run: which specs may have one, and what enforces it without a terminal."""
+"""What enforces the cost limit of a run without a terminal."""
 
 from __future__ import annotations
 
@@ -13,26 +13,9 @@ import tomli_w
 
 from spotmpi.agent import hardware
 from spotmpi.runs import reader
-from spotmpi.spec.job import from_values
-from spotmpi.spec.validate import TargetCapabilities, validate
 from tests.contract.fake_program import fake_job
 from tests.contract.processes import wait_until
 from tests.unit.agent.gang import kinds
-
-
-def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
-    spec = from_values({"command": ["x"], "launcher": "none", "limits": {"cost": 1.0}})
-
-    def capabilities(rate: float | None) -> TargetCapabilities:
-        return TargetCapabilities(tools=frozenset({"none"}), rate=rate)
-
-    assert [str(problem) for problem in validate(spec, capabilities(None))] == [
-        "price: needed for limits.cost: set the price of a node, in US dollars per hour"
-    ]
-    assert [str(problem) for problem in validate(spec, capabilities(120.0))] == [
-        "limits.cost = 1.0: pays for 30s at $120 an hour, but checkpoint.grace alone is 60s: raise it"
-    ]
-    assert validate(spec, capabilities(10.0)) == []
 
 
 def test_a_run_with_a_killed_terminal_still_ends_at_its_limit(tmp_path: Path) -> None:

@@ -148,6 +148,118 @@ def test_each_missing_capability_of_the_target_is_a_problem() -> None:
     ]
 
 
+def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
+    spec = from_values({"command": ["x"], "launcher": "none", "limits": {"cost": 1.0}})
+
+    def capabilities(rate: float | None) -> TargetCapabilities:
+        return TargetCapabilities(tools=frozenset({"none"}), rate=rate)
+
+    assert [str(problem) for problem in validate(spec, capabilities(None))] == [
+        "price: needed for limits.cost: set the price of a node, in US dollars per hour"
+    ]
+    assert [str(problem) for problem in validate(spec, capabilities(120.0))] == [
+        "limits.cost = 1.0: pays for 30s at $120 an hour, but checkpoint.grace alone is 60s: raise it"
+    ]
+    assert len(validate(spec, capabilities(60.0))) == 1, "a checkpoint and nothing else"
+    assert validate(spec, capabilities(59.9)) == []
+    assert validate(from_values({"command": ["x"], "launcher": "none"}), capabilities(None)) == []
+
+
+def test_code_of_the_users_is_a_folder_for_a_command() -> None:
+    assert problems({"command": ["x"], "code": "/mine"}) == []
+    assert problems({**GOOD, "code": "/mine"}, replace(HERE, code_is_folder=False)) == [
+        "code = '/mine': is for a command of your own; the programs of an image bring their code",
+        "code = '/mine': not a readable folder; check the path",
+    ]
+    assert problems({"command": ["x"]}, replace(HERE, code_is_folder=False)) == []
+
+
+def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
+    most = {**GOOD, "nodes": 2, "slots": 2, "resources": {"gpu": 1}}
+    assert problems(most, replace(HERE, processes=4, gpus=4)) == []
+    assert problems(most, replace(HERE, processes=None, gpus=4)) == []
+    assert problems(most, replace(HERE, processes=3, gpus=3)) == [
+        "nodes = 2: 2 nodes x 2 slots exceed the 3 processes possible here",
+        "resources.gpu = 1: requested 4 GPUs, 3 available",
+    ]
+
+
+def test_an_image_without_the_launcher_is_named() -> None:
+    bare = replace(HERE, tools=frozenset({"mpirun"}))
+    (problem,) = problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare)
+    assert problem == "launcher = 'torchrun': the pytorch image has no torchrun"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"env": {"A B": "\0", "_OK": "1"}, "forward": ["SPOTMPI_RUN", "TOKEN"]},
+            [
+                "env.A B = '\\x00': names of variables have letters, digits and _ only",
+                "env.A B = '\\x00': contains a zero byte, which no variable can hold; remove it",
+                "forward = 'SPOTMPI_RUN': names of variables have letters, digits and _ only, and do not begin with "
+                "SPOTMPI_",
+            ],
+        ),
+        (
+            {"forward": ["TOKEN"], "kubernetes": {"secret_env": {"TOKEN": "a/b", "B": "a/b/c", "C": "/b", "D": "a "}}},
+            [
+                "forward = 'TOKEN': also has a value in env or kubernetes.secret_env; remove one of them",
+                *[
+                    f'kubernetes.secret_env.{name} = {value!r}: write it as SECRET/KEY, such as "wandb/api-key"'
+                    for name, value in (("B", "a/b/c"), ("C", "/b"), ("D", "a "))
+                ],
+            ],
+        ),
+        (
+            {"mpi": {"args": [f"-{name}" for name in ("n", "N", "host", "x")] + ["n", "--npernode=2"]}},
+            [
+                f"mpi.args = {argument!r}: the spec determines number and place of ranks: use {instead}"
+                for argument, instead in (
+                    ("-n", "nodes and slots"),
+                    ("-N", "slots"),
+                    ("-host", "nodes"),
+                    ("--npernode=2", "slots"),
+                )
+            ],
+        ),
+        (
+            mounted(
+                *[
+                    {"path": path, "claim": "c"}
+                    for path in ("/dev", "/dev/shm", "/etc/passwd", "/etc", "/device", "/a/", "/etc")
+                ]
+            ),
+            [
+                *[
+                    f"kubernetes.mounts.{index}.path = {path!r}: is used by spotmpi itself, as are /spotmpi, /dev/shm, "
+                    "/etc/passwd, /etc/group; choose another path"
+                    for index, path in enumerate(("/dev", "/dev/shm", "/etc/passwd"))
+                ],
+                "kubernetes.mounts.5.path = '/a/': "
+                "write an absolute path below /, without .. and without a slash at its end",
+                "kubernetes.mounts.6.path = '/etc': is mounted twice; give one of them another path",
+            ],
+        ),
+        (
+            {"metrics": {"pattern": "(?P<waited>a)(?P<ranks>b)"}},
+            [
+                "metrics.pattern = '(?P<waited>a)(?P<ranks>b)': needs the named group (?P<iteration>...)",
+                *[
+                    f"metrics.pattern = '(?P<waited>a)(?P<ranks>b)': "
+                    f"the name {name} is reserved in run records: rename this group"
+                    for name in ("ranks", "waited")
+                ],
+            ],
+        ),
+    ],
+    ids=["environment", "secrets", "mpi", "mounts", "metrics"],
+)
+def test_every_problem_of_a_part_is_reported_and_nothing_else(values: dict[str, Any], expected: list[str]) -> None:
+    assert problems({"command": ["x"], **values}) == expected
+
+
 def test_all_problems_are_raised_at_once() -> None:
     spec = from_values({"image": "caffe", "program": "x", "command": ["y"], "slots": 3, "launcher": "none"})
 

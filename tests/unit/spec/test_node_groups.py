@@ -57,6 +57,7 @@ def refused(groups: list[NodeGroup], **values: Any) -> str:
         ([T4, CPUS], {"slots": 4}, ["c6i"], 0),
         ([FOUR, T4], {}, ["g4dn"], 1),
         ([FOUR], {"slots": 4}, ["g5"], 1),
+        ([FOUR], {"slots": 4, "resources": {"cpu": 12, "memory": "46Gi"}}, ["g5"], 1),
         ([FOUR], {"kubernetes": {"spread": "any"}}, ["g5"], 0),
         ([FOUR], {"kubernetes": {"spread": "any"}, "resources": {"gpu": 2}, "nodes": 16}, ["g5"], 2),
         ([T4, group("g6", model="l4")], {"kubernetes": {"node_groups": ["g6"]}}, ["g6"], 1),
@@ -112,6 +113,15 @@ def test_without_allocatable_resources_a_pod_is_compared_with_the_whole_node() -
         ),
         ({"slots": 2}, "g5 (g5.xlarge): GPUs per node: 4, and all must be used: set slots = 4, or spread"),
         ({"resources": {"cpu": 5}}, "g4dn (g4dn.xlarge): CPUs per node: 4, requested: 5"),
+        (
+            {"resources": {"cpu": 13}, "slots": 4},
+            'GPUs per node: 1, and all must be used: set slots = 1, or spread = "any"; '
+            "g5 (g5.xlarge): CPUs per node: 48, requested: 52",
+        ),
+        (
+            {"resources": {"memory": "47Gi"}, "slots": 4},
+            "g5 (g5.xlarge): MiB for pods per node: 190000 of 196608, the rest is reserved; requested: 192512",
+        ),
         (
             {"resources": {"memory": "16Gi"}, "nodes": 2},
             "g4dn (g4dn.xlarge): MiB for pods per node: 15454 of 16384, the rest is reserved; requested: 16384",
@@ -221,7 +231,9 @@ def test_gpus_that_need_another_build_get_it_and_the_plan_notes_it(lab_file: Pat
 
 def test_an_image_without_kernels_for_the_gpu_is_refused(lab_file: Path) -> None:
     with pytest.raises(
-        InputError, match=r"image = 'pytorch': no build has kernels for the GPUs of p2 \(p2.xlarge, sm_37\)"
+        InputError,
+        match=r"image = 'pytorch': no build has kernels for the GPUs of p2 \(p2.xlarge, sm_37\): choose another "
+        "node group, or an image by kubernetes.image$",
     ):
         planned(lab_file, "kubernetes.node_groups+=p2")
     assert (

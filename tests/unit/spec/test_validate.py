@@ -19,6 +19,7 @@ TARGET = TargetCapabilities(
     variables=frozenset({"TOKEN"}),
 )
 GOOD: dict[str, Any] = {"image": "chainermn", "program": "digits"}
+RUN_VOLUME = ("/spotmpi/volume", "/kept")
 
 
 def mounted(*mounts: dict[str, Any]) -> dict[str, Any]:
@@ -184,6 +185,16 @@ def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
     ]
 
 
+def test_a_cluster_without_node_groups_has_none_to_choose_from() -> None:
+    requested = {"node_groups": ["g5"], "placement_group": False}
+    remedy = "needs an environment with node groups: use --on STACK, or node_selector"
+    assert problems({**GOOD, "kubernetes": requested}, replace(HERE, lasting=RUN_VOLUME)) == [
+        f"kubernetes.node_groups = ['g5']: {remedy}",
+        f"kubernetes.placement_group = False: {remedy}",
+    ]
+    assert problems({**GOOD, "kubernetes": requested}) == [], "elsewhere nobody reads them"
+
+
 def test_an_image_without_the_launcher_is_named() -> None:
     bare = replace(HERE, tools=frozenset({"mpirun"}))
     (problem,) = problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare)
@@ -268,9 +279,6 @@ def test_all_problems_are_raised_at_once() -> None:
 
     assert [problem.field for problem in caught.value.problems] == ["program", "image", "slots"]
     assert caught.value.exit_code == 2
-
-
-RUN_VOLUME = ("/spotmpi/volume", "/kept")
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ TESTS_LEFT_OUT = (
     "spec/test_variables.py",
 )
 SEED = 1
-STATES = {0: "survived", 1: "killed", 3: "killed", 33: "no test", 36: "timeout", 24: "timeout", -24: "timeout"}
-COLUMNS = ("killed", "timeout", "survived", "no test")
+MUTMUT = (sys.executable, "-m", "mutmut")
+COLUMNS = ("mutants", "tested", "killed", "timeout", "survived", "no tests")
 
 
 def copy_checkout(folder: Path) -> None:
@@ -84,6 +84,8 @@ def copy_checkout(folder: Path) -> None:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target)
+        if target.suffix != ".py":  # of these, mutmut copies none that it has copied before
+            (folder / "mutants" / target.relative_to(folder)).unlink(missing_ok=True)
     for link in (folder / "jobs", folder / "mutants" / "jobs"):
         link.parent.mkdir(exist_ok=True)
         if not link.is_symlink():
@@ -106,16 +108,18 @@ def write_settings(folder: Path) -> None:
     (folder / "setup.cfg").write_text("\n".join(lines) + "\n")
 
 
-def results(module: str) -> dict[str, str | None]:
-    """The state of each mutant of a module in the current folder, None for those that were not tested."""
+def results(module: str) -> dict[str, str]:
+    """The state of each tested mutant of a module in the current folder, such as "killed" or "survived"."""
+    # mutmut reads its settings from the current folder when it is imported.
+    from mutmut.stats import status_by_exit_code
+
     path = Path(f"mutants/src/spotmpi/{module}.py.meta")
     codes = json.loads(path.read_text())["exit_code_by_key"] if path.is_file() else {}
-    return {name: None if code is None else STATES.get(code, "killed") for name, code in codes.items()}
+    return {name: status_by_exit_code[code] for name, code in codes.items() if code is not None}
 
 
 def mutant_names(module: str) -> list[str]:
     """All mutants of a module in the current folder, tested or not."""
-    # mutmut reads its settings from the current folder when it is imported.
     from mutmut.mutation.file_mutation import mutate_file_contents
     from mutmut.utils.format_utils import get_mutant_name
 
@@ -126,12 +130,7 @@ def mutant_names(module: str) -> list[str]:
 def selected(arguments: argparse.Namespace) -> list[str]:
     """The names or patterns to test; none means all that were not tested yet."""
     if arguments.survivors:
-        return [
-            name
-            for module in MODULES
-            for name, state in results(module).items()
-            if state is not None and not state.startswith("killed")
-        ]
+        return [name for module in MODULES for name, state in results(module).items() if state != "killed"]
     if arguments.sample:
         chance = random.Random(SEED)
         all_names = [mutant_names(module) for module in MODULES]
@@ -141,16 +140,15 @@ def selected(arguments: argparse.Namespace) -> list[str]:
 
 def print_table() -> None:
     """Print the results of all modules as a Markdown table."""
-    print("| module | mutants | tested | killed | timeout | survived | without a test |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(f"| module | {' | '.join(COLUMNS)} |")
+    print("| --- |" + " ---: |" * len(COLUMNS))
     total: Counter[str] = Counter()
     for module in MODULES:
-        states = results(module)
-        counts = Counter(state for state in states.values() if state)
-        row = Counter({"mutants": len(states), "tested": counts.total(), **counts})
-        total += row
-        print(f"| {module} | " + " | ".join(str(row[column]) for column in ("mutants", "tested", *COLUMNS)) + " |")
-    print("| all | " + " | ".join(str(total[column]) for column in ("mutants", "tested", *COLUMNS)) + " |")
+        states = Counter(results(module).values())
+        counts = Counter({"mutants": len(mutant_names(module)), "tested": states.total(), **states})
+        total += counts
+        print(f"| {module} | {' | '.join(str(counts[column]) for column in COLUMNS)} |")
+    print(f"| all | {' | '.join(str(total[column]) for column in COLUMNS)} |")
 
 
 def print_survivors() -> None:
@@ -159,7 +157,7 @@ def print_survivors() -> None:
 
     for module in MODULES:
         for name, state in results(module).items():
-            if state in ("survived", "no test", "timeout"):
+            if state != "killed":
                 lines = get_diff_for_mutant(name, path=f"src/spotmpi/{module}.py").splitlines()
                 print(f"{name} ({state})")
                 print(*(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")), sep="\n")
@@ -180,8 +178,10 @@ def main(arguments: Sequence[str]) -> int:
         write_settings(options.folder)
     os.chdir(options.folder)
     if not options.report:
-        mutmut = [sys.executable, "-m", "mutmut", "run", f"--max-children={options.workers}", *selected(options)]
-        if subprocess.run(mutmut).returncode:
+        names = selected(options)
+        if options.survivors and not names:
+            print("no mutant has survived so far")
+        elif subprocess.run([*MUTMUT, "run", f"--max-children={options.workers}", *names]).returncode:
             return 1
     print_survivors()
     print_table()

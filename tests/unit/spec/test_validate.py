@@ -168,18 +168,18 @@ def test_a_limit_needs_a_price_and_pays_at_least_for_a_checkpoint() -> None:
 
 def test_code_of_the_users_is_a_folder_for_a_command() -> None:
     assert problems({"command": ["x"], "code": "/mine"}) == []
-    assert problems({**GOOD, "code": "/mine"}, replace(HERE, code_is_folder=False)) == [
+    assert problems({**GOOD, "code": "/mine"}, replace(TARGET, code_is_folder=False)) == [
         "code = '/mine': is for a command of your own; the programs of an image bring their code",
         "code = '/mine': not a readable folder; check the path",
     ]
-    assert problems({"command": ["x"]}, replace(HERE, code_is_folder=False)) == []
+    assert problems({"command": ["x"]}, replace(TARGET, code_is_folder=False)) == []
 
 
 def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
     most = {**GOOD, "nodes": 2, "slots": 2, "resources": {"gpu": 1}}
-    assert problems(most, replace(HERE, processes=4, gpus=4)) == []
-    assert problems(most, replace(HERE, processes=None, gpus=4)) == []
-    assert problems(most, replace(HERE, processes=3, gpus=3)) == [
+    assert problems(most, replace(TARGET, processes=4, gpus=4)) == []
+    assert problems(most, replace(TARGET, processes=None, gpus=4)) == []
+    assert problems(most, replace(TARGET, processes=3, gpus=3)) == [
         "nodes = 2: 2 nodes x 2 slots exceed the 3 processes possible here",
         "resources.gpu = 1: requested 4 GPUs, 3 available",
     ]
@@ -188,7 +188,7 @@ def test_a_target_may_be_used_up_to_its_processes_and_gpus() -> None:
 def test_a_cluster_without_node_groups_has_none_to_choose_from() -> None:
     requested = {"node_groups": ["g5"], "placement_group": False}
     remedy = "needs an environment with node groups: use --on STACK, or node_selector"
-    assert problems({**GOOD, "kubernetes": requested}, replace(HERE, lasting=RUN_VOLUME)) == [
+    assert problems({**GOOD, "kubernetes": requested}, replace(TARGET, lasting=RUN_VOLUME)) == [
         f"kubernetes.node_groups = ['g5']: {remedy}",
         f"kubernetes.placement_group = False: {remedy}",
     ]
@@ -196,7 +196,7 @@ def test_a_cluster_without_node_groups_has_none_to_choose_from() -> None:
 
 
 def test_an_image_without_the_launcher_is_named() -> None:
-    bare = replace(HERE, tools=frozenset({"mpirun"}))
+    bare = replace(TARGET, tools=frozenset({"mpirun"}))
     (problem,) = problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare)
     assert problem == "launcher = 'torchrun': the pytorch image has no torchrun"
 

@@ -146,7 +146,7 @@ def test_node_0_waits_until_nothing_is_missing_and_records_for_what(dns: Dns) ->
 
     assert waiting.wait() is None
 
-    assert dns.now == pytest.approx(101.8)
+    assert float(dns.now) == pytest.approx(101.8)
     assert [event[0] for event in waiting.events] == pytest.approx([100.3, 101.5])
     assert [event[1:] for event in waiting.events] == [
         ("waiting", "2 of 3 hosts are not ready yet: run-1, run-2"),

@@ -14,12 +14,13 @@ from . import hardware, protocol, record
 from .attempt import Attempt
 from .lines import Line
 from .node import Notice, attempt_plan, check_hardware, unpack_code, write_environment
-from .outcomes import NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
+from .outcomes import INTERRUPTION, NOT_RETRYABLE, STOPPED, Outcome, StopRequest, outcome_of_error
 from .pod_context import PodContext
 from .pod_record import PodRecord
 from .worker import POLL_INTERVAL, CoordinatorLink, join_coordinator, stage_data
 
 STABLE = 30.0  # seconds after which a worker process that ends is started again at once
+SCHEDULER_GRACE = 2.0  # seconds in which node 0 follows its scheduler
 MAX_PAUSE = 10.0  # seconds between two starts of worker processes that end early
 _LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool", 0), False)
 
@@ -121,10 +122,13 @@ class PoolWorker:
             plan = attempt_plan(self._pod, environment, "0")
             started = time.monotonic()
             outcome = Attempt(self._number, plan, self._record, link, {"start": None, "run": None}).run()
+            reason = (outcome.reason or "it ended").replace("the launcher on node %d" % self._pod.node, "it")
             if outcome.cause == NOT_RETRYABLE:
-                return outcome
+                return outcome._replace(reason=reason)
+            if outcome.cause == INTERRUPTION:  # its scheduler is gone, and node 0 may be about to follow
+                _wait(link, SCHEDULER_GRACE)
             if link.is_alive:
-                self._print("the worker process is started again: %s" % (outcome.reason or "it ended"))
+                self._print("the worker process is started again: %s" % reason)
                 pause = POLL_INTERVAL if time.monotonic() > started + STABLE else min(pause * 2, MAX_PAUSE)
                 _wait(link, pause)
         return None

@@ -103,7 +103,7 @@ def test_a_worker_process_that_ends_is_started_again_and_a_stop_ends_all_agents(
     assert kinds(up.events()) == ["started", "joined", "joined", "stopped"]
     assert {event.values["worker"] for event in up.events() if event.kind == "joined"} == {0, 1}
     (again,) = [text for text in up.texts(1) if "started again" in text]
-    assert again.endswith("exit code 3: RuntimeError: worker-0")
+    assert again == "the worker process is started again: it ended with exit code 3: RuntimeError: worker-0"
     assert len(up.processes(0)) == len(up.processes(2)) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_worker_that_can_never_work_ends_the_pool_with_its_reason(pool: Callab
 
     assert up.codes() == [78, 0, 0]
     reason = str(up.events()[-1].reason)
-    assert reason.startswith("worker 1: ") and reason.endswith("RuntimeError: worker-1")
+    assert reason == "worker 1: it ended with exit code 78: RuntimeError: worker-1"
 
 
 def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[..., Pool]) -> None:

@@ -13,7 +13,7 @@ from spotmpi.report.files import page
 from spotmpi.report.report import Report
 from tests.browser.chromium import Page, Tab, running
 from tests.unit.report.recorded_runs import Recorded
-from tests.unit.report.recorded_study import reported
+from tests.unit.report.recorded_study import study_report
 
 pytestmark = pytest.mark.browser
 
@@ -69,7 +69,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     more: dict[str, Any] = {"price": {"node_hour": 3.6, "source": "spot"}, "compare": "chainercv-ssd300-p3"}
     trials = {("measured", 2): Recorded(interrupted_at=(30,))}
     runs = tmp_path_factory.mktemp("runs")
-    return reported(runs, factors, rates, trials, spec=spec, without_allreduce=True, drift=True, repeats=5, **more)
+    return study_report(runs, factors, rates, trials, spec=spec, without_allreduce=True, drift=True, repeats=5, **more)
 
 
 @pytest.fixture(scope="module")

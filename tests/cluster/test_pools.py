@@ -77,7 +77,7 @@ def _is_going(pod: dict[str, Any]) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def connected(pool: Pool, workers: int) -> bool:
+def has_workers(pool: Pool, workers: int) -> bool:
     """Whether the pool has that many workers, all of them connected."""
     known = pool.workers
     return len(known) == workers and all(worker.connected for worker in known)
@@ -94,7 +94,7 @@ def test_a_map_is_complete_and_in_order_though_a_worker_is_deleted_and_a_stop_le
 ) -> None:
     up = start(2)
     with up.join() as pool:
-        wait_for("workers", lambda: connected(pool, 2), LIMIT)
+        wait_for("workers", lambda: has_workers(pool, 2), LIMIT)
         before = up.pods()
         results = pool.map(place, range(40), [0.3] * 40)
         first = [next(results) for _ in range(4)]
@@ -103,7 +103,7 @@ def test_a_map_is_complete_and_in_order_though_a_worker_is_deleted_and_a_stop_le
         assert [number for number, _ in everything] == list(range(40))
         assert {pod.rpartition("-")[2] for _, pod in everything} == {"0", "1"}, "both workers had calls"
         wait_for("the replacement", lambda: up.pods().get(1) not in (None, before[1]), LIMIT)
-        wait_for("its worker", lambda: connected(pool, 2), LIMIT)
+        wait_for("its worker", lambda: has_workers(pool, 2), LIMIT)
         assert pool.workers[1].submit(place, 99).result(LIMIT)[0] == 99
 
     state = up.runs.backend.state(up.run.id)
@@ -119,12 +119,12 @@ def test_a_map_is_complete_and_in_order_though_a_worker_is_deleted_and_a_stop_le
 def test_a_pool_grows_and_shrinks(start: Callable[..., PoolRun]) -> None:
     up = start(1)
     with up.join() as pool:
-        wait_for("the first worker", lambda: connected(pool, 1), LIMIT)
+        wait_for("the first worker", lambda: has_workers(pool, 1), LIMIT)
         pool.scale(3)
-        wait_for("three workers", lambda: connected(pool, 3), LIMIT)
+        wait_for("three workers", lambda: has_workers(pool, 3), LIMIT)
         assert {host for _, host in pool.run(place, 7).values()} == {f"{up.run.id}-workers-{k}" for k in range(3)}
         pool.scale(1)
-        wait_for("one worker", lambda: connected(pool, 1) and set(up.pods()) == {0}, LIMIT)
+        wait_for("one worker", lambda: has_workers(pool, 1) and set(up.pods()) == {0}, LIMIT)
         assert pool.submit(place, 1).result(LIMIT) == (1, f"{up.run.id}-workers-0")
 
 
@@ -133,7 +133,7 @@ def test_the_loss_of_node_0_ends_calls_with_its_reason_and_the_next_attempt_can_
 ) -> None:
     up = start(1)
     with up.join() as pool:
-        wait_for("the worker", lambda: connected(pool, 1), LIMIT)
+        wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
         call = pool.submit(place, 1, 300.0)
         up.delete(up.run.pod(0)["metadata"]["name"])
         began = time.monotonic()
@@ -141,7 +141,7 @@ def test_the_loss_of_node_0_ends_calls_with_its_reason_and_the_next_attempt_can_
             call.result(60)
         assert time.monotonic() - began < 40
     with up.join() as pool:
-        wait_for("the worker", lambda: connected(pool, 1), LIMIT)
+        wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
         assert pool.submit(place, 2).result(LIMIT)[0] == 2
     state = up.runs.backend.state(up.run.id)
     assert (state.state, state.interruptions) == ("running", 1)
@@ -151,7 +151,7 @@ def test_pools_beside_each_other_serve_their_own_drivers_only(start: Callable[..
     one, other = start(1), start(1)
     backend = one.runs.backend
     with one.join() as pool, backend.pool_address(one.run.id) as own, backend.pool_address(other.run.id) as foreign:
-        wait_for("the worker", lambda: connected(pool, 1), LIMIT)
+        wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
         with pytest.raises((PoolError, PoolLost), match="certificates are not those of the run"):
             Engine(own.url, str(foreign.tls))
         assert pool.submit(place, 3).result(LIMIT) == (3, f"{one.run.id}-workers-0")
@@ -171,7 +171,7 @@ def test_a_driver_script_runs_on_node_0_and_the_pool_ends_with_it(
 def test_a_killed_worker_process_comes_back_in_its_pod(start: Callable[..., PoolRun]) -> None:
     up = start(1)
     with up.join() as pool:
-        wait_for("the worker", lambda: connected(pool, 1), LIMIT)
+        wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
         before, pods = pool.workers[0].submit(process_id).result(LIMIT), up.pods()
         up.runs.backend.inject_fault(up.run.id, 1, "kill")
         assert pool.workers[0].submit(process_id).result(LIMIT) != before

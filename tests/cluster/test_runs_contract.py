@@ -23,7 +23,7 @@ del test_a_run_beyond_its_time_limit_ends_with_a_checkpoint_and_is_not_retried  
 del test_another_process_follows_a_running_run  # noqa: F821
 
 
-class Unhurried(KubernetesBackend):
+class WithoutWaits(KubernetesBackend):
     """The backend without what it says of waiting, which may come at any time."""
 
     def events(self, run: str, follow: bool) -> Iterator[Event]:
@@ -38,5 +38,5 @@ def harness(
     monkeypatch.chdir(tmp_path)
     with runs_in(testbed, runs_namespace, tmp_path / "runs"):
         kubernetes = {"image": testbed.images["base"], "volume": "shared"}
-        backend = Unhurried(tmp_path / "runs", namespace=runs_namespace)
+        backend = WithoutWaits(tmp_path / "runs", namespace=runs_namespace)
         yield BackendHarness(backend, {"kubernetes": kubernetes}, timeout=90.0)

@@ -26,7 +26,7 @@ from tests.testbed.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
-def impatient(run: dict[str, Any], start: str = "6s") -> dict[str, Any]:
+def with_start_limit(run: dict[str, Any], start: str = "6s") -> dict[str, Any]:
     """Give the spec with a short start limit."""
     return {**run, "limits": {"start": start}}
 
@@ -44,17 +44,17 @@ def assert_given_up(run: FollowedRun, *words: str) -> None:
 
 
 def test_an_image_that_cannot_be_pulled_is_named_until_the_start_limit_ends_the_run(runs: Runs) -> None:
-    run = runs.start(impatient(plain("true", nodes=2)), image="registry.invalid/none:1")
+    run = runs.start(with_start_limit(plain("true", nodes=2)), image="registry.invalid/none:1")
     assert_given_up(run, "2/2 nodes", "registry.invalid/none:1")
 
 
 def test_a_request_that_fits_no_node_is_reported_with_the_schedulers_message(runs: Runs) -> None:
-    run = runs.start(impatient({**plain("true"), "resources": {"gpu": 1}}), image="base")
+    run = runs.start(with_start_limit({**plain("true"), "resources": {"gpu": 1}}), image="base")
     assert_given_up(run, "1/1 nodes", "Insufficient nvidia.com/gpu")
 
 
 @contextmanager
-def told_about_nodes(testbed: Cluster) -> Iterator[None]:
+def report_on_nodes(testbed: Cluster) -> Iterator[None]:
     """The autoscaler's ConfigMap with a group that gets no machine, and word of a reclaim of every node."""
     moment = datetime.now(UTC)
     group = {
@@ -96,7 +96,7 @@ def says(words: tuple[str, ...], event: Event) -> bool:
 
 @pytest.mark.nightly("the reason's text is tested on scripted nodes; here two waits more")
 def test_autoscaler_status_and_node_events_are_part_of_the_waiting_reason(runs: Runs) -> None:
-    with told_about_nodes(runs.testbed):
+    with report_on_nodes(runs.testbed):
         without = runs.start({**plain("true"), "resources": {"gpu": 1}}, image="base")
         stuck = runs.start(plain("true"), image="registry.invalid/none:1")
         for run, words in (
@@ -109,7 +109,7 @@ def test_autoscaler_status_and_node_events_are_part_of_the_waiting_reason(runs: 
 
 
 def test_a_detached_run_that_waited_too_long_is_ended_by_the_next_status(runs: Runs) -> None:
-    run = runs.submit(impatient({**plain("true"), "resources": {"gpu": 1}}, "2s"), image="base")
+    run = runs.submit(with_start_limit({**plain("true"), "resources": {"gpu": 1}}, "2s"), image="base")
     wait_for("the run is over", lambda: runs.backend.state(run).over, 30)
     state = runs.backend.state(run)
     assert state.state == "failed" and "limits.start (2s) is over: 1/1 nodes: 0/2 nodes" in str(state.reason)
@@ -117,14 +117,14 @@ def test_a_detached_run_that_waited_too_long_is_ended_by_the_next_status(runs: R
 
 @pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
 def test_a_missing_secret_of_the_users_is_named(runs: Runs) -> None:
-    run = runs.start(impatient(plain("true", kubernetes={"secrets": ["absent"]})), image="base")
+    run = runs.start(with_start_limit(plain("true", kubernetes={"secrets": ["absent"]})), image="base")
     assert_given_up(run, 'secret "absent" not found')
 
 
 @pytest.mark.nightly("a wait of its own for the start limit, as the image that cannot be pulled")
 def test_a_volume_that_does_not_exist_is_named(testbed: Cluster, runs_namespace: str, tmp_path: Path) -> None:
     with runs_in(testbed, runs_namespace, tmp_path / "copies", volume=False) as runs:
-        run = runs.start(impatient(plain("true", kubernetes={"volume": "absent"})), image="base")
+        run = runs.start(with_start_limit(plain("true", kubernetes={"volume": "absent"})), image="base")
         assert_given_up(run, 'persistentvolumeclaim "absent" not found')
 
 

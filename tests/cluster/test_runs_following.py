@@ -30,7 +30,7 @@ def assert_whole(run: FollowedRun) -> None:
     assert not any(event.kind == record.GAP for event in run.events)
 
 
-def rotated(run: FollowedRun) -> bool:
+def log_has_rotated(run: FollowedRun) -> bool:
     """Whether the kubelet has begun another log file of node 0's pod."""
     pod = run.pod(0)
     folder = run.runs.testbed.node(pod["spec"]["nodeName"]).folder / "pod-logs"
@@ -47,7 +47,7 @@ def test_a_hundred_thousand_lines_reach_an_early_and_a_late_follower_whole_throu
 
     early.until("the last line", last, limit=200)
     assert_whole(early)
-    wait_for("the log is rotated", lambda: rotated(early), 60)
+    wait_for("the log is rotated", lambda: log_has_rotated(early), 60)
 
     late = FollowedRun(runs.in_another_terminal(tmp_path / "another terminal"), early.id)
     late.until("the last line", last, limit=200)

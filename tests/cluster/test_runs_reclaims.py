@@ -75,7 +75,7 @@ def training(runs: Runs, every: str = "1s", **more: Any) -> FollowedRun:
     return runs.start(digits(EPOCHS, checkpoint={"every": every}, limits={"failures": 1}, **more))
 
 
-def trained_with_checkpoint(run: FollowedRun) -> int:
+def wait_for_checkpoint(run: FollowedRun) -> int:
     """Wait until a run is beyond the iteration of faults and has a whole checkpoint; give how many events that took."""
     run.until_iteration(STRUCK_AT)
     run.until("a checkpoint", lambda event: event.values.get("kind") == "checkpoint")
@@ -145,7 +145,7 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
     runs: Runs, undisturbed: str, fault: Fault
 ) -> None:
     run = training(runs)
-    observed = trained_with_checkpoint(run)
+    observed = wait_for_checkpoint(run)
     inject_fault(run, fault)
 
     run.until("the next attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, observed)
@@ -172,7 +172,7 @@ def test_notice_costs_no_iteration(runs: Runs, undisturbed: str, fault: Fault) -
 @each(START, set())
 def test_a_run_with_a_fault_at_the_start_of_an_attempt_starts_again(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs)
-    observed = trained_with_checkpoint(run)
+    observed = wait_for_checkpoint(run)
     inject_fault(run, Fault("evict", 0))
     run.until("the second attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, observed)
     inject_fault(run, fault)
@@ -217,7 +217,7 @@ def frozen_in_a_write(run: FollowedRun) -> Iterator[int]:
 @each(WRITE, set())
 def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, fault: Fault) -> None:
     run = training(runs, every="0.3s")
-    trained_with_checkpoint(run)
+    wait_for_checkpoint(run)
     with frozen_in_a_write(run) as path:
         inject_fault(run, fault)
         if fault.how != "delete":
@@ -235,7 +235,7 @@ def test_an_incomplete_checkpoint_is_not_used(runs: Runs, undisturbed: str, faul
 @pytest.mark.nightly("half a minute; nothing happens to a run while a kubelet is away")
 def test_a_kubelet_that_stops_and_starts_costs_nothing(runs: Runs, undisturbed: str) -> None:
     run = training(runs)
-    trained_with_checkpoint(run)
+    wait_for_checkpoint(run)
     node = runs.testbed.node(run.pod(0)["spec"]["nodeName"])
     node.stop_kubelet()
     try:
@@ -262,7 +262,7 @@ def whole_and_once(run: FollowedRun) -> bool:
 @pytest.mark.nightly("waits a minute and a half for the node to be known as gone")
 def test_a_dead_node_delays_a_run_until_its_object_is_deleted(runs: Runs, undisturbed: str) -> None:
     run = training(runs, kubernetes={"spread": "node"})
-    observed = trained_with_checkpoint(run)
+    observed = wait_for_checkpoint(run)
     node = runs.testbed.node(run.pod(1)["spec"]["nodeName"])
     node.stop_kubelet()
     node.kill_containers()

@@ -30,7 +30,7 @@ def ci(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ci]:
         yield lambda command, *arguments: commands.main(command, arguments, engine.project)
 
 
-def allowed(cloud: Cloud) -> list[str]:
+def allowed_addresses(cloud: Cloud) -> list[str]:
     """The addresses that the stand-in's cluster lets in."""
     (cluster,) = cloud.records.of(CLUSTER)
     return list(cluster.inputs["vpcConfig"]["publicAccessCidrs"])
@@ -51,7 +51,7 @@ def test_a_ready_stack_is_built_and_closed_to_the_runner_and_previewed_without_w
     known_to_moto(TEAM, RUNNER)
     assert ci("up", "lab", "--access", RUNNER) == 0
     assert [call.method for call in cloud.script.changes() if call.token == CLUSTER] == ["create", "update"]
-    assert allowed(cloud) == engine.config("lab")["spotmpi:access"] == [TEAM]
+    assert allowed_addresses(cloud) == engine.config("lab")["spotmpi:access"] == [TEAM]
 
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     files = {path: path.read_bytes() for path in engine.folder.rglob("*") if path.is_file() and "state" in path.parts}

@@ -23,7 +23,7 @@ def _wait(until: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
         time.sleep(0.05)
 
 
-def _created(script: Script) -> list[tuple[str, str]]:
+def _creations(script: Script) -> list[tuple[str, str]]:
     return [(call.token, call.name) for call in script.changes() if call.method == "create"]
 
 
@@ -39,7 +39,7 @@ def test_a_killed_up_leaves_a_lock_that_cancel_lifts_and_the_next_up_finishes(en
     engine.run("cancel", "--yes", "--stack", "lab").require_success()
     engine.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--stack", "lab").require_success()
     engine.up("lab").require_success()
-    assert len(_created(cloud.script)) == len(set(_created(cloud.script)))
+    assert len(_creations(cloud.script)) == len(set(_creations(cloud.script)))
     engine.destroy("lab").require_success()
     assert len(cloud.records) == 0
 
@@ -67,7 +67,7 @@ def test_an_interrupted_up_stops_by_itself_and_leaves_no_lock(engine: Engine, cl
     text, _ = process.communicate()
     assert process.returncode != 0, text
     engine.up("cpu").require_success()
-    assert len(_created(cloud.script)) == len(set(_created(cloud.script)))
+    assert len(_creations(cloud.script)) == len(set(_creations(cloud.script)))
 
 
 def test_a_cluster_that_is_gone_does_not_block_destroy(engine: Engine, cloud: Cloud) -> None:
@@ -97,7 +97,7 @@ def test_every_problem_of_the_settings_is_reported_at_once_and_nothing_is_made(e
     assert "eu-west-1a" in refused.text
     assert "8.8.0.0/16" in refused.text
     assert "Traceback" not in refused.text
-    assert _created(cloud.script) == []
+    assert _creations(cloud.script) == []
 
 
 def test_an_unknown_stack_is_named(engine: Engine) -> None:

@@ -33,7 +33,7 @@ def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.Monkey
     return EngineEnvironment(engine, cloud)
 
 
-def interrupted_at(step: str, lab: EngineEnvironment, work: Any) -> None:
+def interrupt_at(step: str, lab: EngineEnvironment, work: Any) -> None:
     """Do *work* with one failure planted; it has to be told."""
     lab.failures[step] = "injected failure"
     with pytest.raises(SpotmpiError, match="injected failure"):
@@ -46,7 +46,7 @@ def up_broken_off_at_every_step(lab: EngineEnvironment, cloud: Cloud) -> None:
     with pytest.raises(SpotmpiError, match=r"`pulumi up --stack lab` failed.*the same command continues"):
         up("lab", lab.dependencies)
     for step in ("aws", "push", "run"):
-        interrupted_at(step, lab, lambda: up("lab", lab.dependencies))
+        interrupt_at(step, lab, lambda: up("lab", lab.dependencies))
     environment = up("lab", lab.dependencies)
     assert environment.cluster == "spotmpi-lab"
     created = lab.changes("create")

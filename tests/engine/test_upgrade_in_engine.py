@@ -38,7 +38,7 @@ def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.Monkey
     return environment
 
 
-def changed(lab: EngineEnvironment) -> list[str]:
+def new_changes(lab: EngineEnvironment) -> list[str]:
     """The types that were updated since the last look, in order, each once."""
     tokens = [call.token for call in lab.cloud.script.changes()]
     assert {call.method for call in lab.cloud.script.changes()} <= {"update"}
@@ -65,10 +65,10 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
     path = lab.engine.project / "stacks" / "Pulumi.lab.yaml"
     before = path.read_bytes()
     upgrade_lab(lab, dry_run=True)
-    assert changed(lab) == [] and path.read_bytes() == before and lab.actions == []
+    assert new_changes(lab) == [] and path.read_bytes() == before and lab.actions == []
 
     upgrade_lab(lab)
-    assert changed(lab) == [CLUSTER, ADDON, NODE_GROUP]
+    assert new_changes(lab) == [CLUSTER, ADDON, NODE_GROUP]
     assert running(lab) == {
         "control plane": {"1.35"},
         "add-ons": {"v1.35.1-eksbuild.2"},
@@ -78,14 +78,14 @@ def test_an_upgrade_moves_control_plane_add_ons_and_nodes_in_this_order_and_noth
 
     # What an upgrade has written is what runs: the next `up` finds nothing to do.
     up("lab", lab.dependencies, UpOptions(images=False))
-    assert changed(lab) == [] and not any(action.endswith("?") for action in lab.actions[2:])
+    assert new_changes(lab) == [] and not any(action.endswith("?") for action in lab.actions[2:])
 
     # The next one, with the nodes left where they are.
     upgrade_lab(lab, nodes=False)
-    assert changed(lab) == [CLUSTER, ADDON]
+    assert new_changes(lab) == [CLUSTER, ADDON]
     assert running(lab)["control plane"] == {"1.36"} and running(lab)["nodes"] == {NEWEST["1.35"]}
     up("lab", lab.dependencies, UpOptions(images=False))
-    assert changed(lab) == []
+    assert new_changes(lab) == []
 
 
 @pytest.mark.nightly("an environment of its own; tests/infra and test_upgrade hold both halves")
@@ -95,13 +95,13 @@ def test_a_version_that_the_program_does_not_know_fails_in_the_preview_and_leave
     (cluster,) = lab.cloud.records.of(CLUSTER)
     lab.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.36"})
     upgrade_lab(lab)
-    changed(lab)
+    new_changes(lab)
     path = lab.engine.project / "stacks" / "Pulumi.lab.yaml"
     before = path.read_bytes()
     with pytest.raises(SpotmpiError, match="`pulumi preview --stack lab` failed"):
         upgrade_lab(lab, to="1.37")
     assert any("spotmpi:cluster.version = '1.37': use one of" in line for line in lab.output)
-    assert changed(lab) == [] and path.read_bytes() == before
+    assert new_changes(lab) == [] and path.read_bytes() == before
 
 
 @pytest.mark.nightly("an environment of its own; test_pins holds what is written without an engine")
@@ -110,10 +110,10 @@ def test_nodes_that_a_new_launch_template_moved_are_not_rolled_back_by_the_next_
     lab.engine.configure("lab", {"spotmpi:groups": [{**groups[0], "disk_gib": 200}]})
     up("lab", lab.dependencies, UpOptions(images=False))
     assert running(lab)["nodes"] == {OLD, NEWEST["1.34"]}
-    changed(lab)
+    new_changes(lab)
 
     up("lab", lab.dependencies, UpOptions(images=False))
-    assert changed(lab) == []
+    assert new_changes(lab) == []
     assert f"updated stacks/Pulumi.lab.yaml to the running versions: AMI release {NEWEST['1.34']} on g4dn" in lab.output
 
 
@@ -122,7 +122,7 @@ def test_a_control_plane_that_eks_upgraded_by_itself_is_followed(lab: EngineEnvi
     (cluster,) = lab.cloud.records.of(CLUSTER)
     lab.cloud.records.change(cluster, outputs={**cluster.outputs, "version": "1.35"})
     upgrade_lab(lab)
-    assert CLUSTER not in changed(lab)
+    assert CLUSTER not in new_changes(lab)
     assert running(lab) == {
         "control plane": {"1.35"},
         "add-ons": {"v1.35.1-eksbuild.2"},

@@ -175,7 +175,7 @@ def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it(run: Run) 
         if resource.name.endswith("-state")
     }
     actions = {
-        name: sorted(action for each in json.loads(text)["Statement"] for action in _listed(each["Action"]))
+        name: sorted(action for each in json.loads(text)["Statement"] for action in _as_list(each["Action"]))
         for name, text in state.items()
     }
     writer = ["kms:Decrypt", "kms:Encrypt", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject"]
@@ -189,7 +189,7 @@ def test_a_preview_reads_the_state_and_neither_writes_nor_decrypts_it(run: Run) 
     )
 
 
-def _listed(value: str | list[str]) -> list[str]:
+def _as_list(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 

@@ -47,18 +47,18 @@ def kubernetes(plane: ControlPlane) -> Kubernetes:
 def objects(recording: Recording) -> list[dict[str, Any]]:
     """The objects of a run as they reach the API server, namespaces first; charts bring their own."""
     declared = [dict(one.inputs) for one in recording.resources if one.kind.startswith("kubernetes:")]
-    plain = [_unwrapped(one) for one in declared if one.get("kind")]
+    plain = [_unwrap(one) for one in declared if one.get("kind")]
     assert len(plain) > 10
     return sorted(plain, key=lambda one: one["kind"] != "Namespace")
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     """Secrets without the engine's wrapping."""
     if isinstance(value, dict):
         if value.get(rpc._special_sig_key) == rpc._special_secret_sig:
-            return _unwrapped(value["value"])
-        return {key: _unwrapped(inner) for key, inner in value.items()}
-    return [_unwrapped(inner) for inner in value] if isinstance(value, list) else value
+            return _unwrap(value["value"])
+        return {key: _unwrap(inner) for key, inner in value.items()}
+    return [_unwrap(inner) for inner in value] if isinstance(value, list) else value
 
 
 def environment(kubernetes: Kubernetes, recording: Recording) -> None:

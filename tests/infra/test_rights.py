@@ -119,7 +119,7 @@ def test_the_boundary_allows_the_policies_of_an_environments_roles_and_no_escala
     ]
     documents = [managed[arn.rpartition("/")[2]]["Document"] for arn in arns]
     documents.append(policies.cluster_autoscaler("spotmpi-lab"))
-    attached = {action for each in documents for one in each["Statement"] for action in _listed(one["Action"])}
+    attached = {action for each in documents for one in each["Statement"] for action in _as_list(one["Action"])}
     bounds = policies.boundary()["Statement"][0]["Action"]
     outside = {action for action in attached if not any(fnmatch(action, bound) for bound in bounds)}
     assert outside == {"iam:CreateServiceLinkedRole"}
@@ -127,5 +127,5 @@ def test_the_boundary_allows_the_policies_of_an_environments_roles_and_no_escala
     assert len(json.dumps(policies.boundary(), separators=(",", ":"))) <= 6144
 
 
-def _listed(value: str | list[str]) -> list[str]:
+def _as_list(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value

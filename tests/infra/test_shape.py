@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 INFRA = sorted((REPOSITORY / "infra").rglob("*.py"))
 
 
-def imported(path: Path) -> set[str]:
+def imported_packages(path: Path) -> set[str]:
     """The top-level packages that a file imports anywhere in it."""
     packages: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -30,18 +30,18 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("path", INFRA, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_infra_imports_nothing_from_the_package(path: Path) -> None:
-    assert "spotmpi" not in imported(path)
+    assert "spotmpi" not in imported_packages(path)
 
 
 def test_the_environment_contract_imports_neither_pulumi_nor_infra() -> None:
-    assert not {"pulumi", "infra"} & imported(REPOSITORY / "jobs" / "spotmpi" / "core" / "environment.py")
+    assert not {"pulumi", "infra"} & imported_packages(REPOSITORY / "jobs" / "spotmpi" / "core" / "environment.py")
 
 
 @pytest.mark.parametrize(
     "name", ["addresses", "names", "policies", "settings", "checks", "costs", "quotas", "guardrails/rules"]
 )
 def test_pure_files_import_no_engine_and_no_cloud(name: str) -> None:
-    assert not {"pulumi", "pulumi_aws", "boto3", "subprocess"} & imported(REPOSITORY / "infra" / f"{name}.py")
+    assert not {"pulumi", "pulumi_aws", "boto3", "subprocess"} & imported_packages(REPOSITORY / "infra" / f"{name}.py")
 
 
 @pytest.mark.parametrize("path", INFRA, ids=lambda path: str(path.relative_to(REPOSITORY)))

@@ -24,7 +24,7 @@ from tests.tools import REPOSITORY
 IN_IMAGES = {"PIL", "chainer", "chainermn", "cupy", "mpi4py", "sklearn", "tensorboardX", "torch", "torchvision"}
 
 
-def tracked(*paths: str) -> set[str]:
+def tracked_files(*paths: str) -> set[str]:
     listed = subprocess.run(["git", "ls-files", "-z", *paths], cwd=REPOSITORY, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a git checkout")
@@ -45,9 +45,9 @@ def metadata(wheel: Path) -> Message:
 
 
 def test_the_wheel_has_the_package_and_the_project_and_nothing_else(contents: list[str]) -> None:
-    package = {name.removeprefix("jobs/") for name in tracked("jobs/spotmpi")}
+    package = {name.removeprefix("jobs/") for name in tracked_files("jobs/spotmpi")}
     workflows = [str(path.relative_to(REPOSITORY)) for path in REPOSITORY.glob(wheel_files.WORKFLOWS)]
-    project = tracked(*wheel_files.FOLDERS, *wheel_files.FILES, *workflows)
+    project = tracked_files(*wheel_files.FOLDERS, *wheel_files.FILES, *workflows)
     files = {name for name in contents if ".dist-info/" not in name}
 
     missing = (package | {f"spotmpi/_project/{name}" for name in project}) - files
@@ -66,7 +66,7 @@ def test_the_metadata_names_version_license_and_readme(metadata: Message, conten
     assert set(metadata.get_all("Provides-Extra", [])) == {"environments", "dev"}
 
 
-def imported(folder: Path) -> set[str]:
+def imported_packages(folder: Path) -> set[str]:
     """The packages outside the standard library that the files of a folder import, lazily too."""
     modules: set[str] = set()
     for path in folder.rglob("*.py"):
@@ -86,12 +86,12 @@ def test_what_the_code_imports_is_required(metadata: Message) -> None:
     }
     distributions = packages_distributions()
 
-    def undeclared(folder: str, declared: set[str], others: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
-        names = imported(REPOSITORY / folder) - others
+    def undeclared_packages(folder: str, declared: set[str], others: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
+        names = imported_packages(REPOSITORY / folder) - others
         return {name for name in names if not {canonicalize_name(each) for each in distributions[name]} & declared}
 
-    assert undeclared("jobs/spotmpi", base, IN_IMAGES) == set()
-    assert undeclared("infra", program, {"pydantic_core", "botocore"}) == set()  # parts of pydantic and boto3
+    assert undeclared_packages("jobs/spotmpi", base, IN_IMAGES) == set()
+    assert undeclared_packages("infra", program, {"pydantic_core", "botocore"}) == set()  # parts of pydantic and boto3
 
 
 def test_the_source_distribution_builds_the_same_wheel(sdist: Path, contents: list[str], tmp_path: Path) -> None:

@@ -52,11 +52,11 @@ def test_a_folder_that_another_process_removes_meanwhile_does_not_end_the_run(
     monkeypatch.setenv(protocol.ENV_RUN, "digits-1")
     rmtree = shutil.rmtree
 
-    def finished_first(path: Path, *more: object, **options: bool) -> None:
+    def finish_first(path: Path, *more: object, **options: bool) -> None:
         leftover.rename(tmp_path / "iteration-000000006")  # as a rank does that is about to be killed
         rmtree(path, *more, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(shutil, "rmtree", finished_first)
+    monkeypatch.setattr(shutil, "rmtree", finish_first)
 
     checkpoints(tmp_path)
 

@@ -48,7 +48,7 @@ print(json.dumps({**recorded, "communicator": type(comm).__name__, "optimizer": 
 """
 
 
-def recorded(image: Image, *options: str) -> dict[str, Any]:
+def recorded_settings(image: Image, *options: str) -> dict[str, Any]:
     run = image.alone("-c", RECORDING, *options)
     assert run.end() == 0, run.text()
     values: dict[str, Any] = json.loads(run.plain[-1])
@@ -56,7 +56,7 @@ def recorded(image: Image, *options: str) -> dict[str, Any]:
 
 
 def test_chainermn_gets_the_allreduce_type_and_double_buffering(chainermn: Image) -> None:
-    settings = recorded(chainermn, "--allreduce-dtype", "fp16", "--double-buffering")
+    settings = recorded_settings(chainermn, "--allreduce-dtype", "fp16", "--double-buffering")
 
     assert settings["communicator"] == "Recording"
     assert "float16" in settings["allreduce_grad_dtype"]
@@ -64,7 +64,7 @@ def test_chainermn_gets_the_allreduce_type_and_double_buffering(chainermn: Image
 
 
 def test_chainermn_gets_neither_by_default(chainermn: Image) -> None:
-    settings = recorded(chainermn)
+    settings = recorded_settings(chainermn)
 
     assert settings["allreduce_grad_dtype"] == "None"
     assert settings["optimizer"] == "_MultiNodeOptimizer"

@@ -16,7 +16,7 @@ def objects(*items: tuple[Box, int, bool]) -> Objects:
     return Objects(np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int32), np.array(difficult, bool))
 
 
-def detected(*items: tuple[Box, int, float]) -> Detections:
+def detections_of(*items: tuple[Box, int, float]) -> Detections:
     boxes, labels, scores = zip(*items, strict=True) if items else ((), (), ())
     return Detections(
         np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int32), np.array(scores, np.float32)
@@ -28,8 +28,8 @@ def test_the_value_of_a_case_worked_out_by_hand() -> None:
     # 0.6 right, 0.5 a second hit on the first car: wrong.
     truth = [objects((FIRST, CAR, False), (SECOND, CAR, True)), objects((FIRST, CAR, False), (SECOND, CAR, False))]
     detections = [
-        detected((FIRST, CAR, 0.9), (SECOND, CAR, 0.7), (FIRST, CAR, 0.5)),
-        detected((THIRD, CAR, 0.8), (NEARLY_FIRST, CAR, 0.6)),
+        detections_of((FIRST, CAR, 0.9), (SECOND, CAR, 0.7), (FIRST, CAR, 0.5)),
+        detections_of((THIRD, CAR, 0.8), (NEARLY_FIRST, CAR, 0.6)),
     ]
     # Recall 1/3, 1/3, 2/3, 2/3 with precision 1, 1/2, 2/3, 1/2: recalls 0 to 0.3 give 1, 0.4 to 0.6 give 2/3, then 0.
     assert average_precisions(detections, truth) == {"car": pytest.approx((4 * 1 + 3 * 2 / 3) / 11)}
@@ -39,37 +39,37 @@ def test_a_recall_that_falls_exactly_on_a_point_counts_for_it() -> None:
     boxes = [(100.0 * i, 0, 100.0 * i + 10, 10) for i in range(10)]
     truth = [objects(*((box, CAR, False) for box in boxes))]
     for hits in range(11):
-        detections = [detected(*((box, CAR, 0.9 - 0.01 * i) for i, box in enumerate(boxes[:hits])))]
+        detections = [detections_of(*((box, CAR, 0.9 - 0.01 * i) for i, box in enumerate(boxes[:hits])))]
         expected = (hits + 1) / 11 if hits else 0
         assert mean_average_precision(detections, truth) == pytest.approx(expected)
 
 
 def test_perfect_detections_give_one() -> None:
     truth = [objects((FIRST, CAR, False), (SECOND, DOG, False))]
-    assert mean_average_precision([detected((FIRST, CAR, 0.5), (SECOND, DOG, 0.6))], truth) == 1
+    assert mean_average_precision([detections_of((FIRST, CAR, 0.5), (SECOND, DOG, 0.6))], truth) == 1
 
 
 def test_the_mean_runs_over_classes_that_have_objects_which_count() -> None:
     truth = [objects((FIRST, CAR, False), (SECOND, DOG, True))]
-    assert average_precisions([detected((THIRD, DOG, 0.9), (FIRST, CAR, 0.8))], truth) == {"car": 1}
+    assert average_precisions([detections_of((THIRD, DOG, 0.9), (FIRST, CAR, 0.8))], truth) == {"car": 1}
 
 
 def test_a_box_of_the_wrong_class_or_below_half_overlap_is_wrong() -> None:
     truth = [objects((FIRST, CAR, False))]
-    assert mean_average_precision([detected((FIRST, DOG, 0.9))], truth) == 0
-    assert mean_average_precision([detected((TOO_SMALL, CAR, 0.9))], truth) == 0
-    assert mean_average_precision([detected((NEARLY_FIRST, CAR, 0.9))], truth) == 1
+    assert mean_average_precision([detections_of((FIRST, DOG, 0.9))], truth) == 0
+    assert mean_average_precision([detections_of((TOO_SMALL, CAR, 0.9))], truth) == 0
+    assert mean_average_precision([detections_of((NEARLY_FIRST, CAR, 0.9))], truth) == 1
 
 
 def test_a_detection_never_counts_for_an_object_of_another_image() -> None:
     truth = [objects((FIRST, CAR, False)), objects((SECOND, CAR, False))]
-    assert mean_average_precision([detected((SECOND, CAR, 0.9)), detected((FIRST, CAR, 0.9))], truth) == 0
+    assert mean_average_precision([detections_of((SECOND, CAR, 0.9)), detections_of((FIRST, CAR, 0.9))], truth) == 0
 
 
 def test_nothing_to_find_gives_no_number() -> None:
-    assert np.isnan(mean_average_precision([detected()], [objects((FIRST, CAR, True))]))
+    assert np.isnan(mean_average_precision([detections_of()], [objects((FIRST, CAR, True))]))
 
 
 def test_lists_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="1 images with detections but 2"):
-        mean_average_precision([detected()], [objects(), objects()])
+        mean_average_precision([detections_of()], [objects(), objects()])

@@ -95,7 +95,7 @@ def problems(token: str, inputs: Mapping[str, Any]) -> list[str]:
     if properties is None:
         return list(_custom_problems(token, inputs))
     if token.startswith("pulumi:providers:"):
-        inputs = {key: _decoded(properties.get(key), value) for key, value in inputs.items() if key != "version"}
+        inputs = {key: _decode(properties.get(key), value) for key, value in inputs.items() if key != "version"}
     return list(_object_problems("", inputs, properties))
 
 
@@ -113,7 +113,7 @@ def _custom_problems(token: str, inputs: Mapping[str, Any]) -> Iterator[str]:
     yield from _object_problems("metadata", inputs.get("metadata") or {}, properties(metadata))
 
 
-def _decoded(property_: Property | None, value: Any) -> Any:
+def _decode(property_: Property | None, value: Any) -> Any:
     """A provider's setting: everything but text comes as JSON in a string."""
     if isinstance(value, str) and property_ and str not in _options(property_.annotation):
         try:

@@ -34,13 +34,14 @@ def test_the_pod_side_imports_the_standard_library_and_itself_only(path: Path) -
 def test_the_pod_side_evaluates_no_type_that_python_3_8_refuses_to_subscript(path: Path) -> None:
     tree = ast.parse(path.read_text())
     modules = {name: module for node in ast.walk(tree) for name, module in imported_names(node)}
-    for node in evaluated(tree):
+    for node in evaluated_nodes(tree):
         if isinstance(node, ast.Subscript):
             expression = ast.unparse(node.value)
             first, _, rest = expression.partition(".")
             qualified = f"{modules.get(first, first)}.{rest}".rstrip(".")
             # dict[str, int] or collections.abc.Iterator[str]: only annotations may say that.
-            generic = isinstance(named(qualified), type) and hasattr(named(qualified), "__class_getitem__")
+            value = object_named(qualified)
+            generic = isinstance(value, type) and hasattr(value, "__class_getitem__")
             assert not generic, f"line {node.lineno}: write {ast.unparse(node)} with the names of typing"
 
 
@@ -69,17 +70,17 @@ def imported_names(node: ast.AST) -> list[tuple[str, str]]:
     return []
 
 
-def evaluated(node: ast.AST) -> Iterator[ast.AST]:
+def evaluated_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes below *node* that are evaluated when the file runs: annotations are not."""
     for field, value in ast.iter_fields(node):
         if field not in ("annotation", "returns"):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield child
-                    yield from evaluated(child)
+                    yield from evaluated_nodes(child)
 
 
-def named(qualified: str) -> object:
+def object_named(qualified: str) -> object:
     """The built-in type, or the thing of the standard library's modules, of that name; None where there is none."""
     module, _, name = qualified.rpartition(".")
     with contextlib.suppress(ImportError):

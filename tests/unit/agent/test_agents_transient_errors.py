@@ -20,7 +20,7 @@ from spotmpi.agent.plan import StagingPlan
 from spotmpi.agent.staging import Staging
 from tests.transient_errors import TransientErrors
 from tests.unit.agent.gang import LIMIT, RUN, Gang, kinds
-from tests.unit.agent.test_staging import finished
+from tests.unit.agent.test_staging import wait_for_end
 
 STALE, FAILED_READ = errno.ESTALE, errno.EIO
 
@@ -112,7 +112,7 @@ def test_staged_data_that_cannot_be_read_for_a_moment_can_be_tried_again(
     TransientErrors(monkeypatch.setattr).add("read", "*/labels", errno.EIO, 2)
     plan: StagingPlan = {"from": str(tmp_path / "shared"), "to": str(tmp_path / "node"), "stage": "node"}
 
-    broken, again = finished(Staging(plan)), finished(Staging(plan))
+    broken, again = wait_for_end(Staging(plan)), wait_for_end(Staging(plan))
 
     assert broken.failure is not None and broken.failure.exit_code == protocol.INTERRUPTED
     assert again.failure is None
@@ -123,7 +123,7 @@ def test_only_a_readable_archive_of_code_can_be_called_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None, permanent: bool
 ) -> None:
     archive = tmp_path / "user.tgz"
-    whole = packed()
+    whole = packed_code()
     archive.write_bytes(whole[: None if error else 60])
     code = {"archive": str(archive), "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
     context: Any = SimpleNamespace(plan={"code": code, "folder": str(tmp_path)})
@@ -137,7 +137,7 @@ def test_only_a_readable_archive_of_code_can_be_called_broken(
     assert outcomes.is_permanent(refused.value) is permanent
 
 
-def packed() -> bytes:
+def packed_code() -> bytes:
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz") as archive:
         info = tarfile.TarInfo("train.py")

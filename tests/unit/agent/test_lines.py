@@ -17,7 +17,7 @@ from spotmpi.agent.progress import Progress
 from spotmpi.core import names
 
 
-def cut(
+def split_lines(
     *pieces: bytes, stream: str = "o", by: Callable[[str], LineSplitter | PieceSplitter] = LineSplitter
 ) -> list[Line]:
     splitter = by(stream)
@@ -41,9 +41,9 @@ def cut(
     ],
 )
 def test_bytes_become_lines_wherever_they_are_cut(pieces: list[bytes], texts: list[str]) -> None:
-    assert [line.text for line in cut(*pieces)] == texts
+    assert [line.text for line in split_lines(*pieces)] == texts
     together = b"".join(pieces)
-    assert [line.text for line in cut(*(together[i : i + 1] for i in range(len(together))))] == texts
+    assert [line.text for line in split_lines(*(together[i : i + 1] for i in range(len(together))))] == texts
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_bytes_become_lines_wherever_they_are_cut(pieces: list[bytes], texts: li
     ],
 )
 def test_mpirun_s_tag_becomes_rank_and_stream(text: bytes, line: Line) -> None:
-    assert cut(text + b"\n") == [line]
+    assert split_lines(text + b"\n") == [line]
 
 
 def test_a_line_in_parts_is_put_together_per_rank_and_stream() -> None:
     parts = b"[0,0]<stdout>+: he\n[0,1]<stdout>+: wo\n[0,0]<stderr>: no\n[0,0]<stdout>: llo\n[0,1]<stdout>+: r\n"
 
-    assert cut(parts) == [Line(0, "e", "no"), Line(0, "o", "hello"), Line(1, "o", "wor")]
+    assert split_lines(parts) == [Line(0, "e", "no"), Line(0, "o", "hello"), Line(1, "o", "wor")]
 
 
 # As Open MPI 4.1.4 wrote it for two ranks that printed "rank 0 line", "  indented" and so on, unbuffered.
@@ -92,12 +92,12 @@ def test_pieces_of_lines_are_put_together_per_rank_and_stream_wherever_they_are_
 
     for size in range(1, len(PIECES) + 1):
         pieces = (PIECES[i : i + size] for i in range(0, len(PIECES), size))
-        assert cut(*pieces, by=PieceSplitter) == expected, f"cut every {size} bytes"
+        assert split_lines(*pieces, by=PieceSplitter) == expected, f"cut every {size} bytes"
 
 
 def test_a_rank_without_line_ends_is_cut_and_nothing_of_it_is_lost() -> None:
     data = b"[1,0]<stdout>:" + b"x" * 1000
-    lines = cut(*[data] * (3 * MAX_LINE // 1000), by=PieceSplitter)
+    lines = split_lines(*[data] * (3 * MAX_LINE // 1000), by=PieceSplitter)
 
     assert "".join(line.text for line in lines) == "x" * (3 * MAX_LINE // 1000 * 1000)
     assert {line.rank for line in lines} == {0} and max(len(line.text) for line in lines) < MAX_LINE + 1000
@@ -105,7 +105,7 @@ def test_a_rank_without_line_ends_is_cut_and_nothing_of_it_is_lost() -> None:
 
 @pytest.mark.parametrize("text", ["loss: [1,", "[1,0]<std", "["])
 def test_an_end_that_could_have_begun_a_tag_is_output(text: str) -> None:
-    assert cut(text.encode(), by=PieceSplitter) == [Line(None, "o", text)]
+    assert split_lines(text.encode(), by=PieceSplitter) == [Line(None, "o", text)]
 
 
 def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
@@ -133,7 +133,7 @@ def test_tagged_ranks_may_share_a_pipe_and_no_line_of_theirs_mixes() -> None:
 
 def test_a_line_without_end_is_cut_and_nothing_of_it_is_lost() -> None:
     data = b"x" * (3 * MAX_LINE + 5)
-    lines = cut(*(data[i : i + 65536] for i in range(0, len(data), 65536)))
+    lines = split_lines(*(data[i : i + 65536] for i in range(0, len(data), 65536)))
 
     assert "".join(line.text for line in lines) == data.decode() and len(lines) == 4
 

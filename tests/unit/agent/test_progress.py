@@ -13,7 +13,7 @@ from spotmpi.agent.progress import Progress
 START, REPORT = 100.0, 110.0
 
 
-def reported(kind: str, **values: Any) -> Progress:
+def progress_after(kind: str, **values: Any) -> Progress:
     """The progress of an attempt that reports only this."""
     progress = Progress(START)
     assert progress.read(0, Line(0, "o", protocol.encode(kind, **values)), REPORT) == (kind, values)
@@ -52,14 +52,14 @@ def test_a_program_that_printed_nothing_has_reported_nothing() -> None:
 def test_each_report_is_progress_and_leaves_what_it_says(
     kind: str, values: dict[str, Any], attribute: str, expected: Any
 ) -> None:
-    progress = reported(kind, **values)
+    progress = progress_after(kind, **values)
     assert getattr(progress, attribute) == expected
     assert progress.last_progress == REPORT
 
 
 @pytest.mark.parametrize(("reason", "count"), [("notice", 1), ("timer", 0), ("end", 0)])
 def test_checkpoints_on_notice_are_counted(reason: str, count: int) -> None:
-    progress = reported(protocol.CHECKPOINT, iteration=20, reason=reason)
+    progress = progress_after(protocol.CHECKPOINT, iteration=20, reason=reason)
     assert progress.notice_checkpoints == count
     progress.read(0, Line(0, "o", protocol.encode(protocol.CHECKPOINT, iteration=30, reason="notice")), 120.0)
     assert progress.notice_checkpoints == count + 1
@@ -76,12 +76,12 @@ def test_checkpoints_on_notice_are_counted(reason: str, count: int) -> None:
     ],
 )
 def test_a_fatal_error_has_a_reason_and_is_no_progress(values: dict[str, Any], reason: str) -> None:
-    progress = reported(protocol.FATAL, **values)
+    progress = progress_after(protocol.FATAL, **values)
     assert (progress.fatal, progress.last_progress) == (reason, START)
 
 
 def test_the_first_iteration_is_that_of_the_first_window_and_iterations_never_go_back() -> None:
-    progress = reported(protocol.METRIC, iteration=30, seconds=[0.1] * 4)
+    progress = progress_after(protocol.METRIC, iteration=30, seconds=[0.1] * 4)
     assert (progress.first_iteration, progress.iteration) == (27, 30)
     progress.read(0, Line(0, "o", protocol.encode(protocol.METRIC, iteration=29, seconds=[0.1])), 120.0)
     assert (progress.iteration, progress.last_progress) == (30, REPORT)
@@ -90,11 +90,11 @@ def test_the_first_iteration_is_that_of_the_first_window_and_iterations_never_go
 
 
 def test_without_seconds_a_window_counts_as_its_last_iteration() -> None:
-    assert reported(protocol.METRIC, iteration=7).first_iteration == 7
+    assert progress_after(protocol.METRIC, iteration=7).first_iteration == 7
 
 
 def test_a_report_without_an_iteration_is_recorded_and_no_progress() -> None:
-    progress = reported(protocol.METRIC, loss=0.5)
+    progress = progress_after(protocol.METRIC, loss=0.5)
     assert (progress.iteration, progress.first_iteration, progress.last_progress) == (None, None, START)
 
 

@@ -31,11 +31,11 @@ HOSTILE = [
 ATTEMPT: AttemptRecord = {"attempt": 1, "started": 1.0, "cause": "succeeded", "last_iteration": 20}
 
 
-def parsed(text: str) -> list[Entry]:
+def parse_lines(text: str) -> list[Entry]:
     return [entry for line in text.splitlines() if (entry := pod_output.parse(line))]
 
 
-def recorded(folder: Path) -> None:
+def write_records(folder: Path) -> None:
     """Write one of everything, a second apart."""
     ticks = itertools.count(1000)
     pod_record = PodRecord(str(folder), clock=lambda: next(ticks) + 0.123456789)
@@ -54,13 +54,13 @@ def recorded(folder: Path) -> None:
 def test_every_printed_entry_is_in_the_folder_with_the_same_values_and_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded(tmp_path)
-    printed = parsed(capsys.readouterr().out)
+    write_records(tmp_path)
+    printed = parse_lines(capsys.readouterr().out)
     assert [entry.number for entry in printed] == list(range(1, len(HOSTILE) + 7))
 
     replay.main([str(tmp_path), "0", "0", "1e12"])
 
-    replayed = parsed(capsys.readouterr().out)
+    replayed = parse_lines(capsys.readouterr().out)
     assert len(replayed) == len(printed)
     for was, now in zip(printed, replayed, strict=True):
         assert (was.attempt, was.summary) == (now.attempt, now.summary)
@@ -70,13 +70,13 @@ def test_every_printed_entry_is_in_the_folder_with_the_same_values_and_time(
 
 
 def test_a_span_leaves_out_what_is_older_and_what_is_newer(tmp_path: Path) -> None:
-    recorded(tmp_path)
+    write_records(tmp_path)
     texts = [entry["l"][6] for entry in replay.entries(str(tmp_path), 0, 1001.5, 1004.5) if "l" in entry]
     assert texts == HOSTILE[1:4] or texts == HOSTILE[0:3]
 
 
 def test_another_nodes_log_comes_without_node_0s_records(tmp_path: Path) -> None:
-    recorded(tmp_path)
+    write_records(tmp_path)
     record = PodRecord(str(tmp_path))
     record.line(1, 1, Line(None, "o", "from node 1"))
     record.close()

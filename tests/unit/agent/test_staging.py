@@ -25,11 +25,11 @@ def shared_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def staged(source: Path, target: Path, stage: str = "node") -> Staging:
-    return finished(Staging({"from": str(source), "to": str(target), "stage": stage}))
+def stage_data(source: Path, target: Path, stage: str = "node") -> Staging:
+    return wait_for_end(Staging({"from": str(source), "to": str(target), "stage": stage}))
 
 
-def finished(staging: Staging) -> Staging:
+def wait_for_end(staging: Staging) -> Staging:
     """The copy, once it has ended."""
     deadline = time.monotonic() + 20
     while staging.busy and time.monotonic() < deadline:
@@ -39,12 +39,12 @@ def finished(staging: Staging) -> Staging:
 
 
 def test_every_file_is_copied_to_its_place(shared_folder: Path, tmp_path: Path) -> None:
-    staging = staged(shared_folder, tmp_path / "node" / "data")
+    staging = stage_data(shared_folder, tmp_path / "node" / "data")
     assert staging.error is None and str(staging) == "100 % of 0.0 GB of data copied"
     copies = {path.relative_to(tmp_path / "node" / "data"): path for path in (tmp_path / "node").rglob("*.jpg")}
     assert len(copies) == 40
     assert all((shared_folder / name).read_bytes() == path.read_bytes() for name, path in copies.items())
-    assert staged(shared_folder, tmp_path / "node" / "data").error is None  # again, in a restarted container
+    assert stage_data(shared_folder, tmp_path / "node" / "data").error is None  # again, in a restarted container
 
 
 def test_nothing_to_stage_is_done_at_once() -> None:
@@ -57,16 +57,16 @@ def test_data_that_does_not_fit_is_refused_before_a_byte_is_copied(
     (tmp_path / "memory.max").write_text("60000\n")
     (tmp_path / "memory.current").write_text("30000\n")
     monkeypatch.setattr(hardware, "CGROUP", str(tmp_path))
-    staging = staged(shared_folder, tmp_path / "memory", "memory")
+    staging = stage_data(shared_folder, tmp_path / "memory", "memory")
     assert staging.error is not None
     assert staging.error.endswith("it has 0.0 GB, 0.0 GB are free in the memory of this pod")
     assert not list((tmp_path / "memory").rglob("*.jpg"))
     (tmp_path / "memory.max").write_text("max\n")
-    assert staged(shared_folder, tmp_path / "memory", "memory").error is None
+    assert stage_data(shared_folder, tmp_path / "memory", "memory").error is None
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    staging = staged(tmp_path / "voc", tmp_path / "node")
+    staging = stage_data(tmp_path / "voc", tmp_path / "node")
     assert staging.error is not None and staging.error.startswith(f"data {tmp_path}/voc cannot be staged: [Errno 2]")
 
 
@@ -87,9 +87,9 @@ def test_ranks_read_the_data_where_it_is_staged(stage: str | None, path: str) ->
 def test_a_path_alone_is_the_same_as_a_table_with_it() -> None:
     short, long = from_values({"data": "voc"}), from_values({"data": {"path": "voc"}})
     assert short == long and short.canonical()["data"] == "voc"
-    staged = from_values({"data": "voc"}, ["data.stage=node"])
-    assert staged.data is not None and (staged.data.path, staged.data.stage) == ("voc", "node")
-    assert from_values(staged.canonical()) == staged
-    assert from_values(staged.model_dump(exclude_defaults=True)) == staged
+    spec = from_values({"data": "voc"}, ["data.stage=node"])
+    assert spec.data is not None and (spec.data.path, spec.data.stage) == ("voc", "node")
+    assert from_values(spec.canonical()) == spec
+    assert from_values(spec.model_dump(exclude_defaults=True)) == spec
     with pytest.raises(InputError, match=r"data\.stge = 'node': unknown key; did you mean stage\?"):
         from_values({"data": "voc"}, ["data.stge=node"])

@@ -43,7 +43,7 @@ def spotmpi_process(*arguments: str, **more: Any) -> subprocess.CompletedProcess
     return subprocess.run([SPOTMPI, *arguments], capture_output=True, text=True, timeout=60, **more)
 
 
-def started(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+def start_process(*arguments: str, **more: Any) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     return subprocess.Popen([SPOTMPI, *arguments], stdout=pipe, stderr=pipe, text=True, **more)
 

@@ -25,7 +25,7 @@ from tests.unit.cli.terminal import (
     only_run,
     spotmpi,
     spotmpi_process,
-    started,
+    start_process,
     write_spec,
 )
 
@@ -51,7 +51,7 @@ def test_a_terminal_without_unicode_gets_the_rest_of_the_line() -> None:
 
 
 def test_the_first_ctrl_c_stops_with_a_checkpoint() -> None:
-    process = started("run", write_spec(fake_job(iterations=5000, pause=0.02, every=100_000)))
+    process = start_process("run", write_spec(fake_job(iterations=5000, pause=0.02, every=100_000)))
     paths = only_run()
     wait_until(lambda: iteration_of(paths) >= 3)
 
@@ -70,7 +70,7 @@ def test_the_second_ctrl_c_kills() -> None:
         "import os, signal, time; signal.signal(10, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN)\n"
         "open(os.environ['SPOTMPI_PID_FILE'], 'w').write(str(os.getpid())); print('up', flush=True); time.sleep(300)"
     )
-    process = started("run", write_spec({"command": ["python3", "-c", deaf], "launcher": "none"}))
+    process = start_process("run", write_spec({"command": ["python3", "-c", deaf], "launcher": "none"}))
     paths = only_run()
     wait_until(lambda: (paths.folder / "rank-0.pid").exists())
 
@@ -87,7 +87,7 @@ def test_the_second_ctrl_c_kills() -> None:
 
 def test_ctrl_c_while_following_logs_leaves_the_run_alone() -> None:
     run = spotmpi("run", write_spec(fake_job(iterations=5000, pause=0.02)), "--detach").stdout.strip()
-    process = started("logs", "-f", run)
+    process = start_process("logs", "-f", run)
     wait_until(lambda: iteration_of(only_run()) >= 2)
     assert process.stdout is not None
     assert process.stdout.readline() == "hello from attempt 1\n"
@@ -103,7 +103,7 @@ def test_ctrl_c_while_following_logs_leaves_the_run_alone() -> None:
 def test_a_detached_run_is_followed_from_another_terminal_and_again_after_that_has_died() -> None:
     run = spotmpi("run", write_spec(fake_job(iterations=120, pause=0.02)), "--detach").stdout.strip()
     assert reader.state(only_run()).id == run
-    first = started("logs", "-f", run, "--json")
+    first = start_process("logs", "-f", run, "--json")
     assert first.stdout is not None
     wait_until(lambda: iteration_of(only_run()) >= 3)
     first_lines = [first.stdout.readline() for _ in range(4)]
@@ -120,7 +120,7 @@ def test_a_detached_run_is_followed_from_another_terminal_and_again_after_that_h
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_run_outlives_the_terminal_that_started_it(number: signal.Signals) -> None:
-    process = started("run", write_spec(fake_job(iterations=60, pause=0.02)), start_new_session=True)
+    process = start_process("run", write_spec(fake_job(iterations=60, pause=0.02)), start_new_session=True)
     paths = only_run()
     wait_until(lambda: iteration_of(paths) >= 2)
 

@@ -42,14 +42,14 @@ def test_several_sources_are_distinguished_and_a_second_fetch_downloads_nothing(
     site.files |= {f"part-{number}": b"p" * number for number in range(6)}
     parts = [site.order(f"part-{number}", folder) for number in range(6)]
 
-    code, word = volume.fetch([site.order("set.tar", folder)], parts)
-    assert (code, word) == (0, {"done": [[1, 100_000, 1], [6, 15, 6]]})
+    code, result = volume.fetch([site.order("set.tar", folder)], parts)
+    assert (code, result) == (0, {"done": [[1, 100_000, 1], [6, 15, 6]]})
     assert volume.tree() == {"VOCdevkit/big": bytes(100_000)} | {f"part-{n}": b"p" * n for n in range(6)}
 
     (volume.folder / "part-3").unlink()
     before = len(site.ranges)
-    code, word = volume.fetch([site.order("set.tar", folder)], parts)
-    assert (code, word) == (0, {"done": [[1, 100_000, 0], [6, 15, 1]]})
+    code, result = volume.fetch([site.order("set.tar", folder)], parts)
+    assert (code, result) == (0, {"done": [[1, 100_000, 0], [6, 15, 1]]})
     assert len(site.ranges) - before == 7 + 1  # each is looked at, one is read
 
 
@@ -61,14 +61,14 @@ def test_parts_that_fail_for_a_moment_are_requested_again(volume: Volume, site: 
 
 def test_a_server_that_stays_away_is_worth_another_try_of_the_job(volume: Volume, site: Site) -> None:
     site.faults = dict.fromkeys(range(99), 503)
-    code, word = volume.fetch([site.order("weights.npz", str(volume.folder))])
-    assert code == 1 and word["failed"].startswith("weights.npz: no answer after 6 tries: HTTP Error 503")
+    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
+    assert code == 1 and result["failed"].startswith("weights.npz: no answer after 6 tries: HTTP Error 503")
 
 
 def test_an_interrupted_download_continues_from_another_address_of_the_same_file(volume: Volume, site: Site) -> None:
     site.faults = dict.fromkeys(range(4, 99), 404)
-    code, word = volume.fetch([site.order("weights.npz", str(volume.folder))])
-    assert (code, word) == (
+    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
+    assert (code, result) == (
         78,
         {"failed": "weights.npz: HTTP 404: the file does not exist, or access to it is denied"},
     )
@@ -96,9 +96,9 @@ def test_an_evicted_pod_ends_at_once_and_the_next_continues(volume: Volume, site
 
     assert pod.wait(30) == fetch.INTERRUPTED  # though the site still holds its answers back
     site.open.set()
-    code, word = volume.fetch([site.order(name, folder) for name in names])
+    code, result = volume.fetch([site.order(name, folder) for name in names])
     assert (code, volume.tree()) == (0, site.files)
-    assert word["done"][0][2] < len(names)
+    assert result["done"][0][2] < len(names)
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -113,11 +113,11 @@ def test_a_file_that_has_changed_since_is_fetched_anew(volume: Volume, site: Sit
 def test_a_wrong_checksum_or_a_server_without_ranges_is_an_error_that_leaves_no_file(
     volume: Volume, site: Site
 ) -> None:
-    code, word = volume.fetch([site.order("set.tar", str(volume.folder), "0" * 64)])
-    assert code == 78 and "set.tar: the SHA-256 of the file is not the given one" in word["failed"]
+    code, result = volume.fetch([site.order("set.tar", str(volume.folder), "0" * 64)])
+    assert code == 78 and "set.tar: the SHA-256 of the file is not the given one" in result["failed"]
     site.pieces = False
-    code, word = volume.fetch([site.order("set.tar", str(volume.folder))])
-    assert code == 78 and "the server does not support range requests (status 200)" in word["failed"]
+    code, result = volume.fetch([site.order("set.tar", str(volume.folder))])
+    assert code == 78 and "the server does not support range requests (status 200)" in result["failed"]
     assert volume.tree() == {} and [each.name for each in volume.folder.iterdir()] == []
 
 
@@ -130,9 +130,9 @@ def test_a_site_of_an_own_authority_is_trusted_only_where_that_is_named(
         site.files = {"weights.npz": WEIGHTS}
         order = site.order("weights.npz", str(volume.folder), sha(WEIGHTS))
 
-        code, word = volume.fetch([order])
+        code, result = volume.fetch([order])
         assert (code, site.ranges) == (78, [])
-        assert "certificate not trusted (unable to get local issuer certificate); use --ca FILE" in word["failed"]
+        assert "certificate not trusted (unable to get local issuer certificate); use --ca FILE" in result["failed"]
         volume.authority.write_text(authority_of(authority.certificate))
         assert volume.fetch([order]) == (0, {"done": [[1, 50_000, 1]]})
     for text in ("", "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"):
@@ -146,8 +146,8 @@ def test_a_full_volume_is_a_permanent_failure(volume: Volume, site: Site, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    code, word = volume.fetch([site.order("weights.npz", str(volume.folder))])
-    assert code == 78 and word["failed"] == "weights.npz: [Errno 28] No space left on device"
+    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
+    assert code == 78 and result["failed"] == "weights.npz: [Errno 28] No space left on device"
 
 
 def test_notes_that_were_torn_cost_only_time(volume: Volume, site: Site) -> None:

@@ -50,7 +50,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_store, "BATCH", 1000)
 
 
-def pushed(pod: Pod, source: Path | str, folder: str = "voc", messages: list[str] | None = None) -> Transfer:
+def push(pod: Pod, source: Path | str, folder: str = "voc", messages: list[str] | None = None) -> Transfer:
     lines: list[str] = [] if messages is None else messages
     return asyncio.run(DataStore(pod, lines.append).push(source_of(str(source)), folder))
 
@@ -63,28 +63,28 @@ def test_a_folder_is_copied_with_hostile_names_and_a_second_push_copies_nothing(
     messages: list[str] = []
     count, size = len(tree(sample)), sum(map(len, tree(sample).values()))
 
-    assert pushed(pod, sample, "team/voc", messages) == Transfer(count, size, count)
+    assert push(pod, sample, "team/voc", messages) == Transfer(count, size, count)
     assert tree(pod.volume / "team" / "voc") == tree(sample)
     assert messages[0] == f"{count} files, 1.0 MB: comparing with the volume" and messages[-1] == "1.0 MB of 1.0 MB"
-    assert pushed(pod, sample, "team/voc") == Transfer(count, size, 0)
+    assert push(pod, sample, "team/voc") == Transfer(count, size, 0)
 
 
 def test_changed_files_are_copied_again_even_at_the_same_size(pod: Pod, sample: Path) -> None:
-    pushed(pod, sample)
+    push(pod, sample)
     (pod.volume / "voc" / "big").write_bytes(b"\0" * (256 * 4096))
     (pod.volume / "voc" / "empty").unlink()
 
-    assert pushed(pod, sample).moved == 2
+    assert push(pod, sample).moved == 2
     assert tree(pod.volume / "voc") == tree(sample)
 
 
 def test_an_interrupted_push_continues_with_the_files_that_are_missing(pod: Pod, sample: Path) -> None:
     pod.failures = ["take"]
     with pytest.raises(SpotmpiError, match="could not access the files"):
-        pushed(pod, sample)
+        push(pod, sample)
     complete = {name for name in tree(pod.volume / "voc") if not name.endswith(".spotmpi-part")}
 
-    again = pushed(pod, sample)
+    again = push(pod, sample)
 
     assert again.moved <= again.files - len(complete)
     assert {n: c for n, c in tree(pod.volume / "voc").items() if not n.endswith(".spotmpi-part")} == tree(sample)
@@ -95,7 +95,7 @@ def test_a_tar_file_is_unpacked(pod: Pod, sample: Path, tmp_path: Path, mode: st
     with tarfile.open(tmp_path / "set.tar", mode) as packed:  # type: ignore[call-overload]
         packed.add(sample, "VOCdevkit")
 
-    assert pushed(pod, tmp_path / "set.tar").moved == len(tree(sample))
+    assert push(pod, tmp_path / "set.tar").moved == len(tree(sample))
     assert tree(pod.volume / "voc" / "VOCdevkit") == tree(sample)
 
 
@@ -112,7 +112,7 @@ def test_the_pod_refuses_a_tar_that_leads_out_whoever_sends_it(pod: Pod, tmp_pat
 
 
 def test_a_pull_copies_missing_files_and_checks_them(pod: Pod, sample: Path, tmp_path: Path) -> None:
-    pushed(pod, sample)
+    push(pod, sample)
     into, messages = tmp_path / "back", list[str]()
     store = DataStore(pod, messages.append)
 
@@ -136,7 +136,7 @@ def test_a_slow_reader_loses_nothing_of_an_answer(pod: Pod, sample: Path, tmp_pa
 def test_a_pull_with_a_broken_connection_requests_the_missing_files_again(
     pod: Pod, sample: Path, tmp_path: Path
 ) -> None:
-    pushed(pod, sample)
+    push(pod, sample)
     store = DataStore(pod, lambda text: None)
 
     pod.torn = ["give"] * 2
@@ -150,7 +150,7 @@ def test_a_pull_with_a_broken_connection_requests_the_missing_files_again(
 def test_a_pull_of_a_folder_that_changes_brings_all_else_and_the_next_one_is_whole(
     pod: Pod, sample: Path, tmp_path: Path
 ) -> None:
-    pushed(pod, sample)
+    push(pod, sample)
     store = DataStore(pod, lambda text: None)
     pod.meanwhile["give"] = (pod.volume / "voc" / "big").unlink
 
@@ -170,7 +170,7 @@ def test_a_file_that_is_removed_while_a_folder_is_listed_is_not_in_the_list(
 
 
 def test_a_listing_has_sizes_and_numbers_of_files(pod: Pod, sample: Path) -> None:
-    pushed(pod, sample)
+    push(pod, sample)
     (pod.volume / "notes.txt").write_text("abc")
 
     entries = asyncio.run(DataStore(pod, print).entries(""))

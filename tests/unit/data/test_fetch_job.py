@@ -23,7 +23,7 @@ from spotmpi.data import datasets as data
 from spotmpi.data import fetch, fetch_job
 from spotmpi.data.remote_source import Order
 from spotmpi.data.store import Transfer
-from tests.unit.backends.kubernetes.watched_cluster import refused as refusal
+from tests.unit.backends.kubernetes.watched_cluster import api_error
 
 Object = dict[str, Any]
 VOLUME = Volume("claim", "registry/image:1", ("key",))
@@ -45,8 +45,8 @@ def job(ending: str | None = None, suspended: bool = False, age: float = 1) -> O
     }
 
 
-def pod(phase: str, word: Object | None = None) -> Object:
-    containers = [{"state": {"terminated": {"message": json.dumps(word)}}}] if word else []
+def pod(phase: str, message: Object | None = None) -> Object:
+    containers = [{"state": {"terminated": {"message": json.dumps(message)}}}] if message else []
     values = {"name": "fetch-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"metadata": values, "status": {"phase": phase, "containerStatuses": containers}}
 
@@ -114,7 +114,7 @@ def short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "POLL_INTERVAL", 0.001)
 
 
-def fetched(script: Script) -> tuple[list[Transfer], list[str]]:
+def run_fetch(script: Script) -> tuple[list[Transfer], list[str]]:
     messages: list[str] = []
     work = fetch.fetch(script, VOLUME, [[ORDER]], "voc", messages.append, "CERTIFICATE")  # type: ignore[arg-type]
     return asyncio.run(asyncio.wait_for(work, 10)), messages
@@ -129,7 +129,7 @@ def test_a_job_is_created_suspended_gets_its_orders_and_is_reported_until_it_end
         shows(job("Complete"), pod("Succeeded", ALL_DONE)),
     )
 
-    moved, messages = fetched(script)
+    moved, messages = run_fetch(script)
 
     assert moved == [Transfer(3, 300, 2)]
     assert messages == [
@@ -154,7 +154,7 @@ def test_an_active_job_is_followed_and_no_second_one_is_created() -> None:
     script = Script(
         shows(job()), shows(job(), pod("Running")), shows(job("Complete"), pod("Succeeded", ALL_DONE)), existing=job()
     )
-    moved, messages = fetched(script)
+    moved, messages = run_fetch(script)
     assert moved == [Transfer(3, 300, 2)] and script.created == []
     assert messages == [f"Job {NAME} is fetching this already", "set.tar: 16.0 MB of 100.0 MB"]
 
@@ -162,7 +162,7 @@ def test_an_active_job_is_followed_and_no_second_one_is_created() -> None:
 @pytest.mark.parametrize("old", [job("Complete"), job("Failed"), job(suspended=True, age=100)])
 def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object) -> None:
     script = Script(shows(old), shows(job("Complete"), pod("Succeeded", ALL_DONE)), existing=old)
-    assert fetched(script)[0] == [Transfer(3, 300, 2)]
+    assert run_fetch(script)[0] == [Transfer(3, 300, 2)]
     assert script.changes == ["deleted", "unsuspended"]
 
 
@@ -180,7 +180,7 @@ def test_a_job_that_has_ended_or_never_began_makes_room_for_another(old: Object)
 )
 def test_an_end_without_all_files_says_why(end: Callable[[Script], None], messages: str) -> None:
     with pytest.raises(SpotmpiError, match=messages):
-        fetched(Script(shows(job()), end))
+        run_fetch(Script(shows(job()), end))
 
 
 def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted() -> None:
@@ -189,7 +189,7 @@ def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted(
     completed = shows(job("Complete"))
     script = Script(shows(job()), completed, completed, shows(None), shows(job("Complete"), late, lost))
 
-    moved, messages = fetched(script)
+    moved, messages = run_fetch(script)
 
     assert moved == [Transfer(3, 300, 0)]
     assert f"Job {NAME} has succeeded, but its pod is gone; counting the files again" in messages
@@ -198,24 +198,24 @@ def test_a_complete_job_without_its_pod_is_no_failure_and_the_files_are_counted(
 
 def test_a_cluster_that_is_out_of_reach_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(shows(job()), out_of_reach, out_of_reach, shows(job("Complete"), pod("Succeeded", ALL_DONE)))
-    assert fetched(script)[0] == [Transfer(3, 300, 2)]
+    assert run_fetch(script)[0] == [Transfer(3, 300, 2)]
     monkeypatch.setattr(fetch, "UNREACHABLE_TIMEOUT", 0.01)
     with pytest.raises(SpotmpiError, match=r"look at the Job .*, which continues by itself: cannot reach"):
-        fetched(Script(shows(job()), out_of_reach))
+        run_fetch(Script(shows(job()), out_of_reach))
 
 
 def test_without_permission_for_secrets_there_is_an_error_and_no_job_remains(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script()
     create = script.create
 
-    async def refused(values: Object) -> Object:
+    async def forbid_secrets(values: Object) -> Object:
         if values["kind"] == "Secret":
-            raise refusal(403)
+            raise api_error(403)
         return await create(values)
 
-    monkeypatch.setattr(script, "create", refused)
+    monkeypatch.setattr(script, "create", forbid_secrets)
     with pytest.raises(SpotmpiError, match=rf"could not start the Job {NAME}: not permitted"):
-        fetched(script)
+        run_fetch(script)
     assert script.changes == ["deleted"]
 
 
@@ -225,10 +225,10 @@ def test_two_terminals_at_once_make_one_job(monkeypatch: pytest.MonkeyPatch) -> 
     async def conflict(values: Object) -> Object:
         script.job, script.changes = job(), ["unsuspended"]
         script.looks = [shows(job("Complete"), pod("Succeeded", ALL_DONE))]
-        raise refusal(409)
+        raise api_error(409)
 
     monkeypatch.setattr(script, "create", conflict)
-    assert fetched(script)[0] == [Transfer(3, 300, 2)]
+    assert run_fetch(script)[0] == [Transfer(3, 300, 2)]
 
 
 def test_the_job_is_restricted_and_a_reclaimed_pod_costs_no_try() -> None:

@@ -71,8 +71,8 @@ def test_the_next_version_is_begun_once_no_piece_of_the_old_one_is_under_way(
 
 def test_an_object_that_is_replaced_again_and_again_is_worth_another_try_of_the_job(volume: Volume, site: Site) -> None:
     site.replacements = {number: {"weights.npz": bytes([number]) * 50_000} for number in range(99)}
-    code, word = volume.fetch([site.order("weights.npz", str(volume.folder))])
-    assert (code, word["failed"]) == (
+    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
+    assert (code, result["failed"]) == (
         1,
         "weights.npz: it was replaced 3 times while it was fetched; push again once it no longer changes",
     )
@@ -81,8 +81,8 @@ def test_an_object_that_is_replaced_again_and_again_is_worth_another_try_of_the_
 
 def test_without_checksum_and_etag_nothing_is_fetched(volume: Volume, site: Site) -> None:
     site.tags = False
-    code, word = volume.fetch([site.order("weights.npz", str(volume.folder))])
-    assert code == 78 and "sends no strong ETag, so a change would go unnoticed: append #sha256=" in word["failed"]
+    code, result = volume.fetch([site.order("weights.npz", str(volume.folder))])
+    assert code == 78 and "sends no strong ETag, so a change would go unnoticed: append #sha256=" in result["failed"]
     assert volume.fetch([site.order("weights.npz", str(volume.folder), sha(WEIGHTS))])[0] == 0
 
 

@@ -210,7 +210,7 @@ class Killed(BaseException):
     """The terminal was killed."""
 
 
-def killed_after(changes: int, account: FakeAccount, work: Callable[[], object]) -> bool:
+def kill_after(changes: int, account: FakeAccount, work: Callable[[], object]) -> bool:
     """Do *work* until that many calls have changed something; False where it ended before."""
     call, remaining = account.call, iter(range(changes))
 
@@ -243,7 +243,7 @@ def test_warm_nodes_end_on_schedule_whenever_the_terminal_was_killed(account: Fa
     now = datetime.now(UTC).replace(microsecond=0)
     request = partial(keep_warm, environment_with(), "g4dn", 3, timedelta(minutes=30), account, now)
 
-    assert killed_after(changes, account, request) == (changes < 4)
+    assert kill_after(changes, account, request) == (changes < 4)
     warm = sum(least for least, _ in sizes(account))
     assert warm == (0, 0, 2, 2, 3)[changes]
 
@@ -261,7 +261,7 @@ def test_an_expired_environment_is_opened_no_longer_than_requested_whenever_the_
         account.call("autoscaling", "us-east-1", "update_auto_scaling_group", AutoScalingGroupName=name, **closed)
 
     reopen = partial(open_groups, account, environment_with(), now + timedelta(hours=8))
-    assert killed_after(changes, account, reopen) == (changes < 4)
+    assert kill_after(changes, account, reopen) == (changes < 4)
     assert [group.max > 0 for group in scaling_groups(account, environment_with())] == [changes >= 2, changes >= 4]
 
     pass_time(account, now + timedelta(hours=9))

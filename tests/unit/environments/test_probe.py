@@ -18,7 +18,7 @@ from tests.unit.backends.kubernetes.local_pod import Pod
 from tests.unit.conftest import InProcess
 
 
-def tried(pod: Any, trouble: SpotmpiError | None = None) -> dict[str, Finding]:
+def probe_findings(pod: Any, trouble: SpotmpiError | None = None) -> dict[str, Finding]:
     @asynccontextmanager
     async def access() -> AsyncIterator[Any]:
         if trouble:
@@ -38,7 +38,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
 def test_a_pod_that_works_says_so_and_leaves_nothing(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SLOW", 60.0)
 
-    findings = tried(pod)
+    findings = probe_findings(pod)
 
     assert [finding.level for finding in findings.values()] == ["ok", "ok"]
     assert re.match(r"mounted; wrote and read a small file in \d+\.", findings["probe of storage"].message)
@@ -50,7 +50,7 @@ def test_a_name_that_does_not_resolve_is_an_error(pod: Pod, monkeypatch: pytest.
     monkeypatch.setattr(probe, "NAME", "kubernetes.default.invalid")
     monkeypatch.setattr(probe, "SLOW", 60.0)
 
-    findings = tried(pod)
+    findings = probe_findings(pod)
 
     assert findings["probe of storage"].level == "ok"
     assert (
@@ -61,9 +61,9 @@ def test_a_name_that_does_not_resolve_is_an_error(pod: Pod, monkeypatch: pytest.
 
 def test_storage_that_cannot_be_written_or_is_slow_is_reported(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SLOW", 0.0)
-    assert tried(pod)["probe of storage"].level == "warning"
+    assert probe_findings(pod)["probe of storage"].level == "warning"
     pod.volume.rmdir()
-    assert "No such file or directory" in tried(pod)["probe"].message
+    assert "No such file or directory" in probe_findings(pod)["probe"].message
 
 
 def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +72,9 @@ def test_a_mount_that_hangs_and_a_pod_that_never_comes_are_errors(monkeypatch: p
             await asyncio.sleep(60)
 
     monkeypatch.setattr(probe, "TIMEOUT", 0.05)
-    assert tried(Hanging())["probe"].message == "writing a small file took more than 0.05 s"
+    assert probe_findings(Hanging())["probe"].message == "writing a small file took more than 0.05 s"
     never = SpotmpiError("no pod could read the run volume within 300 s: insufficient cpu")
-    assert tried(None, never)["probe"].message == str(never)
+    assert probe_findings(None, never)["probe"].message == str(never)
 
 
 def test_the_command_probes_after_the_checks(monkeypatch: pytest.MonkeyPatch, in_process: InProcess) -> None:

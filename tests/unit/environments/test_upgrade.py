@@ -246,8 +246,8 @@ def test_the_command_shows_a_table_and_ends_with_what_to_commit(
     monkeypatch.setattr(
         "spotmpi.cli.environment_commands.open_dependencies", lambda stack, yes: scenario.lab.dependencies
     )
-    code, output, complaint = in_process("upgrade", "lab", "--yes")
-    assert (code, complaint) == (0, "")
+    code, output, errors = in_process("upgrade", "lab", "--yes")
+    assert (code, errors) == (0, "")
     rows = [" ".join(line.split()) for line in output.splitlines()]
     assert rows[:3] == [
         "PART NOW THEN STANDARD SUPPORT ENDS",

@@ -20,7 +20,7 @@ def truth(nodes: int, serial: float = 1.0, strong: bool = True) -> float:
     return max(compute, serial * compute + exchange)
 
 
-def generated(
+def generate_trials(
     nodes: Sequence[int], trials: int = 1, noise: float = 0.0, seed: int = 1, serial: float = 1.0, strong: bool = True
 ) -> Series:
     chance = numpy.random.default_rng(seed)
@@ -40,7 +40,7 @@ def generated(
 def test_known_parameters_come_back_and_predict_the_counts_that_were_not_fitted(
     serial: float, strong: bool, fitted: list[int]
 ) -> None:
-    fitted_model = model.fit(generated([1, 2, 4, 8, 16, 32], serial=serial, strong=strong), fitted)
+    fitted_model = model.fit(generate_trials([1, 2, 4, 8, 16, 32], serial=serial, strong=strong), fitted)
     for nodes in (8, 32, 64):
         assert fitted_model.predict(nodes).rate == pytest.approx(1 / truth(nodes, serial, strong), rel=0.02)
     assert fitted_model.predict(32).verdict == model.CHECKED
@@ -48,14 +48,14 @@ def test_known_parameters_come_back_and_predict_the_counts_that_were_not_fitted(
 
 
 def test_an_allreduce_hidden_at_every_fitted_count_is_reported_as_unknown() -> None:
-    fitted_model = model.fit(generated([1, 2, 4], serial=0.0), [1, 2])
+    fitted_model = model.fit(generate_trials([1, 2, 4], serial=0.0), [1, 2])
     assert fitted_model.predict(4).rate == pytest.approx(4 / COMPUTE, rel=1e-3)
     assert "the allreduce had no visible cost at these counts" in fitted_model.notes[-1]
-    assert "the allreduce had no visible cost" not in " ".join(model.fit(generated([1, 2, 4]), [1, 2]).notes)
+    assert "the allreduce had no visible cost" not in " ".join(model.fit(generate_trials([1, 2, 4]), [1, 2]).notes)
 
 
 def test_the_parameters_are_those_that_generated_the_data() -> None:
-    fitted_model = model.fit(generated([1, 2, 4]), [1, 2, 4])
+    fitted_model = model.fit(generate_trials([1, 2, 4]), [1, 2, 4])
     assert fitted_model.parameters == pytest.approx(
         {"divided": COMPUTE, "volume": VOLUME, "latency": LATENCY}, rel=1e-3
     )
@@ -72,32 +72,32 @@ def test_trials_without_exchange_tell_a_fixed_part_of_the_computation_from_the_v
 def test_the_interval_of_a_prediction_holds_the_truth() -> None:
     covered = 0
     for seed in range(60):
-        fitted_model = model.fit(generated([1, 2, 4, 8], trials=3, noise=0.02, seed=seed), [1, 2, 4]).predict(8)
+        fitted_model = model.fit(generate_trials([1, 2, 4, 8], trials=3, noise=0.02, seed=seed), [1, 2, 4]).predict(8)
         assert fitted_model.low is not None and fitted_model.high is not None
         covered += fitted_model.low <= 1 / truth(8) <= fitted_model.high
     assert covered >= 54
 
 
 def test_a_fit_without_degrees_of_freedom_has_no_interval_and_says_so() -> None:
-    fitted_model = model.fit(generated([1, 2, 4]))
+    fitted_model = model.fit(generate_trials([1, 2, 4]))
     assert (fitted_model.counts, fitted_model.degrees_of_freedom) == ((1, 2), 0)
     assert (fitted_model.predict(4).low, fitted_model.predict(4).high) == (None, None)
     assert fitted_model.notes == [
         "fitted on 1 and 2 nodes with as many parameters as trials: no degrees of freedom, hence no interval"
     ]
-    repeated = model.fit(generated([1, 2, 4], trials=3, noise=0.01))
+    repeated = model.fit(generate_trials([1, 2, 4], trials=3, noise=0.01))
     assert repeated.predict(4).low is not None
     assert "covers the noise of the trials, not the model error" in repeated.notes[0]
 
 
 def test_too_few_counts_are_refused_with_the_measured_ones() -> None:
     with pytest.raises(InputError, match="two of the measured counts of generated: 1, 2, 4"):
-        model.fit(generated([1, 2, 4]), [2, 8])
+        model.fit(generate_trials([1, 2, 4]), [2, 8])
     with pytest.raises(InputError, match="--fit"):
-        model.fit(generated([1]))
+        model.fit(generate_trials([1]))
 
 
-def of_published(table: str, name: str) -> Series:
+def published_trials(table: str, name: str) -> Series:
     return next(series for series in published_table(table, "compare").as_series() if series.name == name)
 
 
@@ -112,7 +112,7 @@ def of_published(table: str, name: str) -> Series:
     ],
 )
 def test_the_published_8_nodes_are_predicted_from_2_and_4_honestly(table: str, name: str, verdict: str) -> None:
-    series = of_published(table, name)
+    series = published_trials(table, name)
     fitted_model = model.fit(series).predict(8)
     assert fitted_model.error == pytest.approx(fitted_model.rate / series.rate(8) - 1)
     assert fitted_model.verdict == verdict
@@ -159,7 +159,7 @@ def test_every_count_but_the_smallest_can_be_implausible() -> None:
 
 
 def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:
-    fitted_model = model.fit(generated([1, 2, 4, 8]), [1, 2, 4])
+    fitted_model = model.fit(generate_trials([1, 2, 4, 8]), [1, 2, 4])
     goal = Goal(iterations=36_000, deadline=4 * 3600, price=0.5)
     result = forecast.forecast(fitted_model, [1, 2, 4, 8], goal)
     hours = {nodes: 36_000 * truth(nodes) / 3600 for nodes in (1, 2, 4, 8)}
@@ -181,7 +181,7 @@ def test_money_time_and_the_cheapest_count_for_a_deadline() -> None:
 
 
 def test_the_last_node_that_pays_is_found_one_by_one() -> None:
-    fitted_model = model.fit(generated([1, 2, 4]), [1, 2, 4])
+    fitted_model = model.fit(generate_trials([1, 2, 4]), [1, 2, 4])
     gains = [1 / truth(count + 1) - 1 / truth(count) for count in range(1, 16)]
     last = next(count for count, gain in enumerate(gains, 1) if gain < 0.5 / truth(1))
     result = forecast.forecast(fitted_model, [1, 16], Goal())
@@ -247,7 +247,7 @@ def test_epochs_become_the_iterations_of_each_count() -> None:
 
 
 def test_a_measured_count_uses_its_measured_rate_even_if_the_model_is_wrong() -> None:
-    series = of_published("chainercv-ssd300-p3", "fp16, double buffering")
+    series = published_trials("chainercv-ssd300-p3", "fp16, double buffering")
     result = forecast.forecast(model.fit(series), [2, 4, 8, 16], Goal(iterations=1000, deadline=1000 / 4))
     assert result.cheapest == 8
     assert result.by_nodes[2].seconds == pytest.approx(1000 / 4.0316)
@@ -259,7 +259,7 @@ def test_a_measured_count_uses_its_measured_rate_even_if_the_model_is_wrong() ->
 
 
 def test_all_problems_of_a_goal_are_reported_at_once() -> None:
-    fitted_model = model.fit(generated([1, 2]))
+    fitted_model = model.fit(generate_trials([1, 2]))
     with pytest.raises(InputError) as refused:
         forecast.forecast(fitted_model, [4], Goal(epochs=3, deadline=-1, price=0))
     assert [problem.field for problem in refused.value.problems] == ["--epochs", "--deadline", "--price"]

@@ -68,14 +68,14 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
 }
 
 
-def planned(values: dict[str, Any], machine: Machine) -> str:
+def plan_of(values: dict[str, Any], machine: Machine) -> str:
     plan = local_plan(from_values(values), PATHS, machine, {"code": "abc"})
     return json.dumps({key: value for key, value in plan.items() if key != "spec"}, indent=1) + "\n"
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_equals_its_golden_file(name: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"plan-{name}.json", planned(*PLANS[name]))
+    golden(f"plan-{name}.json", plan_of(*PLANS[name]))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -84,7 +84,7 @@ def test_a_plan_is_plain_json_and_deterministic(name: str) -> None:
     plan = local_plan(from_values(values), PATHS, machine, {})
 
     assert json.loads(json.dumps(plan)) == plan
-    assert planned(values, machine) == planned(values, machine)
+    assert plan_of(values, machine) == plan_of(values, machine)
 
 
 def test_more_ranks_than_cores_are_noted_and_recorded() -> None:

@@ -14,7 +14,7 @@ from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record, 
 RecordedTrials = dict[tuple[str, int], Recorded]
 
 
-def reported(
+def study_report(
     runs: Path,
     factors: dict[str, Any],
     rates: dict[tuple[str, int], float],

@@ -12,7 +12,7 @@ from tests.unit.report.recorded_runs import SPEC, START, Recorded, record, work_
 NEW_CODE = {"code": {"files": {"programs": "e" * 64}, "commit": "f" * 40, "diff": None}}
 
 
-def measured(runs: Path, name: str, rates: dict[int, list[float]], recorded: Recorded = Recorded()) -> None:  # noqa: B008
+def record_rates(runs: Path, name: str, rates: dict[int, list[float]], recorded: Recorded = Recorded()) -> None:  # noqa: B008
     """A sweep whose trials at each node count have these rates."""
     repeats = max(map(len, rates.values()))
     study = full_factorial(SPEC, StudyOptions(list(rates), repeats=repeats))
@@ -30,8 +30,8 @@ def rates_near(rate: float, trials: int = 6) -> list[float]:
 
 
 def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: Path, in_process: InProcess) -> None:
-    measured(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
-    measured(runs, "new", {1: rates_near(10.02), 2: rates_near(15.0)}, Recorded(work=NEW_CODE))
+    record_rates(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
+    record_rates(runs, "new", {1: rates_near(10.02), 2: rates_near(15.0)}, Recorded(work=NEW_CODE))
     code, out, _ = in_process("report", "--compare", "old", "new")
     assert code == 0
     one, two = out.splitlines()[1:3]
@@ -42,8 +42,8 @@ def test_a_slower_rate_is_distinguished_from_noise_and_changes_are_listed(runs: 
 
 
 def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Path, in_process: InProcess) -> None:
-    measured(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
-    measured(runs, "new", {1: rates_near(9.95), 2: rates_near(15.0)})
+    record_rates(runs, "old", {1: rates_near(10.0), 2: rates_near(18.0)})
+    record_rates(runs, "new", {1: rates_near(9.95), 2: rates_near(15.0)})
     code, _, err = in_process("report", "--compare", "old", "new", "--fail-below", "0.95")
     assert code == 1
     assert err.splitlines() == ["spotmpi: base, 2 nodes: \N{MULTIPLICATION SIGN}0.833 is below --fail-below 0.95"]
@@ -52,8 +52,8 @@ def test_ci_fails_where_a_rate_fell_below_the_limit_by_more_than_noise(runs: Pat
 
 
 def test_noise_alone_never_fails_and_json_says_so(runs: Path, in_process: InProcess) -> None:
-    measured(runs, "old", {1: [10.0, 13.0, 9.0]})
-    measured(runs, "new", {1: [9.0, 9.2, 12.0]})
+    record_rates(runs, "old", {1: [10.0, 13.0, 9.0]})
+    record_rates(runs, "new", {1: [9.0, 9.2, 12.0]})
     code, out, _ = in_process("report", "--compare", "old", "new", "--fail-below", "0.95", "--json")
     assert code == 0
     (row,) = json.loads(out)["rows"]
@@ -62,8 +62,8 @@ def test_noise_alone_never_fails_and_json_says_so(runs: Path, in_process: InProc
 
 
 def test_different_work_is_compared_only_by_force_and_marked(runs: Path, in_process: InProcess) -> None:
-    measured(runs, "old", {1: rates_near(10.0)})
-    measured(runs, "new", {1: rates_near(10.0)}, Recorded(work={"args": ["--global-batch", "128"]}))
+    record_rates(runs, "old", {1: rates_near(10.0)})
+    record_rates(runs, "new", {1: rates_near(10.0)}, Recorded(work={"args": ["--global-batch", "128"]}))
     code, _, err = in_process("report", "--compare", "old", "new")
     assert code == 2 and "different work (args: --global-batch 64, --global-batch 128)" in err and "--force" in err
     code, out, _ = in_process("report", "--compare", "old", "new", "--force")
@@ -71,8 +71,8 @@ def test_different_work_is_compared_only_by_force_and_marked(runs: Path, in_proc
 
 
 def test_sweeps_without_a_common_cell_and_wrong_options_are_refused(runs: Path, in_process: InProcess) -> None:
-    measured(runs, "old", {1: rates_near(10.0)})
-    measured(runs, "new", {2: rates_near(10.0)})
+    record_rates(runs, "old", {1: rates_near(10.0)})
+    record_rates(runs, "new", {2: rates_near(10.0)})
     assert "no measured variant and node count in common" in in_process("report", "--compare", "old", "new")[2]
     assert in_process("report", "old", "--fail-below", "0.9")[0] == 2
     for share in ("nan", "0", "1.5"):

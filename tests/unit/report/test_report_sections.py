@@ -20,7 +20,7 @@ from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
 from spotmpi.study.trial import DRIFT, PENDING
 from tests.unit.report.recorded_runs import NOW, SPEC, Recorded
-from tests.unit.report.recorded_study import reported
+from tests.unit.report.recorded_study import study_report
 
 PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}
 
@@ -36,7 +36,7 @@ def curves(section: Section, at: int = 0) -> Sequence[Curve]:
 
 
 def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) -> None:
-    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE)
+    report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE)
     costs = section(report, "Cost")
     dollars = [float(cells[3]) for cells in costs.cells]
     assert dollars == pytest.approx([1 * 3.6 * 1000 / 10 / 3600, 2 * 3.6 * 1000 / 16 / 3600], rel=0.01)
@@ -45,13 +45,13 @@ def test_money_per_1000_iterations_is_nodes_times_price_over_rate(runs: Path) ->
 
 
 def test_without_a_price_there_is_no_cost_section(runs: Path) -> None:
-    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0})
+    report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0})
     assert "Cost" not in [each.title for each in report.sections]
 
 
 def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
     factors, rates = {"nodes": [2, 4]}, {("base", 2): 10.0, ("base", 4): 16.0}
-    report = reported(runs, factors, rates, without_allreduce=True, repeats=5)
+    report = study_report(runs, factors, rates, without_allreduce=True, repeats=5)
     split = section(report, "Time breakdown")
     assert [cells[1] for cells in split.cells] == ["2", "4"]
     assert {cells[3] for cells in split.cells} == {"20.0 %"}  # 1 - 1 / 1.25
@@ -69,7 +69,7 @@ def test_a_significant_effect_is_distinguished_from_noise(runs: Path) -> None:
     study = from_values({"spec": spec, "factors": factors})
     names = [variant.name for variant in study.variants]
     rates = {(name, 2): 10.0 if name.startswith("no double") else 14.0 for name in names}
-    report = reported(runs, factors, rates, repeats=5, spec=spec)
+    report = study_report(runs, factors, rates, repeats=5, spec=spec)
     effects = {cells[0]: (cells[4], cells[6], cells[7]) for cells in section(report, "Effect of each factor").cells}
     assert effects["double buffering"] == ("\N{MULTIPLICATION SIGN}1.400", "2", "faster")
     assert [title for title, _ in _drawn(report)] == ["Effect of each factor", "Loss over time"]
@@ -77,7 +77,7 @@ def test_a_significant_effect_is_distinguished_from_noise(runs: Path) -> None:
 
 
 def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> None:
-    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, repeats=5)
+    report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, repeats=5)
     base, row = report.rows
     assert base.efficiency_bounds is None
     assert row.efficiency is not None
@@ -93,7 +93,7 @@ def test_an_efficiency_has_the_bounds_of_the_ratio_that_it_is(runs: Path) -> Non
 def test_the_picture_of_a_study_shows_time_breakdown_and_effects_instead_of_the_loss(runs: Path) -> None:
     factors = {"nodes": [1, 2], "loader_processes": [0, 2]}
     cells = {(f"loader processes {level}", nodes): 10.0 * nodes for level in (0, 2) for nodes in (1, 2)}
-    report = reported(runs, factors, cells, without_allreduce=True, repeats=5)
+    report = study_report(runs, factors, cells, without_allreduce=True, repeats=5)
     titles = ["Iterations per second", "Scaling efficiency", "Time breakdown", "Effect of each factor"]
     assert [title for title, _ in _drawn(report)] == titles
 
@@ -104,7 +104,7 @@ def _drawn(report: Report) -> list[tuple[str, Drawing]]:
 
 def test_the_model_is_compared_with_the_measurement(runs: Path) -> None:
     falling = {("base", 2): 15.474, ("base", 4): 18.987, ("base", 8): 18.405}
-    model = section(reported(runs, {"nodes": [2, 4, 8]}, falling), "Scaling model")
+    model = section(study_report(runs, {"nodes": [2, 4, 8]}, falling), "Scaling model")
     assert [cells[-1] for cells in model.cells] == ["fitted", "fitted", "not valid here"]
     assert model.cells[-1][-2] == "16.4 %"
     assert len(curves(model)) == 2
@@ -112,7 +112,7 @@ def test_the_model_is_compared_with_the_measurement(runs: Path) -> None:
 
 def test_a_published_table_is_compared_with_ours_and_all_differences_are_listed(runs: Path) -> None:
     rates = {("base", 2): 15.0, ("base", 4): 22.0}
-    report = reported(runs, {"nodes": [2, 4]}, rates, compare="chainercv-ssd300-p2")
+    report = study_report(runs, {"nodes": [2, 4]}, rates, compare="chainercv-ssd300-p2")
     comparison = section(report, "Comparison with published results")
     assert ("ours", "15.0") in {(cells[4], cells[2][:4]) for cells in comparison.cells}
     assert any("efficiency 108.5 %" in fact for fact in comparison.bullets)
@@ -124,7 +124,7 @@ def test_a_published_table_is_compared_with_ours_and_all_differences_are_listed(
 
 def test_the_timeline_has_every_attempt_and_the_reason_of_an_interruption(runs: Path) -> None:
     recorded = {("measured", 2): Recorded(interrupted_at=(30,))}
-    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, recorded)
+    report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, recorded)
     timeline = section(report, "Attempts and interruptions")
     assert timeline.text[0] == "8 attempts of 6 trials."
     assert {(cells[3], cells[4]) for cells in timeline.cells} == {("interrupted", "reclaimed")}
@@ -133,10 +133,10 @@ def test_the_timeline_has_every_attempt_and_the_reason_of_an_interruption(runs: 
 
 def test_drift_between_start_and_end_is_a_caveat(runs: Path) -> None:
     factors, rates = {"nodes": [1]}, {("base", 1): 10.0}
-    steady = reported(runs / "a", factors, rates, drift=True)
+    steady = study_report(runs / "a", factors, rates, drift=True)
     assert not any("Drift" in warning for warning in steady.warnings)
     slower = {(DRIFT, 4): Recorded(rate=9.0)}
-    drifted = reported(runs / "b", factors, rates, slower, drift=True)
+    drifted = study_report(runs / "b", factors, rates, slower, drift=True)
     assert any("after all other trials than before them" in warning for warning in drifted.warnings)
     assert [len(row.runs) for row in drifted.rows] == [3]
 
@@ -154,14 +154,14 @@ def test_drift_between_start_and_end_is_a_caveat(runs: Path) -> None:
     ],
 )
 def test_doubtful_figures_have_caveats(runs: Path, recorded: Recorded, caveat: str) -> None:
-    report = reported(
+    report = study_report(
         runs, {"nodes": [1]}, {("base", 1): 10.0}, {("measured", at): recorded for at in range(1, 6)}, repeats=5
     )
     assert any(caveat in warning for warning in report.warnings), report.warnings
 
 
 def test_a_study_stopped_by_a_limit_names_the_limit(runs: Path) -> None:
-    reported(runs, {"nodes": [1]}, {("base", 1): 10.0})
+    study_report(runs, {"nodes": [1]}, {("base", 1): 10.0})
     sweep = find_sweep("study-1", runs)
     sweep.limit_reached = "limits.money = 5 reached: $4.80 spent, the next trial costs $0.30"
     sweep.trials[-1] = replace(sweep.trials[-1], state=PENDING, runs=())
@@ -172,13 +172,13 @@ def test_a_study_stopped_by_a_limit_names_the_limit(runs: Path) -> None:
 
 
 def test_few_repeats_are_warned_of_and_five_are_enough(runs: Path) -> None:
-    few = reported(runs / "few", {"nodes": [1]}, {("base", 1): 10.0}, repeats=4)
+    few = study_report(runs / "few", {"nodes": [1]}, {("base", 1): 10.0}, repeats=4)
     assert few.warnings == ["Rows with fewer than 5 trials show their range; 5 repeats give a 95 % interval."]
-    assert reported(runs / "enough", {"nodes": [1]}, {("base", 1): 10.0}, repeats=5).warnings == []
+    assert study_report(runs / "enough", {"nodes": [1]}, {("base", 1): 10.0}, repeats=5).warnings == []
 
 
 def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Path) -> None:
-    report = reported(
+    report = study_report(
         runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, price=PRICE, without_allreduce=True
     )
     paths = files.write(report, tmp_path / "out")
@@ -197,7 +197,7 @@ def test_sections_are_in_every_form_and_the_rows_in_csv(runs: Path, tmp_path: Pa
 
 def test_micro_benchmarks_have_a_section(runs: Path) -> None:
     busy = {("allreduce", 0): Recorded(result={"best_busbw": 1.25})}
-    report = reported(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, busy, probe=True)
+    report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, busy, probe=True)
     beforehand = section(report, "Micro-benchmarks")
     assert beforehand.cells == (("base", "2", "allreduce, bus bandwidth", "1.250", "GB/s"),)
     assert [len(row.runs) for row in report.rows] == [3, 3]  # the benchmark is in no rate

@@ -25,7 +25,7 @@ def spotmpi(monkeypatch: pytest.MonkeyPatch, in_process: InProcess, tmp_path: Pa
     return lambda *arguments: in_process(*arguments, "--runs", str(tmp_path))
 
 
-def recorded(folder: Path, run: str, lines: dict[str, float], owner: str | None = None) -> None:
+def record_run(folder: Path, run: str, lines: dict[str, float], owner: str | None = None) -> None:
     """A run that succeeded, with each line as old as said, in seconds."""
     moment = [time.time() - 9000.0]
     (folder / run).mkdir()
@@ -41,7 +41,7 @@ def recorded(folder: Path, run: str, lines: dict[str, float], owner: str | None 
 
 def test_mine_are_the_runs_that_i_submitted_and_those_without_owner(tmp_path: Path, spotmpi: InProcess) -> None:
     for run, owner in (("hers", "ann"), ("his", "bob"), ("old", None)):
-        recorded(tmp_path, run, {}, owner)
+        record_run(tmp_path, run, {}, owner)
 
     assert [row.split()[0] for row in spotmpi("list")[1].splitlines()[1:]] == ["hers", "his", "old"]
     assert "bob" in spotmpi("list")[1]
@@ -56,7 +56,7 @@ def test_the_owner_of_a_copied_run_is_the_one_that_the_cluster_names(tmp_path: P
 
 
 def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: InProcess) -> None:
-    recorded(tmp_path, "run-1", {"early": 7500, "late": 300, "last": 5})
+    record_run(tmp_path, "run-1", {"early": 7500, "late": 300, "last": 5})
 
     assert spotmpi("logs", "run-1")[1].splitlines() == ["early", "late", "last"]
     assert spotmpi("logs", "run-1", "--since", "10m")[1].splitlines() == ["late", "last"]
@@ -66,7 +66,7 @@ def test_logs_since_an_age_show_what_is_newer(tmp_path: Path, spotmpi: InProcess
 
 
 def test_an_age_that_is_none_is_refused(tmp_path: Path, spotmpi: InProcess) -> None:
-    recorded(tmp_path, "run-1", {})
+    record_run(tmp_path, "run-1", {})
     code, output, errors = spotmpi("logs", "run-1", "--since", "yesterday")
     assert (code, output) == (2, "")
     assert "--since = 'yesterday': write a duration such as" in errors

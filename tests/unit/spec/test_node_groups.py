@@ -35,13 +35,13 @@ CPUS, T4, FOUR = (
 )
 
 
-def chosen(groups: list[NodeGroup], **values: Any) -> Choice:
+def choice_of(groups: list[NodeGroup], **values: Any) -> Choice:
     choice = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
     assert isinstance(choice, Choice), choice
     return choice
 
 
-def refused(groups: list[NodeGroup], **values: Any) -> str:
+def refusal_of(groups: list[NodeGroup], **values: Any) -> str:
     choice = choose(from_values({"image": "pytorch", "program": "digits", **values}), groups)
     assert isinstance(choice, list), choice
     return "; ".join(map(str, choice))
@@ -72,7 +72,7 @@ def refused(groups: list[NodeGroup], **values: Any) -> str:
 def test_the_first_group_that_fits_is_chosen_and_filled(
     groups: list[NodeGroup], values: Object, names: list[str], gpus: int
 ) -> None:
-    choice = chosen(groups, **values)
+    choice = choice_of(groups, **values)
     assert [each.name for each in choice.groups] == names
     assert choice.spec.resources.gpu == gpus
 
@@ -87,17 +87,17 @@ def test_type_placement_group_and_labels_tell_like_groups_apart() -> None:
         ({"node_selector": {LABEL: "g5-spread", "disk": "ssd"}}, "g5-spread"),
         ({"node_selector": {"node.kubernetes.io/instance-type": "g4dn.xlarge"}}, "g4dn"),
     ):
-        assert [each.name for each in chosen(groups, kubernetes=values).groups] == [name]
+        assert [each.name for each in choice_of(groups, kubernetes=values).groups] == [name]
 
 
 def test_the_plan_notes_further_groups_that_fit() -> None:
-    assert chosen([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
+    assert choice_of([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
 
 
 def test_without_allocatable_resources_a_pod_is_compared_with_the_whole_node() -> None:
     older = group("g4dn", allocatable_mib=None)
-    assert [each.name for each in chosen([older], resources={"memory": "16Gi"}).groups] == ["g4dn"]
-    assert "MiB for pods per node: 16384; requested: 17408" in refused([older], resources={"memory": "17Gi"})
+    assert [each.name for each in choice_of([older], resources={"memory": "16Gi"}).groups] == ["g4dn"]
+    assert "MiB for pods per node: 16384; requested: 17408" in refusal_of([older], resources={"memory": "17Gi"})
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_without_allocatable_resources_a_pod_is_compared_with_the_whole_node() -
     ],
 )
 def test_a_run_that_fits_no_group_is_refused_with_a_reason_for_each(values: Object, message: str) -> None:
-    assert message in refused([T4, FOUR], **values)
+    assert message in refusal_of([T4, FOUR], **values)
 
 
 def test_groups_with_different_numbers_of_gpus_are_not_mixed() -> None:
     values = {"kubernetes": {"node_groups": ["g4dn", "g5"], "spread": "any"}, "resources": {"gpu": 1}}
-    assert refused([T4, FOUR], **values) == (
+    assert refusal_of([T4, FOUR], **values) == (
         "kubernetes.node_groups = ['g4dn', 'g5']: have different numbers of GPUs: name groups with the same number"
     )
 
@@ -192,7 +192,7 @@ def lab_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubeconfig: None) 
     return path
 
 
-def planned(lab_file: Path, *overrides: str) -> Object:
+def plan_of(lab_file: Path, *overrides: str) -> Object:
     return {**spotmpi.plan_run({"image": "pytorch", "program": "digits", "nodes": 2}, overrides, Target(str(lab_file)))}
 
 
@@ -202,7 +202,7 @@ def pod_of(plan: Object) -> Object:
 
 
 def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab_file: Path) -> None:
-    plan = planned(lab_file)
+    plan = plan_of(lab_file)
 
     pod = pod_of(plan)
     assert pod["nodeSelector"][LABEL] == "g4dn"
@@ -223,9 +223,9 @@ def test_a_plan_in_an_environment_lands_on_its_nodes_and_says_which(lab_file: Pa
 
 
 def test_gpus_that_need_another_build_get_it_and_the_plan_notes_it(lab_file: Path) -> None:
-    plan = planned(lab_file, "kubernetes.node_groups+=p3")
+    plan = plan_of(lab_file, "kubernetes.node_groups+=p3")
 
-    assert pod_of(plan)["containers"][0]["image"] != pod_of(planned(lab_file))["containers"][0]["image"]
+    assert pod_of(plan)["containers"][0]["image"] != pod_of(plan_of(lab_file))["containers"][0]["image"]
     assert plan["notes"][1].endswith("--build-arg REQUIREMENTS=requirements-v100.lock --on STACK")
 
 
@@ -235,16 +235,16 @@ def test_an_image_without_kernels_for_the_gpu_is_refused(lab_file: Path) -> None
         match=r"image = 'pytorch': no build has kernels for the GPUs of p2 \(p2.xlarge, sm_37\): choose another "
         "node group, or an image by kubernetes.image$",
     ):
-        planned(lab_file, "kubernetes.node_groups+=p2")
+        plan_of(lab_file, "kubernetes.node_groups+=p2")
     assert (
-        pod_of(planned(lab_file, "kubernetes.node_groups+=p2", "kubernetes.image=mine:1"))["nodeSelector"][LABEL]
+        pod_of(plan_of(lab_file, "kubernetes.node_groups+=p2", "kubernetes.image=mine:1"))["nodeSelector"][LABEL]
         == "p2"
     )
 
 
 def test_problems_with_the_environment_come_together_with_those_of_the_spec(lab_file: Path) -> None:
     with pytest.raises(InputError) as caught:
-        planned(lab_file, "slots=2", "program=none")
+        plan_of(lab_file, "slots=2", "program=none")
     assert [problem.field for problem in caught.value.problems] == ["program", "nodes"]
 
 
@@ -254,7 +254,7 @@ def test_a_named_image_is_pulled_and_recorded_with_its_registrys_digest(
     monkeypatch.setattr(
         "spotmpi.images.registry.pin_named", lambda reference: Pinned(f"{reference}@sha256:1", "a note")
     )
-    plan = planned(lab_file, "kubernetes.image=mine")
+    plan = plan_of(lab_file, "kubernetes.image=mine")
 
     assert pod_of(plan)["containers"][0]["image"] == "mine@sha256:1" and "a note" in plan["notes"]
     assert json.loads(plan["objects"][1]["data"]["plan.json"])["work"]["container"] == "mine@sha256:1"
@@ -278,7 +278,7 @@ def test_a_limit_of_cost_goes_by_the_price_of_the_groups_that_the_run_may_use(
         return 2.0
 
     monkeypatch.setattr("spotmpi.aws.prices.node_price", node_price)
-    plan = planned(lab_file, "limits.cost=1", "kubernetes.node_groups+=p3")
+    plan = plan_of(lab_file, "limits.cost=1", "kubernetes.node_groups+=p3")
 
     assert groups_asked and all(names == ["p3"] for names in groups_asked)
     assert json.loads(plan["objects"][1]["data"]["plan.json"])["rate"] == 4.0

@@ -31,7 +31,7 @@ def env_overrides(*variables: str) -> list[str]:
     return overrides({}, None, variables)
 
 
-def planned(*variables: str) -> Object:
+def plan_of(*variables: str) -> Object:
     return {**spotmpi.plan_run(JOB, env_overrides(*variables), Target("kubernetes"))}
 
 
@@ -53,11 +53,11 @@ def test_a_malformed_variable_name_is_refused_without_showing_its_value(text: st
 
 def test_an_unset_variable_is_refused_with_both_remedies() -> None:
     with pytest.raises(InputError, match=r"forward = 'ABSENT': is not set in this terminal: export .*ABSENT=VALUE"):
-        planned("ABSENT")
+        plan_of("ABSENT")
 
 
 def test_a_clusters_plan_names_a_forwarded_variable_and_holds_its_value_nowhere() -> None:
-    plan = planned("TOKEN", "PLAIN=2")
+    plan = plan_of("TOKEN", "PLAIN=2")
 
     assert VALUE not in json.dumps(plan)
     jobset, config_map, secret, _ = plan["objects"]

@@ -30,7 +30,7 @@ class Timed(FakeRunner):
         return RunState(**{**values, "submitted": 1000.0, "ended": 1060.0})
 
 
-def opened(folder: Path, study: Study, name: str = "study-1") -> Sweep:
+def open_study(folder: Path, study: Study, name: str = "study-1") -> Sweep:
     return execution.open_sweep(study, execution.Recording(folder, name), False, quiet)
 
 
@@ -48,13 +48,13 @@ def test_a_study_stops_at_its_money_limit_and_continues_with_a_higher_one(tmp_pa
         price = {"node_hour": 60.0, "source": "a dollar a minute"}
         return study_of({"nodes": [1]}, repeats=5, price=price, limits={"money": money, "trial": "60s"})
 
-    sweep, messages = opened(tmp_path, limited(2.5)), list[str]()
+    sweep, messages = open_study(tmp_path, limited(2.5)), list[str]()
     execution.run_sweep(sweep, Timed(), messages.append)
     assert messages[0].startswith("estimate: 5 trials, about 5 min and $5.00; exceeds limits.money = 2.5")
     assert states(sweep) == ["succeeded"] * 2 + ["pending"] * 3
     saved = load_sweep(sweep.folder)
     assert saved.limit_reached == "limits.money = 2.5 reached: $2.00 spent, the next trial costs $1.00"
-    again = opened(tmp_path, limited(10.0), "another")
+    again = open_study(tmp_path, limited(10.0), "another")
     assert again.id == sweep.id
     execution.run_sweep(again, Timed(), quiet)
     assert states(again) == ["succeeded"] * 5
@@ -63,13 +63,13 @@ def test_a_study_stops_at_its_money_limit_and_continues_with_a_higher_one(tmp_pa
 
 def test_a_time_limit_counts_failed_tries_too(tmp_path: Path) -> None:
     limits = {"time": "3m", "trial": "60s"}
-    sweep = opened(tmp_path, study_of({"nodes": [1]}, repeats=3, limits=limits))
+    sweep = open_study(tmp_path, study_of({"nodes": [1]}, repeats=3, limits=limits))
     execution.run_sweep(sweep, Timed({1: ["failed"], 2: ["failed"]}), quiet)
     assert states(sweep) == ["succeeded", "pending", "pending"]
 
 
 def test_a_trial_that_fails_three_times_is_reported_and_the_study_continues(tmp_path: Path) -> None:
-    sweep, messages = opened(tmp_path, study_of({"nodes": [1, 2]}, repeats=1)), list[str]()
+    sweep, messages = open_study(tmp_path, study_of({"nodes": [1, 2]}, repeats=1)), list[str]()
     execution.run_sweep(sweep, Timed({1: ["failed"], 2: ["failed"], 3: ["failed"]}), messages.append)
     assert states(sweep) == ["failed", "succeeded"]
     assert [line for line in messages if "failed (try" in line][-1].startswith("trial 1 failed (try 3 of 3): it failed")
@@ -83,7 +83,7 @@ def test_a_study_reads_back_from_its_record_and_from_its_study_file(tmp_path: Pa
         limits={"time": "1h", "trial": "1m"},
         price={"node_hour": 0.5, "source": "list price"},
     )
-    sweep = opened(tmp_path, study)
+    sweep = open_study(tmp_path, study)
     assert load_sweep(sweep.folder) == sweep
     again = study_file.load(sweep.folder / "study.toml")
     assert (again, again.budget) == (study, study.budget)

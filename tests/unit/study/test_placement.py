@@ -29,7 +29,7 @@ from tests.cloud.account.fake_account import FakeAccount
 from tests.unit.backends.kubernetes.scripted_cluster import ScriptedCluster, node
 from tests.unit.core.test_environment import OUTPUTS
 from tests.unit.report.recorded_runs import NOW, SPEC, START, Recorded, record
-from tests.unit.report.recorded_study import reported
+from tests.unit.report.recorded_study import study_report
 
 CLAIM = {"type": "g5.xlarge", "market": "spot", "zone": "us-east-1a", "placement_group": "yes", "node_group": "g5"}
 PLACED = {"AvailabilityZone": "us-east-1a", "GroupName": "spotmpi-lab-g5"}
@@ -207,7 +207,7 @@ def test_a_study_reports_the_nodes_of_all_variants_and_those_of_micro_benchmarks
     rates = {(name, 2): 10.0 for name in ("fp32 allreduce", "fp16 allreduce")}
     spec = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"gpu": 1})})
     more: dict[str, Any] = {"spec": spec.canonical(), "repeats": 1, "probe": True}
-    reported(runs, {"nodes": [2], "allreduce": ["fp32", "fp16"]}, rates, **more)
+    study_report(runs, {"nodes": [2], "allreduce": ["fp32", "fp16"]}, rates, **more)
     for number, nodes in enumerate((("x", "b"), ("a", "b"), ("a", "c")), 1):  # the first is the allreduce benchmark
         ran_on(RunPaths(runs / f"run-{number}"), *nodes)
         for name in nodes:

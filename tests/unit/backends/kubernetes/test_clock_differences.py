@@ -24,7 +24,7 @@ from spotmpi.spec.job import from_values
 from tests.unit.backends.kubernetes.served_api import Server
 from tests.unit.backends.kubernetes.test_client import api_at
 from tests.unit.backends.kubernetes.test_follow import follow, look
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, jobset, pod, stamp, unscheduled
+from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, jobset, pod, stamp, unscheduled_pod
 
 SPEC = from_values({"command": ["x"], "nodes": 2, "launcher": "mpirun", "kubernetes": {"image": "any"}})
 CLOCKS = pytest.mark.parametrize("ahead", [-600.0, 600.0], ids=["terminal ahead", "terminal behind"])
@@ -96,7 +96,7 @@ def test_events_of_a_resumed_run_begin_with_its_resumption(
 @CLOCKS
 def test_no_terminal_gives_up_a_run_before_its_time(ahead: float) -> None:
     """The age is by the cluster's clock; by the terminal's, the run would be deleted at once."""
-    cluster = FakeCluster([unscheduled(0, "no GPU", 60 - ahead)], ahead=ahead)
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU", 60 - ahead)], ahead=ahead)
     (event,) = look(cluster, jobset(age=60 - ahead))
     assert event.kind == record.WAITING and "(gives up in 9 min)" in str(event.reason)
     assert not cluster.deleted and abs(event.time - cluster.now()) < 60
@@ -104,7 +104,7 @@ def test_no_terminal_gives_up_a_run_before_its_time(ahead: float) -> None:
 
 @CLOCKS
 def test_a_deleted_run_has_ended_by_the_clusters_clock(ahead: float) -> None:
-    cluster = FakeCluster([unscheduled(0, "no GPU", -ahead)], ahead=ahead)
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU", -ahead)], ahead=ahead)
     delete: Callable[[list[Event]], None] = lambda events: cluster.put(cluster_api.JOBSET, "DELETED", jobset())  # noqa: E731
     assert abs(follow(cluster, jobset(age=-ahead), delete)[-1].time - cluster.now()) < 60
 

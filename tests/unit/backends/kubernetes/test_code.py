@@ -203,7 +203,7 @@ def upload(store: Store, code: Path, digest: str | None = None) -> None:
     asyncio.run(code_shipping.upload(store, plan, spec(code), VOLUME, lambda text: None))  # type: ignore[arg-type]
 
 
-def stored(store: Store) -> dict[str, bytes]:
+def stored_archives(store: Store) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in store.folder.iterdir()}
 
 
@@ -227,9 +227,9 @@ def test_an_upload_that_is_cut_off_leaves_nothing_and_the_next_one_is_whole(code
     store.cut_off = len(packed.archive) // 2
     with pytest.raises(SpotmpiError, match="the connection into the pod broke off"):
         upload(store, code)
-    assert stored(store) == {}
+    assert stored_archives(store) == {}
     upload(store, code)
-    assert stored(store) == {f"{packed.digest}.tgz": packed.archive}
+    assert stored_archives(store) == {f"{packed.digest}.tgz": packed.archive}
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:50], lambda whole: whole[:-1] + b"?"], ids=["half", "other"])
@@ -240,7 +240,7 @@ def test_an_archive_that_is_damaged_on_the_volume_is_uploaded_again(
     upload(store, code)
     (store.folder / f"{packed.digest}.tgz").write_bytes(damage(packed.archive))
     upload(store, code)
-    assert stored(store) == {f"{packed.digest}.tgz": packed.archive}
+    assert stored_archives(store) == {f"{packed.digest}.tgz": packed.archive}
 
 
 def test_content_that_changes_on_its_way_is_never_stored(code: Path, store: Store) -> None:
@@ -249,7 +249,7 @@ def test_content_that_changes_on_its_way_is_never_stored(code: Path, store: Stor
     command = store_command("put", "/spotmpi/volume/code", "x.tgz", str(len(altered)), packed.sha256)
     result = store._run("pod", command, altered)
     assert result.returncode == 1 and b"its SHA-256 is" in result.stderr
-    assert stored(store) == {}
+    assert stored_archives(store) == {}
 
 
 def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from tests.unit.backends.kubernetes.watched_cluster import (
     RUN,
     FakeCluster,
     Object,
+    api_error,
     jobset,
     pod,
-    refused,
     stamp,
-    unscheduled,
+    unscheduled_pod,
 )
 
 
@@ -65,11 +65,11 @@ def failed(reason: str, kind: str = "Failed") -> Object:
 
 
 def test_the_reason_of_a_wait_is_reported_once_and_again_when_it_changes() -> None:
-    cluster = FakeCluster([unscheduled(0, "0/2 nodes: insufficient cpu")])
+    cluster = FakeCluster([unscheduled_pod(0, "0/2 nodes: insufficient cpu")])
 
     def script(events: list[Event]) -> None:
         if len(events) == 1:
-            cluster.put(api.POD, "MODIFIED", unscheduled(0, "0/3 nodes: insufficient memory"))
+            cluster.put(api.POD, "MODIFIED", unscheduled_pod(0, "0/3 nodes: insufficient memory"))
 
     events = follow(cluster, jobset(), script, enough=2)
     assert [event.kind for event in events] == [record.WAITING, record.WAITING]
@@ -78,7 +78,7 @@ def test_the_reason_of_a_wait_is_reported_once_and_again_when_it_changes() -> No
 
 
 def test_the_clouds_diagnosis_is_part_of_the_waiting_reason() -> None:
-    waiting = FakeCluster([unscheduled(0, "0/2 nodes: insufficient nvidia.com/gpu")])
+    waiting = FakeCluster([unscheduled_pod(0, "0/2 nodes: insufficient nvidia.com/gpu")])
 
     async def collect() -> list[Event | None]:
         batches = ClusterFollower(waiting, jobset(), lambda: "scaling group gpu-a: no capacity in the zone")  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_the_start_limit_counts_down_and_ends_a_run_whose_first_node_never_comes
 
 
 def test_a_snapshot_ends_a_run_that_has_waited_too_long() -> None:
-    cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU", 690)])
     (end,) = look(cluster, jobset(age=700))
     assert (
         end.kind == record.FAILED and "limits.start (600s) is over" in str(end.reason) and "no GPU" in str(end.reason)
@@ -158,14 +158,14 @@ def test_the_end_comes_last_also_where_a_nodes_clock_is_ahead() -> None:
 
 
 def test_a_user_who_may_not_delete_a_run_goes_on_waiting_for_it() -> None:
-    cluster = FakeCluster([unscheduled(0, "no GPU", 690)])
-    cluster.errors["patch"] = refused(403)
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU", 690)])
+    cluster.errors["patch"] = api_error(403)
     (event,) = follow(cluster, jobset(age=700), enough=1)
     assert event.kind == record.WAITING and "limits.start (600s) is over" in str(event.reason)
 
 
 def test_a_run_given_up_by_another_terminal_failed_with_that_reason() -> None:
-    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU")])
 
     def script(events: list[Event]) -> None:
         given_up = jobset()
@@ -178,7 +178,7 @@ def test_a_run_given_up_by_another_terminal_failed_with_that_reason() -> None:
 
 
 def test_a_deleted_jobset_is_a_stopped_run() -> None:
-    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU")])
     end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, "DELETED", jobset()))[-1]
     assert (end.kind, end.reason) == (record.STOPPED, "its JobSet was deleted")
 
@@ -231,7 +231,7 @@ def test_a_stop_by_another_terminal_is_reported_before_the_last_pod_is_gone() ->
 
 
 def test_a_jobset_deleted_while_the_api_was_out_of_reach_is_a_stopped_run() -> None:
-    cluster = FakeCluster([unscheduled(0, "no GPU")])
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU")])
     no_jobset: Object = {"items": []}
     end = follow(cluster, jobset(), lambda events: cluster.put(api.JOBSET, api.RESYNC, no_jobset))[-1]
     assert end.kind == record.STOPPED
@@ -313,25 +313,25 @@ def test_a_worker_killed_for_memory_is_reported_before_the_next_attempt() -> Non
 
 def test_a_refused_watch_ends_the_stream_with_the_refusal() -> None:
     cluster = FakeCluster([])
-    cluster.errors[api.POD] = refused(403)
+    cluster.errors[api.POD] = api_error(403)
     with pytest.raises(ApiError):
         follow(cluster, jobset())
 
 
 def test_a_user_who_may_not_read_events_still_sees_pod_conditions() -> None:
-    cluster = FakeCluster([unscheduled(0, "no GPU")])
-    cluster.errors[api.EVENT] = refused(403)
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU")])
+    cluster.errors[api.EVENT] = api_error(403)
     (event,) = follow(cluster, jobset(), enough=1)
     assert "no GPU" in str(event.reason)
     assert "no GPU" in str(look(cluster, jobset())[0].reason)
 
 
 def test_pods_deleted_while_the_api_was_out_of_reach_are_forgotten() -> None:
-    cluster = FakeCluster([unscheduled(0, "no GPU"), unscheduled(1, "no GPU")])
+    cluster = FakeCluster([unscheduled_pod(0, "no GPU"), unscheduled_pod(1, "no GPU")])
 
     def script(events: list[Event]) -> None:
         if len(events) == 1:
-            cluster.put(api.POD, api.RESYNC, {"items": [unscheduled(1, "no memory")]})
+            cluster.put(api.POD, api.RESYNC, {"items": [unscheduled_pod(1, "no memory")]})
 
     events = follow(cluster, jobset(), script, enough=2)
     assert "2/2 nodes: no GPU" in str(events[0].reason)

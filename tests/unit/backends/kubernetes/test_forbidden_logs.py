@@ -17,7 +17,7 @@ from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.core.events import Event
 from spotmpi.runs.pod_output import Entry
 from tests.unit.backends.kubernetes.test_follow import follow, look
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, pod, refused
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, api_error, jobset, pod
 
 RIGHT = "you may not read logs of pods in namespace here: ask for `get` on `pods/log`"
 COMPLETED = {"conditions": [{"type": "Completed", "status": "True"}]}
@@ -27,7 +27,7 @@ COMPLETED = {"conditions": [{"type": "Completed", "status": "True"}]}
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """The cluster of every context, which lets nobody read logs, as RBAC without `pods/log` does."""
     cluster = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset()])
-    cluster.errors["log"] = refused(403)
+    cluster.errors["log"] = api_error(403)
     monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)
     return cluster
 

@@ -22,14 +22,14 @@ START = 1000.0
 METRIC = {"t": 1003.5, "attempt": 1, "node": 0, "kind": "metric", "iteration": 20}
 
 
-def printed(number: int, line: int, node: int = 0, attempt: int = 1) -> str:
+def line_entry(number: int, line: int, node: int = 0, attempt: int = 1) -> str:
     values = [attempt, node, line, START + line, line % 2 or None, "o", f"line {line} of node {node}"]
     return json.dumps({"n": number, "l": values}, separators=(",", ":"))
 
 
 def batch(first: int, last: int, node: int = 0) -> Entry:
     """Lines from *first* to *last* as one entry."""
-    (entry,) = parse_all("\n".join(printed(number, number, node) for number in range(first, last + 1)))
+    (entry,) = parse_all("\n".join(line_entry(number, number, node) for number in range(first, last + 1)))
     assert isinstance(entry, Entry) and entry.lines and (entry.number, entry.last) == (first, last)
     return entry
 
@@ -46,12 +46,12 @@ def test_a_thousand_lines_that_arrive_together_are_one_batch() -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([printed(1, 1), printed(2, 2), json.dumps({"n": 3, "m": METRIC}), printed(4, 3)], [[1, 2], [3], [4]]),
-        ([printed(1, 1), printed(2, 2), printed(3, 1, node=1)], [[1], [2], [3]]),
-        ([printed(1, 1), printed(2, 2), printed(3, 1, attempt=2)], [[1], [2], [3]]),
-        ([printed(1, 1), printed(2, 2), printed(2, 2)], [[1], [2], [2]]),
-        ([printed(1, 1), printed(2, 2), printed(9, 9)], [[1], [2], [9]]),
-        ([printed(1, 1), printed(2, 2), "Traceback", '{"n":3}', '{"n":3,"l":[1]}'], [[1], [2]]),
+        ([line_entry(1, 1), line_entry(2, 2), json.dumps({"n": 3, "m": METRIC}), line_entry(4, 3)], [[1, 2], [3], [4]]),
+        ([line_entry(1, 1), line_entry(2, 2), line_entry(3, 1, node=1)], [[1], [2], [3]]),
+        ([line_entry(1, 1), line_entry(2, 2), line_entry(3, 1, attempt=2)], [[1], [2], [3]]),
+        ([line_entry(1, 1), line_entry(2, 2), line_entry(2, 2)], [[1], [2], [2]]),
+        ([line_entry(1, 1), line_entry(2, 2), line_entry(9, 9)], [[1], [2], [9]]),
+        ([line_entry(1, 1), line_entry(2, 2), "Traceback", '{"n":3}', '{"n":3,"l":[1]}'], [[1], [2]]),
     ],
     ids=["metric", "node", "attempt", "again", "gap", "strays"],
 )

@@ -12,7 +12,7 @@ from spotmpi.backends.kubernetes.follow import pending_diagnostics
 from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis, PendingDiagnostics
 from spotmpi.backends.kubernetes.follow.waiting import Observations, waiting_reason
 from spotmpi.core.errors import SpotmpiError
-from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, refused, stamp
+from tests.unit.backends.kubernetes.watched_cluster import FakeCluster, Object, api_error, stamp
 
 MAP = f"{pending_diagnostics.AUTOSCALER_NAMESPACE}/{pending_diagnostics.AUTOSCALER_STATUS}"
 NOW = datetime(2026, 11, 20, 10, 52, 30, tzinfo=UTC).timestamp()
@@ -108,7 +108,7 @@ def test_the_autoscalers_status_becomes_one_line_about_groups_that_are_scaling_u
     assert pending_diagnostics.autoscaler_problem(config, NOW) == problem
 
 
-def unscheduled() -> Object:
+def unscheduled_pod() -> Object:
     return {
         "metadata": {"name": "a"},
         "spec": {},
@@ -119,7 +119,7 @@ def unscheduled() -> Object:
     }
 
 
-def scheduled(phase: str = "Pending", ready: str = "False") -> Object:
+def scheduled_pod(phase: str = "Pending", ready: str = "False") -> Object:
     conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready}]
     return {
         "metadata": {"name": "a"},
@@ -152,23 +152,22 @@ def cluster() -> FakeCluster:
 
 
 def test_the_autoscalers_problem_explains_a_pod_without_a_node(cluster: FakeCluster) -> None:
-    assert wait_line(cluster, unscheduled()) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
+    assert wait_line(cluster, unscheduled_pod()) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
     assert cluster.requests == [MAP]
 
 
 def test_the_clouds_diagnosis_has_priority_over_the_autoscalers(cluster: FakeCluster) -> None:
     assert (
-        wait_line(cluster, unscheduled(), lambda: "no capacity")
+        wait_line(cluster, unscheduled_pod(), lambda: "no capacity")
         == "1/1 nodes: 0/4 nodes: insufficient gpu; no capacity"
     )
-    assert (
-        wait_line(cluster, unscheduled(), lambda: None) == "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
-    )
+    expected = "1/1 nodes: 0/4 nodes: insufficient gpu; group gpu-a: full"
+    assert wait_line(cluster, unscheduled_pod(), lambda: None) == expected
 
 
 def test_an_event_of_its_node_explains_a_pod_that_does_not_start(cluster: FakeCluster) -> None:
     line = "1/1 nodes: containers are being created; node n-1: SpotInterruption: Spot Instance will be reclaimed"
-    assert wait_line(cluster, scheduled()) == line
+    assert wait_line(cluster, scheduled_pod()) == line
     assert cluster.requests == ["events of nodes"]
 
 
@@ -185,11 +184,11 @@ def test_an_event_of_its_node_explains_a_pod_that_does_not_start(cluster: FakeCl
 )
 def test_events_of_other_nodes_and_earlier_times_are_ignored(cluster: FakeCluster, events: list[Object]) -> None:
     cluster.node_event_list = events
-    assert wait_line(cluster, scheduled()) == "1/1 nodes: containers are being created"
+    assert wait_line(cluster, scheduled_pod()) == "1/1 nodes: containers are being created"
 
 
 def test_an_unreachable_node_is_reported_with_its_events(cluster: FakeCluster) -> None:
-    observations = Observations({"a": scheduled("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
+    observations = Observations({"a": scheduled_pod("Running")}, messages={"a": "NodeNotReady: Node is not ready"})
     asyncio.run(PendingDiagnostics(cluster, None).update(observations, time.time() - 60))  # type: ignore[arg-type]
     line = waiting_reason(observations, "run-1", 1)
     assert line and line.startswith("1/1 nodes: n-1 does not respond")
@@ -200,12 +199,12 @@ def test_without_permissions_the_pods_conditions_remain(cluster: FakeCluster) ->
     def not_permitted() -> str | None:
         raise SpotmpiError("not permitted")
 
-    cluster.errors |= {MAP: refused(403), "events of nodes": refused(403)}
-    assert wait_line(cluster, unscheduled(), not_permitted) == "1/1 nodes: 0/4 nodes: insufficient gpu"
-    assert wait_line(cluster, scheduled()) == "1/1 nodes: containers are being created"
+    cluster.errors |= {MAP: api_error(403), "events of nodes": api_error(403)}
+    assert wait_line(cluster, unscheduled_pod(), not_permitted) == "1/1 nodes: 0/4 nodes: insufficient gpu"
+    assert wait_line(cluster, scheduled_pod()) == "1/1 nodes: containers are being created"
 
 
-@pytest.mark.parametrize("pod", [unscheduled(), scheduled()], ids=["no node", "on a node"])
+@pytest.mark.parametrize("pod", [unscheduled_pod(), scheduled_pod()], ids=["no node", "on a node"])
 def test_requests_are_limited_by_their_interval(
     cluster: FakeCluster, pod: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,15 +219,15 @@ def test_requests_are_limited_by_their_interval(
 
 
 def test_no_request_is_made_about_running_pods(cluster: FakeCluster) -> None:
-    assert wait_line(cluster, scheduled("Running", ready="True"), pytest.fail, looks=2) is None
+    assert wait_line(cluster, scheduled_pod("Running", ready="True"), pytest.fail, looks=2) is None
     assert not cluster.requests
 
 
 def test_a_pod_that_got_its_node_no_longer_waits_for_a_machine(cluster: FakeCluster) -> None:
-    observations = Observations({"a": unscheduled()})
+    observations = Observations({"a": unscheduled_pod()})
     diagnostics = PendingDiagnostics(cluster, None)  # type: ignore[arg-type]
     asyncio.run(diagnostics.update(observations, time.time() - 60))
     assert observations.machine_problem
-    observations.pods = {"a": scheduled()}
+    observations.pods = {"a": scheduled_pod()}
     asyncio.run(diagnostics.update(observations, time.time() - 60))
     assert observations.machine_problem is None

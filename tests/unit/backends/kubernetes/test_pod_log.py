@@ -19,7 +19,7 @@ from spotmpi.backends.kubernetes.follow import pod_log
 from spotmpi.backends.kubernetes.follow.pod_log import PodLog, Source
 from spotmpi.core.errors import NotPermitted, SpotmpiError
 from spotmpi.runs.pod_output import Entry, parse
-from tests.unit.backends.kubernetes.watched_cluster import refused
+from tests.unit.backends.kubernetes.watched_cluster import api_error
 
 CUT = httpx2.ReadError("cut")
 # A kubelet reads its current file only; where that was rotated just after the last line, the log says nothing.
@@ -254,7 +254,7 @@ def resident_pages() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
 
 
-FORBIDDEN = refused(403)
+FORBIDDEN = api_error(403)
 
 
 def test_a_forbidden_log_raises_at_once() -> None:

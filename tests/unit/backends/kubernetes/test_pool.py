@@ -97,7 +97,7 @@ def test_workers_that_wait_are_counted_against_those_that_the_pool_is_to_have_an
 
 
 def test_a_pool_whose_node_0_waits_says_so_whatever_its_workers_wait_for() -> None:
-    waiting = watched_cluster.unscheduled(0, "no node on demand")
+    waiting = watched_cluster.unscheduled_pod(0, "no node on demand")
     (event,) = look(PoolCluster([waiting, unscheduled(0), unscheduled(1)]), jobset())
     assert RUNNING not in event.values
     assert str(event.reason).startswith("node 0: no node on demand (gives up in")
@@ -292,6 +292,6 @@ def test_pods_of_a_pool_may_reach_each_other_where_the_namespace_denies_egress()
 def test_an_error_at_the_end_of_a_pool_hides_nothing() -> None:
     class Refusing(PoolCluster):
         async def patch(self, kind: str, name: str, values: Object) -> None:
-            raise watched_cluster.refused(404)
+            raise watched_cluster.api_error(404)
 
     assert look(Refusing([]), jobset(status=ENDED))[-1].kind == record.SUCCEEDED

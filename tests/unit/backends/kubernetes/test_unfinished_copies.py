@@ -18,7 +18,7 @@ from spotmpi.core.progress import Say
 from spotmpi.plan import manifests
 from spotmpi.plan.cluster import ClusterPlan, cached_plan
 from spotmpi.runs import cache, reader, recorded_plan
-from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, jobset, refused
+from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, api_error, jobset
 
 
 def copy(runs_folder: Path, context: str | None = "this", run: str = RUN) -> RunPaths:
@@ -58,7 +58,7 @@ def test_clean_does_not_delete_runs_of_an_unreachable_cluster_and_says_so_once(
     runs: Path, cluster: FakeCluster
 ) -> None:
     copy(runs), copy(runs, run="digits-2")
-    cluster.errors["JobSet"] = refused(403)
+    cluster.errors["JobSet"] = api_error(403)
     messages: list[str] = []
     assert clean(runs, messages) == []
     (line,) = messages

@@ -17,7 +17,7 @@ from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.plan.volume_pod import volume_pod
 from tests.unit.backends.kubernetes.volume_cluster import Object, VolumeCluster, pull
-from tests.unit.backends.kubernetes.watched_cluster import RUN, jobset, pod, refused
+from tests.unit.backends.kubernetes.watched_cluster import RUN, api_error, jobset, pod
 
 
 def test_a_pod_created_for_the_download_is_deleted_afterwards(remote: RunPaths, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_for_a_user_who_may_not_read_claims_the_pod_has_no_owner(remote: RunPath
 
     async def find(kind: str, name: str, namespace: str | None = None) -> Object | None:
         if kind == api.CLAIM:
-            raise refused(403)
+            raise api_error(403)
         return await usual(kind, name, namespace)
 
     cluster.find = find  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ def pod(name: str, phase: str = "Pending", **status: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "status": {"phase": phase, **status}}
 
 
-def unscheduled(name: str, message: str) -> dict[str, Any]:
+def unscheduled_pod(name: str, message: str) -> dict[str, Any]:
     return pod(name, conditions=[{"type": "PodScheduled", "status": "False", "message": message}])
 
 
@@ -39,12 +39,13 @@ def test_pods_that_have_started_do_not_wait(phase: str) -> None:
 
 
 def test_the_reason_most_pods_share_is_reported_with_their_number() -> None:
-    pods = [unscheduled("a", "no GPU"), unscheduled("b", "no GPU"), unscheduled("c", "taint"), pod("d", "Running")]
+    messages = {"a": "no GPU", "b": "no GPU", "c": "taint"}
+    pods = [*(unscheduled_pod(name, message) for name, message in messages.items()), pod("d", "Running")]
     assert reason_of(*pods) == "3/4 nodes: no GPU"
 
 
 def test_the_autoscalers_and_the_clouds_reasons_follow_the_schedulers() -> None:
-    observations = Observations({"a": unscheduled("a", "0/4 nodes: insufficient nvidia.com/gpu")})
+    observations = Observations({"a": unscheduled_pod("a", "0/4 nodes: insufficient nvidia.com/gpu")})
     observations.add_event(event("a", "TriggeredScaleUp", "pod triggered scale-up: [{g5 0->2 (max: 8)}]"))
     observations.add_event(event("a", "FailedScheduling", "0/4 nodes: insufficient nvidia.com/gpu"))
     expected = "1/2 nodes: 0/4 nodes: insufficient nvidia.com/gpu; pod triggered scale-up: [{g5 0->2 (max: 8)}]"
@@ -108,14 +109,14 @@ def test_without_pods_events_about_the_run_count(key: str) -> None:
 
 
 def test_a_user_who_may_not_read_events_gets_a_note() -> None:
-    observations = Observations({"a": unscheduled("a", "no GPU")}, events_forbidden=True)
+    observations = Observations({"a": unscheduled_pod("a", "no GPU")}, events_forbidden=True)
     note = "(you are not permitted to read events, which may say more)"
     assert waiting_reason(observations, "run-1", 1) == f"1/1 nodes: no GPU {note}"
     assert waiting_reason(Observations(events_forbidden=True), "run-1", 1) == f"no pods yet {note}"
 
 
 def test_long_reasons_are_cut_to_one_line() -> None:
-    reason = reason_of(unscheduled("a", "very\n long " * 100))
+    reason = reason_of(unscheduled_pod("a", "very\n long " * 100))
     assert reason is not None and len(reason) < 260 and "\n" not in reason and reason.endswith("...")
 
 

@@ -50,11 +50,11 @@ def pod(node: int, phase: str, age: float = 0, **status: Any) -> Object:
     return {"metadata": metadata, "status": {"phase": phase, **status}}
 
 
-def unscheduled(node: int, why: str, age: float = 0) -> Object:
+def unscheduled_pod(node: int, why: str, age: float = 0) -> Object:
     return pod(node, "Pending", age, conditions=[{"type": "PodScheduled", "status": "False", "message": why}])
 
 
-def refused(code: int) -> ApiError:
+def api_error(code: int) -> ApiError:
     request = httpx2.Request("GET", "https://cluster/pods")
     body = {"kind": "Status", "code": code, "message": "no", "reason": "Forbidden"}
     return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))

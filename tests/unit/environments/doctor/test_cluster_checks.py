@@ -10,7 +10,7 @@ from tests.unit.backends.kubernetes.scripted_cluster import Object, node
 from tests.unit.environments.doctor.healthy_environment import KEY, PRIVATE, PUBLIC, HealthyEnvironment, secret
 
 
-def changed(key: str, value: Any, name: str = "a") -> Object:
+def changed_node(key: str, value: Any, name: str = "a") -> Object:
     """The node with one thing different, by a path with slashes where labels have none."""
     node_object = node(name)
     where = node_object
@@ -22,12 +22,12 @@ def changed(key: str, value: Any, name: str = "a") -> Object:
 
 
 NODES = [
-    (changed("status|conditions", [{"type": "Ready", "status": "Unknown"}]), "is not ready"),
+    (changed_node("status|conditions", [{"type": "Ready", "status": "Unknown"}]), "is not ready"),
     (
-        changed("metadata|labels|node.kubernetes.io/instance-type", "g5.xlarge"),
+        changed_node("metadata|labels|node.kubernetes.io/instance-type", "g5.xlarge"),
         "is of type g5.xlarge, but group g4dn has g4dn",
     ),
-    (changed("status|allocatable", {"cpu": "4", "memory": "15Gi"}), "has 0 of 1 GPUs"),
+    (changed_node("status|allocatable", {"cpu": "4", "memory": "15Gi"}), "has 0 of 1 GPUs"),
 ]
 
 

@@ -10,7 +10,7 @@ from tests.cloud.account.market import NOW
 BOTH = ("us-east-1", "us-west-2")
 
 
-def compared(account: FakeAccount, *types: str, nodes: int = 8, regions: tuple[str, ...] = ()) -> ZoneComparison:
+def compare(account: FakeAccount, *types: str, nodes: int = 8, regions: tuple[str, ...] = ()) -> ZoneComparison:
     return compare_zones(types or ("g5.xlarge",), nodes, regions, account, NOW)
 
 

@@ -13,7 +13,7 @@ from spotmpi.environments.zones.comparison import compare_zones
 from tests.cloud.account.answers import Refusal
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW
-from tests.unit.environments.zones.comparing import BOTH, compared, row
+from tests.unit.environments.zones.comparing import BOTH, compare, row
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_call_that_is_not_permitted_leaves_its_column_and_the_rest_works(
 ) -> None:
     account.refuse(operation, "UnauthorizedOperation")
 
-    comparison = compared(account)
+    comparison = compare(account)
 
     assert len(comparison.rows) == 3
     assert comparison.rows[0].gaps == dict.fromkeys(columns, "not permitted")
@@ -47,7 +47,7 @@ def test_a_call_that_is_not_permitted_leaves_its_column_and_the_rest_works(
 def test_without_zones_the_offerings_name_them(account: FakeAccount) -> None:
     account.refuse("DescribeAvailabilityZones", "UnauthorizedOperation")
 
-    comparison = compared(account)
+    comparison = compare(account)
 
     assert {each.zone for each in comparison.rows} == {"us-east-1a", "us-east-1b", "us-east-1c"}
     assert (
@@ -60,13 +60,13 @@ def test_without_zones_and_offerings_the_error_has_both_reasons(account: FakeAcc
     account.refuse("DescribeInstanceTypeOfferings", "UnauthorizedOperation")
 
     with pytest.raises(CloudError, match=r"ec2:DescribeAvailabilityZones.*ec2:DescribeInstanceTypeOfferings"):
-        compared(account)
+        compare(account)
 
 
 def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAccount) -> None:
     account.refuse("GetSpotPlacementScores", "RequestLimitExceeded")
 
-    comparison = compared(account)
+    comparison = compare(account)
 
     assert comparison.rows[0].gaps == {"score": "throttled"}
     assert comparison.unknown == (
@@ -77,7 +77,7 @@ def test_throttling_that_outlasts_the_retries_costs_one_column(account: FakeAcco
 def test_a_denied_region_leaves_the_other_one_compared(account: FakeAccount) -> None:
     account.refuse("DescribeSpotPriceHistory", "UnauthorizedOperation", region="us-west-2")
 
-    comparison = compared(account, regions=BOTH)
+    comparison = compare(account, regions=BOTH)
 
     assert comparison.rows[0].region == "us-east-1" and comparison.rows[0].spot == 0.4
     assert row(comparison, "us-west-2a").lost == "spot price unknown: not permitted"
@@ -100,7 +100,7 @@ def test_a_fatal_error_is_one_line(account: FakeAccount, code: str, message: str
     account.refuse("DescribeRegions", code)
 
     with pytest.raises(CloudError) as caught:
-        compared(account)
+        compare(account)
 
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
@@ -109,14 +109,14 @@ def test_a_fatal_error_is_one_line(account: FakeAccount, code: str, message: str
 def test_a_wrong_clock_is_distinguished_from_wrong_keys(code: str) -> None:
     from spotmpi.aws.errors import translate_error
 
-    late = translate_error(_refused(code, LATE), "ec2:DescribeRegions", "us-east-1", NOW)
-    on_time = translate_error(_refused(code, ON_TIME), "ec2:DescribeRegions", "us-east-1", NOW)
+    late = translate_error(_refusal(code, LATE), "ec2:DescribeRegions", "us-east-1", NOW)
+    on_time = translate_error(_refusal(code, ON_TIME), "ec2:DescribeRegions", "us-east-1", NOW)
 
     assert str(late) == "this machine's clock is 42 minutes ahead of AWS's: set it (`timedatectl`), then repeat"
     assert "clock" not in str(on_time)
 
 
-def _refused(code: str, date: str) -> Exception:
+def _refusal(code: str, date: str) -> Exception:
     from botocore.exceptions import ClientError
 
     refused: Exception = ClientError(Refusal(code, "", date).parsed, "DescribeRegions")
@@ -149,7 +149,7 @@ def test_without_any_region_the_error_says_how_to_give_one() -> None:
     account = FakeAccount(region=None)
 
     with pytest.raises(CloudError, match="no AWS region: give --region, or set AWS_REGION"):
-        compared(account)
+        compare(account)
     assert account.requests == []
 
 

@@ -15,7 +15,7 @@ from spotmpi.core.errors import InputError
 from spotmpi.environments.zones.comparison import request_quota
 from tests.cloud.account.fake_account import FakeAccount
 from tests.cloud.account.market import NOW, quota_request
-from tests.unit.environments.zones.comparing import compared
+from tests.unit.environments.zones.comparing import compare
 
 
 def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(account: FakeAccount) -> None:
@@ -25,7 +25,7 @@ def test_pending_requests_are_part_of_the_comparison_and_decided_ones_not(accoun
         quota_request("L-3819A6DF", 96, NOW - timedelta(days=5), "CASE_OPENED"),
     ]
 
-    comparison = compared(account)
+    comparison = compare(account)
 
     assert [(each.vcpus, each.status) for each in comparison.increases] == [(96, "CASE_OPENED"), (64, "PENDING")]
 
@@ -34,7 +34,7 @@ def test_a_request_is_for_running_and_needed_vcpus_together(account: FakeAccount
     account.quotas.values["L-3819A6DF"] = 8.0
     account.ec2.spot_types["us-east-1"] = ["g5.xlarge"]
 
-    requested = request_quota(compared(account).rows[0], account)
+    requested = request_quota(compare(account).rows[0], account)
 
     assert requested is not None and requested.vcpus == 36
     (request,) = account.requests_of("RequestServiceQuotaIncrease")
@@ -42,7 +42,7 @@ def test_a_request_is_for_running_and_needed_vcpus_together(account: FakeAccount
 
 
 def test_nothing_is_requested_where_the_quota_suffices(account: FakeAccount) -> None:
-    assert request_quota(compared(account).rows[0], account) is None
+    assert request_quota(compare(account).rows[0], account) is None
     assert account.requests_of("RequestServiceQuotaIncrease") == []
 
 
@@ -51,21 +51,21 @@ def test_an_already_open_request_gives_a_plain_error(account: FakeAccount) -> No
     account.refuse("RequestServiceQuotaIncrease", "ResourceAlreadyExistsException")
 
     with pytest.raises(CloudError, match="is already open; AWS accepts one at a time"):
-        request_quota(compared(account).rows[0], account)
+        request_quota(compare(account).rows[0], account)
 
 
 def test_an_unknown_quota_is_not_requested(account: FakeAccount) -> None:
     account.refuse("GetServiceQuota", "AccessDeniedException")
 
     with pytest.raises(CloudError, match="quota: not permitted"):
-        request_quota(compared(account).rows[0], account)
+        request_quota(compare(account).rows[0], account)
 
 
 def test_a_quota_that_was_never_touched_has_its_default(account: FakeAccount) -> None:
     account.refuse("GetServiceQuota", "NoSuchResourceException")
     account.script("GetAWSDefaultServiceQuota", Quota={"Value": 5.0})
 
-    assert compared(account).rows[0].quota == 5
+    assert compare(account).rows[0].quota == 5
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_each_family_counts_against_its_own_quota(machine: str, code: str | None
 def test_a_family_without_known_quota_is_compared_without_it(account: FakeAccount) -> None:
     account.ec2.types["trn1.2xlarge"], account.ec2.spot_prices["trn1.2xlarge"] = (8, 0, True, False), 0.4
 
-    comparison = compared(account, "trn1.2xlarge")
+    comparison = compare(account, "trn1.2xlarge")
 
     assert comparison.rows[0].quota is None and comparison.rows[0].short is None
     with pytest.raises(InputError, match="the spot quota of this family is unknown"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cloud.account.fake_account import FakeAccount
-from tests.unit.environments.zones.comparing import BOTH, compared, row
+from tests.unit.environments.zones.comparing import BOTH, compare, row
 
 
 def test_every_column_of_a_row_is_what_aws_answered(account: FakeAccount) -> None:
@@ -17,7 +17,7 @@ def test_every_column_of_a_row_is_what_aws_answered(account: FakeAccount) -> Non
     account.quotas.values["L-3819A6DF"] = 30.0
     account.ec2.spot_types["us-east-1"] = ["g4dn.xlarge", "c6i.xlarge"]
 
-    match = row(compared(account, nodes=8), "us-east-1a")
+    match = row(compare(account, nodes=8), "us-east-1a")
 
     assert (match.region, match.zone_id, match.offered, match.gpus) == ("us-east-1", "use1-az6", True, 1)
     assert (match.spot, match.spot_low, match.spot_high) == (0.4, 0.4, 0.8)
@@ -31,7 +31,7 @@ def test_every_column_of_a_row_is_what_aws_answered(account: FakeAccount) -> Non
 
 
 def test_there_is_a_row_for_each_type_and_zone_of_each_region(account: FakeAccount) -> None:
-    comparison = compared(account, "g5.xlarge", "g4dn.xlarge", regions=BOTH)
+    comparison = compare(account, "g5.xlarge", "g4dn.xlarge", regions=BOTH)
 
     zones = {"us-east-1a", "us-east-1b", "us-east-1c", "us-west-2a", "us-west-2b"}
     assert {(each.type, each.zone) for each in comparison.rows} == {
@@ -41,7 +41,7 @@ def test_there_is_a_row_for_each_type_and_zone_of_each_region(account: FakeAccou
 
 
 def test_the_first_row_has_no_reason_and_every_other_one_has(account: FakeAccount) -> None:
-    first, *rest = compared(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge", regions=BOTH).rows
+    first, *rest = compare(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge", regions=BOTH).rows
 
     assert first.lost == "" and len(rest) == 14 and all(each.lost for each in rest)
 
@@ -50,7 +50,7 @@ def test_a_zone_that_lacks_the_type_comes_last(account: FakeAccount) -> None:
     account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
     account.ec2.not_offered.add(("g5.xlarge", "us-east-1a"))
 
-    first, last = compared(account).rows
+    first, last = compare(account).rows
 
     assert (first.zone, last.zone) == ("us-east-1b", "us-east-1a")
     assert last.lost == "g5.xlarge is not offered in us-east-1a" and last.offered is False
@@ -60,7 +60,7 @@ def test_scores_are_matched_by_zone_id(account: FakeAccount) -> None:
     account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
     account.ec2.scores["g5.xlarge"] = {"use1-az6": 2, "use1-az1": 8}
 
-    first, last = compared(account).rows
+    first, last = compare(account).rows
 
     assert (first.zone, last.zone) == ("us-east-1b", "us-east-1a")
     assert last.lost == "placement score 2, the first row has 8"
@@ -70,7 +70,7 @@ def test_a_more_expensive_zone_ranks_lower(account: FakeAccount) -> None:
     account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
     account.ec2.zone_prices["g5.xlarge", "us-east-1a"] = 0.5
 
-    first, last = compared(account).rows
+    first, last = compare(account).rows
 
     assert first.zone == "us-east-1b" and last.lost == "$0.1000/h more per node (+25%)"
 
@@ -79,16 +79,16 @@ def test_a_clear_placement_score_beats_the_price_and_a_small_difference_does_not
     account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az1"}
     account.ec2.zone_prices["g5.xlarge", "us-east-1a"] = 0.5
     account.ec2.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 7}
-    assert compared(account).rows[0].zone == "us-east-1b"
+    assert compare(account).rows[0].zone == "us-east-1b"
 
     account.ec2.scores["g5.xlarge"] = {"use1-az6": 9, "use1-az1": 3}
-    assert compared(account).rows[0].zone == "us-east-1a"
+    assert compare(account).rows[0].zone == "us-east-1a"
 
 
 def test_a_zone_without_one_zone_storage_ranks_lower(account: FakeAccount) -> None:
     account.ec2.zones["us-east-1"] = {"us-east-1a": "use1-az6", "us-east-1b": "use1-az9"}
 
-    first, last = compared(account).rows
+    first, last = compare(account).rows
 
     assert (first.zone, last.zone) == ("us-east-1a", "us-east-1b")
     assert last.one_zone is False and last.lost == "no EFS One Zone storage in the zone"
@@ -97,7 +97,7 @@ def test_a_zone_without_one_zone_storage_ranks_lower(account: FakeAccount) -> No
 def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
     account.ec2.zone_prices = {("g5.xlarge", "us-east-1a"): 0.6, ("g5.xlarge", "us-east-1b"): 0.1}
 
-    comparison = compared(account)
+    comparison = compare(account)
 
     assert [each.zone for each in comparison.rows] == ["us-east-1c", "us-east-1a", "us-east-1b"]
     assert comparison.rows[-1].eks is False and comparison.rows[-1].lost == "EKS does not support use1-az3"
@@ -109,7 +109,7 @@ def test_a_zone_without_eks_ranks_below_a_more_expensive_one(account: FakeAccoun
 
 
 def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account: FakeAccount) -> None:
-    comparison = compared(account, "t3.xlarge", "g5.xlarge")
+    comparison = compare(account, "t3.xlarge", "g5.xlarge")
 
     assert comparison.rows[0].type == "g5.xlarge"
     assert row(comparison, "us-east-1a", "t3.xlarge").lost == "no cluster placement groups"
@@ -118,7 +118,7 @@ def test_a_type_without_placement_group_ranks_below_a_more_expensive_one(account
 def test_a_short_quota_ranks_lower_with_the_missing_amount(account: FakeAccount) -> None:
     account.quotas.values = {"L-3819A6DF": 4.0}
 
-    comparison = compared(account, "t3.xlarge", "g5.xlarge")
+    comparison = compare(account, "t3.xlarge", "g5.xlarge")
 
     lost = row(comparison, "us-east-1a", "g5.xlarge")
     assert comparison.rows[0].type == "t3.xlarge" and lost.nodes_today == 1 and lost.short == 28
@@ -128,14 +128,14 @@ def test_a_short_quota_ranks_lower_with_the_missing_amount(account: FakeAccount)
 def test_a_type_without_spot_price_in_a_week_ranks_lower(account: FakeAccount) -> None:
     del account.ec2.spot_prices["g4dn.xlarge"]
 
-    comparison = compared(account, "g5.xlarge", "g4dn.xlarge")
+    comparison = compare(account, "g5.xlarge", "g4dn.xlarge")
 
     assert row(comparison, "us-east-1a", "g4dn.xlarge").lost == "no spot price in the last 7 days"
     assert row(comparison, "us-east-1a", "g4dn.xlarge").busy is None
 
 
 def test_only_spot_machines_that_run_are_counted_against_the_quota(account: FakeAccount) -> None:
-    compared(account)
+    compare(account)
 
     (request,) = account.requests_of("DescribeInstances")
     assert {each["Name"]: each["Values"] for each in request["Filters"]} == {
@@ -145,7 +145,7 @@ def test_only_spot_machines_that_run_are_counted_against_the_quota(account: Fake
 
 
 def test_scores_are_requested_once_per_type_for_all_regions_and_single_zones(account: FakeAccount) -> None:
-    compared(account, "g5.xlarge", "g4dn.xlarge", nodes=5, regions=BOTH)
+    compare(account, "g5.xlarge", "g4dn.xlarge", nodes=5, regions=BOTH)
 
     requests = account.requests_of("GetSpotPlacementScores")
     assert sorted(each["InstanceTypes"][0] for each in requests) == ["g4dn.xlarge", "g5.xlarge"]
@@ -161,6 +161,6 @@ def test_calls_are_in_flight_together(account: FakeAccount) -> None:
         return account.pricing.get_products(region, request)
 
     account.answers["GetProducts"] = answer
-    comparison = compared(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge")
+    comparison = compare(account, "g5.xlarge", "g4dn.xlarge", "t3.xlarge")
 
     assert len(account.requests_of("GetProducts")) == 4 and comparison.rows[0].on_demand is not None

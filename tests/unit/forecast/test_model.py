@@ -195,7 +195,7 @@ def test_the_last_node_that_pays_is_found_one_by_one() -> None:
 
 
 def test_where_every_node_pays_and_where_not_even_the_second_does() -> None:
-    fitted_model = model.fit(generated([1, 2, 4]), [1, 2, 4])
+    fitted_model = model.fit(generate_trials([1, 2, 4]), [1, 2, 4])
     every = forecast.forecast(fitted_model, [1, 4], Goal(min_efficiency=0.01))
     assert (every.last_paying, every.answers) == (
         4,
@@ -209,7 +209,7 @@ def test_where_every_node_pays_and_where_not_even_the_second_does() -> None:
 def test_another_node_pays_by_the_work_that_it_adds_to_the_rate_per_node_of_the_smallest_count(
     strong: bool, base: int
 ) -> None:
-    fitted_model = model.fit(generated([base, 6, 12], strong=strong), [base, 6, 12])
+    fitted_model = model.fit(generate_trials([base, 6, 12], strong=strong), [base, 6, 12])
 
     def work(count: int) -> float:  # in batches of one node under weak scaling
         return (1 if strong else count) / truth(count, strong=strong)
@@ -232,13 +232,13 @@ def test_the_cheapest_count_has_the_fewest_node_hours_even_where_it_has_more_nod
 )
 def test_the_source_of_the_price_or_the_reason_why_there_is_none_comes_first(price: float | None, answer: str) -> None:
     goal = Goal(price=price, price_source="spot in eu-west-1a")
-    result = forecast.forecast(model.fit(generated([1, 2])), [1, 2], goal)
+    result = forecast.forecast(model.fit(generate_trials([1, 2])), [1, 2], goal)
     assert result.answers[0] == answer
     assert result.by_nodes[0].seconds is None and result.by_nodes[0].dollars is None
 
 
 def test_epochs_become_the_iterations_of_each_count() -> None:
-    series = generated([1, 2, 4], strong=False)
+    series = generate_trials([1, 2, 4], strong=False)
     weak = Series(series.name, series.rates, strong=False, batch=32, samples=3200)
     result = forecast.forecast(model.fit(weak, [1, 2, 4]), [1, 4], Goal(epochs=2))
     assert [each.seconds for each in result.by_nodes] == pytest.approx(

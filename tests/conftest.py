@@ -88,7 +88,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the selected tests run before the first of them, so that its time limit need not hold for that."""
     if session.config.option.collectonly or session.testsfailed:  # broken collections are not deselected
         return
-    # What can't be built is told by the fixtures, as the failure of the tests that need it.
+    # The fixtures report what can't be built, as the failure of the tests that need it.
     with contextlib.suppress(ToolError):
         for tool in needed(session.items):
             bin_folder(tool)

@@ -27,7 +27,7 @@ def program() -> str | None:
 
 @dataclass
 class Page:
-    """What was opened, and what it has said and asked for since."""
+    """An open page, with its console output and its requests."""
 
     tab: Tab
     console: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Tab:
         page = Page(self)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._events.append(self._message())
-        page.evaluate("document.fonts.ready.then(() => 0)")  # what the page did until here has been told by now
+        page.evaluate("document.fonts.ready.then(() => 0)")  # all earlier events of the page have arrived by now
         for event in self._events:
             _note(page, event)
         return page

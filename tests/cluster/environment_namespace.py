@@ -37,7 +37,7 @@ def _declared(https_out: bool) -> str:
 
 
 def user_kubeconfig(testbed: Cluster, user: str = USER) -> Path:
-    """The kubeconfig of somebody in the environment's group of users, with no rights but that group's."""
+    """The kubeconfig of a user with the rights of the environment's group of users only."""
     return testbed.plane.kubeconfig_of(user, groups=[names.USERS_GROUP])
 
 

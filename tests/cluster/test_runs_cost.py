@@ -1,4 +1,4 @@
-"""A run ends before it costs more than its limit, also where nobody follows it any more."""
+"""A run ends before it costs more than its limit, even without a follower."""
 
 from __future__ import annotations
 

@@ -166,7 +166,9 @@ def test_a_command_that_the_image_does_not_have_is_named(runs: Runs) -> None:
 @pytest.mark.pod_images("chainermn")
 @pytest.mark.nightly("the programs' tests refuse a wrong world on this machine")
 def test_a_wrong_world_size_is_detected_before_training_and_not_retried(runs: Runs) -> None:
-    run = runs.start(digits(epochs=1, launcher="none"))  # nobody joins the two ranks: each is a world of its own
+    run = runs.start(
+        digits(epochs=1, launcher="none")
+    )  # without a launcher each of the two ranks is a world of its own
     end = run.end()
     assert end.kind == "failed"
     assert "world" in str(end.reason), end.reason

@@ -150,7 +150,7 @@ def test_a_fault_during_training_does_not_change_the_final_parameters(
 
     run.until("the next attempt", lambda event: event.kind == record.STARTED and event.attempt == 2, observed)
     first = attempts(run)[0]
-    if fault != Fault("agent", 0):  # nobody is left to write that record
+    if fault != Fault("agent", 0):  # no agent is left to write that record
         assert first["first_iteration"] == 1 and STRUCK_AT <= first["last_iteration"] < EPOCHS * 22, first
         assert not first["result"]
     judge(run, undisturbed, fault, 1)

@@ -1,4 +1,4 @@
-"""Runs on real pods give what the same spec gives on this machine, and end as they are asked to."""
+"""Runs on real pods have the results of local runs of the same spec, and end when they are stopped."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ LIMIT = 1200.0  # seconds for one command
 
 
 class ClusterEnvironment(EngineEnvironment):
-    """What stands for AWS: the stand-in cloud, the registry, and tokens of the test cluster."""
+    """The stand-in for AWS: the stand-in cloud, the registry, and tokens of the test cluster."""
 
     def __init__(self, engine: Engine, cloud: Cloud, testbed: Cluster, outputs: Path) -> None:
         super().__init__(engine, cloud)

@@ -49,7 +49,7 @@ def test_new_sizes_never_end_a_running_node(engine: Engine, cloud: Cloud) -> Non
     engine.up("cpu").require_success()
     assert sizes(node_group(cloud, GROUP)) == (2, 2, 16)
 
-    # A state that somebody has refreshed in between is no worse.
+    # A refreshed state makes no difference.
     engine.run("refresh", "--yes", "--skip-preview", "--stack", "cpu").require_success()
     autoscale(cloud, GROUP, 6)
     configure(engine, max=32, min=0)

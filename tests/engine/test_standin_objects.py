@@ -1,4 +1,4 @@
-"""The rules of the stand-in Kubernetes, asked directly: what passes, and what a cluster would refuse."""
+"""The rules of the stand-in Kubernetes, called directly: what passes, and what a cluster would refuse."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Each rule of the stand-in cloud, asked directly: what passes, and what the real service would refuse."""
+"""Each rule of the stand-in cloud, called directly: what passes, and what the real service would refuse."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The versions of the stand-in EKS, asked directly: what passes, and what the real service would refuse."""
+"""The versions of the stand-in EKS, called directly: what passes, and what the real service would refuse."""
 
 from typing import Any
 

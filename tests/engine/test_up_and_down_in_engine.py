@@ -34,7 +34,7 @@ def lab(engine: Engine, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def interrupt_at(step: str, lab: EngineEnvironment, work: Any) -> None:
-    """Do *work* with one failure planted; it has to be told."""
+    """Do *work* with one injected failure, which must be reported."""
     lab.failures[step] = "injected failure"
     with pytest.raises(SpotmpiError, match="injected failure"):
         work()
@@ -57,7 +57,7 @@ def up_broken_off_at_every_step(lab: EngineEnvironment, cloud: Cloud) -> None:
 
 
 def down_with_much_in_its_way(lab: EngineEnvironment, cloud: Cloud, network: str) -> None:
-    """Down: a run that can't be stopped keeps nothing alive; a leaked interface is swept; a failure is told."""
+    """Down: a run that can't be stopped does not prevent it; a leaked interface is deleted; a failure is reported."""
     lab.account.ec2.interfaces["eni-leaked"] = (network, "available", CNI)
     lab.runs = [RunState("a-1", "", "a", "running")]
     lab.failures["stop"] = "injected failure"
@@ -73,7 +73,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
     lab.engine.configure("lab", {"spotmpi:access": ACCESS, "spotmpi:cluster": {"encrypt_secrets": True}})
     up_broken_off_at_every_step(lab, cloud)
 
-    # Up again: nothing is asked, nothing is done.
+    # Up again: no confirmation, no change.
     created = lab.changes("create")
     lab.actions.clear()
     up("lab", lab.dependencies)
@@ -83,7 +83,7 @@ def test_up_and_down_continue_at_every_step_and_leave_nothing(lab: EngineEnviron
     down_with_much_in_its_way(lab, cloud, network)
     lab.account.logs.groups.add("/aws/eks/spotmpi-lab/late")
 
-    # Taken up again: everything is gone but what nobody's state knows, and that is listed.
+    # Continued: everything is deleted but the resource in no state, which is listed.
     # What AWS still tells of the rest is no leftover, and the log group that EKS makes again is deleted again.
     (leftover,) = down("lab", lab.dependencies)
     again = "/aws/eks/spotmpi-lab/cluster"

@@ -68,7 +68,7 @@ ReadLines = Callable[[], list[tuple[str, dict[str, Any]]]]
 
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> ReadLines:
-    """What was said on stdout since last asked."""
+    """Reads the protocol lines on stdout since the last call."""
 
     def read() -> list[tuple[str, dict[str, Any]]]:
         lines = [protocol.decode(line) for line in capsys.readouterr().out.splitlines()]

@@ -76,7 +76,7 @@ def test_one_rank_of_each_node_makes_the_data_cold_or_warm(
         reading.prepare_cache(voc, state, world)
     assert list(result) == [state]
     assert len([path for path in result[state] if path.suffix == ".jpg"]) == 8
-    assert len(waited) == 2  # nobody begins before all are ready
+    assert len(waited) == 2  # no rank begins before all are ready
 
 
 def test_a_sample_depends_on_seed_epoch_and_index_only_also_in_another_process(voc: Path) -> None:

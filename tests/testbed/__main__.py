@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command line; 0 when it did what was asked."""
+    """Run the command line; return its exit code."""
     options = _parser().parse_args()
     try:
         options.verb(options)

@@ -1,4 +1,4 @@
-"""A whole Kubernetes cluster on this machine: control plane, nodes, names, and the controllers asked for."""
+"""A whole Kubernetes cluster on this machine: control plane, nodes, DNS, and the chosen controllers."""
 
 from __future__ import annotations
 

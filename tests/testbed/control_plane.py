@@ -74,7 +74,7 @@ class ControlPlane:
         """End all programs, the store last."""
         for daemon in (self.scheduler, self.controller_manager):
             daemon.stop()
-        # Open watches hold a graceful end up for a minute, and nobody needs the answers any more.
+        # Open watches delay a graceful end by a minute, and their answers are not needed any more.
         self.api_server.kill()
         self.etcd.stop()
 
@@ -141,7 +141,7 @@ class ControlPlane:
             f"--root-ca-file={self.authority.certificate}",
             f"--service-account-private-key-file={self.folder / 'pki' / 'service-accounts.key'}",
             "--use-service-account-credentials=true",
-            # The kubelets of the testbed renew their lease every 5 s, so a dead node is told apart after 20.
+            # The kubelets of the testbed renew their lease every 5 s, so a node without one for 20 s is dead.
             "--node-monitor-grace-period=20s",
             *_PACE,
             "--pvclaimbinder-sync-period=1s",  # by default a claim that is met in passing waits 15 s

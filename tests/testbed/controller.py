@@ -71,7 +71,7 @@ class Controller(abc.ABC):
             self.remove_webhooks()
 
     def remove_webhooks(self) -> None:
-        """Take its webhooks out of the cluster, so that its absence bothers nobody."""
+        """Delete its webhooks from the cluster, which would refuse requests in its absence."""
         for kind in ("mutating", "validating"):
             name = f"{kind}webhookconfiguration/{self.name}-{kind}-webhook-configuration"
             self.kubernetes.kubectl("delete", name, "--ignore-not-found")

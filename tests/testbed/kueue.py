@@ -9,7 +9,7 @@ from tests.testbed.programs import module_file
 from tests.testbed.web import free_ports
 
 _NAMESPACE = "kueue-system"
-# Kueue serves only the webhooks of the frameworks that it is told to manage; the others would refuse everything.
+# Kueue serves only the webhooks of the frameworks that it manages; the others would refuse everything.
 _SERVED = ("-jobset-x-k8s-io-", "-kueue-x-k8s-io-")
 
 
@@ -39,7 +39,7 @@ class Kueue(Controller):
         return [
             f"--config={self.write_configuration(configuration)}",
             f"--kubeconfig={self.plane.kubeconfig}",
-            # Its API of waiting workloads needs certificates of its own, and an aggregated API that nobody here asks.
+            # Its API of waiting workloads needs certificates of its own, and an aggregated API that no test calls.
             "--feature-gates=VisibilityOnDemand=false",
         ]
 

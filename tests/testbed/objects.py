@@ -30,7 +30,7 @@ def container(image: str, command: Sequence[str], **more: Any) -> Object:
 
 
 def pod_spec(image: str, command: Sequence[str], **more: Any) -> Object:
-    """Return the spec of a pod of user 1000 that ends within a second when asked to; `more` adds or replaces fields."""
+    """Return the spec of a pod of user 1000 that ends within a second of SIGTERM; `more` adds or replaces fields."""
     return {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,

@@ -11,7 +11,7 @@ from tests.testbed.certificates import Credential
 
 
 def free_ports(count: int) -> list[int]:
-    """Return that many different loopback ports that nobody listens on."""
+    """Return that many different free loopback ports."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

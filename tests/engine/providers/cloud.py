@@ -82,7 +82,7 @@ class Provider:
     def check(
         self, resource: ResourceRequest, olds: Mapping[str, Any], news: Mapping[str, Any], seed: bytes
     ) -> tuple[dict[str, Any], list[str]]:
-        """The inputs with a name made up where none was given, and everything that is wrong with them."""
+        """The inputs, with a generated name where there is none, and all their problems."""
         inputs = deepcopy(dict(news))
         failures = schema.problems(resource.token, inputs)
         kind = None if failures else self.kind(resource.token, inputs)
@@ -125,7 +125,7 @@ class Provider:
         return sorted(changed | {key for key in computed if key in news and news[key] != state.get(key)})
 
     def deletes_first(self, resource: ResourceRequest, news: Mapping[str, Any]) -> bool:
-        """Whether a replacement would take a name that is still in use: one that was given, not made up."""
+        """Whether a replacement would take a name that is still in use: one from the program, not a generated one."""
         kind_name = self._kind(resource, news).name
         name = str(news.get(kind_name.key)) if kind_name else ""
         return bool(name) and not re.fullmatch(re.escape(resource.name) + "-[0-9a-f]{7}", name)

@@ -1,4 +1,4 @@
-"""What the stand-in cloud holds, who uses whom, and what happens to whoever breaks its rules."""
+"""The resources of the stand-in cloud and their references; a request that breaks a rule is refused."""
 
 import hashlib
 import itertools
@@ -94,7 +94,7 @@ class Records:
         return changed
 
     def remove(self, record: Record) -> None:
-        """Let go of a record that nobody uses any more."""
+        """Remove a record that no other one uses."""
         if users := self.users_of(record):
             names = ", ".join(sorted(user.key for user in users))
             raise Refusal(f"DependencyViolation: {record.key} has dependencies and cannot be deleted: {names}")

@@ -17,7 +17,7 @@ _VERSIONS = ("releaseVersion", "version")
 
 
 def sizes(group: Record) -> tuple[int, int, int]:
-    """How many nodes a group has at least, is asked for, and has at most."""
+    """The minimum, desired and maximum size of a group."""
     size = group.inputs["scalingConfig"]
     return size["minSize"], size["desiredSize"], size["maxSize"]
 

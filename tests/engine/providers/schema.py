@@ -18,7 +18,7 @@ from typing import Any
 import pulumi
 from pulumi import _types
 
-# The engine's word for a value that nobody can know yet.
+# The engine's mark of a value that is not known yet.
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 _SDKS = {"aws": "pulumi_aws", "eks": "pulumi_eks", "kubernetes": "pulumi_kubernetes", "tls": "pulumi_tls"}
 
@@ -208,5 +208,5 @@ def _is_plain(value: Any, option: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(option, type) and issubclass(option, enum.Enum):
         return value in {member.value for member in option}
-    # Assets, archives and whatever else can't be told from its form alone.
+    # Assets, archives and other values that can't be recognized by their form.
     return not isinstance(option, type) or not issubclass(option, str | int | float)

@@ -1,4 +1,4 @@
-"""What a test tells the stand-ins to do wrong, and the journal of what was asked of them."""
+"""The faults that a test injects into the stand-ins, and the journal of their calls."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ CHANGES = ("create", "update", "delete")
 
 @dataclass(frozen=True)
 class Call:
-    """One request: seconds since the stand-ins began, what was asked, of what, and the refusal if there was one."""
+    """One request: seconds since the start, method, type and name of the resource, and the refusal if any."""
 
     at: float
     method: str

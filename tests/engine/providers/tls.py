@@ -32,7 +32,7 @@ def _only_ed25519(inputs: dict[str, Any], records: Records) -> None:
 
 
 class Tls(Provider):
-    """Keys made on the machine; nothing outside is asked."""
+    """Keys, which are generated on this machine."""
 
     package = "tls"
 

@@ -62,7 +62,7 @@ def test_a_start_waits_for_no_import_that_few_runs_need(arguments: list[str], un
 
 
 def imported_names(node: ast.AST) -> list[tuple[str, str]]:
-    """The names that an import of the standard library binds, each with what it stands for."""
+    """The names that an import of the standard library binds, each with its qualified name."""
     if isinstance(node, ast.Import):
         return [(alias.asname or alias.name, alias.name) for alias in node.names]
     if isinstance(node, ast.ImportFrom) and not node.level:

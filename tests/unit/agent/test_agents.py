@@ -114,7 +114,7 @@ def test_a_worker_that_hangs_is_lost_after_its_silence(gang: Callable[..., Gang]
     assert run.agents[0].wait(LIMIT) == protocol.INTERRUPTED
     assert time.monotonic() - start > 2
     run.agents[1].send_signal(signal.SIGCONT)
-    # What node 0 has told it meanwhile may still be read.
+    # Messages that node 0 has sent meanwhile may still be read.
     assert run.agents[1].wait(LIMIT) in (0, protocol.INTERRUPTED)
 
 

@@ -11,7 +11,7 @@ from spotmpi.spec.job import JobSpec, Limits
 def test_a_program_that_closes_its_output_before_it_ends_is_judged_by_its_exit_code(
     tmp_path: Path, code: int, state: str
 ) -> None:
-    """The end of the pipes is not the end of the program: what it still does then is neither killed nor overlooked."""
+    """A program that has closed its pipes still runs: it is not killed, and its exit code counts."""
     late = tmp_path / "late"
     command = ["sh", "-c", f'echo on; exec >&- 2>&-; sleep 0.3; echo x > "{late}"; exit {code}']
     spec = JobSpec(command=command, launcher="none", limits=Limits(failures=0))

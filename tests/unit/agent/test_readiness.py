@@ -114,7 +114,7 @@ class ScriptedStaging:
 
 
 class Waiting:
-    """Node 0 as it waits: each time that it serves its workers takes 0.3 s, after which a test may change something."""
+    """Node 0 while it waits: each service of its workers takes 0.3 s, after which a test may change something."""
 
     def __init__(self, dns: Dns) -> None:
         self.dns = dns

@@ -1,4 +1,4 @@
-"""How a run ended, whoever looks."""
+"""How a run ended, the same for every reader."""
 
 from __future__ import annotations
 

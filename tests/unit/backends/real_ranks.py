@@ -36,7 +36,7 @@ def attempts_of(local: BackendHarness, run: str) -> list[Any]:
 
 
 def rank(run: str, number: int) -> int:
-    """The process id of a rank, once it is there."""
+    """The process id of a rank, once it has started."""
 
     def find() -> int:
         for pid in processes.of_run(run):

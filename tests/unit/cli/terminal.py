@@ -67,7 +67,7 @@ def iteration_of(paths: names.RunPaths) -> int:
 
 
 def on_a_terminal(command: list[str], press: Callable[[Callable[[bytes], int]], bool] | None = None) -> str:
-    """What a terminal shows of a command; *press* is asked until it has pressed its key."""
+    """What a terminal shows of a command; *press* is called until it has pressed its key."""
     child, terminal = pty.fork()
     if child == 0:
         os.execvpe(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})

@@ -48,7 +48,7 @@ OUTPUTS: dict[str, Any] = {
 
 
 class ScriptedPulumi:
-    """Answers like `pulumi stack output`, and remembers what it was asked."""
+    """Answers like `pulumi stack output`, and records its command."""
 
     def __init__(self, stdout: str = "", stderr: str = "", status: int = 0):
         self._answer = (stdout, stderr, status)

@@ -35,7 +35,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody listens: signed, but never sent
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # no server: signed, but never sent
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr("spotmpi.aws.account._MAX_ATTEMPTS", 1)
 

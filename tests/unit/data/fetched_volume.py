@@ -23,7 +23,7 @@ class Volume:
         self.authority.touch()
 
     def fetch(self, *sources: list[dict[str, object]]) -> tuple[int, dict[str, Any]]:
-        """Exit code and last word of the program for these sources."""
+        """Exit code and termination message of the program for these sources."""
         code = fetch.main(str(self.write(*sources)), str(self.authority))
         word: dict[str, Any] = json.loads(Path(fetch.TERMINATION_LOG).read_text())
         return code, word
@@ -35,7 +35,7 @@ class Volume:
         return orders
 
     def tree(self) -> dict[str, bytes]:
-        """The whole files there."""
+        """The complete files on the volume."""
         return {name: (self.folder / name).read_bytes() for name in store.files(str(self.folder))}
 
 

@@ -19,7 +19,7 @@ from tests.testbed.certificates import Credential
 
 
 class Site:
-    """Files by path, with faults by number of the question; `asked` has the range of each."""
+    """Files by path, with faults by number of the request; `ranges` has the range of each request."""
 
     def __init__(self, host: str, credential: Credential | None = None) -> None:
         self.files: dict[str, bytes] = {}
@@ -41,7 +41,7 @@ class Site:
         self.address = f"{'https' if credential else 'http'}://{host}:{self.http.server_port}"
 
     def order(self, name: str, folder: str, sha256: str | None = None) -> dict[str, object]:
-        """What a pod is told of a file, with a signature that is never the same."""
+        """The order for a file, with a new signature each time."""
         return Order(f"{self.address}/{name}?signature={len(self.ranges)}", name, sha256).values(folder)
 
     def listing(self, bucket: str, prefix: str) -> bytes:

@@ -139,7 +139,7 @@ def test_the_security_group_that_eks_left_is_deleted_once_unused(
 
 
 def leave_one_of_each_kind(lab: FakeEnvironment) -> None:
-    """Put into the account what an environment may leave, and what is somebody else's or only remembered."""
+    """Add to the account leftovers of the environment, resources of others, and deleted ones that AWS still lists."""
     lab.account.efs.file_systems["fs-1"] = {}
     lab.account.efs.mount_targets["fsmt-12345678"] = "fs-of-another-stack"
     lab.account.ec2.volumes["vol-1"] = {}

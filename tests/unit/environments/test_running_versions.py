@@ -24,7 +24,7 @@ def eks(lab: FakeEnvironment) -> Eks:
 
 
 def pin(lab: FakeEnvironment, text: str) -> str:
-    """The stack's file after it has followed."""
+    """The stack's file after its update to the running versions."""
     path = lab.folder / "stacks" / "Pulumi.lab.yaml"
     path.write_text(text)
     pin_running_versions(read_stack("lab"), lab.dependencies.aws, lab.output.append)

@@ -152,7 +152,7 @@ def record_sweep(
 
 
 def over_nodes(runs: Path, *recorded: tuple[int, Recorded], force: bool = False, spec: JobSpec = SPEC) -> Report:
-    """The report of one run for each (nodes, what it came to)."""
+    """The report of one run for each (nodes, recorded result)."""
     ids = []
     for index, (nodes, what) in enumerate(recorded):
         ids.append(f"run-{index}")

@@ -279,7 +279,7 @@ def test_a_torn_last_metric_line_does_not_matter(runs: Path) -> None:
 
 
 def test_a_report_reads_no_more_of_a_run_than_its_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report can be made on another machine than the one that ran: nothing is asked of this one."""
+    """A report may be made on another machine than the run's: this one is not inspected."""
     report = over_nodes(runs, (1, Recorded()))
     facts = dict(report.conditions)
     assert facts["Machine"] == "Test CPU, 8 cores, 32 GiB"

@@ -1,4 +1,4 @@
-"""What programs and other users can write to harm whoever reads it, for tests of every reader."""
+"""Hostile text that programs and other users can write, for tests of every reader."""
 
 from __future__ import annotations
 

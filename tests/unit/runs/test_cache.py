@@ -1,4 +1,4 @@
-"""A terminal's copy of a run is the run folder again, whoever follows it and however often."""
+"""A terminal's copy of a run equals the run folder, after any number of followers."""
 
 from __future__ import annotations
 

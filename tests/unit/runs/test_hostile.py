@@ -42,7 +42,7 @@ every_text = pytest.mark.parametrize("text", [pytest.param(text, id=name) for na
 
 
 def harmless(screen: str, longest: int = 3000) -> None:
-    """Nothing in it acts on a terminal but colours, and no line is endless."""
+    """It has no control sequences but colours, and no endless line."""
     assert not _ACTS.search(_COLOUR.sub("", screen))
     assert max(map(len, screen.splitlines() or [""])) < longest
 
@@ -81,7 +81,7 @@ def test_no_line_of_a_program_ends_the_agent_or_who_reads_its_pod_or_its_folder(
 
 
 class _Nowhere:
-    """What `AttemptHistory` needs of a record that it only reads."""
+    """The part of a record that `AttemptHistory` reads."""
 
     def __init__(self, paths: RunPaths) -> None:
         self.folder = str(paths.folder)
@@ -125,7 +125,7 @@ def _on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def _without_cursor(screen: str) -> str:
-    """What a live display showed, without how it moved there."""
+    """The text of a live display, without its cursor movements."""
     return re.sub("\x1b\\[(\\?25[lh]|2K|1A)|\r", "", screen)
 
 

@@ -1,4 +1,4 @@
-"""Entries that no agent has written, in a pod's log or a run folder, end nobody who reads them."""
+"""Entries that no agent has written, in a pod's log or a run folder, do not crash their readers."""
 
 from __future__ import annotations
 

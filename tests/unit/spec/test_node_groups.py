@@ -1,4 +1,4 @@
-"""Which of an environment's node groups a run gets, what its pods ask for, and how a run that fits none is told."""
+"""Which of an environment's node groups a run gets, the requests of its pods, and the error where none fits."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from spotmpi.study.sweep import Sweep, load_sweep
 
 
 class FakeRunner:
-    """Runs nothing: a trial comes to what the script says for it, by default success."""
+    """Runs nothing: each trial has its scripted result, by default success."""
 
     def __init__(self, outcomes: dict[int, list[str]] | None = None) -> None:
         self.outcomes = outcomes or {}  # the n-th run of all -> states still to come

@@ -64,7 +64,7 @@ class Machines:
         )
 
     def record_placement(self, paths: RunPaths, cluster: ScriptedCluster | None = None) -> list[str]:
-        """What was said while AWS was asked."""
+        """The messages while AWS was queried."""
         messages: list[str] = []
         PlacementRecorder(messages.append, lambda _: self.account, lambda _: cluster or ScriptedCluster()).record(paths)
         return messages

@@ -179,7 +179,7 @@ def test_large_code_goes_through_the_run_volume_or_not_at_all(code: Path, monkey
 
 
 class Store(VolumeCluster):
-    """A cluster whose volume's store of code is a folder here."""
+    """A cluster whose store of code on the volume is a folder of this machine."""
 
     @property
     def folder(self) -> Path:

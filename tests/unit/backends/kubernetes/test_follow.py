@@ -118,7 +118,7 @@ def test_a_snapshot_ends_a_run_that_has_waited_too_long() -> None:
         (jobset(age=700, suspend=True), []),  # a queue holds it
         (jobset(age=700), [pod(0, "Running", 650), pod(1, "Pending", 650)]),  # node 0's agent keeps the limit itself
         (jobset(age=700), [pod(0, "Pending", 30)]),  # started again a moment ago
-        (jobset(age=700, status={"restarts": 1}), []),  # nobody knows since when
+        (jobset(age=700, status={"restarts": 1}), []),  # the time since when is unknown
         (
             jobset(
                 age=700,

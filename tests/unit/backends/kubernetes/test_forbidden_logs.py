@@ -25,7 +25,7 @@ COMPLETED = {"conditions": [{"type": "Completed", "status": "True"}]}
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """The cluster of every context, which lets nobody read logs, as RBAC without `pods/log` does."""
+    """The cluster of every context, which forbids reading logs, as RBAC without `pods/log` does."""
     cluster = FakeCluster([pod(0, "Running"), pod(1, "Running")], [jobset()])
     cluster.errors["log"] = api_error(403)
     monkeypatch.setattr(backend, "ClusterApi", lambda context, namespace: cluster)

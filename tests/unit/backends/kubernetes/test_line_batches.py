@@ -35,7 +35,7 @@ def batch(first: int, last: int, node: int = 0) -> Entry:
 
 
 def numbers(entries: list[Entry | str]) -> list[list[int]]:
-    """Of each entry the numbers of what is in it."""
+    """The numbers of the lines in each entry."""
     return [[each.number for each in entry.split()] for entry in entries if isinstance(entry, Entry)]
 
 

@@ -1,4 +1,4 @@
-"""What a submission that broke off leaves behind goes by itself."""
+"""The objects of an interrupted submission are deleted later."""
 
 from __future__ import annotations
 

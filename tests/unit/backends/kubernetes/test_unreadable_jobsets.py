@@ -1,4 +1,4 @@
-"""A JobSet that this version cannot read (of a newer version, or of somebody else) stands for itself alone."""
+"""A JobSet that this version cannot read, such as a newer version's, does not affect other runs."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_stop_gets_its_checkpoint_before_the_launcher_hears_of_it(
     local.wait_for_state(run, "stopped")
     reasons = [line["reason"] for line in reader.lines(paths_of(local, run).metrics) if line["kind"] == "checkpoint"]
     assert reasons == ["notice"]
-    if start is not TORCHRUN:  # torchrun itself prints one when it is told to end
+    if start is not TORCHRUN:  # torchrun itself prints one on SIGTERM
         assert not [text for text in texts(list(local.backend.events(run, follow=True))) if "Traceback" in text]
 
 

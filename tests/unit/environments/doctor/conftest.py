@@ -1,4 +1,4 @@
-"""What the doctor is asked about in tests."""
+"""The accounts and environments that the doctor's tests examine."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ REGIONS = (
 )
 
 
-def test_a_comparison_reads_the_responses_of_motos_ec2() -> None:
+def test_a_comparison_reads_the_responses_of_motos_ec2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # thousands, which nothing here uses
     with mock_aws():
         # Moto has all but scores, and lacks a filter for instances.
         account = FakeAccount(services=("pricing", "service-quotas"))

@@ -113,8 +113,9 @@ def test_a_cluster_that_does_not_answer_is_one_clear_line() -> None:
 
 
 @pytest.fixture
-def account() -> Iterator[FakeAccount]:
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAccount]:
     """Moto's Auto Scaling with the environment's group in two parts of 2 and 1 nodes, and another environment's."""
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # thousands, which nothing here uses
     with mock_aws():
         account = FakeAccount(services=())
         scaling = account.client("autoscaling", "us-east-1")

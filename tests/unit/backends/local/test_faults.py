@@ -40,7 +40,7 @@ def test_a_killed_rank_ends_the_attempt_and_the_next_resumes_above_zero(local: B
 def test_a_killed_supervisor_leaves_no_process_and_a_run_that_can_be_resumed(local: BackendHarness, which: int) -> None:
     job = fake_job(iterations=200, pause=0.02)
     run = local.submit(job)
-    local.wait_for_iteration(run, 3)
+    local.wait_for_iteration(run, 4)  # the checkpoint of iteration 3 is complete
     folder = paths_of(local, run).folder
     both = processes.supervisors(folder)
     assert len(both) == 2

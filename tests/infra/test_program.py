@@ -40,9 +40,9 @@ def test_two_runs_declare_the_same(run: Run) -> None:
     assert {one.urn: one.inputs for one in first.resources} == {one.urn: one.inputs for one in second.resources}
 
 
-def test_thirty_groups_declare_thirty_times_the_resources_of_one(run: Run) -> None:
-    groups = [{"name": f"g{index}", "type": "g4dn.xlarge", "max": 8} for index in range(30)]
+def test_ten_groups_declare_ten_times_the_resources_of_one(run: Run) -> None:
+    groups = [{"name": f"g{index}", "type": "g4dn.xlarge", "max": 8} for index in range(10)]
     one = run("lab", groups=groups[:1])
-    thirty = run("lab", groups=groups, cluster={"max_node_groups": 31})
+    ten = run("lab", groups=groups)
     each = len(run("lab", groups=groups[:2]).resources) - len(one.resources)
-    assert len(thirty.resources) == len(one.resources) + 29 * each
+    assert len(ten.resources) == len(one.resources) + 9 * each

@@ -57,9 +57,9 @@ class ServedCoordinator:
 
 
 def wait_for_message(connection: Connection) -> list[dict[str, Any]]:
-    """The first messages that arrive within 5 s."""
+    """The first messages that arrive within 5 s; none if the connection is closed before."""
     deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not connection.closed:
         messages = connection.receive()
         if messages:
             return messages

@@ -14,6 +14,7 @@ from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.follow import jobset as jobsets
 from spotmpi.backends.kubernetes.follow import run as following
+from spotmpi.backends.kubernetes.follow import run_folder
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.core import names
@@ -107,7 +108,10 @@ def test_a_pool_that_is_up_waits_for_nothing() -> None:
     assert look(PoolCluster([NODE_0, worker(0), worker(1), worker(2)]), jobset()) == []
 
 
-def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_pool_failed() -> None:
+def test_a_worker_killed_for_memory_says_so_with_its_remedy_and_is_not_why_the_pool_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_folder, "RETRY_DELAYS", ())
     killed = {"name": "node", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     cluster = PoolCluster([NODE_0, worker(1, "Failed", containerStatuses=[killed])])
     reasons: list[str] = []

@@ -15,14 +15,23 @@ def interface_towards(host: str, port: int = 9) -> str:
     Raises:
         OSError: the host has no address or there is no route to it.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)
-        own = probe.getsockname()[0]
+    own = address_towards(host, port)
     for _, name in socket.if_nameindex():
         if _address(name) == own:
             return name
     raise OSError("no interface has the address %s, from which %s is reached" % (own, host))
+
+
+def address_towards(host: str, port: int = 9) -> str:
+    """The own address from which packets to *host* leave; nothing is sent.
+
+    Raises:
+        OSError: the host has no address or there is no route to it.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
 
 
 def addresses(host: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -78,9 +79,14 @@ def unpack_code(pod: PodContext) -> None:
 
 
 def check_hardware(pod: PodContext) -> hardware.Facts:
-    """The hardware of this pod; `hardware.Incompatible` where it cannot run what the image holds."""
+    """The hardware of this pod; `hardware.Incompatible` where it cannot run what the image holds, or lacks."""
     facts = hardware.describe_pod(pod_context.POD_INFO, pod.plan["machine"])
     hardware.require_compatible(facts, hardware.image_record(), pod.plan["gpus"])
+    if pod.plan["pool"] and importlib.util.find_spec("distributed") is None:
+        raise hardware.Incompatible(
+            "the image's Python %d.%d has no package distributed, which a pool needs: use an image of spotmpi, "
+            "or add the version that the driver has" % sys.version_info[:2]
+        )
     return facts
 
 
@@ -129,7 +135,8 @@ def _pool_process(pod: PodContext) -> list[str]:
     assert pool is not None
     if not pod.is_coordinator:
         address = plan["environment"][protocol.ENV_POOL]
-        return launchers.pool_worker(sys.executable, pod.node - 1, address, plan["folder"])
+        worker = launchers.pool_worker(sys.executable, pod.node - 1, address, plan["folder"])
+        return [*worker, "--host=" + network.address_towards(pod.hosts[0])]
     limits, driver = plan["limits"], pool["driver"]
     if plan["rank"]:  # whose end is that of the pool
         scheduler = launchers.pool_scheduler(sys.executable, pool["workers"], limits["interruptions"])

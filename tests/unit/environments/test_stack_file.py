@@ -114,23 +114,21 @@ def test_the_only_group_with_the_type_is_changed(stacks: Path) -> None:
     assert [group.type for group in read_stack("mine", stacks).groups] == ["g5.xlarge", "p3.2xlarge"]
 
 
-def test_one_of_several_groups_is_never_guessed(stacks: Path) -> None:
-    with pytest.raises(InputError, match=r"name the group of .* gets g6\.xlarge; groups: one, two"):
-        write_choice("mine", ROW, None, stacks)
-    assert (stacks / "Pulumi.mine.yaml").read_text() == FILE
-
-
-def test_a_zone_that_does_not_offer_the_type_is_refused(stacks: Path) -> None:
-    with pytest.raises(InputError, match=r"g6\.xlarge is not offered in eu-west-1c"):
-        write_choice("mine", replace(ROW, offered=False), "one", stacks)
-    assert (stacks / "Pulumi.mine.yaml").read_text() == FILE
-
-
-def test_a_zone_that_eks_does_not_support_is_refused(stacks: Path) -> None:
-    with pytest.raises(InputError, match=r"EKS does not support euw1-az3; choose another row"):
-        write_choice("mine", replace(ROW, eks=False), "one", stacks)
-    with pytest.raises(InputError, match="EKS needs a second zone and supports no other in eu-west-1"):
-        write_choice("mine", replace(ROW, second_zones=()), "one", stacks)
+@pytest.mark.parametrize(
+    ("row", "group", "message"),
+    [
+        (ROW, None, r"name the group of .* gets g6\.xlarge; groups: one, two"),
+        (replace(ROW, offered=False), "one", r"g6\.xlarge is not offered in eu-west-1c"),
+        (replace(ROW, eks=False), "one", "EKS does not support euw1-az3; choose another row"),
+        (replace(ROW, second_zones=()), "one", "EKS needs a second zone and supports no other in eu-west-1"),
+    ],
+    ids=["no group named", "type not offered", "zone without EKS", "no second zone"],
+)
+def test_an_unusable_choice_is_refused_and_leaves_the_file(
+    stacks: Path, row: Row, group: str | None, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        write_choice("mine", row, group, stacks)
     assert (stacks / "Pulumi.mine.yaml").read_text() == FILE
 
 

@@ -2,13 +2,14 @@
 
 The copy has the package in `src`, where mutmut expects it, and `jobs` is a link to it. Tests that start agents or
 supervisors are left out: they take seconds, and a supervisor starts without the site packages that mutants need.
-Results are kept; a module is mutated and tested anew when it changes. Mutants that survived are tested again with
-``--survivors``, once there are tests for them.
+Results are kept until the function changes: a second run tests what was not tested and, with the tests of today, what
+survived.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
 import random
@@ -127,15 +128,17 @@ def mutant_names(module: str) -> list[str]:
     return [get_mutant_name(path, name) for name in mutate_file_contents(str(path), path.read_text()).mutant_names]
 
 
-def selected(arguments: argparse.Namespace) -> list[str]:
-    """The names or patterns to test; none means all that were not tested yet."""
-    if arguments.survivors:
-        return [name for module in MODULES for name, state in results(module).items() if state != "killed"]
-    if arguments.sample:
-        chance = random.Random(SEED)
-        all_names = [mutant_names(module) for module in MODULES]
-        return [name for names in all_names for name in chance.sample(names, min(arguments.sample, len(names)))]
-    return list(arguments.mutants)
+def selected(patterns: Sequence[str], sample: int | None, survivors: bool) -> list[str]:
+    """The mutants that match one of *patterns*, or a *sample* of each module's, without those that were killed."""
+    chance = random.Random(SEED)
+    chosen = []
+    for module in MODULES:
+        states = results(module)
+        names = [name for name in mutant_names(module) if any(fnmatch.fnmatch(name, each) for each in patterns)]
+        if sample is not None:
+            names = chance.sample(names, min(sample, len(names)))
+        chosen += [name for name in names if states.get(name) != "killed" and (name in states or not survivors)]
+    return chosen
 
 
 def print_table() -> None:
@@ -167,8 +170,8 @@ def main(arguments: Sequence[str]) -> int:
     """Test mutants, then print the table and what survived; the exit code is 0 whatever survived."""
     parser = argparse.ArgumentParser(prog="scripts/mutants", description="Mutation testing of rules and arithmetic.")
     parser.add_argument("folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("mutants", nargs="*", help="names or patterns, such as 'spotmpi.agent.limits.*'; default: all")
-    parser.add_argument("--survivors", action="store_true", help="test again those that survived")
+    parser.add_argument("mutants", nargs="*", default=["*"], help="patterns, such as 'spotmpi.agent.limits.*'")
+    parser.add_argument("--survivors", action="store_true", help="only those that survived, with the tests of today")
     parser.add_argument("--sample", type=int, metavar="N", help="N of each module, chosen at random, always the same")
     parser.add_argument("--report", action="store_true", help="test nothing, print the results so far")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="mutants that are tested at a time")
@@ -178,10 +181,8 @@ def main(arguments: Sequence[str]) -> int:
         write_settings(options.folder)
     os.chdir(options.folder)
     if not options.report:
-        names = selected(options)
-        if options.survivors and not names:
-            print("no mutant has survived so far")
-        elif subprocess.run([*MUTMUT, "run", f"--max-children={options.workers}", *names]).returncode:
+        names = selected(options.mutants, options.sample, options.survivors)
+        if names and subprocess.run([*MUTMUT, "run", f"--max-children={options.workers}", *names]).returncode:
             return 1
     print_survivors()
     print_table()

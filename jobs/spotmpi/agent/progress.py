@@ -46,7 +46,7 @@ class Progress:
         if report is None:
             return None
         kind, values = report
-        getattr(self, "_" + kind, self._ignore)(values, now)
+        getattr(self, "_" + kind)(values, now)
         return report
 
     def _parse(self, node: int, line: Line) -> Report | None:
@@ -104,9 +104,6 @@ class Progress:
         self.fatal = (
             reason if reason and isinstance(reason, str) else "the program reported a fatal error without a reason"
         )
-
-    def _ignore(self, values: Values, now: float) -> None:
-        """Ignore a kind of a newer protocol; it is recorded all the same."""
 
 
 def _number(text: str) -> int | float | str | None:

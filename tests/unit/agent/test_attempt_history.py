@@ -312,7 +312,8 @@ def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(
     run.plan["oversubscribed"] = True
     history = run.history()
     history.hardware = {0: CPU}
-    run.attempt(history, INTERRUPTED, iteration=10, context={"world_size": 2})
+    run.attempt(history, INTERRUPTED, seconds=5.0, context={"world_size": 2})
+    run.attempt(history, INTERRUPTED, seconds=5.0, iteration=10, context={"world_size": 3})
     run.attempt(history, FAILED, iteration=20, context={"world_size": 4}, result={"loss": 0.5})
     history.hardware = {}
     run.attempt(history, Outcome(cause, "a reason", 0), iteration=30, result={"loss": 0.4})
@@ -328,7 +329,7 @@ def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(
         "started": SUBMITTED,
         "ended": SUBMITTED + 30,
         "failures": history.failures,
-        "interruptions": 1,
+        "interruptions": 2,
         "iteration": 30,
         "oversubscribed": True,
         "work": {"program": "digits"},
@@ -338,7 +339,7 @@ def test_the_summary_holds_the_end_of_the_run_and_all_its_attempts(
         "result": {"loss": 0.4},
         "attempts": history.attempts,
     }
-    counts = {"failures": history.failures, "interruptions": 1}
+    counts = {"failures": history.failures, "interruptions": 2}
     assert run.events()[-1] == {"t": SUBMITTED + 30, "event": state, "reason": "a reason", **counts}
 
 

@@ -37,6 +37,7 @@ def split_lines(
         ([b"0%\r50%\r100%\n"], ["100%"]),
         ([b"dos\r\n"], ["dos"]),
         ([b"\r\r\n"], [""]),
+        ([b"zero\0 bytes\0\n"], ["zero bytes"]),
         ([b"bar 99%\r\n", b"next"], ["bar 99%", "next"]),
     ],
 )

@@ -57,6 +57,12 @@ def test_each_report_is_progress_and_leaves_what_it_says(
     assert progress.last_progress == REPORT
 
 
+@pytest.mark.parametrize("kind", protocol.KINDS)
+def test_every_kind_of_report_is_read_and_others_are_plain_output(kind: str) -> None:
+    reported(kind, iteration=1)
+    assert Progress(START).read(0, Line(0, "o", protocol.encode(f"new {kind}", iteration=1)), REPORT) is None
+
+
 @pytest.mark.parametrize(("reason", "count"), [("notice", 1), ("timer", 0), ("end", 0)])
 def test_checkpoints_on_notice_are_counted(reason: str, count: int) -> None:
     progress = progress_after(protocol.CHECKPOINT, iteration=20, reason=reason)

@@ -59,7 +59,7 @@ def test_each_report_is_progress_and_leaves_what_it_says(
 
 @pytest.mark.parametrize("kind", protocol.KINDS)
 def test_every_kind_of_report_is_read_and_others_are_plain_output(kind: str) -> None:
-    reported(kind, iteration=1)
+    progress_after(kind, iteration=1)
     assert Progress(START).read(0, Line(0, "o", protocol.encode(f"new {kind}", iteration=1)), REPORT) is None
 
 

@@ -49,12 +49,15 @@ class Engine:
         self._output, self._probe = output, probe
         self._outbox: collections.deque[Call] = collections.deque()
         self._calls: dict[str, Call] = {}  # under way, by key
+        self._collected: set[str] = set()  # keys of other drivers' calls; their release takes a moment to arrive
+        self._released: list[str] = []  # keys that the scheduler need not hold any more
         self._ready: collections.deque[tuple[Call, DaskFuture]] = collections.deque()
         self._fetching = self._connected = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._client: Client
         self._failure: str | None = None
         self._last_answer = self._last_worker = time.monotonic()
+        self._cut = asyncio.Event()  # set when the connection has broken
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="spotmpi-pool", daemon=True)
         self._thread.start()
@@ -146,18 +149,13 @@ class Engine:
         return description
 
     async def _connect(self) -> None:
-        from distributed import Client
-
+        from spotmpi.pools.dask_client import PoolClient
         from spotmpi.programs.pool.output import TOPIC
         from spotmpi.programs.pool.settings import security
 
-        self._client = await Client(
-            self.url,
-            security=security(self.tls),
-            asynchronous=True,
-            set_as_default=False,
-            timeout=_CONNECT_TIMEOUT,
-            direct_to_workers=False,
+        self._cut.clear()
+        self._client = await PoolClient(
+            self.url, self._cut.set, security=security(self.tls), timeout=_CONNECT_TIMEOUT, direct_to_workers=False
         )
         self._connected = True
         self._last_answer = time.monotonic()
@@ -180,7 +178,7 @@ class Engine:
 
     async def _states(self) -> dict[str, str]:
         states: dict[str, str] = await self._ask_scheduler("calls")
-        return states
+        return {key: state for key, state in states.items() if key not in self._collected}
 
     async def _set_size(self, workers: int) -> None:
         await self._ask_scheduler("size", workers=workers)
@@ -227,14 +225,19 @@ class Engine:
         """Watch calls that the scheduler has already."""
         from distributed.client import Future
 
-        for call in calls:
-            self._start_task(self._watch(call, Future(call.key, self._client)))
+        sent = [(call, Future(call.key, self._client)) for call in calls]
+        message = {"op": "client-desires-keys", "keys": [call.key for call, _ in sent], "client": self._client.id}
+        self._client._send_to_scheduler(message)
+        for call, future in sent:
+            self._client._send_to_scheduler({"op": "report-key", "key": call.key})  # also if it is unknown
+            self._start_task(self._watch(call, future))
 
     async def _watch(self, call: Call, future: DaskFuture) -> None:
         state = future._state
         assert state is not None
         await state.wait()
-        if self._calls.get(call.key) is not call or future.client is not self._client or not self._connected:
+        current = future.client is self._client and self._connected and not self._cut.is_set()
+        if self._calls.get(call.key) is not call or not current:
             return  # cancelled, or the connection is lost: `_resume` watches it again
         if state.status == "finished":
             self._ready.append((call, future))
@@ -244,7 +247,7 @@ class Engine:
         elif state.status == "error":
             self._finish(call, future, error=_remote_error(call, state.exception, state.traceback))
         elif self._client.status == "running":
-            self._finish(call, future, error=PoolError(f"the call of {call.name} was cancelled by another driver"))
+            self._finish(call, future, error=PoolError(f"the call of {call.name} is gone: another driver collected it"))
 
     async def _fetch(self) -> None:
         """Fetch the results of finished calls, many at once; those that finish meanwhile come with the next."""
@@ -285,7 +288,11 @@ class Engine:
 
     def _finish(self, call: Call, future: DaskFuture | None, result: Any = None, error: Any = None) -> None:
         self._calls.pop(call.key, None)
-        self._release([call.key])
+        if not call.payload:
+            self._collected.add(call.key)
+        if not self._released:
+            self._loop.call_soon(self._release)
+        self._released.append(call.key)
         if future is not None:
             future.release()
         if not call.done() and call.set_running_or_notify_cancel():
@@ -294,7 +301,8 @@ class Engine:
             else:
                 call.set_result(result)
 
-    def _release(self, keys: list[str]) -> None:
+    def _release(self) -> None:
+        keys, self._released = self._released, []
         if self._connected and self._client.status == "running":
             self._client._send_to_scheduler({"op": "spotmpi-release", "keys": keys})
 
@@ -306,9 +314,10 @@ class Engine:
     async def _monitor(self) -> None:
         """Check the connection until the pool is closed or lost."""
         while not self._closed and self._failure is None:
-            await asyncio.sleep(_CHECK)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._cut.wait(), _CHECK)
             try:
-                if self._client.status != "running":
+                if self._cut.is_set() or self._client.status != "running":
                     raise OSError("the connection to the scheduler was closed")
                 description = await asyncio.wait_for(self._describe(), LOSS_TIMEOUT / 2)
                 self._last_answer = time.monotonic()

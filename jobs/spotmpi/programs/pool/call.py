@@ -6,6 +6,7 @@ of one call.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
 import re
@@ -52,6 +53,13 @@ def function_name(function: Callable[..., Any]) -> str:
     return re.sub(r"\W+", "", getattr(function, "__name__", type(function).__name__)) or "call"
 
 
+@functools.lru_cache(maxsize=100)
+def load_function(function: bytes) -> Callable[..., Any]:
+    """The function that `pack_function` packed; the same object for the same bytes, until files are uploaded."""
+    loaded: Callable[..., Any] = pickle.loads(function)
+    return loaded
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call of *function* gives a coroutine."""
     while hasattr(function, "func"):  # functools.partial
@@ -75,7 +83,7 @@ def _unpack(call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str,
     try:
         function, arguments = pickle.loads(call)
         args, kwargs = pickle.loads(arguments)
-        return pickle.loads(function), args, kwargs
+        return load_function(function), args, kwargs
     except (ImportError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError):
             remedy = f"workers have no module {error.name}: send it with files=[...] or pool.upload"

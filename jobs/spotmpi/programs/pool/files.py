@@ -9,6 +9,8 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from spotmpi.programs.pool.call import load_function
+
 folder = ""  # the working folder of this worker, from which functions import
 _times: dict[str, float] = {}  # of the uploads that this worker has, by name
 
@@ -36,6 +38,7 @@ class UploadedFiles(WorkerPlugin):
             if module.partition(".")[0] == name and name != "spotmpi":
                 del sys.modules[module]
         importlib.invalidate_caches()
+        load_function.cache_clear()
 
 
 def read(path: Path) -> dict[str, bytes]:

@@ -1,0 +1,35 @@
+"""A pool on this machine: the contract of pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spotmpi
+from spotmpi.backends import targets
+from spotmpi.backends.targets import Target
+from spotmpi.pools.pool import Pool
+from tests.contract.pool_contract import InjectFault, PoolContract, open_pool
+
+
+@pytest.fixture(scope="module")
+def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pool of 'O\"Neill'") / "runs"
+
+
+@pytest.fixture(scope="module")
+def pool(runs_folder: Path) -> Iterator[Pool]:
+    yield from open_pool(spotmpi.pool(workers=2, on=Target("local", runs_folder)))
+
+
+@pytest.fixture
+def inject_fault(runs_folder: Path) -> InjectFault:
+    backend = targets.backend(Target("local", runs_folder))
+    return lambda pool, node: backend.inject_fault(pool.run_id, node, "kill")
+
+
+class TestLocalPool(PoolContract):
+    def test_its_repr_says_what_it_is(self, pool: Pool) -> None:
+        assert repr(pool) == f"<pool {pool.run_id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"

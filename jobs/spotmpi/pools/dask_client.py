@@ -21,7 +21,9 @@ class PoolClient(Client):
         self._on_cut = on_cut
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.ERROR)
-        super().__init__(url, asynchronous=True, set_as_default=False, **options)
+        super().__init__(  # type: ignore[no-untyped-call]
+            url, asynchronous=True, set_as_default=False, **options
+        )
 
     async def _reconnect(self) -> None:
         self.scheduler_comm = None  # ends the reader of messages

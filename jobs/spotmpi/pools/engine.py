@@ -225,7 +225,7 @@ class Engine:
         """Watch calls that the scheduler has already."""
         from distributed.client import Future
 
-        sent = [(call, Future(call.key, self._client)) for call in calls]
+        sent: list[tuple[Call, DaskFuture]] = [(call, Future(call.key, self._client)) for call in calls]
         message = {"op": "client-desires-keys", "keys": [call.key for call, _ in sent], "client": self._client.id}
         self._client._send_to_scheduler(message)
         for call, future in sent:

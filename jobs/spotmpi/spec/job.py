@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,12 +57,17 @@ def _driver_limit(value: float | str) -> str:
 
 
 def _driver_seconds(value: object) -> object:
-    return value if value == NONE else seconds(value)
+    if value == NONE:
+        return value
+    number = seconds(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+        raise ValueError('write a duration such as "30m", "0s" for at once, or "none"')
+    return float(number)
 
 
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(seconds), PlainSerializer(duration)]
 DriverLimit = Annotated[
-    Literal["none"] | Annotated[float, Field(ge=0, allow_inf_nan=False)],
+    Literal["none"] | float,
     BeforeValidator(_driver_seconds),
     PlainSerializer(_driver_limit),
 ]

@@ -1,0 +1,104 @@
+"""Parts of pools that need no process: certificates, limits of drivers, keys, and what a call becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import ssl
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from spotmpi.agent import protocol
+from spotmpi.core.certificates import pool_certificates, write_certificates
+from spotmpi.pools import calls
+from spotmpi.programs.pool import call
+from spotmpi.programs.pool.scheduler import DriverWatch, worker_index, worker_title
+from spotmpi.programs.pool.settings import settings, version_difference, versions
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+def test_a_pool_has_a_certificate_of_its_own_authority_for_a_year_from_yesterday() -> None:
+    texts = pool_certificates("scan-1", NOW)
+    authority, certificate = (
+        x509.load_pem_x509_certificate(texts[name].encode()) for name in (protocol.POOL_CA, protocol.POOL_CERTIFICATE)
+    )
+    certificate.verify_directly_issued_by(authority)
+    assert certificate.not_valid_before_utc == datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    assert certificate.not_valid_after_utc == datetime(2027, 11, 22, 12, 0, tzinfo=UTC)
+    other = x509.load_pem_x509_certificate(pool_certificates("scan-1", NOW)[protocol.POOL_CA].encode())
+    with pytest.raises(InvalidSignature):
+        certificate.verify_directly_issued_by(other)
+
+
+def test_only_their_owner_can_read_the_files_of_certificates(tmp_path: Path) -> None:
+    folder = write_certificates(tmp_path / "pool", pool_certificates("scan-1", NOW))
+    write_certificates(folder, pool_certificates("scan-1", NOW))  # of a resumed run
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    context = ssl.create_default_context(cafile=str(folder / protocol.POOL_CA))
+    context.load_cert_chain(folder / protocol.POOL_CERTIFICATE, folder / protocol.POOL_KEY)
+
+
+def test_a_pool_ends_without_a_first_driver_and_some_time_after_the_last_one() -> None:
+    watch = DriverWatch(start=600.0, limit=1800.0, now=0.0)
+    assert watch.reason(False, 599.0) is None
+    assert watch.reason(False, 600.0) == "no driver connected within limits.start (600s)"
+    assert watch.reason(True, 700.0) is None
+    assert watch.reason(False, 2499.0) is None
+    assert watch.reason(False, 2500.0) == "no driver for 1800s (limits.driver)"
+
+
+def test_a_pool_may_end_with_its_driver_or_wait_without_a_limit() -> None:
+    at_once = DriverWatch(start=600.0, limit=0.0, now=0.0)
+    assert at_once.reason(True, 5.0) is None
+    assert at_once.reason(False, 5.1) == "no driver for 0s (limits.driver)"
+    assert DriverWatch(start=None, limit=None, now=0.0).reason(False, 1e9) is None
+
+
+def test_versions_that_differ_are_named_with_both() -> None:
+    own = versions()
+    assert version_difference(own, own) is None
+    assert (
+        version_difference({**own, "python": "3.11"}, {**own, "python": "3.12"})
+        == "python 3.11 here and 3.12 in the pool"
+    )
+
+
+def test_reclaims_do_not_count_as_failures_of_calls() -> None:
+    assert settings(7)["distributed.scheduler.allowed-failures"] == 7
+
+
+def test_a_worker_is_known_by_the_number_in_its_name() -> None:
+    assert (worker_index("12-a9f3"), worker_index("tls://10.0.0.1:80"), worker_title("3-0c")) == (12, -1, "worker 3")
+
+
+def test_a_key_names_function_driver_map_and_index() -> None:
+    key = calls.key("scan", 4, 12)
+    name, (_, serial), index = calls.split_key(key)
+    assert (name, serial, index) == ("scan", 4, 12)
+    assert not calls.is_foreign(key) and calls.is_foreign(key.replace(calls._SESSION, "ffffffffff"))
+
+
+def test_a_call_is_bytes_and_so_is_its_result() -> None:
+    packed = call.pack("pow", call.pack_function(pow), (2, 5), {"mod": 7})
+    assert pickle.loads(call.execute(packed)) == 4
+
+
+def test_an_asynchronous_call_is_awaited() -> None:
+    async def double(value: int) -> int:
+        return 2 * value
+
+    assert call.is_async(double) and not call.is_async(pow)
+    packed = call.pack("double", call.pack_function(double), (4,), {})
+    assert pickle.loads(asyncio.run(call.execute_async(packed))) == 8
+
+
+@pytest.mark.parametrize(("function", "name"), [(pow, "pow"), (lambda: 0, "lambda"), (int, "int")])
+def test_a_function_has_a_name_for_people(function: object, name: str) -> None:
+    assert call.function_name(function) == name  # type: ignore[arg-type]

@@ -21,9 +21,8 @@ from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
 from tests.contract.processes import of_run, wait_until
 
-HERE = Path(__file__).parent
 DRIVER = """
-import os, sys, spotmpi
+import os, spotmpi
 print("run", os.environ.get("SPOTMPI_RUN"), flush=True)
 with spotmpi.pool(workers=9) as pool:
     print("sum", sum(pool.map(abs, range(-20, 0))), flush=True)
@@ -130,7 +129,7 @@ def test_a_detached_pool_is_joined_by_its_id_and_resized(target: Target) -> None
 
 def test_what_is_no_pool_cannot_be_joined_or_opened(target: Target) -> None:
     with pytest.raises(InputError, match="launcher = 'none': a pool needs"):
-        spotmpi.pool({"command": ["true"], "launcher": "none"}, on=target).open()  # type: ignore[arg-type]
+        spotmpi.pool({"command": ["true"], "launcher": "none"}, on=target).open()
     with pytest.raises(InputError, match="pool: a pool needs workers"):
         spotmpi.pool(on=target).open()
     state = spotmpi.run(["sleep", "600"], on=target, detach=True)

@@ -47,7 +47,7 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
         "rate": spec.price,  # US dollars per hour: all nodes are this machine
         "grace": spec.checkpoint.grace,
         "metrics_pattern": spec.metrics.pattern,
-        "oversubscribed": spec.world_size * spec.resources.cpu > machine.cores,
+        "oversubscribed": _threads(spec) > machine.cores,
         "spec": spec.canonical(),
         "work": work,
         "notes": _notes(spec, machine),
@@ -145,14 +145,17 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
     return {**environment, **spec.env}
 
 
+def _threads(spec: JobSpec) -> int:
+    """The threads that compute at a time: of all ranks, or of a pool's workers."""
+    return spec.pool.workers * spec.pool.cpu if spec.pool else spec.world_size * spec.resources.cpu
+
+
 def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     notes = []
-    threads = spec.world_size * spec.resources.cpu
-    if spec.pool and spec.pool.workers * spec.pool.cpu > machine.cores:
-        workers = f"{spec.pool.workers * spec.pool.cpu} threads of {spec.pool.workers} workers"
-        notes.append(f"oversubscribed: {workers} share {machine.cores} cores")
-    elif threads > machine.cores:
-        notes.append(f"oversubscribed: {threads} threads of {spec.world_size} ranks share {machine.cores} cores")
+    threads = _threads(spec)
+    if threads > machine.cores:
+        processes = f"{spec.pool.workers} workers" if spec.pool else f"{spec.world_size} ranks"
+        notes.append(f"oversubscribed: {threads} threads of {processes} share {machine.cores} cores")
     if spec.files:
         notes.append(f"the command starts in {machine.folder}, which has copies of its files")
     if spec.data is not None and spec.data.stage:

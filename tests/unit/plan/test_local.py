@@ -51,6 +51,15 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
         },
         BARE,
     ),
+    "pool": (
+        {"launcher": "pool", "pool": {"workers": 4, "cpu": 2, "memory": "2Gi"}, "limits": {"driver": "1h"}},
+        MACHINE,
+    ),
+    "pool-with-command": (
+        {"launcher": "pool", "pool": {"workers": 1}, "command": ["python3", "drive it.py"], "code": "/home/ann/src"},
+        BARE,
+    ),
+    "pool-without-limit": ({"launcher": "pool", "pool": {"workers": 1}, "limits": {"driver": "none"}}, BARE),
     "none-with-code-and-files": (
         {"command": ["./mine"], "launcher": "none", "code": "/home/ann/src", "files": ["/home/ann/helper.py"]},
         replace(BARE, folder="/runs/digits-261121083059-bcdf/code", python_path="/home/ann/lib"),

@@ -15,7 +15,6 @@ import os
 import secrets
 import signal
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from spotmpi.programs.pool import files
 from spotmpi.programs.pool.output import forward_output
 from spotmpi.programs.pool.settings import security, settings
 
+_SCRATCH = ".dask"  # in the working folder
 CLOSE_TIMEOUT = 2.0  # seconds to say goodbye to the scheduler
 PLENTY = 1e9  # of the resource that pins calls to a worker: each takes 1
 
@@ -41,36 +41,35 @@ async def work(options: argparse.Namespace) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    with tempfile.TemporaryDirectory(prefix="spotmpi-worker-") as scratch:
-        worker = Worker(
-            options.address,
-            name=f"{options.worker}-{secrets.token_hex(3)}",
-            nthreads=1,
-            memory_limit=0,
-            host=options.host,
-            protocol="tls",
-            security=security(os.environ[protocol.ENV_POOL_TLS]),
-            resources={resource(options.worker): PLENTY},
-            death_timeout=options.timeout,
-            local_directory=scratch,
-            dashboard=False,
-            dashboard_address="127.0.0.1:0",
-        )
-        try:
-            await worker
-        except Exception as error:  # Dask wraps what it could not do
-            print(f"worker {options.worker} cannot reach {options.address}: {error}", file=sys.stderr)
-            return protocol.INTERRUPTED
-        forward_output(worker, options.worker)
-        if options.reason:
-            print(f"started again: {options.reason}", file=sys.stderr)
-        finished = asyncio.ensure_future(worker.finished())
-        stopped = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([finished, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if not stop.is_set():
-            return protocol.INTERRUPTED
-        closing = asyncio.ensure_future(worker.close(timeout=CLOSE_TIMEOUT, reason="spotmpi-stop"))
-        await asyncio.wait([closing], timeout=2 * CLOSE_TIMEOUT)
+    worker = Worker(
+        options.address,
+        name=f"{options.worker}-{secrets.token_hex(3)}",
+        nthreads=1,
+        memory_limit=0,
+        host=options.host,
+        protocol="tls",
+        security=security(os.environ[protocol.ENV_POOL_TLS]),
+        resources={resource(options.worker): PLENTY},
+        death_timeout=options.timeout,
+        local_directory=str(Path(options.folder, _SCRATCH)),
+        dashboard=False,
+        dashboard_address="127.0.0.1:0",
+    )
+    forward_output(worker, options.worker)
+    try:
+        await worker
+    except Exception as error:  # Dask wraps what it could not do
+        print(f"worker {options.worker} cannot reach {options.address}: {error}", file=sys.stderr)
+        return protocol.INTERRUPTED
+    if options.reason:
+        print(f"started again: {options.reason}", file=sys.stderr)
+    finished = asyncio.ensure_future(worker.finished())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([finished, stopped], return_when=asyncio.FIRST_COMPLETED)
+    if not stop.is_set():
+        return protocol.INTERRUPTED
+    closing = asyncio.ensure_future(worker.close(timeout=CLOSE_TIMEOUT, reason="spotmpi-stop"))
+    await asyncio.wait([closing], timeout=2 * CLOSE_TIMEOUT)
     return 0
 
 

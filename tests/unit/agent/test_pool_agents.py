@@ -198,4 +198,5 @@ def test_an_image_without_the_engine_cannot_run_a_pool(monkeypatch: pytest.Monke
     plan: Any = {"machine": {}, "gpus": 0, "pool": {"workers": 1}}
     with pytest.raises(hardware.Incompatible, match="has no package distributed, which a pool needs: use an image of"):
         check_hardware(PodContext(plan, 0, 0, "", ""))
-    check_hardware(PodContext({**plan, "pool": None}, 0, 0, "", ""))
+    plan["pool"] = None
+    check_hardware(PodContext(plan, 0, 0, "", ""))

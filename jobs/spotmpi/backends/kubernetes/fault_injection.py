@@ -26,10 +26,13 @@ class NotRunning(SpotmpiError):
 
 async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
     """The running pod of a node of *run*; NotRunning if there is none."""
-    worker = {names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: str(node - 1)}
+    # The node of a gang, or node 0 of a pool; and the worker of a pool.
+    shapes = [{manifests.LABEL_INDEX: str(node)}]
+    if node > 0:
+        shapes.append({names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: str(node - 1)})
     with translate_errors(f"find node {node} of run {run}"):
         listed: list[Object] = []
-        for labels in ({manifests.LABEL_INDEX: str(node)}, worker):  # of a gang, or node 0 of a pool; of its workers
+        for labels in shapes:
             listed += await api.list(cluster_api.POD, {names.LABEL_RUN: run, **labels})
     pods = [pod for pod in listed if node_index(pod) == node and pod["status"].get("phase") == "Running"]
     if not pods:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -68,6 +69,7 @@ class PoolCluster(FakeCluster):
 
     async def list(self, kind: str, labels: Any = None) -> list[Object]:
         wanted = {key: value for key, value in (labels or {}).items() if key != names.LABEL_RUN}
+        assert all(re.fullmatch("[A-Za-z0-9](.*[A-Za-z0-9])?", value) for value in wanted.values())
         items = await super().list(kind, labels)
         return [each for each in items if wanted.items() <= each["metadata"].get("labels", {}).items()]
 

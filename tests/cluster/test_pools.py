@@ -26,6 +26,7 @@ from tests.testbed.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
 
 LIMIT = 120.0  # seconds for pods and workers to come, on a busy machine
+at_night = pytest.mark.nightly("half a minute each; by day a map loses a worker, and a driver script runs to its end")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # pods have no tests
 
 DRIVER = """
@@ -112,10 +113,12 @@ def test_a_map_is_complete_and_in_order_though_a_worker_is_deleted_and_a_stop_le
     assert up.run.end().kind == record.STOPPED
     lines = up.run.lines()
     assert sorted({int(line.split()[1]) for line in lines if line.startswith("number")} - {99}) == list(range(40))
-    assert any("worker 1 is leaving: the pod of this node received SIGTERM" in line for line in lines)
+    left = [(event.values["worker"], event.reason) for event in up.run.events if event.kind == record.LEFT]
+    assert left == [(1, "the pod of this node received SIGTERM")]
     up.run.wait_until_gone()
 
 
+@at_night
 def test_a_pool_grows_and_shrinks(start: Callable[..., PoolRun]) -> None:
     up = start(1)
     with up.join() as pool:
@@ -128,6 +131,7 @@ def test_a_pool_grows_and_shrinks(start: Callable[..., PoolRun]) -> None:
         assert pool.submit(place, 1).result(LIMIT) == (1, f"{up.run.id}-workers-0")
 
 
+@at_night
 def test_the_loss_of_node_0_ends_calls_with_its_reason_and_the_next_attempt_can_be_joined(
     start: Callable[..., PoolRun],
 ) -> None:
@@ -147,6 +151,7 @@ def test_the_loss_of_node_0_ends_calls_with_its_reason_and_the_next_attempt_can_
     assert (state.state, state.interruptions) == ("running", 1)
 
 
+@at_night
 def test_pools_beside_each_other_serve_their_own_drivers_only(start: Callable[..., PoolRun]) -> None:
     one, other = start(1), start(1)
     backend = one.runs.backend
@@ -168,6 +173,7 @@ def test_a_driver_script_runs_on_node_0_and_the_pool_ends_with_it(
     wait_for("the end of the workers", lambda: not up.pods(), LIMIT)
 
 
+@at_night
 def test_a_killed_worker_process_comes_back_in_its_pod(start: Callable[..., PoolRun]) -> None:
     up = start(1)
     with up.join() as pool:

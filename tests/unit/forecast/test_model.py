@@ -206,15 +206,15 @@ def test_where_every_node_pays_and_where_not_even_the_second_does() -> None:
 
 @pytest.mark.parametrize("strong", [True, False])
 @pytest.mark.parametrize("base", [1, 3])
+@pytest.mark.parametrize("share", [0.2, 0.6])
 def test_another_node_pays_by_the_work_that_it_adds_to_the_rate_per_node_of_the_smallest_count(
-    strong: bool, base: int
+    strong: bool, base: int, share: float
 ) -> None:
     fitted_model = model.fit(generate_trials([base, 6, 12], strong=strong), [base, 6, 12])
 
     def work(count: int) -> float:  # in batches of one node under weak scaling
         return (1 if strong else count) / truth(count, strong=strong)
 
-    share = 0.6
     paying = [count for count in range(base, 40) if work(count + 1) - work(count) >= share * work(base) / base]
     assert forecast.forecast(fitted_model, [40], Goal(min_efficiency=share)).last_paying == base + len(paying)
 

@@ -114,12 +114,12 @@ def test_the_range_of_a_mean_ratio_is_the_mean_of_the_ranges() -> None:
 
 def test_the_interval_of_a_mean_ratio_holds_the_truth_and_is_narrower_than_that_of_one() -> None:
     generator = numpy.random.default_rng(3)
-    pairs = [(trials(generator, 6, 0.1), trials(generator, 6, 0.2)) for _ in range(8)]
-    each = [intervals.ratio_bounds(*pair) for pair in pairs]
+    pairs = [(trials(generator, 6, 0.1), trials(generator, 6, 0.1 * ratio)) for ratio in (1, 4) * 4]
     mean, bounds = intervals.mean_ratio(pairs)
     assert bounds is not None and bounds.contains(2.0) and bounds.contains(mean)
-    widths = [other.high - other.low for other in each if other]
-    assert bounds.high - bounds.low < 0.6 * sum(widths) / len(widths)
+    each = [intervals.ratio_bounds(*pair) for pair in pairs]
+    narrowest = min(other.high / other.low for other in each if other)
+    assert bounds.high / bounds.low < 1 + 0.8 * (narrowest - 1)
 
 
 @pytest.mark.parametrize(("count", "kind"), [(4, intervals.RANGE), (8, intervals.INTERVAL)])

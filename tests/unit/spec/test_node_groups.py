@@ -122,6 +122,7 @@ def test_without_allocatable_resources_a_pod_is_compared_with_the_whole_node() -
             {"resources": {"memory": "47Gi"}, "slots": 4},
             "g5 (g5.xlarge): MiB for pods per node: 190000 of 196608, the rest is reserved; requested: 192512",
         ),
+        ({"resources": {"memory": "47501Mi"}, "slots": 4}, "the rest is reserved; requested: 190004"),
         (
             {"resources": {"memory": "16Gi"}, "nodes": 2},
             "g4dn (g4dn.xlarge): MiB for pods per node: 15454 of 16384, the rest is reserved; requested: 16384",

@@ -74,20 +74,6 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
         },
         BARE,
     ),
-    "pool-with-a-command": (
-        {
-            "command": ["python3", "driver.py"],
-            "args": ["--all"],
-            "launcher": "pool",
-            "pool": {"workers": 3, "cpu": 2},
-            "limits": {"interruptions": 4},
-        },
-        replace(MACHINE, python_path="/home/ann/lib"),
-    ),
-    "pool-without-an-image": (
-        {"launcher": "pool", "pool": {"workers": 2}, "limits": {"start": "90s", "driver": "5m"}},
-        BARE,
-    ),
 }
 
 
@@ -115,12 +101,6 @@ def test_more_ranks_than_cores_are_noted_and_recorded() -> None:
 
     assert plan["oversubscribed"] and plan["notes"] == ["oversubscribed: 5 threads of 5 ranks share 4 cores"]
     assert not local_plan(from_values({"command": ["x"], "slots": 4}), PATHS, MACHINE, {})["oversubscribed"]
-
-
-def test_a_pool_without_a_limit_waits_for_a_driver_as_long_as_it_takes() -> None:
-    values = {"launcher": "pool", "pool": {"workers": 2}, "limits": {"driver": "none"}}
-    arguments = local_plan(from_values(values), PATHS, BARE, {})["commands"][0]["arguments"]
-    assert arguments[-1].startswith("--interruptions=") and not [each for each in arguments if "limit=" in each]
 
 
 def test_what_a_pool_does_not_heed_on_this_machine_is_noted() -> None:

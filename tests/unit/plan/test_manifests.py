@@ -93,6 +93,7 @@ TARGET = ClusterTarget("training", "registry/image@sha256:0", "runs", {}, (), "a
 NODES = ClusterTarget(
     "training", "registry/image@sha256:0", None, {"group": "gpu-a"}, ({"key": "gpu"},), "node", TEMPLATES
 )
+Target = ClusterTarget | list[NodeGroup]
 
 
 def submission(run: str = "digits-1", forward: Sequence[str] = ()) -> Submission:
@@ -100,8 +101,11 @@ def submission(run: str = "digits-1", forward: Sequence[str] = ()) -> Submission
     return Submission(run, "ann", keys, {"pod.tar.gz": b"code"}, {"program": "digits"})
 
 
-def plan(values: dict[str, Any], target: ClusterTarget = TARGET, run: str = "digits-1") -> list[dict[str, Any]]:
+def plan(values: dict[str, Any], target: Target = TARGET, run: str = "digits-1") -> list[dict[str, Any]]:
+    """A plan on a target, or on whole nodes of groups."""
     spec = from_values(values)
+    if isinstance(target, list):
+        target = on_groups(replace(TARGET, spread="node", egress_denied=True), target, "us-east-1a")
     return kubernetes_plan(spec, target, submission(run, spec.forward))
 
 
@@ -135,17 +139,14 @@ POOL: dict[str, Any] = {
     "limits": {"run": "2h", "interruptions": 7},
     "kubernetes": {"queue": "gpus", "labels": {"team": "vision"}},
 }
-CASES = {
+CASES: dict[str, tuple[dict[str, Any], Target]] = {
     "small": (SMALL, TARGET),
     "pool": (POOL, TARGET),
     "plain": (PLAIN, TARGET),
     "full": (FULL, NODES),
-    "one-group": (ON_GROUPS, on_groups(replace(TARGET, spread="node", egress_denied=True), [GROUP], "us-east-1a")),
-    "efa": (ON_GROUPS, on_groups(replace(TARGET, spread="node", egress_denied=True), [WITH_EFA], "us-east-1a")),
-    "two-groups": (
-        ON_GROUPS,
-        on_groups(replace(TARGET, spread="node", egress_denied=True), [GROUP, LIKE], "us-east-1a"),
-    ),
+    "one-group": (ON_GROUPS, [GROUP]),
+    "efa": (ON_GROUPS, [WITH_EFA]),
+    "two-groups": (ON_GROUPS, [GROUP, LIKE]),
 }
 every_plan = pytest.mark.parametrize(("values", "target"), CASES.values(), ids=CASES)
 
@@ -167,6 +168,15 @@ def test_the_agent_plan_has_the_image_that_a_template_sets() -> None:
     assert json.loads(config["data"]["plan.json"])["work"]["container"] == "other:1"
 
 
+def test_pods_that_share_nodes_know_their_groups_and_not_their_size() -> None:
+    target = on_groups(replace(TARGET, spread="any"), [GROUP, WITH_EFA.model_copy(update={"name": "p4"})], "us-east-1a")
+    assert (target.node_cpus, target.efa, len(target.one_of)) == (None, 0, 2)
+    assert dict(target.machine) == {
+        **{"zone": "us-east-1a", "node_group": "g5 or p4", "type": "g5.12xlarge or p4d.24xlarge", "market": "spot"},
+        "placement_group": "yes",
+    }
+
+
 @pytest.mark.parametrize(("spread", "groups"), [("any", [WITH_EFA]), ("node", [WITH_EFA, LIKE])])
 def test_pods_request_no_efa_on_shared_nodes_or_where_some_nodes_lack_it(spread: str, groups: list[NodeGroup]) -> None:
     text = json.dumps(plan(ON_GROUPS, on_groups(replace(TARGET, spread=spread), groups, "us-east-1a")))
@@ -174,9 +184,7 @@ def test_pods_request_no_efa_on_shared_nodes_or_where_some_nodes_lack_it(spread:
 
 
 @every_plan
-def test_the_same_arguments_give_the_same_plan_and_no_object_twice(
-    values: dict[str, Any], target: ClusterTarget
-) -> None:
+def test_the_same_arguments_give_the_same_plan_and_no_object_twice(values: dict[str, Any], target: Target) -> None:
     first, second = plan(values, target), plan(values, target)
     assert first == second
     identities: set[int] = set()
@@ -192,9 +200,7 @@ def test_the_same_arguments_give_the_same_plan_and_no_object_twice(
 
 
 @every_plan
-def test_every_other_object_is_owned_by_the_jobset_and_in_its_namespace(
-    values: dict[str, Any], target: ClusterTarget
-) -> None:
+def test_every_other_object_is_owned_by_the_jobset_and_in_its_namespace(values: dict[str, Any], target: Target) -> None:
     jobset, *parts = plan(values, target)
     assert jobset["kind"] == "JobSet" and jobset["spec"]["suspend"] is True
     assert [part["kind"] for part in parts] == ["ConfigMap", "Secret", "NetworkPolicy", *(["Job"] * ("pool" in values))]
@@ -205,7 +211,7 @@ def test_every_other_object_is_owned_by_the_jobset_and_in_its_namespace(
 
 
 @every_plan
-def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], target: ClusterTarget) -> None:
+def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], target: Target) -> None:
     pod = next(values_of(plan(values, target)[0], "template"))["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -218,7 +224,7 @@ def test_pods_keep_to_the_restricted_standard(values: dict[str, Any], target: Cl
 
 
 @every_plan
-def test_pods_refer_only_to_objects_of_the_plan(values: dict[str, Any], target: ClusterTarget) -> None:
+def test_pods_refer_only_to_objects_of_the_plan(values: dict[str, Any], target: Target) -> None:
     jobset, *parts = plan(values, target)
     (template,) = values_of(jobset, "volumes")
     (mounts,) = values_of(jobset, "volumeMounts")

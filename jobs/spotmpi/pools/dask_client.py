@@ -1,30 +1,134 @@
-"""Dask's client with the one change that a pool needs: a cut connection is reported instead of mended.
+"""Dask's client as a pool uses it; nothing else of the driver's side knows Dask.
 
-Dask would cancel all futures and connect again; the engine has to find its calls again meanwhile.
+A cut connection is reported instead of mended: Dask would cancel all futures and connect again, and the engine has to
+find its calls meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from distributed import Client
+import dask
+from distributed import Client, Future
+from distributed.scheduler import KilledWorker
 
+from spotmpi.pools.calls import Call
+from spotmpi.programs.pool.call import CallAborted, execute, execute_async
+from spotmpi.programs.pool.files import UploadedFiles
+from spotmpi.programs.pool.output import TOPIC
+from spotmpi.programs.pool.settings import resource, security
+
+CONNECT_TIMEOUT = 5.0  # seconds for one connection
 _QUIET = ("distributed.batched", "distributed.client", "distributed.core")  # they log a cut connection with tracebacks
+
+Output = Callable[[int, str, Sequence[str]], None]  # of a worker: its number, the stream and the lines
+SentCall = tuple[Call, "Future[Any]"]
 
 
 class PoolClient(Client):
     """A client that calls *on_cut* when its connection breaks, and is of no use after that."""
 
-    def __init__(self, url: str, on_cut: Callable[[], None], **options: Any) -> None:
+    def __init__(self, url: str, tls: str, on_cut: Callable[[], None]) -> None:
         self._on_cut = on_cut
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.ERROR)
         super().__init__(  # type: ignore[no-untyped-call]
-            url, asynchronous=True, set_as_default=False, **options
+            url,
+            asynchronous=True,
+            set_as_default=False,
+            security=security(tls),
+            timeout=CONNECT_TIMEOUT,
+            direct_to_workers=False,
         )
 
     async def _reconnect(self) -> None:
         self.scheduler_comm = None  # ends the reader of messages
         self._on_cut()
+
+    def show(self, output: Output) -> None:
+        """Pass what workers print to *output* from now on."""
+
+        def handle(event: tuple[float, Any]) -> None:
+            output(event[1]["index"], event[1]["stream"], event[1]["lines"])
+
+        self.subscribe_topic(TOPIC, handle)
+
+    async def ask(self, question: str, **arguments: Any) -> Any:
+        """The answer of a handler that `programs/pool/scheduler.py` has added to Dask's."""
+        assert self.scheduler is not None
+        return await getattr(self.scheduler, f"spotmpi_{question}")(**arguments)
+
+    def send(self, calls: list[Call], asynchronous: bool, worker: int | None) -> list[SentCall]:
+        """Send calls of one kind."""
+        # Dask's warning of large graphs does not say what to do; the pool's own does.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+            futures = self.map(
+                execute_async if asynchronous else execute,
+                [call.payload for call in calls],
+                key=[call.key for call in calls],
+                pure=False,
+                resources=None if worker is None else {resource(worker): 1},
+            )
+        return list(zip(calls, futures, strict=True))
+
+    def attach(self, calls: Iterable[Call]) -> list[SentCall]:
+        """Attach to calls that the scheduler has already; those that it does not know are cancelled."""
+        sent: list[SentCall] = [(call, Future(call.key, self)) for call in calls]
+        keys = [call.key for call, _ in sent]
+        self._send_to_scheduler({"op": "client-desires-keys", "keys": keys, "client": self.id})
+        for key in keys:
+            self._send_to_scheduler({"op": "report-key", "key": key})
+        return sent
+
+    def let_go(self, keys: list[str]) -> None:
+        """Tell the scheduler that it need not hold calls any more."""
+        if self.connected:
+            self._send_to_scheduler({"op": "spotmpi-release", "keys": keys})
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is up, as far as is known here."""
+        return bool(self.status == "running") and self.scheduler_comm is not None
+
+    async def upload(self, files: UploadedFiles) -> None:
+        """Write files to every worker, also to those that come later."""
+        await self.register_plugin(files)
+
+    async def fetch(self, sent: list[SentCall]) -> list[Any]:
+        """The packed results of finished calls."""
+        results: list[Any] = await self.gather([future for _, future in sent], asynchronous=True)
+        return results
+
+    async def shut(self) -> None:
+        """End the connection without waiting for the scheduler."""
+        await self._close(fast=True)
+
+
+async def status_of(future: Future[Any]) -> tuple[str, Any, Any]:
+    """Wait until a call is done: ``finished``, ``error`` with exception and traceback, or ``cancelled``."""
+    state = future._state
+    assert state is not None
+    await state.wait()
+    return state.status, state.exception, state.traceback
+
+
+def plain_client(url: str, tls: str) -> Client:
+    """A client of Dask for the calling thread."""
+    return Client(url, security=security(tls), set_as_default=False, timeout=CONNECT_TIMEOUT)
+
+
+async def plain_async_client(url: str, tls: str) -> Client:
+    """A client of Dask for the calling event loop."""
+    client: Client = await Client(url, security=security(tls), set_as_default=False, asynchronous=True)
+    return client
+
+
+def remote_error(call: Call, error: Any, traceback: Any) -> BaseException:
+    """What a call raised, with the traceback of the worker; Dask's own error for lost workers in our words."""
+    if isinstance(error, KilledWorker):
+        times = error.allowed_failures + 1
+        return CallAborted(f"a call of {call.name} lost its worker {times} times (limits.interruptions): given up")
+    assert isinstance(error, BaseException)
+    return error.with_traceback(traceback)

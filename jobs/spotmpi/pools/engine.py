@@ -1,4 +1,4 @@
-"""The engine that schedules the calls of a pool: a thin layer over Dask's client, so that it can be exchanged.
+"""The engine of a pool on the driver's side: sends calls, and finds them again after a cut connection.
 
 The client lives in a thread of its own. When its connection breaks, calls under way are found again by their keys once
 there is a new one: those that the scheduler still has are collected, the others sent again.
@@ -13,7 +13,7 @@ import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,17 +21,17 @@ from spotmpi.pools.calls import LARGE, Call
 from spotmpi.pools.errors import PoolError, PoolLost
 
 if TYPE_CHECKING:
-    from distributed import Client
-    from distributed.client import Future as _Future
+    from distributed import Client, Future
 
-    DaskFuture = _Future[Any]
+    from spotmpi.pools.dask_client import Output, PoolClient, SentCall
+
+    DaskFuture = Future[Any]
 
 T = TypeVar("T")
-Output = Callable[[int, str, Sequence[str]], None]  # of a worker: its number, the stream and the lines
 Probe = Callable[[], "str | None"]  # why the pool is lost, or None where it may answer again
 
 LOSS_TIMEOUT = 12.0  # seconds without an answer, or without any worker, after which a pool counts as lost
-_CONNECT_TIMEOUT = 5.0  # seconds for one connection
+_CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
 _CHECK = 1.0  # seconds between checks of the connection
 _BATCH = 100  # results that are fetched together
 
@@ -51,10 +51,10 @@ class Engine:
         self._calls: dict[str, Call] = {}  # under way, by key
         self._collected: set[str] = set()  # keys of other drivers' calls; their release takes a moment to arrive
         self._released: list[str] = []  # keys that the scheduler need not hold any more
-        self._ready: collections.deque[tuple[Call, DaskFuture]] = collections.deque()
+        self._ready: collections.deque[SentCall] = collections.deque()
         self._fetching = self._connected = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._client: Client
+        self._client: PoolClient
         self._failure: str | None = None
         self._last_answer = self._last_worker = time.monotonic()
         self._cut = asyncio.Event()  # set when the connection has broken
@@ -92,30 +92,25 @@ class Engine:
 
     def set_size(self, workers: int) -> None:
         """Tell the scheduler how many workers the pool shall have."""
-        self._wait(self._set_size(workers))
+        self._wait(self._client.ask("size", workers=workers))
 
     def upload(self, name: str, contents: dict[str, bytes]) -> None:
         """Write files to every worker's folder, also to those of workers that come later."""
         from spotmpi.programs.pool.files import UploadedFiles
 
-        self._wait(self._register(UploadedFiles(name, contents, time.time())))
+        self._wait(self._client.upload(UploadedFiles(name, contents, time.time())))
 
     def client(self) -> Client:
         """A client of Dask of its own, for the calling thread."""
-        from distributed import Client
+        from spotmpi.pools.dask_client import plain_client
 
-        from spotmpi.programs.pool.settings import security
-
-        return Client(self.url, security=security(self.tls), set_as_default=False, timeout=_CONNECT_TIMEOUT)
+        return plain_client(self.url, self.tls)
 
     async def async_client(self) -> Client:
         """A client of Dask of its own, for the calling event loop."""
-        from distributed import Client
+        from spotmpi.pools.dask_client import plain_async_client
 
-        from spotmpi.programs.pool.settings import security
-
-        client: Client = await Client(self.url, security=security(self.tls), set_as_default=False, asynchronous=True)
-        return client
+        return await plain_async_client(self.url, self.tls)
 
     def close(self) -> None:
         """End the connection; calls that are under way raise PoolError."""
@@ -123,9 +118,9 @@ class Engine:
             return
         self._closed = True
         with contextlib.suppress(Exception):
-            self._wait(self._shut_down(), timeout=_CONNECT_TIMEOUT)
+            self._wait(self._shut_down(), timeout=_CLOSE_TIMEOUT)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_CONNECT_TIMEOUT)
+        self._thread.join(_CLOSE_TIMEOUT)
 
     def _wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run *work* in the engine's thread and wait for it."""
@@ -150,41 +145,21 @@ class Engine:
 
     async def _connect(self) -> None:
         from spotmpi.pools.dask_client import PoolClient
-        from spotmpi.programs.pool.output import TOPIC
-        from spotmpi.programs.pool.settings import security
 
         self._cut.clear()
-        self._client = await PoolClient(
-            self.url, self._cut.set, security=security(self.tls), timeout=_CONNECT_TIMEOUT, direct_to_workers=False
-        )
+        self._client = await PoolClient(self.url, self.tls, self._cut.set)
         self._connected = True
         self._last_answer = time.monotonic()
         if self._output is not None:
-            self._client.subscribe_topic(TOPIC, self._show_output)
-
-    def _show_output(self, event: tuple[float, Any]) -> None:
-        assert self._output is not None
-        message = event[1]
-        self._output(message["index"], message["stream"], message["lines"])
-
-    async def _ask_scheduler(self, question: str, **arguments: Any) -> Any:
-        """The answer of a handler that `programs/pool/scheduler.py` has added to Dask's."""
-        assert self._client.scheduler is not None
-        return await getattr(self._client.scheduler, f"spotmpi_{question}")(**arguments)
+            self._client.show(self._output)
 
     async def _describe(self) -> dict[str, Any]:
-        description: dict[str, Any] = await self._ask_scheduler("pool")
+        description: dict[str, Any] = await self._client.ask("pool")
         return description
 
     async def _states(self) -> dict[str, str]:
-        states: dict[str, str] = await self._ask_scheduler("calls")
+        states: dict[str, str] = await self._client.ask("calls")
         return {key: state for key, state in states.items() if key not in self._collected}
-
-    async def _set_size(self, workers: int) -> None:
-        await self._ask_scheduler("size", workers=workers)
-
-    async def _register(self, plugin: Any) -> None:
-        await self._client.register_plugin(plugin)
 
     def _send(self) -> None:
         """Send what is in the outbox, calls of the same kind together."""
@@ -198,55 +173,33 @@ class Engine:
             for call in group:
                 self._calls[call.key] = call
                 call.add_done_callback(self._release_cancelled)
-            if foreign:
-                self._attach(group)
+            try:
+                sent = self._client.attach(group) if foreign else self._client.send(group, asynchronous, worker)
+            except Exception as error:
+                for call in group:
+                    self._finish(call, None, error=error)
             else:
-                self._map(group, asynchronous, worker)
+                self._watch_all(sent)
 
-    def _map(self, calls: list[Call], asynchronous: bool, worker: int | None) -> None:
-        import dask
-
-        from spotmpi.programs.pool.call import execute, execute_async
-        from spotmpi.programs.pool.worker import resource
-
-        # Dask's warning of large graphs does not say what to do; the pool's own does.
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
-            sent = self._client.map(
-                execute_async if asynchronous else execute,
-                [call.payload for call in calls],
-                key=[call.key for call in calls],
-                pure=False,
-                resources=None if worker is None else {resource(worker): 1},
-            )
-        for call, future in zip(calls, sent, strict=True):
-            self._start_task(self._watch(call, future))
-
-    def _attach(self, calls: Iterable[Call]) -> None:
-        """Watch calls that the scheduler has already."""
-        from distributed.client import Future
-
-        sent: list[tuple[Call, DaskFuture]] = [(call, Future(call.key, self._client)) for call in calls]
-        message = {"op": "client-desires-keys", "keys": [call.key for call, _ in sent], "client": self._client.id}
-        self._client._send_to_scheduler(message)
+    def _watch_all(self, sent: Iterable[SentCall]) -> None:
         for call, future in sent:
-            self._client._send_to_scheduler({"op": "report-key", "key": call.key})  # also if it is unknown
-            self._start_task(self._watch(call, future))
+            self._start_task(self._watch(call, future, self._client))
 
-    async def _watch(self, call: Call, future: DaskFuture) -> None:
-        state = future._state
-        assert state is not None
-        await state.wait()
-        current = future.client is self._client and self._connected and not self._cut.is_set()
+    async def _watch(self, call: Call, future: DaskFuture, client: PoolClient) -> None:
+        from spotmpi.pools.dask_client import remote_error, status_of
+
+        status, error, traceback = await status_of(future)
+        current = client is self._client and self._connected and not self._cut.is_set()
         if self._calls.get(call.key) is not call or not current:
             return  # cancelled, or the connection is lost: `_resume` watches it again
-        if state.status == "finished":
+        if status == "finished":
             self._ready.append((call, future))
             if not self._fetching:
                 self._fetching = True
                 self._start_task(self._fetch())
-        elif state.status == "error":
-            self._finish(call, future, error=_remote_error(call, state.exception, state.traceback))
-        elif self._client.status == "running":
+        elif status == "error":
+            self._finish(call, future, error=remote_error(call, error, traceback))
+        elif client.connected:
             self._finish(call, future, error=PoolError(f"the call of {call.name} is gone: another driver collected it"))
 
     async def _fetch(self) -> None:
@@ -255,9 +208,9 @@ class Engine:
             while self._ready:
                 batch = [self._ready.popleft() for _ in range(min(len(self._ready), _BATCH))]
                 try:
-                    results = await self._client.gather([future for _, future in batch], asynchronous=True)
+                    results = await self._client.fetch(batch)
                 except Exception as error:
-                    if not self._connected or self._client.status != "running":
+                    if not self._connected or not self._client.connected:
                         return
                     await self._fetch_singly(batch, error)
                     continue
@@ -266,11 +219,11 @@ class Engine:
         finally:
             self._fetching = False
 
-    async def _fetch_singly(self, batch: list[tuple[Call, DaskFuture]], error: Exception) -> None:
+    async def _fetch_singly(self, batch: list[SentCall], error: Exception) -> None:
         """Fetch results one after the other, since one of them could not be fetched."""
         for call, future in batch:
             try:
-                result = await self._client.gather([future], asynchronous=True) if len(batch) > 1 else [None]
+                result = await self._client.fetch([(call, future)]) if len(batch) > 1 else [None]
             except Exception as own:
                 self._finish(call, future, error=own)
             else:
@@ -303,8 +256,8 @@ class Engine:
 
     def _release(self) -> None:
         keys, self._released = self._released, []
-        if self._connected and self._client.status == "running":
-            self._client._send_to_scheduler({"op": "spotmpi-release", "keys": keys})
+        if self._connected:
+            self._client.let_go(keys)
 
     def _release_cancelled(self, call: futures.Future[Any]) -> None:
         assert isinstance(call, Call)
@@ -317,7 +270,7 @@ class Engine:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._cut.wait(), _CHECK)
             try:
-                if self._cut.is_set() or self._client.status != "running":
+                if self._cut.is_set() or not self._client.connected:
                     raise OSError("the connection to the scheduler was closed")
                 description = await asyncio.wait_for(self._describe(), LOSS_TIMEOUT / 2)
                 self._last_answer = time.monotonic()
@@ -344,7 +297,7 @@ class Engine:
         self._connected = False
         old = self._client
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(old._close(fast=True), _CONNECT_TIMEOUT)
+            await asyncio.wait_for(old.shut(), _CLOSE_TIMEOUT)
         while not self._closed:
             try:
                 await self._connect()
@@ -370,7 +323,7 @@ class Engine:
         states = await self._states()
         under_way = list(self._calls.values())
         self._ready.clear()
-        self._attach(call for call in under_way if call.key in states)
+        self._watch_all(self._client.attach(call for call in under_way if call.key in states))
         self._outbox.extendleft(reversed([call for call in under_way if call.key not in states and call.payload]))
         for call in under_way:
             if call.key not in states and not call.payload:
@@ -397,7 +350,7 @@ class Engine:
             task.cancel()
         if self._connected:
             self._connected = False
-            await self._client._close(fast=True)
+            await self._client.shut()
 
 
 def warn_if_large(size: int, subject: str) -> None:
@@ -405,19 +358,6 @@ def warn_if_large(size: int, subject: str) -> None:
     if size > LARGE:
         remedy = "write large data to the run volume and send its path"
         warnings.warn(f"{subject} has {size / 1e6:.0f} MB, which go through the scheduler: {remedy}", stacklevel=2)
-
-
-def _remote_error(call: Call, error: Any, traceback: Any) -> BaseException:
-    """What a call raised, with the traceback of the worker; Dask's own error for lost workers in our words."""
-    from distributed.scheduler import KilledWorker
-
-    if isinstance(error, KilledWorker):
-        from spotmpi.programs.pool.call import CallAborted
-
-        times = error.allowed_failures + 1
-        return CallAborted(f"a call of {call.name} lost its worker {times} times (limits.interruptions): given up")
-    assert isinstance(error, BaseException)
-    return error.with_traceback(traceback)
 
 
 def _refusal(url: str, error: Exception) -> str:

@@ -41,6 +41,11 @@ def settings(interruptions: int = 100) -> dict[str, Any]:
     }
 
 
+def resource(worker: int) -> str:
+    """The abstract resource that worker number *worker* alone offers, and its replacement after it."""
+    return f"worker-{worker}"
+
+
 def security(folder: str) -> Security:
     """The TLS settings of a pool from the PEM files in *folder*; without them nobody is served."""
     from distributed.security import Security

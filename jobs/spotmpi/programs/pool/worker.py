@@ -24,16 +24,11 @@ from distributed import Worker
 from spotmpi.agent import protocol
 from spotmpi.programs.pool import files
 from spotmpi.programs.pool.output import forward_output
-from spotmpi.programs.pool.settings import security, settings
+from spotmpi.programs.pool.settings import resource, security, settings
 
 _SCRATCH = ".dask"  # in the working folder
 CLOSE_TIMEOUT = 2.0  # seconds to say goodbye to the scheduler
 PLENTY = 1e9  # of the resource that pins calls to a worker: each takes 1
-
-
-def resource(worker: int) -> str:
-    """The abstract resource that worker number *worker* alone offers, and its replacement after it."""
-    return f"worker-{worker}"
 
 
 async def work(options: argparse.Namespace) -> int:

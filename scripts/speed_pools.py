@@ -1,0 +1,242 @@
+"""Measures worker pools beside plain processes and plain Dask with TLS: medians and ratios of interleaved runs.
+
+    scripts/speed-pools [--runs 5] [--only import,start,call,throughput] [--workers 4] [--calls 10000] [--json]
+
+Both sides have as many workers, each with one thread and without a nanny. They are up at the same time, and take turns.
+Nothing here fails a build: a target that is missed is marked in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import spotmpi
+from scripts.speed import Figure, _interleaved, _spread, table
+from spotmpi.agent import protocol
+from spotmpi.core.certificates import pool_certificates, write_certificates
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+CALLS = """\
+import time
+
+def same(value):
+    return value
+
+def sleep_1_ms(value):
+    time.sleep(0.001)
+    return value
+"""
+FIRST_RESULT = """\
+import sys
+import spotmpi
+with spotmpi.pool(workers=int(sys.argv[1]), say=lambda text: None) as pool:
+    print(pool.submit(abs, -1).result(), flush=True)
+"""
+PLAIN_PROCESSES = """\
+import subprocess, sys
+command = [sys.executable, "-c", "import distributed; print(1, flush=True)"]
+processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(int(sys.argv[1]) + 1)]
+print(*{process.communicate()[0].decode().strip() for process in processes}, flush=True)
+"""
+PLAIN_DASK = """\
+import sys
+from distributed import Client, LocalCluster
+from distributed.security import Security
+if __name__ == "__main__":
+    security = Security.temporary()
+    options = {"threads_per_worker": 1, "protocol": "tls", "security": security, "dashboard_address": None}
+    with LocalCluster(n_workers=int(sys.argv[1]), **options) as cluster, Client(cluster, security=security) as client:
+        print(client.submit(abs, -1).result(), flush=True)
+"""
+BLOCK = 50  # small calls of one side before it is the other's turn
+
+
+def main() -> None:
+    """Run the selected measurements and print them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = ["import", "start", "call", "throughput"]
+    parser.add_argument("--runs", type=int, default=5, help="interleaved runs of each side")
+    parser.add_argument("--only", default=",".join(names), help="which of: " + ", ".join(names))
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--calls", type=int, default=10_000, help="of 1 ms")
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout")
+    options = parser.parse_args()
+    selected = [name for name in options.only.split(",") if name]
+    if not set(selected) <= set(names) or options.runs < 1 or options.workers < 1:
+        parser.error(f"--only takes {', '.join(names)}; --runs and --workers at least 1")
+    figures = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "import" in selected:
+            figures += measure_import(max(options.runs, 10))
+        if "start" in selected:
+            figures += measure_start(folder, options.workers, options.runs)
+        if {"call", "throughput"} & set(selected):
+            print("starting both sides", file=sys.stderr, flush=True)
+            with both_sides(folder, options.workers) as (pool, client):
+                if "call" in selected:
+                    figures += measure_call(pool, client, options.runs)
+                if "throughput" in selected:
+                    figures += measure_throughput(pool, client, options.workers, options.calls, options.runs)
+    result = {"load": os.getloadavg(), "cores": os.cpu_count(), "figures": [asdict(figure) for figure in figures]}
+    print(json.dumps(result, indent=1) if options.json else table(figures))
+
+
+def measure_import(count: int) -> list[Figure]:
+    """``import spotmpi`` in a fresh interpreter, by its own clock."""
+    print("measuring import", file=sys.stderr, flush=True)
+    code = "from time import perf_counter as now; began = now(); import spotmpi; spotmpi.pool; print(now() - began)"
+    alone = code.replace(" spotmpi.pool;", "")
+    sides = {
+        "import spotmpi": lambda: float(subprocess.check_output([sys.executable, "-c", alone])),
+        "with spotmpi.pool": lambda: float(subprocess.check_output([sys.executable, "-c", code])),
+    }
+    samples = _interleaved(sides, count)
+    median = statistics.median(samples["import spotmpi"])
+    details = {name: _spread(values) for name, values in samples.items()}
+    return [Figure("import spotmpi", median * 1000, "ms", "at most 60", median <= 0.06, details)]
+
+
+def measure_start(folder: Path, workers: int, count: int) -> list[Figure]:
+    """A new process until it has the first result of its pool, beside as many processes that only import Dask."""
+    print("measuring start", file=sys.stderr, flush=True)
+    programs = {"spotmpi": FIRST_RESULT, "plain processes": PLAIN_PROCESSES, "plain Dask": PLAIN_DASK}
+    sides: dict[str, Callable[[], float]] = {}
+    for name, text in programs.items():
+        path = folder / f"start-{name.replace(' ', '-')}.py"
+        path.write_text(text)
+        sides[name] = lambda path=path: _first_line([sys.executable, str(path), str(workers)], folder)  # type: ignore[misc]
+    samples = _interleaved(sides, count)
+    beyond = statistics.median(samples["spotmpi"]) - statistics.median(samples["plain processes"])
+    details = {name: _spread(values) for name, values in samples.items()}
+    return [Figure("pool to its first result, beyond processes", beyond, "s", "at most 4", beyond <= 4, details)]
+
+
+def measure_call(pool: spotmpi.Pool, client: Client, count: int) -> list[Figure]:
+    """The time of one small call, alone: the median of each block, and the median of blocks."""
+    print("measuring call", file=sys.stderr, flush=True)
+    from speed_calls import same  # type: ignore[import-not-found]
+
+    sides = {
+        "spotmpi": lambda: _median_call(lambda value: pool.submit(same, value).result()),
+        "plain Dask": lambda: _median_call(lambda value: client.submit(same, value, pure=False).result()),
+    }
+    samples = _interleaved(sides, max(count, 10))
+    ratio = statistics.median(samples["spotmpi"]) / statistics.median(samples["plain Dask"])
+    details = {name: _spread(values) for name, values in samples.items()}
+    return [Figure("a small call / plain Dask", ratio, "", "at most 1.25", ratio <= 1.25, details)]
+
+
+def measure_throughput(pool: spotmpi.Pool, client: Client, workers: int, calls: int, count: int) -> list[Figure]:
+    """Calls of 1 ms a second, all results collected."""
+    print("measuring throughput", file=sys.stderr, flush=True)
+    from speed_calls import sleep_1_ms
+
+    def own() -> float:
+        return _rate(calls, lambda: list(pool.map(sleep_1_ms, range(calls))))
+
+    def plain() -> float:
+        return _rate(calls, lambda: client.gather(client.map(sleep_1_ms, range(calls), pure=False)))
+
+    samples = _interleaved({"spotmpi": own, "plain Dask": plain}, count)
+    ratio = statistics.median(samples["spotmpi"]) / statistics.median(samples["plain Dask"])
+    details = {f"{name}, calls/s": _spread(values) for name, values in samples.items()}
+    name = f"{calls} calls of 1 ms, {workers} workers / Dask"
+    return [Figure(name, ratio, "", "at least 0.8", ratio >= 0.8, details)]
+
+
+@contextlib.contextmanager
+def both_sides(folder: Path, workers: int) -> Iterator[tuple[spotmpi.Pool, Client]]:
+    """A pool, and a client of a plain Dask scheduler with as many workers, all of which are connected."""
+    os.environ["SPOTMPI_RUNS"] = str(folder / "runs")
+    module = folder / "speed_calls.py"
+    module.write_text(CALLS)
+    sys.path.insert(0, str(folder))
+    with plain_dask(folder, workers) as client, spotmpi.pool(workers=workers, files=[module]) as pool:
+        pool.run(abs, each=range(workers))
+        client.wait_for_workers(workers, timeout=120)
+        yield pool, client
+
+
+@contextlib.contextmanager
+def plain_dask(folder: Path, workers: int) -> Iterator[Client]:
+    """Dask's own scheduler and workers with TLS, as their command line starts them."""
+    from distributed import Client
+    from distributed.security import Security
+
+    tls = write_certificates(folder / "tls", pool_certificates("plain", datetime.now(UTC)))
+    files = {"ca-file": protocol.POOL_CA, "cert": protocol.POOL_CERTIFICATE, "key": protocol.POOL_KEY}
+    options = [f"--tls-{name}={tls / file}" for name, file in files.items()]
+    options += [f"--scheduler-file={folder / 'scheduler.json'}"]
+    dask = [sys.executable, "-m", "dask"]
+    scheduler = [*dask, "scheduler", "--protocol=tls", "--host=127.0.0.1", "--port=0", "--no-dashboard", *options]
+    worker = [*dask, "worker", "--protocol=tls", "--nthreads=1", "--no-nanny", "--no-dashboard", *options]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    quiet = {"env": environment, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    commands = [scheduler, *[worker] * workers]
+    processes = [subprocess.Popen(command, **quiet) for command in commands]  # type: ignore[call-overload]
+    try:
+        while not (folder / "scheduler.json").exists():
+            if processes[0].poll() is not None:
+                raise RuntimeError(f"plain Dask's scheduler ended with exit code {processes[0].returncode}")
+            time.sleep(0.1)
+        address = json.loads((folder / "scheduler.json").read_text())["address"]
+        cert, key = str(tls / protocol.POOL_CERTIFICATE), str(tls / protocol.POOL_KEY)
+        security = Security(
+            require_encryption=True, tls_ca_file=str(tls / protocol.POOL_CA), tls_client_cert=cert, tls_client_key=key
+        )
+        with Client(address, security=security, set_as_default=False) as client:
+            yield client
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait()
+
+
+def _first_line(command: list[str], folder: Path) -> float:
+    """Seconds from the start of *command* to its first line on stdout."""
+    began = time.perf_counter()
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout
+        line = process.stdout.readline()
+        took = time.perf_counter() - began
+        process.stdout.read()
+    assert line == b"1\n", line
+    return took
+
+
+def _median_call(call: Callable[[int], Any]) -> float:
+    """Seconds of one call, the median of a block."""
+    times = []
+    for value in range(BLOCK):
+        began = time.perf_counter()
+        assert call(value) == value
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _rate(calls: int, collect: Callable[[], Any]) -> float:
+    """Calls per second of what gives the results of this many."""
+    began = time.perf_counter()
+    assert collect() == list(range(calls))
+    return calls / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main()

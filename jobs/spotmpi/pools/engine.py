@@ -282,7 +282,7 @@ class Engine:
                     await self._reconnect(error)
 
     async def _check_workers(self, description: dict[str, Any]) -> None:
-        if not self._calls:
+        if not self._calls or not description["joined"]:  # the first workers may have to wait for their nodes
             self._last_worker = time.monotonic()
         elif time.monotonic() - self._last_worker > LOSS_TIMEOUT:
             workers = f"all {description['size']} workers are lost for {LOSS_TIMEOUT:g}s"

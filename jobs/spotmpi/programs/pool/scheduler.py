@@ -76,6 +76,7 @@ class Keeper(SchedulerPlugin):
     def __init__(self, scheduler: PoolScheduler, workers: int) -> None:
         self.scheduler = scheduler
         self.size = workers
+        self.joined = False
         scheduler.handlers.update(spotmpi_pool=self.describe, spotmpi_calls=self.calls, spotmpi_size=self.set_size)
         scheduler.stream_handlers["spotmpi-release"] = self.release
 
@@ -86,8 +87,9 @@ class Keeper(SchedulerPlugin):
             scheduler.client_desires_keys(keys=own, client=KEEPER)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Count a worker that is beyond the size that is known here."""
+        """Count a worker that is beyond the size that is known here, and record that one has joined."""
         self.size = max(self.size, worker_index(str(scheduler.workers[worker].name)) + 1)
+        self.joined = True
 
     async def release(self, keys: list[Any], client: str) -> None:
         """Release calls whose results a driver has, or does not want any more."""
@@ -97,12 +99,13 @@ class Keeper(SchedulerPlugin):
             self.scheduler.deaths.pop(key, None)
 
     async def describe(self) -> dict[str, Any]:
-        """What a driver needs to know: versions, the number of workers, and those that are connected."""
+        """What a driver needs: versions, size, whether a worker has ever joined, and the workers that are connected."""
         workers = {
             worker_index(str(worker.name)): {"name": str(worker.name), "host": worker.host}
             for worker in self.scheduler.workers.values()
         }
-        return {"id": self.scheduler.id, "versions": versions(), "size": self.size, "workers": workers}
+        description = {"id": self.scheduler.id, "versions": versions(), "size": self.size, "joined": self.joined}
+        return {**description, "workers": workers}
 
     async def calls(self) -> dict[Any, str]:
         """The state of every call that is held, by key."""

@@ -45,10 +45,14 @@ class AsyncPool:
         return asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
 
     async def map(
-        self, function: Callable[..., Any], *iterables: Iterable[Any], window: int | None = None
+        self,
+        function: Callable[..., Any],
+        *iterables: Iterable[Any],
+        window: int | None = None,
+        progress: bool | None = None,
     ) -> AsyncIterator[Any]:
         """The results of a call for each item, in the order of the items, as they come."""
-        results = self._pool.map(function, *iterables, window=window)
+        results = self._pool.map(function, *iterables, window=window, progress=progress)
         while (result := await asyncio.to_thread(next, results, _END)) is not _END:
             yield result
 

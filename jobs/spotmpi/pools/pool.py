@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call
 from spotmpi.pools.engine import Engine, warn_if_large
+from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.programs.pool.call import function_name, is_async, pack, pack_function
 
 if TYPE_CHECKING:
@@ -88,11 +89,18 @@ class Pool:
         """Execute one call on any worker; a future of `concurrent.futures`. Asynchronous functions are awaited."""
         return self._submit(function, args, kwargs)
 
-    def map(self, function: Callable[..., Any], *iterables: Iterable[Any], window: int | None = None) -> Iterator[Any]:
+    def map(
+        self,
+        function: Callable[..., Any],
+        *iterables: Iterable[Any],
+        window: int | None = None,
+        progress: bool | None = None,
+    ) -> Iterator[Any]:
         """The results of a call for each item, in the order of the items, as they come.
 
         At most *window* calls are under way, so the iterables may be long or endless. An error of a call is raised in
-        its place, and cancels the calls that follow.
+        its place, and cancels the calls that follow. *progress* shows a bar on stderr, by default in a terminal or a
+        notebook.
         """
         name, packed, serial = function_name(function), pack_function(function), next(_serials)
         asynchronous, engine = is_async(function), self._opened()
@@ -109,7 +117,7 @@ class Pool:
             engine.submit(batch)
 
         send()
-        return _results(under_way, send, limit)
+        return _results(under_way, send, limit, for_map(name, iterables, progress))
 
     def run(self, function: Callable[..., Any], *args: Any, each: Sequence[Any] | None = None) -> dict[int, Any]:
         """Execute a call once on every worker; the results by the number of the worker.
@@ -242,15 +250,22 @@ def _payload(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str
     return payload
 
 
-def _results(under_way: deque[Call], send: Callable[[], None], limit: int) -> Iterator[Any]:
+def _results(
+    under_way: deque[Call], send: Callable[[], None], limit: int, progress: ProgressBar | None
+) -> Iterator[Any]:
     """The results of calls in order; *send* adds more of them. The rest is cancelled when nobody takes them."""
     try:
         while under_way:
             call = under_way.popleft()
             if len(under_way) <= limit // 2:
                 send()
-            yield call.result()
+            result = call.result()
+            if progress:
+                progress.advance()
+            yield result
     finally:
+        if progress:
+            progress.end()
         for call in under_way:
             call.cancel()
 

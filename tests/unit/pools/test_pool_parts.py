@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import pickle
 import ssl
 import stat
@@ -16,6 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.pools import calls
+from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.programs.pool import call
 from spotmpi.programs.pool.scheduler import DriverWatch, worker_index, worker_title
 from spotmpi.programs.pool.settings import settings, version_difference, versions
@@ -102,3 +104,27 @@ def test_an_asynchronous_call_is_awaited() -> None:
 @pytest.mark.parametrize(("function", "name"), [(pow, "pow"), (lambda: 0, "lambda"), (int, "int")])
 def test_a_function_has_a_name_for_people(function: object, name: str) -> None:
     assert call.function_name(function) == name  # type: ignore[arg-type]
+
+
+def test_a_map_that_takes_longer_shows_how_far_it_is() -> None:
+    stream, now = io.StringIO(), [0.0]
+    bar = ProgressBar("scan", 4, stream, lambda: now[0])
+    for seconds in (0.5, 1.0, 1.1, 2.0):
+        now[0] = seconds
+        bar.advance()
+    bar.end()
+    assert stream.getvalue().split("\r") == [
+        "",
+        f"scan: [{'#' * 15:<30}] 2/4 (2/s)",
+        f"scan: [{'#' * 30}] 4/4 (2/s)",
+        f"scan: [{'#' * 30}] 4/4 (2/s)\n",
+    ]
+
+
+def test_a_short_map_and_one_that_nobody_watches_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert for_map("scan", [range(3)], None) is None
+    bar = for_map("scan", [range(3), iter(())], True)
+    assert bar
+    bar.advance()
+    bar.end()
+    assert capsys.readouterr().err == ""

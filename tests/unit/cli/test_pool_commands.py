@@ -1,0 +1,72 @@
+"""`spotmpi connect` and `spotmpi resize`, with a backend that has one pool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spotmpi.backends import targets
+from spotmpi.backends.base import PoolAddress
+from spotmpi.core.errors import SpotmpiError
+from tests.unit.conftest import InProcess
+
+
+class OnePool:
+    """A backend of which the run `scan-1` is a pool that ends at once."""
+
+    def __init__(self) -> None:
+        self.sizes: list[tuple[str, int]] = []
+
+    def state(self, run: str) -> SimpleNamespace:
+        return SimpleNamespace(id="scan-1", over=True)
+
+    def resize(self, run: str, workers: int) -> None:
+        self.sizes.append((run, workers))
+
+    @contextmanager
+    def pool_address(self, run: str) -> Iterator[PoolAddress]:
+        if self.sizes:
+            raise SpotmpiError("pool scan-1 stopped: closed by its driver")
+        yield PoolAddress("tls://127.0.0.1:40001", Path("/runs/it's/pool"))
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> OnePool:
+    pool = OnePool()
+    monkeypatch.setattr(targets, "backend_of", lambda run, on: pool)
+    return pool
+
+
+def test_connect_prints_code_for_any_client_of_dask(in_process: InProcess, backend: OnePool) -> None:
+    code, out, _ = in_process("connect", "scan")
+    assert code == 0
+    names: dict[str, object] = {}
+    exec(
+        compile(out.replace("from distributed import Client, Security", "Client = Security = print"), "", "exec"), names
+    )
+    assert 'tls_ca_file="/runs/it\'s/pool/ca.pem"' in out and "Client('tls://127.0.0.1:40001'" in out
+
+
+def test_connect_prints_json_for_scripts(in_process: InProcess, backend: OnePool) -> None:
+    assert json.loads(in_process("connect", "scan", "--json")[1]) == {
+        "address": "tls://127.0.0.1:40001",
+        "ca": "/runs/it's/pool/ca.pem",
+        "cert": "/runs/it's/pool/cert.pem",
+        "key": "/runs/it's/pool/key.pem",
+    }
+
+
+def test_resize_requests_the_number_of_workers(in_process: InProcess, backend: OnePool) -> None:
+    code, _, errors = in_process("resize", "scan", "24")
+    assert backend.sizes == [("scan-1", 24)]
+    assert (code, errors) == (1, "spotmpi: pool scan-1 stopped: closed by its driver\n")
+
+
+def test_a_pool_has_at_least_one_worker(in_process: InProcess, backend: OnePool) -> None:
+    assert in_process("resize", "scan", "0") == (2, "", "spotmpi: workers = 0: a pool has at least one worker\n")
+    assert backend.sizes == []

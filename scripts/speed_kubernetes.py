@@ -35,6 +35,7 @@ import spotmpi  # noqa: E402
 from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
 from scripts.speed_clients import Counting, Measured, Measuring, first_line  # noqa: E402
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
+from spotmpi.api.drill import Recovery  # noqa: E402
 from spotmpi.backends.targets import Target  # noqa: E402
 from tests.testbed.cluster import Cluster, running_cluster  # noqa: E402
 from tests.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
@@ -203,7 +204,9 @@ def measure_recovery(bench: Bench, count: int) -> list[Figure]:
     run = spotmpi.run(spec, on=bench.target, detach=True).id
     recoveries = []
     for number in range(STRIKES):
-        recoveries.append(spotmpi.drill(run, 1, "delete", bench.target))
+        recovery = spotmpi.drill(run, 1, "delete", bench.target)
+        assert isinstance(recovery, Recovery)  # not that of a pool
+        recoveries.append(recovery)
         print(f"  {number + 1}: {recoveries[-1]}", file=sys.stderr, flush=True)
         time.sleep(5)
     spotmpi.stop(run, now=True, on=bench.target)

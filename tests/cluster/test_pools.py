@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from spotmpi.plan import manifests
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.pools.pool import Pool
+from spotmpi.programs.pool.call import CallAborted
 from tests.cluster.runs import FollowedRun, Runs
 from tests.testbed.waiting import wait_for
 
@@ -47,6 +49,11 @@ def place(number: int, seconds: float = 0.0) -> tuple[int, str]:
 
 def process_id() -> int:
     return os.getpid()
+
+
+def eat_memory() -> int:
+    eaten = [b"1" * 2**20 for _ in range(2000)]
+    return len(eaten)
 
 
 class PoolRun:
@@ -90,7 +97,7 @@ def start(runs: Runs) -> Callable[..., PoolRun]:
     return lambda workers, **values: PoolRun(runs, workers, **values)
 
 
-def test_a_map_is_complete_and_in_order_though_a_worker_is_deleted_and_a_stop_leaves_nothing(
+def test_a_map_is_complete_and_in_order_though_a_worker_is_evicted_and_a_stop_leaves_nothing(
     start: Callable[..., PoolRun],
 ) -> None:
     up = start(2)
@@ -99,7 +106,7 @@ def test_a_map_is_complete_and_in_order_though_a_worker_is_deleted_and_a_stop_le
         before = up.pods()
         results = pool.map(place, range(40), [0.3] * 40)
         first = [next(results) for _ in range(4)]
-        up.delete(before[1])
+        up.runs.backend.inject_fault(up.run.id, 2, "evict")
         everything = first + list(results)
         assert [number for number, _ in everything] == list(range(40))
         assert {pod.rpartition("-")[2] for _, pod in everything} == {"0", "1"}, "both workers had calls"
@@ -183,3 +190,31 @@ def test_a_killed_worker_process_comes_back_in_its_pod(start: Callable[..., Pool
         assert pool.workers[0].submit(process_id).result(LIMIT) != before
         assert up.pods() == pods
     up.run.until("the reason", lambda event: "started again" in str(event.values.get("text")))
+
+
+@at_night
+def test_a_call_that_eats_all_memory_is_given_up_and_its_worker_works_on(start: Callable[..., PoolRun]) -> None:
+    up = start(1, pool={"workers": 1, "memory": "600Mi"})
+    with up.join() as pool:
+        wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
+        with pytest.raises(CallAborted, match="a call of eat_memory ended the process of its worker 3 times"):
+            pool.submit(eat_memory).result(2 * LIMIT)
+        wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
+        assert pool.submit(place, 4).result(LIMIT)[0] == 4
+    up.run.until("its reason", lambda event: "raise pool.memory" in f"{event.values.get('text')} {event.reason}")
+
+
+@at_night
+def test_calls_of_a_frozen_worker_run_elsewhere(start: Callable[..., PoolRun]) -> None:
+    up = start(2)
+    with up.join() as pool:
+        wait_for("workers", lambda: has_workers(pool, 2), LIMIT)
+        results = pool.map(place, range(20), [0.3] * 20)
+        first = next(results)
+        worker = up.run.process(2, "the worker", lambda command: "programs.pool.worker" in command)
+        os.kill(worker, signal.SIGSTOP)
+        began = time.monotonic()
+        assert [number for number, _ in [first, *results]] == list(range(20))
+        assert time.monotonic() - began < 60
+        os.kill(worker, signal.SIGCONT)
+        wait_for("the frozen worker", lambda: has_workers(pool, 2), LIMIT)

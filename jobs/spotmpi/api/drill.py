@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.agent import protocol, record
+from spotmpi.api.pool_drill import PoolRecovery, drill_pool, is_pool
 from spotmpi.backends.base import Backend
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
@@ -89,8 +90,10 @@ def drill(
     fault: str,
     watch: Callable[[Event], None] = lambda event: None,
     clock: Callable[[], float] = time.monotonic,
-) -> Recovery:
+) -> Recovery | PoolRecovery:
     """Inject *fault* into *node* of a training run and follow it to the first iteration of its next attempt.
+
+    A pool gets it at once, and is followed until that node is back.
 
     Raises:
         InputError: *fault* is none of evict, delete and kill.
@@ -99,6 +102,8 @@ def drill(
     if fault not in FAULTS:
         raise input_error("--fault", fault, f"use one of: {', '.join(FAULTS)}")
     before = backend.state(run)
+    if is_pool(before):
+        return drill_pool(backend, before, node, fault, watch, clock)
     timer = _RecoveryTimer(lambda: backend.inject_fault(run, node, fault), clock)
     times = _follow(_new_events(backend.events(run, True), before), timer, watch)
     if times is None and not timer.injected:

@@ -24,6 +24,7 @@ from spotmpi.runs.reader import RunState
 
 if TYPE_CHECKING:  # only functions that read a spec import what reads one: that takes longer than all the rest
     from spotmpi.api.drill import Recovery
+    from spotmpi.api.pool_drill import PoolRecovery
     from spotmpi.spec.job import JobSpec, WrongKeys
     from spotmpi.spec.source import Source
 
@@ -142,8 +143,8 @@ def drill(
     fault: str = "evict",
     on: TargetLike = None,
     watch: Callable[[Event], None] = lambda event: None,
-) -> Recovery:
-    """Inject a fault (evict, delete, kill) into a node of a training run; what its recovery cost."""
+) -> Recovery | PoolRecovery:
+    """Inject a fault (evict, delete, kill) into a node of a training run, or of a pool; what its recovery cost."""
     from spotmpi.api.drill import drill
 
     backend = targets.backend_of(run, on)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,10 +46,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> OnePool:
 def test_connect_prints_code_for_any_client_of_dask(in_process: InProcess, backend: OnePool) -> None:
     code, out, _ = in_process("connect", "scan")
     assert code == 0
-    names: dict[str, object] = {}
-    exec(
-        compile(out.replace("from distributed import Client, Security", "Client = Security = print"), "", "exec"), names
-    )
+    assert isinstance(ast.parse(out).body[-1], ast.Assign)
     assert 'tls_ca_file="/runs/it\'s/pool/ca.pem"' in out and "Client('tls://127.0.0.1:40001'" in out
 
 

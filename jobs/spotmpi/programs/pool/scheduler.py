@@ -103,6 +103,7 @@ class Keeper(SchedulerPlugin):
         workers = {
             worker_index(str(worker.name)): {"name": str(worker.name), "host": worker.host}
             for worker in self.scheduler.workers.values()
+            if worker_index(str(worker.name)) < self.size  # others are about to leave
         }
         description = {"id": self.scheduler.id, "versions": versions(), "size": self.size, "joined": self.joined}
         return {**description, "workers": workers}

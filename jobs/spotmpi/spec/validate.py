@@ -232,5 +232,5 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
     (_money, "limits checkpoint price kubernetes nodes"),
-    (_cluster, "kubernetes nodes slots resources image env mpi checkpoint"),
+    (_cluster, "kubernetes nodes slots resources image env mpi checkpoint pool"),
 )

@@ -1,6 +1,8 @@
 """The model against data whose truth is known, and against the published tables."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy
 import pytest
@@ -67,6 +69,31 @@ def test_trials_without_exchange_tell_a_fixed_part_of_the_computation_from_the_v
     fitted_model = model.fit(Series("generated", rates, without_allreduce=without_allreduce), [1, 2, 4])
     parameters = {"divided": COMPUTE, "volume": VOLUME, "fixed": 0.05, "latency": LATENCY}
     assert fitted_model.parameters == pytest.approx(parameters, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("counts", "skipped", "options", "names"),
+    [
+        ([1, 2], [], {}, ["divided", "volume"]),
+        ([1, 2, 4], [], {}, ["divided", "volume", "latency"]),
+        ([1, 2, 4, 8], [], {}, ["divided", "volume", "latency"]),
+        ([1, 2, 4], [1], {}, ["divided", "volume", "latency"]),
+        ([1, 2], [1, 2], {}, ["divided", "volume", "fixed"]),
+        ([1, 2, 4], [1, 2, 8], {}, ["divided", "volume", "fixed", "latency"]),
+        ([1, 2, 4], [1, 8], {}, ["divided", "volume", "latency"]),
+        ([1, 2], [], {"serial": 0.0}, ["divided", "fixed"]),
+        ([1, 2, 4, 8], [], {"serial": 0.0}, ["divided", "fixed", "volume", "latency"]),
+        ([1, 2], [], {"strong": False}, ["fixed", "volume"]),
+        ([1, 2, 4, 8], [1, 2], {"strong": False}, ["fixed", "volume", "latency"]),
+    ],
+)
+def test_as_many_parameters_are_fitted_as_the_counts_determine(
+    counts: list[int], skipped: list[int], options: dict[str, Any], names: list[str]
+) -> None:
+    series = generate_trials([1, 2, 4, 8], **options)
+    without_allreduce = {count: [count / COMPUTE] for count in skipped}
+    fitted_model = model.fit(replace(series, without_allreduce=without_allreduce or None), counts)
+    assert list(fitted_model.parameters) == names
 
 
 def test_the_interval_of_a_prediction_holds_the_truth() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.agent import boot, pod_context
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.spec.job import from_values
 
@@ -24,3 +25,13 @@ def test_ranks_read_data_where_it_is_or_where_it_is_copied_to(
         assert (environment, plan["staging"]) == (folder, None)
     else:
         assert (environment, plan["staging"]) == (staged, {"from": folder, "to": staged, "stage": stage})
+
+
+@pytest.mark.parametrize("values", [{"code": "/mine"}, {"files": ["/a.py"]}])
+def test_code_of_the_users_is_found_before_ours(values: dict[str, Any]) -> None:
+    def python_path(**values: Any) -> str:
+        plan = agent_plan(from_values({"command": ["x"], **values}), "run-1", AgentInputs({}, {}))
+        return plan["environment"]["PYTHONPATH"]
+
+    assert python_path() == boot.CODE
+    assert python_path(**values) == f"{pod_context.CODE}:{boot.CODE}"

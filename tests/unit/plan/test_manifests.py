@@ -168,6 +168,15 @@ def test_the_agent_plan_has_the_image_that_a_template_sets() -> None:
     assert json.loads(config["data"]["plan.json"])["work"]["container"] == "other:1"
 
 
+def test_data_that_is_staged_in_memory_has_a_volume_there() -> None:
+    def volumes(**data: str) -> list[dict[str, Any]]:
+        pod = manifests.pod_template(plan({**SMALL, "data": {"path": "/spotmpi/volume/voc", **data}})[0])["spec"]
+        return [volume for volume in pod["volumes"] if volume["name"] == "memory"]
+
+    assert volumes() == volumes(stage="node") == []
+    assert volumes(stage="memory") == [{"name": "memory", "emptyDir": {"medium": "Memory"}}]
+
+
 def test_pods_that_share_nodes_know_their_groups_and_not_their_size() -> None:
     target = on_groups(replace(TARGET, spread="any"), [GROUP, WITH_EFA.model_copy(update={"name": "p4"})], "us-east-1a")
     assert (target.node_cpus, target.efa, len(target.one_of)) == (None, 0, 2)

@@ -106,6 +106,16 @@ def test_one_template_may_serve_many_plans() -> None:
     assert values == before
 
 
+def test_the_problems_of_all_templates_come_at_once() -> None:
+    with pytest.raises(InputError) as refused:
+        pod({"template": {}, "spec": {"restartPolicy": "Always"}}, {"more": {}})
+    assert [(problem.value, problem.remedy.split(":")[0]) for problem in refused.value.problems] == [
+        ("1.yaml", "unknown key template"),
+        ("1.yaml", "must not change spec.restartPolicy, which spotmpi sets"),
+        ("2.yaml", "unknown key more"),
+    ]
+
+
 @pytest.mark.parametrize("aliases", [[{"hostnames": ["b"]}], [{"ip": "::1"}, {"hostnames": ["b"]}], ["ip", "::1"], []])
 def test_a_list_in_which_not_every_item_has_a_name_is_replaced(aliases: list[Any]) -> None:
     named = [{"ip": "10.0.0.1", "hostnames": ["a"]}]

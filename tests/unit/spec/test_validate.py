@@ -195,6 +195,59 @@ def test_a_cluster_without_node_groups_has_none_to_choose_from() -> None:
     assert problems({**GOOD, "kubernetes": requested}) == [], "elsewhere nobody reads them"
 
 
+def test_an_image_that_pods_could_pull_is_given_by_its_reference() -> None:
+    expected = "image = 'caffe': use one of: chainermn, pytorch"
+    values = {"image": "caffe", "command": ["x"]}
+    assert problems(values) == [expected]
+    assert problems(values, replace(TARGET, lasting=RUN_VOLUME)) == [
+        f"{expected}; pods pull any other image by its reference, such as --image caffe:TAG"
+    ]
+
+
+POOL: dict[str, Any] = {"launcher": "pool", "pool": {"workers": 2, "gpu": 1}}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (POOL, []),
+        ({**POOL, "command": ["python3", "driver.py"]}, []),
+        ({"launcher": "pool"}, ["pool: a pool needs workers: add the table [pool] with workers = N"]),
+        ({"command": ["x"], "pool": {"workers": 2}}, ['pool: needs launcher = "pool", not "mpirun"']),
+        (
+            {**POOL, "nodes": 2, "slots": 3, "mpi": {"args": ["-x"]}, "checkpoint": {"path": "/mine"}},
+            [
+                "nodes = 2: a pool has one driver: give its number of workers as pool.workers",
+                "slots = 3: a pool has one driver: give its number of workers as pool.workers",
+                "mpi.args = ['-x']: a pool starts no mpirun; remove it",
+                "checkpoint.path = '/mine': a pool writes no checkpoints; remove it",
+            ],
+        ),
+        (
+            {**POOL, **GOOD},
+            ["program = 'digits': a pool executes functions: leave it out, or give a driver as command"],
+        ),
+        ({**POOL, "pool": {"workers": 64, "gpu": 0}}, []),
+        ({**POOL, "pool": {"workers": 65}}, ["pool.workers = 65: exceeds the 64 processes possible here"]),
+        ({**POOL, "pool": {"workers": 3, "gpu": 1}}, ["pool.gpu = 1: requested 3 GPUs, 2 available"]),
+    ],
+)
+def test_a_pool_has_workers_and_one_driver(values: dict[str, Any], expected: list[str]) -> None:
+    assert problems(values, replace(TARGET, tools=TARGET.tools | {"pool"})) == expected
+
+
+def test_each_file_that_is_shipped_can_be_read_and_has_a_name_of_its_own() -> None:
+    files = ["/a/one.py", "/b/two.py", "/b/one.py", "/", "/c/lost.py"]
+    assert problems({"command": ["x"], "files": files}, replace(TARGET, unreadable_files=(files[-1],))) == [
+        "files = '/b/one.py': another file has the name one.py too; rename one of them",
+        "files = '/': has no name under which it could be shipped; name what is needed in it",
+        "files = '/c/lost.py': not a readable file or folder; check the path",
+    ]
+    assert problems({**GOOD, "files": ["/a"]}) == [
+        "files = ['/a']: is for a command of your own; the programs of an image bring their code"
+    ]
+
+
 def test_an_image_without_the_launcher_is_named() -> None:
     bare = replace(TARGET, tools=frozenset({"mpirun"}))
     (problem,) = problems({"image": "pytorch", "program": "ssd", "launcher": "torchrun"}, bare)

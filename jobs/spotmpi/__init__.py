@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from spotmpi.api.images import build_image, push_image
+    from spotmpi.api.pipelines import Pipeline, pipeline
     from spotmpi.api.pools import pool, resize
     from spotmpi.api.runs import (
         clean,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from spotmpi.runs.reader import RunState
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.source import read_spec
+    from spotmpi.streams.errors import StreamError, StreamLost
+    from spotmpi.streams.stream import Stream, stream
     from spotmpi.study.study import StudyOptions
 
 __all__ = [
@@ -48,11 +51,15 @@ __all__ = [
     "Event",
     "InputError",
     "JobSpec",
+    "Pipeline",
     "Pool",
     "PoolError",
     "PoolLost",
     "RunState",
     "SpotmpiError",
+    "Stream",
+    "StreamError",
+    "StreamLost",
     "StudyOptions",
     "Target",
     "bench",
@@ -64,6 +71,7 @@ __all__ = [
     "list_runs",
     "logs",
     "make_report",
+    "pipeline",
     "plan_bench",
     "plan_resume",
     "plan_run",
@@ -79,10 +87,12 @@ __all__ = [
     "shell_command",
     "status",
     "stop",
+    "stream",
 ]
 
 _MODULES = (
     ("api.images", "build_image push_image"),
+    ("api.pipelines", "Pipeline pipeline"),
     ("api.pools", "pool resize"),
     ("api.runs", "clean drill init list_runs logs plan_resume plan_run pull resume run shell_command status stop"),
     ("api.studies", "bench compare make_report plan_bench predict"),
@@ -96,6 +106,8 @@ _MODULES = (
     ("runs.reader", "RunState"),
     ("spec.job", "JobSpec"),
     ("spec.source", "read_spec"),
+    ("streams.errors", "StreamError StreamLost"),
+    ("streams.stream", "Stream stream"),
     ("study.study", "StudyOptions"),
 )
 

@@ -61,6 +61,10 @@ POOL_CA = "ca.pem"
 POOL_CERTIFICATE = "cert.pem"
 POOL_KEY = "key.pem"
 
+# Streams: what a rank needs besides the address of the scheduler.
+ENV_STREAM = "SPOTMPI_STREAM"  # the table [stream] as JSON
+ENV_STREAM_FOLDER = "SPOTMPI_STREAM_FOLDER"  # of the source list and the results, in the run folder
+
 
 def truncate(reason: str) -> str:
     """The *reason* in at most `REASON_LENGTH` characters: a longer one loses its middle."""

@@ -38,9 +38,9 @@ def archive(files: Iterable[Member]) -> bytes:
 
 
 def agent_files(source: Path) -> list[Member]:
-    """The agent, our programs and the client of pools by name; *source* is the folder that holds the package."""
+    """The agent, our programs and the clients of pools and streams by name; *source* holds the package."""
     package = source / "spotmpi"
-    rooms = (path for room in ("agent", "pools", "programs") for path in (package / room).rglob("*.py"))
+    rooms = (path for room in ("agent", "pools", "programs", "streams") for path in (package / room).rglob("*.py"))
     files = [package / "__init__.py", *rooms]
     return sorted(Member(str(path.relative_to(source)), path.read_bytes()) for path in files)
 

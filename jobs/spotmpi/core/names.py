@@ -152,6 +152,11 @@ class RunPaths:
         return self.folder / "pool"
 
     @property
+    def stream(self) -> Path:
+        """The folder of a stream: its source list, and the results of a prediction."""
+        return self.folder / "stream"
+
+    @property
     def events(self) -> Path:
         """One JSON object per event of the run."""
         return self.folder / "events.jsonl"

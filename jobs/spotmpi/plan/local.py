@@ -57,6 +57,11 @@ def local_plan(spec: JobSpec, paths: names.RunPaths, machine: Machine, work: dic
 def _commands(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> list[Command]:
     """One launcher command per node; a single one for mpirun, which starts all ranks."""
     starter = [machine.python, "-I", "-S", str(Path(machine.source, "spotmpi", "agent", "starter.py"))]
+    if spec.stream:  # its launcher is the command of a pool of the stream's workers
+        launcher = _commands(spec.model_copy(update={"stream": None}), paths, machine)[0]
+        workers = spec.stream.workers
+        pool = _pool(spec, paths, machine, workers.nodes, workers.cpu)
+        return [_command(0, [*starter, *pool, "--", *launcher["arguments"]], launcher["environment"])]
     if spec.launcher == "mpirun":
         assert machine.mpirun is not None
         start = launchers.mpirun(machine.mpirun, machine.mpirun_family, spec.world_size, machine.root)
@@ -65,7 +70,9 @@ def _commands(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> list[Co
         ranks = ["--no-python", *starter, "--tag", *_rank(spec, machine)]
         return [_command(node, [*_torchrun(spec, machine, node), *ranks]) for node in range(spec.nodes)]
     if spec.launcher == "pool":
-        return [_command(0, [*starter, *_pool(spec, paths, machine)])]
+        assert spec.pool is not None
+        pool = _pool(spec, paths, machine, spec.pool.workers, spec.pool.cpu)
+        return [_command(0, [*starter, *pool, *_driver(spec)])]
     count = 1 if spec.where == "first" else spec.nodes
     return [
         _command(node, [*starter, *_rank(spec, machine)], launchers.plain_environment(count, node))
@@ -85,21 +92,24 @@ def _rank(spec: JobSpec, machine: Machine) -> list[str]:
     return [*spec.command, *spec.args]
 
 
-def _pool(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> list[str]:
-    """The launcher of a pool, with the driver's command after ``--``; its limits end with that command's."""
-    assert spec.pool is not None
+def _pool(spec: JobSpec, paths: names.RunPaths, machine: Machine, workers: int, cpu: int) -> list[str]:
+    """The launcher of a pool."""
     arguments = [_pool_python(machine), "-m", "spotmpi.programs.pool.local"]
     arguments += [
-        f"--workers={spec.pool.workers}",
-        f"--cpu={spec.pool.cpu}",
+        f"--workers={workers}",
+        f"--cpu={cpu}",
         f"--folder={paths.code}",
     ]
-    arguments += [f"--control={paths.pool}", f"--interruptions={spec.limits.interruptions}"]
+    return [*arguments, f"--control={paths.pool}", f"--interruptions={spec.limits.interruptions}"]
+
+
+def _driver(spec: JobSpec) -> list[str]:
+    """The driver's command after ``--``, with which the pool ends; without one the limits for drivers."""
     if spec.command:
-        return [*arguments, "--", *spec.command, *spec.args]
+        return ["--", *spec.command, *spec.args]
     if spec.limits.driver == "none":
-        return arguments
-    return [*arguments, f"--start-limit={spec.limits.start:g}", f"--driver-limit={spec.limits.driver:g}"]
+        return []
+    return [f"--start-limit={spec.limits.start:g}", f"--driver-limit={spec.limits.driver:g}"]
 
 
 def _pool_python(machine: Machine) -> str:
@@ -131,7 +141,14 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
         protocol.ENV_CHECKPOINT_KEEP: str(spec.checkpoint.keep),
         protocol.ENV_TENSORBOARD: str(paths.tensorboard),
     }
-    if spec.program:
+    if spec.stream:
+        folders = [str(paths.code), machine.folder, machine.source, machine.python_path]
+        environment["PYTHONPATH"] = ":".join(dict.fromkeys(filter(None, folders)))
+        environment[protocol.ENV_STREAM] = spec.stream.settings.to_json()
+        environment[protocol.ENV_STREAM_FOLDER] = str(paths.stream)
+        environment[protocol.ENV_POOL_TLS] = str(paths.pool)
+        environment[protocol.ENV_POOL_CONTROL] = str(paths.pool)
+    elif spec.program:
         environment["PYTHONPATH"] = machine.source
     elif spec.launcher == "pool":
         folders = [str(paths.code), machine.source, machine.python_path]
@@ -146,8 +163,11 @@ def _environment(spec: JobSpec, paths: names.RunPaths, machine: Machine) -> dict
 
 
 def _threads(spec: JobSpec) -> int:
-    """The threads that compute at a time: of all ranks, or of a pool's workers."""
-    return spec.pool.workers * spec.pool.cpu if spec.pool else spec.world_size * spec.resources.cpu
+    """The threads that compute at a time: of all ranks and of a stream's workers, or of a pool's."""
+    if spec.pool:
+        return spec.pool.workers * spec.pool.cpu
+    workers = spec.stream.workers.nodes * spec.stream.workers.cpu if spec.stream else 0
+    return spec.world_size * spec.resources.cpu + workers
 
 
 def _notes(spec: JobSpec, machine: Machine) -> list[str]:
@@ -155,6 +175,7 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
     threads = _threads(spec)
     if threads > machine.cores:
         processes = f"{spec.pool.workers} workers" if spec.pool else f"{spec.world_size} ranks"
+        processes += f" and {spec.stream.workers.nodes} workers" if spec.stream else ""
         notes.append(f"oversubscribed: {threads} threads of {processes} share {machine.cores} cores")
     if spec.files:
         notes.append(f"the command starts in {machine.folder}, which has copies of its files")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spotmpi.spec.job import JobSpec
 
 # Compared key by key; nodes and slots are left out, since comparisons vary them.
-_COMPARED = ("program", "args", "env", "launcher", "resources", "image", "container", "machine", "versions")
+_COMPARED = ("program", "args", "env", "launcher", "stream", "resources", "image", "container", "machine", "versions")
 _NOT_COMPARED = ("system",)  # a newer kernel alone does not make runs incomparable
 _NO_CHECKOUT: dict[str, str | None] = {"commit": None, "diff": None}
 _NAMED_FILE_LIMIT = 32 << 20  # bytes: what is bigger on a command line is data, not code
@@ -35,9 +35,9 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
     """Everything that determines the work of *spec*, as JSON values.
 
     ``program``, ``args``, ``seed``, ``env``, ``launcher``, ``resources``, ``image``, ``container`` (what pods pull),
-    ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (its version). Large data is identified by its listing, so
-    that a start never waits for it to be read. For a run that is not *local*, the data is known by its path only, and
-    the machine not.
+    ``code``, ``data``, ``machine``, ``versions``, ``spotmpi`` (its version), and ``stream`` where there is one. Large
+    data is identified by its listing, so that a start never waits for it to be read. For a run that is not *local*, the
+    data is known by its path only, and the machine not.
 
     Raises:
         InputError: the data folder cannot be read.
@@ -56,6 +56,7 @@ def identify(spec: JobSpec, local: bool = True) -> dict[str, Any]:
         "machine": describe_machine() if local else None,
         "versions": _versions(spec),
         "spotmpi": __version__,
+        **({"stream": _stream(spec)} if spec.stream else {}),
     }
 
 
@@ -63,6 +64,12 @@ def _data_of(spec: JobSpec, local: bool) -> dict[str, Any] | None:
     if spec.data is None:
         return None
     return data_fingerprint.identify(Path(spec.data.path)) if local else data_fingerprint.unread(spec.data.path)
+
+
+def _stream(spec: JobSpec) -> dict[str, Any]:
+    """What determines the batches of a stream: neither its workers nor the window."""
+    assert spec.stream is not None
+    return spec.stream.model_dump(mode="json", exclude={"workers", "window"})
 
 
 def seed_of(args: Sequence[str]) -> int | None:

@@ -18,6 +18,7 @@ from spotmpi.spec.kubernetes import Kubernetes, Part
 from spotmpi.spec.overrides import data_table, override
 from spotmpi.spec.paths import relative_paths, resolve_paths
 from spotmpi.spec.pool import Pool
+from spotmpi.spec.stream import Stream
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -169,6 +170,7 @@ class JobSpec(Part):
     metrics: Metrics = Metrics()
     mpi: Mpi = Mpi()
     pool: Pool | None = Field(None, description='with launcher "pool": the workers')
+    stream: Stream | None = Field(None, description="batches that CPU workers prepare for the ranks")
     nccl: dict[str, str] = Field({}, description="NCCL variables without their prefix, such as DEBUG")
     kubernetes: Kubernetes = Kubernetes()
 

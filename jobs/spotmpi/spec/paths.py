@@ -9,6 +9,7 @@ from typing import Any
 
 from spotmpi.spec.kubernetes import CONFIG_MAP
 from spotmpi.spec.overrides import data_table
+from spotmpi.streams.order import FUNCTION
 
 Convert = Callable[[str], str]
 
@@ -51,11 +52,19 @@ def _convert(values: dict[str, Any], resolve: Convert, absolute: Convert) -> dic
         values = {**values, "code": resolve(values["code"])}
     if isinstance(values.get("files"), list):
         values = {**values, "files": [absolute(path) if isinstance(path, str) else path for path in values["files"]]}
+    stream = values.get("stream")
+    if isinstance(stream, dict) and isinstance(stream.get("source"), str) and _is_path(stream["source"]):
+        values = {**values, "stream": {**stream, "source": absolute(stream["source"])}}
     kubernetes = values.get("kubernetes")
     if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
         templates = [resolve(name) if _is_file(name) else name for name in kubernetes["templates"]]
         values = {**values, "kubernetes": {**kubernetes, "templates": templates}}
     return values
+
+
+def _is_path(source: str) -> bool:
+    """Whether the source of a stream is a path, neither a URL nor a function."""
+    return "://" not in source and not FUNCTION.fullmatch(source)
 
 
 def _is_file(template: object) -> bool:

@@ -15,6 +15,7 @@ from spotmpi.core.errors import input_error
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.pool import Pool
 from spotmpi.spec.source import write_new_file
+from spotmpi.spec.stream import Stream
 
 _HEADER = """\
 # A spotmpi job spec. `spotmpi run THIS-FILE` runs it; what is commented out shows its default or a possible value.
@@ -58,6 +59,8 @@ _SAMPLE_VALUES: dict[str, Any] = {
     "ssh_secret": "mpi-ssh",
     "queue": "gpus",
     "node_groups": ["g5"],
+    "length": 256,
+    "write": "parquet",
     "instance_type": "g5.xlarge",
     "placement_group": True,
     "forward": ["WANDB_API_KEY"],
@@ -91,6 +94,9 @@ def template(script: str | None = None) -> str:
         kind = info.annotation
         if name == "pool":
             parts.append(_table(name, Pool, Pool(workers=4).model_dump(mode="json")))
+        elif name == "stream":
+            example = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare")
+            parts.append(_table(name, Stream, example.model_dump(mode="json")))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             parts.append(_table(name, kind, values[name]))
         elif name == "env":

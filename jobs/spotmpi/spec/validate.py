@@ -128,6 +128,22 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
         yield Problem("pool.gpu", spec.pool and spec.pool.gpu, f"requested {gpus} GPUs, {capabilities.gpus} available")
 
 
+def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    if spec.stream is None:
+        return
+    yield from spec.stream.problems()
+    workers = spec.stream.workers.nodes
+    if capabilities.lasting is not None:
+        yield Problem("stream", None, "streams run on this machine only: use --on local, or load data in the ranks")
+    elif spec.launcher == POOL:
+        yield Problem("stream", None, "a pool has no ranks that could take batches: use another launcher")
+    elif spec.launcher != "mpirun" and spec.nodes > 1:
+        remedy = "a stream on this machine needs one launcher process: use slots, or launcher mpirun"
+        yield Problem("nodes", spec.nodes, remedy)
+    if capabilities.processes is not None and workers > capabilities.processes:
+        yield Problem("stream.workers.nodes", workers, f"exceeds the {capabilities.processes} processes possible here")
+
+
 def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
     for key, value in spec.env.items():
         if not re.fullmatch(validate_cluster.VARIABLE, key):
@@ -226,6 +242,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_code, "code files program"),
     (_image, "image program"),
     (_pool, "launcher pool nodes slots program mpi checkpoint"),
+    (_stream, "stream launcher nodes"),
     (_launcher, "launcher slots where image"),
     (_environment, "env forward kubernetes"),
     (_data, "data"),

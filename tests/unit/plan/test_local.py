@@ -64,6 +64,21 @@ PLANS: dict[str, tuple[dict[str, Any], Machine]] = {
         {"command": ["./mine"], "launcher": "none", "code": "/home/ann/src", "files": ["/home/ann/helper.py"]},
         replace(BARE, folder="/runs/digits-261121083059-bcdf/code", python_path="/home/ann/lib"),
     ),
+    "mpirun-with-a-stream": (
+        {
+            "command": ["python", "train.py"],
+            "image": "chainermn",
+            "slots": 2,
+            "files": ["/home/ann/train.py"],
+            "stream": {
+                "source": "s3://set/*.parquet",
+                "batch": 4096,
+                "prepare": "flow:prepare",
+                "workers": {"nodes": 3, "cpu": 2},
+            },
+        },
+        replace(MACHINE, folder="/runs/digits-261121083059-bcdf/code"),
+    ),
     "none-on-the-first-node": (
         {
             "command": ["./mine"],

@@ -68,7 +68,7 @@ class LocalBackend:
         assert plan["backend"] == LOCAL
         if spec.image is not None:
             image_environment.prepare(spec.image, say)
-        pooled = spec.pool is not None
+        pooled = spec.pool is not None or spec.stream is not None
         packed = code_folder.pack(*spec.code_paths) if spec.files or (pooled and spec.code) else None
         paths = self._paths(plan["run"])
         try:

@@ -135,7 +135,7 @@ class LocalPool:
     def _start(self, arguments: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-I", "-S", starter.__file__, *arguments]
         process = subprocess.Popen(command, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL)
-        if "--tag" not in arguments:
+        if arguments[0] != "--tag":
             self._others.append(process)
         return process
 

@@ -1,0 +1,121 @@
+"""Pipelines: a source, the function that prepares its batches, and the one that trains with them, as one run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotmpi.api import runs
+from spotmpi.backends.targets import TargetLike
+from spotmpi.core.errors import input_error
+from spotmpi.core.events import Event
+from spotmpi.core.progress import Say
+from spotmpi.runs.reader import RunState
+from spotmpi.spec import job
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.source import Source, read_spec
+from spotmpi.spec.stream import Stream
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A stream with the function that consumes it; *mode* is ``train`` or ``predict``."""
+
+    values: dict[str, Any]  # of the table [stream]
+    mode: str
+    consumer: str  # module:function
+    files: tuple[str, ...]  # the modules of its functions
+
+    def spec(self, source: Source | None = None, overrides: Iterable[str] = ()) -> JobSpec:
+        """The spec that `run` submits: that of *source* with the stream, and with the function as its command.
+
+        Raises:
+            InputError: all problems of the spec, or one that has a command or program already.
+        """
+        spec = JobSpec(launcher="none") if source is None else read_spec(source)
+        if spec.command or spec.program:
+            raise input_error("command", spec.command or spec.program, "a pipeline starts its own function; remove it")
+        stream = spec.stream.model_dump(exclude_defaults=True) if spec.stream else {}
+        files = [*spec.files, *(file for file in self.files if file not in spec.files)]
+        python = "python" if spec.image else sys.executable  # the versions of the workers
+        changes = {
+            "command": [python, "-m", "spotmpi.streams.rank", self.mode, self.consumer],
+            "files": spec.files if spec.code else files,
+            "name": spec.name or self.consumer.partition(":")[2],
+            "stream": {**stream, **self.values},
+        }
+        return job.from_values({**spec.model_dump(exclude_defaults=True), **changes}, overrides)
+
+    def run(
+        self,
+        source: Source | None = None,
+        overrides: Iterable[str] = (),
+        on: TargetLike = None,
+        detach: bool = False,
+        watch: Callable[[Event], None] = lambda event: None,
+        say: Say = lambda text: None,
+    ) -> RunState:
+        """Run it to its end as `spotmpi.run` does, with the resources and limits of the spec *source*."""
+        return runs.run(self.spec(source, overrides), (), on, detach, watch, say)
+
+
+def pipeline(
+    source: str | Function,
+    prepare: Function | None = None,
+    train: Function | None = None,
+    *,
+    predict: Function | None = None,
+    write: str | Function | None = None,
+    **options: Any,
+) -> Pipeline:
+    """A stream of *source* that workers prepare, and what consumes it: *train* or *predict*.
+
+    ``train(batches)`` is an ordinary loop in each rank; ``predict(batches)`` yields one result per batch, which are
+    written as *write* says: ``"parquet"``, ``"jsonl"`` or a function of results and number. *options* are the other
+    keys of the table ``[stream]``, such as ``batch=4096, workers={"nodes": 16}``. Functions have to be in modules.
+
+    Raises:
+        InputError: neither or both of *train* and *predict*, or a function that workers cannot import.
+    """
+    consumer = train or predict
+    if consumer is None or (train and predict):
+        raise input_error("train", None, "give exactly one of train and predict")
+    functions = {"source": source, "prepare": prepare, "write": write}
+    values = {key: _name(key, value) for key, value in functions.items() if value is not None}
+    unknown = sorted(set(options) - set(Stream.model_fields))
+    if unknown:
+        raise input_error("pipeline", ", ".join(unknown), f"unknown options; use {', '.join(Stream.model_fields)}")
+    if predict:
+        values = {"remainder": "keep", **values}  # every row once
+    name = _name("train" if train else "predict", consumer)
+    files = [_file(each) for each in (source, prepare, write, consumer) if callable(each)]
+    mode = "train" if train else "predict"
+    return Pipeline({**values, **options}, mode, name, tuple(dict.fromkeys(filter(None, files))))
+
+
+def _name(field: str, value: str | Function) -> str:
+    """A function as ``module:function``, which workers can import; texts as they are."""
+    if isinstance(value, str):
+        return value
+    name = getattr(value, "__qualname__", "")
+    module = getattr(value, "__module__", "")
+    if not name.isidentifier() or module == "__main__" or not module:
+        remedy = "workers import functions by name: define it at the top level of a module, such as flow.py"
+        raise input_error(field, f"{module}.{name}", remedy)
+    return f"{module}:{name}"
+
+
+def _file(function: Function) -> str | None:
+    """The file or package of a function's module, to ship; None where it is installed, as are those of an image."""
+    top = function.__module__.partition(".")[0]
+    module = sys.modules[top]
+    folders = list(getattr(module, "__path__", ()))
+    path = folders[0] if folders else getattr(module, "__file__", None)
+    if path is None or top == "spotmpi" or "site-packages" in path:
+        return None
+    return str(Path(path).absolute())

@@ -1,0 +1,67 @@
+"""The stream of a job spec: batches that CPU workers prepare for the ranks of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from spotmpi.core.errors import Problem
+from spotmpi.spec.kubernetes import Part
+from spotmpi.streams.order import FUNCTION, Settings
+from spotmpi.streams.results import JSON_LINES, PARQUET
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class StreamWorkers(Part):
+    """The workers that prepare batches, each one process."""
+
+    nodes: Count = Field(1, description="how many workers there are")
+    cpu: Count = Field(1, description="CPUs of each worker")
+
+
+class Stream(Part):
+    """Where batches come from, and how they are prepared; see docs/streams.md."""
+
+    source: str = Field(description="file, folder, pattern or URL of files; or module:function, called with a number")
+    batch: Count | None = Field(None, description="rows of a batch; files that are neither Parquet nor CSV are one row")
+    epochs: Count = Field(1, description="how often the source is read")
+    length: Count | None = Field(None, description="of a source module:function: its batches in an epoch")
+    prepare: str | None = Field(None, description="module:function that workers call with rows and seed of each batch")
+    write: str | None = Field(
+        None,
+        description='how predictions are written: "parquet", "jsonl", or module:function, called with results, number',
+    )
+    window: Count = Field(8, description="chunks of batches that are under way for each rank")
+    seed: int = Field(0, ge=0, description="of the order of batches, and of the seed of each batch")
+    shuffle: bool = Field(False, description="whether each epoch has its batches in another order; rows stay together")
+    remainder: Literal["drop", "pad", "keep"] = Field(
+        "drop", description="incomplete batches and rounds of ranks: drop, pad with the first rows and batches, or keep"
+    )
+    on_error: Literal["fail", "skip"] = Field("fail", description="what a batch does that cannot be prepared")
+    workers: StreamWorkers = StreamWorkers()
+
+    @property
+    def settings(self) -> Settings:
+        """What ranks and workers need of it."""
+        values = self.model_dump(exclude={"workers"})
+        return Settings(**{**values, "batch": self.batch or 1, "length": self.length or 0})
+
+    def problems(self) -> Iterator[Problem]:
+        """What does not fit together."""
+        called = FUNCTION.fullmatch(self.source) is not None
+        if called and self.length is None:
+            yield Problem("stream.length", None, "a function as the source needs its number of batches in an epoch")
+        if called and self.batch is not None:
+            yield Problem("stream.batch", self.batch, "a function as the source decides itself how many rows it gives")
+        if not called and self.length is not None:
+            yield Problem("stream.length", self.length, "is for a function as the source; remove it")
+        if not called and self.batch is None:
+            yield Problem("stream.batch", None, "give the number of rows of a batch")
+        for key, value, words in (("prepare", self.prepare, ()), ("write", self.write, (PARQUET, JSON_LINES))):
+            if value is not None and value not in words and not FUNCTION.fullmatch(value):
+                choices = "".join(f"{json.dumps(word)}, " for word in words)
+                yield Problem(f"stream.{key}", value, f"use {choices}a function, such as flow:{key}")

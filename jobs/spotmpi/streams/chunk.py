@@ -1,0 +1,108 @@
+"""A chunk of a stream: several batches of one rank that a worker prepares in one task."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from spotmpi.streams import sources
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import Order, Part, Settings, Slice
+
+SKIP = "skip"
+_SUBSTITUTES = 16  # batches that are tried in place of one that cannot be prepared
+
+
+class Request(NamedTuple):
+    """One batch: its number, and what is prepared: the seed and rows of itself and of its substitutes."""
+
+    number: int
+    choices: tuple[tuple[int, int, tuple[Slice, ...]], ...]  # number, seed and rows
+
+
+class Skip(NamedTuple):
+    """A batch that could not be prepared, and why."""
+
+    number: int
+    rows: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Prepared batches by number, with what it took."""
+
+    batches: list[tuple[int, Any]]
+    skips: list[Skip]
+    seconds: float
+    size: int  # bytes of the arrays and bytes in the batches
+
+
+def request(order: Order, number: int) -> Request:
+    """The request for batch *number*.
+
+    A batch that is skipped is replaced by the next one, so that ranks stay in step; where incomplete rounds are allowed
+    it is left out.
+    """
+    settings = order.settings
+    replaced = settings.on_error == SKIP and settings.remainder != "keep"
+    numbers = range(number, number + 1 + (_SUBSTITUTES if replaced else 0))
+    return Request(number, tuple((each, order.seed(each), tuple(order.slices(each))) for each in numbers))
+
+
+def list_source(settings: Settings) -> list[Part]:
+    """The parts of the source, listed by a worker."""
+    return sources.parts_of(settings)
+
+
+def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
+    """Read and prepare the batches of a chunk.
+
+    Raises:
+        StreamError: `prepare` of the user raised, or the source was changed.
+    """
+    begin = time.perf_counter()
+    function = sources.function(settings.prepare) if settings.prepare else None
+    batches: list[tuple[int, Any]] = []
+    skips: list[Skip] = []
+    for each in requests:
+        for number, seed, slices in each.choices:
+            rows = sources.read(settings.source, slices)
+            try:
+                batches.append((each.number, rows if function is None else function(rows, seed)))
+                break
+            except Exception as error:
+                where = ", ".join(map(str, slices))
+                if settings.on_error != SKIP:
+                    raise StreamError(_failure(settings, number, where)) from None
+                skips.append(Skip(number, where, f"{type(error).__name__}: {error}"))
+        else:
+            if len(each.choices) > 1:
+                raise StreamError(
+                    f"batch {each.number} and the {_SUBSTITUTES} after it cannot be prepared: {skips[-1].error}"
+                )
+    return Chunk(batches, skips, time.perf_counter() - begin, sum(_size(batch) for _, batch in batches))
+
+
+def _failure(settings: Settings, number: int, where: str) -> str:
+    """What a `prepare` raised: the batch, its rows and the traceback without our own frames."""
+    kind, error, trace = sys.exc_info()
+    assert kind is not None and trace is not None
+    own = trace.tb_next or trace
+    text = "".join(traceback.format_exception(kind, error, own)).rstrip()
+    return f"{settings.prepare} failed for batch {number} ({where}): {kind.__name__}: {error}\n{text}"
+
+
+def _size(value: Any) -> int:
+    """The bytes of a batch: arrays and bytes in tuples, lists, dictionaries."""
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(_size, value))
+    if isinstance(value, (bytes, bytearray, str)):
+        return len(value)
+    return int(getattr(value, "nbytes", 0) or 64)

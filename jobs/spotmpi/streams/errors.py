@@ -1,0 +1,11 @@
+"""What a stream raises."""
+
+from __future__ import annotations
+
+
+class StreamError(Exception):
+    """A stream cannot go on, and starting it again would not help; the message has batch, source and remedy."""
+
+
+class StreamLost(Exception):
+    """The scheduler or all workers of a stream are lost; a new attempt of the run continues from its checkpoint."""

@@ -1,0 +1,169 @@
+"""The order of a stream: which rows batch k has, and which batches each rank gets. Pure.
+
+Batch k is a function of the source list, the settings and k alone, so the position of a stream is one number.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import hashlib
+import json
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from spotmpi.streams.errors import StreamError
+
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function
+KEEP, DROP, PAD = "keep", "drop", "pad"  # what happens to incomplete batches and rounds
+_MAX_DIFFERENCES = 5  # parts that a message names
+
+
+class Part(NamedTuple):
+    """One part of a source: a file, or one call of a function."""
+
+    name: str
+    rows: int
+    size: int  # bytes
+    version: str  # ETag, checksum or time of modification
+
+
+class Slice(NamedTuple):
+    """Rows *start* to *stop* of a part; *stop* is not among them."""
+
+    part: Part
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.part.name} rows {self.start} to {self.stop - 1}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The table ``[stream]`` of a job spec, without its workers."""
+
+    source: str
+    batch: int = 1
+    epochs: int = 1
+    length: int = 0  # calls per epoch where the source is a function
+    prepare: str | None = None
+    write: str | None = None
+    window: int = 8
+    seed: int = 0
+    shuffle: bool = False
+    remainder: str = DROP
+    on_error: str = "fail"
+
+    def to_json(self) -> str:
+        """The settings as one line of JSON."""
+        return json.dumps(asdict(self))
+
+
+def read_settings(text: str) -> Settings:
+    """The inverse of `Settings.to_json`."""
+    return Settings(**json.loads(text))
+
+
+def digest(parts: Sequence[Part]) -> str:
+    """What identifies a source list: equal for equal names, sizes and versions."""
+    return hashlib.sha256(json.dumps([list(part) for part in parts]).encode()).hexdigest()
+
+
+def differences(old: Sequence[Part], new: Sequence[Part]) -> str:
+    """The parts in which two source lists differ, for a message."""
+    names = sorted({part.name for part in set(old) ^ set(new)})
+    more = len(names) - _MAX_DIFFERENCES
+    return ", ".join(names[:_MAX_DIFFERENCES]) + (f" and {more} more" if more > 0 else "")
+
+
+class Order:
+    """The batches of a stream by number, through all epochs.
+
+    Raises:
+        StreamError: the source has no row, or no complete batch where incomplete ones are dropped.
+    """
+
+    def __init__(self, parts: Sequence[Part], settings: Settings) -> None:
+        self.settings = settings
+        self._parts = [part for part in parts if part.rows]
+        self.rows = sum(part.rows for part in self._parts)
+        if not self.rows:
+            raise StreamError(f"the source {settings.source} is empty: it has {len(parts)} parts and no row")
+        whole, rest = divmod(self.rows, settings.batch)
+        self.epoch_batches = whole + (1 if rest and settings.remainder != DROP else 0)
+        if not self.epoch_batches:
+            raise StreamError(
+                f"the source {settings.source} has {self.rows} rows and a batch {settings.batch}: "
+                'no batch is complete; use a smaller batch, or remainder = "pad" or "keep"'
+            )
+        self.total = self.epoch_batches * settings.epochs
+        self._starts: list[int] = []
+        position = 0
+        for part in self._parts:
+            self._starts.append(position)
+            position += part.rows
+
+    def slices(self, number: int) -> list[Slice]:
+        """The rows of batch *number*; numbers beyond the last batch begin again with the first one."""
+        batch = self.settings.batch
+        first = self._index(number) * batch
+        rows = batch if self.settings.remainder == PAD else min(batch, self.rows - first)
+        result: list[Slice] = []
+        while rows:  # padding begins again with the first row
+            begin = first % self.rows
+            stop = min(begin + rows, self.rows)
+            result += self._range(begin, stop)
+            rows -= stop - begin
+            first = stop
+        return result
+
+    def seed(self, number: int) -> int:
+        """The seed of batch *number*, below 2**32."""
+        text = f"{self.settings.seed} {number % self.total}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+    def numbers(self, start: int, rank: int, size: int) -> range:
+        """The batches from number *start* on that rank *rank* of *size* gets: every *size*-th one.
+
+        Raises:
+            StreamError: *start* is negative, or incomplete rounds are dropped and none is complete.
+        """
+        if start < 0:
+            raise StreamError(f"start = {start}: the position of a stream is 0 or more")
+        left = max(0, self.total - start)
+        if self.settings.remainder == KEEP:
+            return range(start + rank, max(start + rank, self.total), size)
+        rounds = left // size if self.settings.remainder == DROP else -(-left // size)
+        if start == 0 and not rounds:
+            raise StreamError(
+                f"the stream has {self.total} batches for {size} ranks: each rank needs one; "
+                'use fewer ranks, a smaller batch, more epochs, or remainder = "pad" or "keep"'
+            )
+        return range(start + rank, start + rank + rounds * size, size)
+
+    def _index(self, number: int) -> int:
+        """The place of batch *number* among the batches of an epoch in the order of the source."""
+        epoch, index = divmod(number % self.total, self.epoch_batches)
+        if not self.settings.shuffle:
+            return index
+        return _permutation(self.settings.seed, epoch, self.epoch_batches)[index]
+
+    def _range(self, start: int, stop: int) -> Iterator[Slice]:
+        index = bisect.bisect_right(self._starts, start) - 1
+        while start < stop:
+            part, first = self._parts[index], self._starts[index]
+            end = min(stop, first + part.rows)
+            yield Slice(part, start - first, end - first)
+            start, index = end, index + 1
+
+
+@functools.lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, length: int) -> tuple[int, ...]:
+    # `Random.random` alone gives the same numbers in every version of Python.
+    generator = random.Random(f"{seed} {epoch}")
+    keys = [generator.random() for _ in range(length)]
+    return tuple(sorted(range(length), key=keys.__getitem__))

@@ -1,0 +1,55 @@
+"""One rank of a pipeline: trains with the batches of its stream, or writes one result for each.
+
+    python -m spotmpi.streams.rank train MODULE:FUNCTION
+    python -m spotmpi.streams.rank predict MODULE:FUNCTION
+
+Both functions get the `Stream`; one that trains continues from its checkpoint with ``batches.resume(position)``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from spotmpi.agent import protocol
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.results import PARQUET, ResultFiles, writer
+from spotmpi.streams.sources import function
+from spotmpi.streams.stream import Stream, stream
+
+PREDICT, TRAIN = "predict", "train"
+
+
+def predict(name: str, batches: Stream, folder: Path) -> None:
+    """Write the result that the function *name* yields for each batch; those that exist are not computed again.
+
+    Raises:
+        StreamError: it did not yield one result for each batch.
+    """
+    write = writer(batches.settings.write or PARQUET, folder)
+    if isinstance(write, ResultFiles):
+        batches.numbers = write.missing(batches.numbers)
+        write = write.write
+    count = 0
+    for count, result in enumerate(function(name)(batches), 1):
+        if count != batches.count:
+            break
+        write(result, batches.number)
+    if count != batches.count or not batches.finished:
+        raise StreamError(f"{name} yielded {count} results for {batches.count} batches: yield one for each batch")
+
+
+def main(arguments: list[str]) -> None:
+    """Run the function that the arguments name."""
+    mode, name = arguments
+    sys.path[:1] = [str(Path.cwd())]  # where the code of the run is
+    batches = stream()
+    if mode == TRAIN:
+        function(name)(batches)
+    else:
+        predict(name, batches, Path(os.environ[protocol.ENV_STREAM_FOLDER], "results"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

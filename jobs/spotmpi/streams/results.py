@@ -1,0 +1,70 @@
+"""The results of a prediction by batch number: each file complete or absent, so that a replay replaces its equal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.sources import function
+
+PARQUET, JSON_LINES = "parquet", "jsonl"
+
+Write = Callable[[Any, int], Any]
+
+
+class ResultFiles:
+    """A folder with one file for each batch."""
+
+    def __init__(self, folder: Path, suffix: str) -> None:
+        self._folder, self._suffix = folder, suffix
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, number: int) -> Path:
+        """The file of a batch; names are in the order of batches."""
+        return self._folder / f"results-{number:08d}.{self._suffix}"
+
+    def missing(self, numbers: Sequence[int]) -> list[int]:
+        """Those of *numbers* that have no result yet."""
+        return [number for number in numbers if not self.path(number).exists()]
+
+    def write(self, results: Any, number: int) -> None:
+        """Write the results of a batch: a dictionary of columns, or a list of rows."""
+        path = self.path(number)
+        partial = path.with_suffix(".partial")
+        if self._suffix == PARQUET:
+            _write_parquet(partial, results)
+        else:
+            partial.write_text("".join(json.dumps(row, default=_plain) + "\n" for row in _rows(results)))
+        partial.replace(path)
+
+
+def writer(write: str, folder: Path) -> ResultFiles | Write:
+    """What writes results: files in *folder*, or the user's function."""
+    if write in (PARQUET, JSON_LINES):
+        return ResultFiles(folder, write)
+    return function(write)
+
+
+def _write_parquet(path: Path, results: Any) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        remedy = 'install spotmpi[streams], add pyarrow to the image, or use write = "jsonl"'
+        raise StreamError(f"results cannot be written as Parquet without pyarrow: {remedy}") from None
+    table = pyarrow.table(results) if isinstance(results, dict) else pyarrow.Table.from_pylist(list(results))
+    pyarrow.parquet.write_table(table, path)
+
+
+def _rows(results: Any) -> list[Any]:
+    if isinstance(results, dict):
+        return [dict(zip(results, values, strict=True)) for values in zip(*results.values(), strict=True)]
+    return list(results)
+
+
+def _plain(value: Any) -> Any:
+    """A number or array of numpy, or a tensor, as JSON knows it."""
+    return value.tolist()

@@ -1,0 +1,79 @@
+"""A pipeline: functions as a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import spotmpi
+from spotmpi.api.pipelines import Pipeline
+from tests.unit.streams import flow
+
+
+def train(batches: Any) -> None:
+    """Train."""
+
+
+def test_functions_become_names_and_their_files_are_shipped() -> None:
+    spec = spotmpi.pipeline("/set", flow.double, train, batch=5, epochs=3, workers={"nodes": 4}).spec()
+    assert spec.stream and spec.stream.model_dump(exclude_defaults=True) == {
+        "source": "/set",
+        "batch": 5,
+        "epochs": 3,
+        "prepare": "tests.unit.streams.flow:double",
+        "workers": {"nodes": 4},
+    }
+    assert spec.command == [sys.executable, "-m", "spotmpi.streams.rank", "train", f"{__name__}:train"]
+    assert spec.title == "train"
+
+
+def test_a_module_is_shipped_as_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_flow.py").write_text("def prepare(rows, seed): ...\ndef train(batches): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import own_flow  # type: ignore[import-not-found]
+
+    spec = spotmpi.pipeline("/set", own_flow.prepare, own_flow.train, batch=5).spec()
+    assert spec.files == [str(tmp_path / "own_flow.py")]
+    assert spec.stream and spec.stream.prepare == "own_flow:prepare"
+    del sys.modules["own_flow"]
+
+
+def test_the_spec_has_resources_limits_and_image(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text('image = "pytorch"\nslots = 2\n[stream]\nsource = "other"\nwindow = 3\nbatch = 1\n')
+    spec = spotmpi.pipeline("/set", flow.double, train, batch=5).spec(path, ["slots=4"])
+    assert (spec.image, spec.slots, spec.command and spec.command[0]) == ("pytorch", 4, "python")
+    assert spec.stream and (spec.stream.source, spec.stream.window, spec.stream.batch) == ("/set", 3, 5)
+
+
+def test_a_prediction_keeps_every_row_once() -> None:
+    spec = spotmpi.pipeline(flow.numbers, predict=flow.predict, write="jsonl", length=4).spec()
+    assert spec.stream and (spec.stream.remainder, spec.stream.write) == ("keep", "jsonl")
+    assert spec.command and spec.command[-2:] == ["predict", "tests.unit.streams.flow:predict"]
+
+
+def test_functions_that_workers_cannot_import_are_refused() -> None:
+    def local(batches: Any) -> None: ...
+
+    main = FunctionType(local.__code__, {"__name__": "__main__"}, "train")
+    for function in (local, main, lambda batches: None):
+        with pytest.raises(spotmpi.InputError, match="define it at the top level of a module"):
+            spotmpi.pipeline("/set", None, function, batch=1)
+
+
+@pytest.mark.parametrize("values", [{}, {"train": flow.predict, "predict": flow.predict}])
+def test_exactly_one_consumer_is_needed(values: dict[str, Any]) -> None:
+    with pytest.raises(spotmpi.InputError, match="give exactly one of train and predict"):
+        spotmpi.pipeline("/set", batch=1, **values)
+
+
+def test_unknown_options_and_a_command_in_the_spec_are_refused() -> None:
+    with pytest.raises(spotmpi.InputError, match="pipeline = 'bach': unknown options"):
+        spotmpi.pipeline("/set", None, train, bach=1)
+    pipeline: Pipeline = spotmpi.pipeline("/set", None, train, batch=1)
+    with pytest.raises(spotmpi.InputError, match="a pipeline starts its own function; remove it"):
+        pipeline.spec({"command": ["other"]})

@@ -1,0 +1,150 @@
+"""Streams on this machine, with real workers: the same parameters whatever happens."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from spotmpi.core import names
+from spotmpi.streams.order import Order, Part, Settings
+from spotmpi.streams.stream import Stream
+from tests.contract.conftest import BackendHarness
+from tests.unit.backends.real_ranks import attempts_of, local_harness, paths_of
+from tests.unit.streams.conftest import InProcess
+
+EXAMPLE = names.EXAMPLES / "factorization_machine.py"
+STREAM = {
+    "source": "factorization_machine:ratings",
+    "length": 20,
+    "epochs": 2,
+    "prepare": "factorization_machine:prepare",
+    "shuffle": True,
+}
+# Kills worker 0 after 14 batches and the rank itself after 26; the newest checkpoint is then that of 20.
+FAULTS = """
+import os, signal, time
+from pathlib import Path
+import factorization_machine, spotmpi
+
+def fault(position):
+    if os.environ["SPOTMPI_ATTEMPT"] == "1" and position == 14:
+        file = Path(os.environ["SPOTMPI_POOL_CONTROL"], "node-1.pid")
+        pid = file.read_text()
+        os.kill(int(pid), signal.SIGKILL)
+        while file.read_text() == pid:  # until its replacement has started
+            time.sleep(0.01)
+    if os.environ["SPOTMPI_ATTEMPT"] == "1" and position == 26:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+factorization_machine.train(spotmpi.stream(), fault)
+"""
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[ModuleType]:
+    """The example's module."""
+    description = importlib.util.spec_from_file_location(EXAMPLE.stem, EXAMPLE)
+    assert description and description.loader
+    module = importlib.util.module_from_spec(description)
+    sys.modules[EXAMPLE.stem] = module
+    description.loader.exec_module(module)
+    yield module
+    del sys.modules[EXAMPLE.stem]
+
+
+@pytest.fixture
+def checksum(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The checksum of the parameters after training in this process, without workers."""
+    monkeypatch.setenv("SPOTMPI_CHECKPOINT_PATH", str(tmp_path / "in-process"))
+    settings = Settings(**STREAM)  # type: ignore[arg-type]
+    order = Order([Part(settings.source, settings.length, 0, "")], settings)
+    return str(example.train(Stream(order, InProcess().submit, 0, 0, 1)).checksum())
+
+
+def spec(**values: Any) -> dict[str, Any]:
+    """A run of the example by the interpreter of this test."""
+    command = [sys.executable, EXAMPLE.name]
+    return {"command": command, "launcher": "none", "files": [str(EXAMPLE)], "limits": {"failures": 1}, **values}
+
+
+def finished(local: BackendHarness, values: dict[str, Any]) -> tuple[list[Any], str]:
+    """The attempts of a run, and its output."""
+    events = local.all_events(values)
+    lines = [event.values["text"] for event in events if event.kind == "line"]
+    return attempts_of(local, local.backend.list()[-1].id), "\n".join(lines)
+
+
+def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:
+    (tmp_path / "faults.py").write_text(FAULTS)
+    values = spec(files=[str(EXAMPLE), str(tmp_path / "faults.py")], command=[sys.executable, "faults.py"])
+
+    attempts, output = finished(local, {**values, "stream": {**STREAM, "workers": {"nodes": 2}}})
+
+    assert [attempt["cause"] for attempt in attempts] == ["failure", "succeeded"]
+    assert "worker 0 was killed by SIGKILL" in output
+    assert f"checksum {checksum}" in output
+
+
+@pytest.mark.nightly("each is a run of several seconds")
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("window", [1, 3, 16])
+def test_workers_and_window_change_nothing(local: BackendHarness, checksum: str, workers: int, window: int) -> None:
+    stream = {**STREAM, "window": window, "workers": {"nodes": workers}}
+    assert f"checksum {checksum}" in finished(local, spec(stream=stream))[1]
+
+
+@pytest.mark.nightly("a run of several seconds")
+def test_a_prepare_that_raises_ends_the_run_with_batch_and_rows(local: BackendHarness, tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text("def rows(n):\n    return n\n\ndef prepare(rows, seed):\n    1 / (rows - 7)\n")
+    (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
+    stream = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare"}
+    values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")], stream=stream)
+
+    attempts, output = finished(local, {**values, "command": [sys.executable, "train.py"]})
+
+    assert [attempt["cause"] for attempt in attempts] == ["not retryable"]
+    assert "flow:prepare failed for batch 7 (flow:rows rows 7 to 7): ZeroDivisionError" in output
+    assert "1 / (rows - 7)" in output
+    reason = local.backend.list()[-1].reason
+    assert reason and "flow:prepare failed for batch 7" in reason
+
+
+@pytest.mark.nightly("a run of several seconds")
+def test_a_source_that_changed_between_attempts_is_an_error(local: BackendHarness, tmp_path: Path) -> None:
+    data = tmp_path / "set"
+    data.mkdir()
+    for number in range(4):
+        (data / f"{number}.bin").write_bytes(bytes(number))
+    (tmp_path / "train.py").write_text(
+        "import spotmpi\n"
+        "for batch in spotmpi.stream():\n    pass\n"
+        f"open({str(data / '1.bin')!r}, 'w').write('other')\n"
+        "raise SystemExit(1)\n"
+    )
+    values = spec(files=[str(tmp_path / "train.py")], command=[sys.executable, "train.py"])
+
+    attempts, output = finished(local, {**values, "stream": {"source": str(data), "batch": 1}})
+
+    assert [attempt["cause"] for attempt in attempts] == ["failure", "not retryable"]
+    assert "is not what it was when the run began" in output
+
+
+@pytest.mark.images
+def test_two_ranks_under_mpirun_train_the_same_parameters(tmp_path: Path) -> None:
+    checksums = set()
+    for workers in (1, 3):
+        for local in local_harness(tmp_path / f"runs-{workers}", timeout=300.0):
+            values = spec(image="chainermn", launcher="mpirun", slots=2, command=["python", EXAMPLE.name])
+            run = local.submit({**values, "stream": {**STREAM, "workers": {"nodes": workers}}})
+            local.wait_for_state(run, "succeeded")
+            lines = [event.values["text"] for event in local.backend.events(run, False) if event.kind == "line"]
+            checksums |= {line.split("checksum ")[1][:16] for line in lines if "checksum " in line}
+            assert json.loads((paths_of(local, run).stream / "source.json").read_text())["parts"]
+    assert len(checksums) == 1

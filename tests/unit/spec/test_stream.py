@@ -1,0 +1,80 @@
+"""The table [stream] of a job spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.spec.job import JobSpec, from_values
+from spotmpi.spec.paths import resolve_paths
+from spotmpi.spec.validate import TargetCapabilities, validate
+from spotmpi.streams.order import Settings
+
+FILES = {"source": "s3://set/*.parquet", "batch": 4096, "prepare": "flow:prepare"}
+
+
+def spec(stream: dict[str, Any], **values: Any) -> JobSpec:
+    return from_values({"command": ["train"], "stream": stream, **values})
+
+
+def problems(spec: JobSpec, **values: Any) -> dict[str, str]:
+    """The problems of a spec by field."""
+    capabilities = TargetCapabilities(tools=frozenset({"mpirun", "torchrun", "none"}), processes=8, **values)
+    return {problem.field: problem.remedy for problem in validate(spec, capabilities)}
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        FILES,
+        {**FILES, "write": "jsonl", "remainder": "keep", "workers": {"nodes": 8}},
+        {"source": "flow:rows", "length": 5, "write": "flow:write"},
+    ],
+)
+def test_a_stream_of_files_or_of_a_function_is_valid(stream: dict[str, Any]) -> None:
+    assert problems(spec(stream)) == {}
+
+
+def test_all_that_does_not_fit_together_is_said_at_once() -> None:
+    stream = {"source": "flow:rows", "batch": 5, "prepare": "prepare", "write": "csv", "workers": {"nodes": 9}}
+    assert problems(spec(stream)) == {
+        "stream.length": "a function as the source needs its number of batches in an epoch",
+        "stream.batch": "a function as the source decides itself how many rows it gives",
+        "stream.prepare": "use a function, such as flow:prepare",
+        "stream.write": 'use "parquet", "jsonl", a function, such as flow:write',
+        "stream.workers.nodes": "exceeds the 8 processes possible here",
+    }
+    assert problems(spec({"source": "set", "length": 3})) == {
+        "stream.length": "is for a function as the source; remove it",
+        "stream.batch": "give the number of rows of a batch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "remedy"),
+    [
+        ({"launcher": "torchrun", "nodes": 2}, "nodes", "needs one launcher process: use slots"),
+        ({"launcher": "pool", "pool": {"workers": 1}}, "stream", "a pool has no ranks"),
+    ],
+)
+def test_launchers_that_a_stream_cannot_feed_are_refused(values: dict[str, Any], field: str, remedy: str) -> None:
+    assert remedy in problems(spec(FILES, **values))[field]
+
+
+def test_a_stream_on_a_cluster_is_refused() -> None:
+    assert "streams run on this machine only" in problems(spec(FILES, image="r/i:1"), lasting=True)["stream"]
+
+
+@pytest.mark.parametrize(
+    ("source", "resolved"),
+    [("data/*.csv", "/home/ann/data/*.csv"), ("/data", "/data"), ("s3://a/b", "s3://a/b"), ("flow:rows", "flow:rows")],
+)
+def test_a_relative_source_is_relative_to_the_file_of_the_spec(source: str, resolved: str) -> None:
+    assert resolve_paths({"stream": {"source": source}}, Path("/home/ann"))["stream"]["source"] == resolved
+
+
+def test_ranks_get_the_table_without_its_workers() -> None:
+    stream = spec(FILES).stream
+    assert stream and stream.settings == Settings("s3://set/*.parquet", 4096, prepare="flow:prepare")

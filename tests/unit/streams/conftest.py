@@ -1,0 +1,55 @@
+"""Streams whose batches are prepared in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotmpi.streams.order import Order, Part, Settings
+from spotmpi.streams.stream import Stream
+
+
+class InProcess:
+    """Executes a task when its result is taken; *most* is the greatest number of tasks under way."""
+
+    def __init__(self) -> None:
+        self.under_way = self.most = 0
+        self.sizes: list[int] = []
+        self.cancelled = 0
+
+    def submit(self, title: str, function: Any, *args: Any, priority: int = 0) -> _Task:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        self.sizes.append(len(args[1]))
+        return _Task(self, lambda: function(*args))
+
+
+class _Task:
+    def __init__(self, workers: InProcess, call: Any) -> None:
+        self._workers, self._call = workers, call
+
+    def result(self) -> Any:
+        self._workers.under_way -= 1
+        return self._call()
+
+    def cancel(self) -> None:
+        self._workers.cancelled += 1
+
+
+@pytest.fixture
+def workers() -> InProcess:
+    """Workers that count their tasks."""
+    return InProcess()
+
+
+@pytest.fixture
+def make_stream(workers: InProcess) -> Any:
+    """Makes a stream of a rank over the functions of this folder's `flow`."""
+
+    def make(start: int = 0, rank: int = 0, size: int = 1, **values: Any) -> Stream:
+        settings = Settings(**{"source": "tests.unit.streams.flow:numbers", "length": 40, **values})
+        order = Order([Part(settings.source, settings.length, 0, "")], settings)
+        return Stream(order, workers.submit, start, rank, size)
+
+    return make

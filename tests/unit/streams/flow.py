@@ -1,0 +1,51 @@
+"""Functions of a stream, as a user writes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+PREFIX = "tests.unit.streams.flow:"
+
+
+def numbers(number: int) -> list[int]:
+    """A batch with its number."""
+    return [number]
+
+
+def double(rows: list[int], seed: int) -> list[int]:
+    return [2 * row for row in rows]
+
+
+def slow(rows: list[int], seed: int) -> list[int]:
+    time.sleep(0.03)
+    return rows
+
+
+def fail_at_7(rows: list[int], seed: int) -> list[int]:
+    if rows[0] == 7:
+        raise ValueError("seven is not liked")
+    return rows
+
+
+def fail(rows: list[int], seed: int) -> list[int]:
+    raise ValueError("no number is liked")
+
+
+def predict(batches: Iterable[list[int]]) -> Iterator[list[dict[str, Any]]]:
+    """One row of results for each batch."""
+    for batch in batches:
+        yield [{"number": number, "half": number / 2} for number in batch]
+
+
+def predict_twice(batches: Iterable[list[int]]) -> Iterator[list[int]]:
+    for batch in batches:
+        yield batch
+        yield batch
+
+
+def predict_first(batches: Iterable[list[int]]) -> Iterator[list[int]]:
+    for batch in batches:
+        yield batch
+        return

@@ -1,0 +1,131 @@
+"""Which rows a batch has, and which batches a rank gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import Order, Part, Settings, differences, digest, read_settings
+
+PARTS = [Part("a", 5, 10, "1"), Part("empty", 0, 0, "1"), Part("b", 3, 6, "1"), Part("c", 4, 8, "1")]  # 12 rows
+ORIGIN = {"a": 0, "b": 5, "c": 8}
+
+
+def order(batch: int = 5, parts: list[Part] = PARTS, **values: object) -> Order:
+    return Order(parts, Settings("set", batch, **values))  # type: ignore[arg-type]
+
+
+def rows(order: Order, number: int) -> list[int]:
+    """The rows of a batch, numbered through the whole source."""
+    return [ORIGIN[each.part.name] + row for each in order.slices(number) for row in range(each.start, each.stop)]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 7, 11, 12, 13, 100])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_row_is_once_in_each_epoch_where_incomplete_batches_are_kept(batch: int, shuffle: bool) -> None:
+    kept = order(batch, epochs=3, remainder="keep", shuffle=shuffle)
+    for epoch in range(3):
+        numbers = range(epoch * kept.epoch_batches, (epoch + 1) * kept.epoch_batches)
+        assert sorted(row for number in numbers for row in rows(kept, number)) == list(range(12))
+
+
+def test_batches_span_parts_and_leave_out_empty_ones() -> None:
+    assert [str(each) for each in order(batch=7).slices(0)] == ["a rows 0 to 4", "b rows 0 to 1"]
+
+
+def test_an_incomplete_batch_is_dropped_kept_or_padded_with_the_first_rows() -> None:
+    assert order(remainder="drop").epoch_batches == 2
+    assert rows(order(remainder="keep"), 2) == [10, 11]
+    assert rows(order(remainder="pad"), 2) == [10, 11, 0, 1, 2]
+
+
+def test_padding_repeats_a_source_that_is_smaller_than_a_batch() -> None:
+    assert rows(order(batch=25, remainder="pad"), 0) == [*range(12), *range(12), 0]
+
+
+def test_the_next_epoch_begins_with_the_first_row_again() -> None:
+    assert rows(order(epochs=2), 2) == rows(order(epochs=2), 0)
+
+
+def test_shuffled_epochs_differ_and_repeat() -> None:
+    shuffled = [order(batch=1, epochs=2, shuffle=True, seed=seed) for seed in (1, 1, 2)]
+    first, again, other = ([rows(each, number) for number in range(24)] for each in shuffled)
+    assert first == again
+    assert first != other
+    assert first[:12] != first[12:]
+
+
+def test_the_order_of_a_seed_never_changes() -> None:
+    assert [rows(order(batch=4, shuffle=True, seed=7), number)[0] for number in range(3)] == [4, 0, 8]
+    assert [order(seed=7).seed(number) for number in range(2)] == [2680530905, 1781599302]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
+def test_ranks_share_all_batches_and_none_twice(size: int, remainder: str) -> None:
+    shared = order(batch=1, epochs=2, remainder=remainder)  # 24 batches
+    parts = [list(shared.numbers(4, rank, size)) for rank in range(size)]
+    lengths = {len(part) for part in parts}
+    assert sorted(number for part in parts for number in part) == list(range(4, 4 + sum(map(len, parts))))
+    assert len(lengths) == 1 or (remainder == "keep" and max(lengths) - min(lengths) == 1)
+    assert {"drop": 20 - size, "pad": 19, "keep": 19}[remainder] < sum(map(len, parts)) < 20 + size
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
+def test_a_stream_that_continues_gives_what_is_left(remainder: str) -> None:
+    whole = order(batch=1, epochs=2, remainder=remainder)
+    for rank in range(3):
+        assert list(whole.numbers(0, rank, 3))[2:] == list(whole.numbers(6, rank, 3))
+
+
+@pytest.mark.parametrize("start", [24, 25, 1000])
+@pytest.mark.parametrize("remainder", ["drop", "pad", "keep"])
+def test_a_stream_at_its_end_gives_nothing(start: int, remainder: str) -> None:
+    assert len(order(batch=1, epochs=2, remainder=remainder).numbers(start, 1, 2)) == 0
+
+
+def test_padded_rounds_begin_with_the_first_batch_again() -> None:
+    padded = order(batch=4, remainder="pad")  # 3 batches
+    assert [padded.numbers(0, rank, 2)[-1] for rank in range(2)] == [2, 3]
+    assert (padded.slices(3), padded.seed(3)) == (padded.slices(0), padded.seed(0))
+
+
+def test_more_ranks_than_batches_are_refused_or_padded() -> None:
+    with pytest.raises(StreamError, match="2 batches for 3 ranks: each rank needs one; use fewer ranks"):
+        order().numbers(0, 0, 3)
+    assert [list(order(remainder="pad").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], [3]]
+    assert [list(order(remainder="keep").numbers(0, rank, 4)) for rank in range(4)] == [[0], [1], [2], []]
+
+
+def test_a_negative_position_is_refused() -> None:
+    with pytest.raises(StreamError, match="start = -1"):
+        order().numbers(-1, 0, 1)
+
+
+@pytest.mark.parametrize("parts", [[], [Part("empty", 0, 0, "1")]])
+def test_an_empty_source_is_refused(parts: list[Part]) -> None:
+    with pytest.raises(StreamError, match=f"the source set is empty: it has {len(parts)} parts and no row"):
+        order(parts=parts)
+
+
+def test_a_source_without_a_complete_batch_is_refused() -> None:
+    with pytest.raises(StreamError, match="has 12 rows and a batch 13: no batch is complete"):
+        order(batch=13)
+
+
+def test_a_digest_changes_with_name_rows_size_and_version() -> None:
+    one = Part("a", 1, 2, "3")
+    others = [one._replace(name="b"), one._replace(rows=2), one._replace(size=3), one._replace(version="4")]
+    assert len({digest([each]) for each in [one, one, *others]}) == 5
+
+
+def test_differences_name_the_first_parts() -> None:
+    old = [Part(str(number), 1, 1, "old") for number in range(9)]
+    new = [part if part.name == "8" else part._replace(version="new") for part in old]
+    assert differences(old, new) == "0, 1, 2, 3, 4 and 3 more"
+    assert differences(old, old[:-1]) == "8"
+
+
+def test_settings_survive_their_json() -> None:
+    settings = Settings("s3://set/*.parquet", 7, prepare="flow:prepare", shuffle=True)
+    assert read_settings(settings.to_json()) == settings

@@ -1,0 +1,67 @@
+"""Predictions, written by batch number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.rank import predict
+from spotmpi.streams.results import ResultFiles
+from tests.unit.streams.flow import PREFIX
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_each_batch_has_its_results_in_a_file(make_stream: Any, tmp_path: Path) -> None:
+    for rank in range(2):
+        predict(PREFIX + "predict", make_stream(rank=rank, size=2, remainder="keep", length=5, write="jsonl"), tmp_path)
+    assert [json.loads(content) for content in contents(tmp_path).values()] == [
+        {"number": number, "half": number / 2} for number in range(5)
+    ]
+
+
+def test_parquet_is_the_default(make_stream: Any, tmp_path: Path) -> None:
+    predict(PREFIX + "predict", make_stream(remainder="keep", length=3), tmp_path)
+    table = pyarrow.parquet.read_table(tmp_path)
+    assert table.to_pydict() == {"number": [0, 1, 2], "half": [0.0, 0.5, 1.0]}
+
+
+def test_results_that_exist_are_not_computed_again(make_stream: Any, tmp_path: Path) -> None:
+    def stream() -> Any:
+        return make_stream(remainder="keep", length=9, write="jsonl")
+
+    predict(PREFIX + "predict", stream(), tmp_path)
+    complete = contents(tmp_path)
+    for name in ("results-00000004.jsonl", "results-00000007.jsonl"):
+        (tmp_path / name).unlink()
+    (tmp_path / "results-00000007.partial").write_text("cut off")
+    again = stream()
+    predict(PREFIX + "predict", again, tmp_path)
+    assert again.count == 2
+    assert contents(tmp_path) == complete
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("predict_twice", "yielded 2 results for 1"), ("predict_first", "yielded 1 results for 1")]
+)
+def test_a_prediction_yields_one_result_for_each_batch(
+    make_stream: Any, tmp_path: Path, name: str, message: str
+) -> None:
+    with pytest.raises(StreamError, match=message):
+        predict(PREFIX + name, make_stream(remainder="keep", write="jsonl"), tmp_path)
+
+
+def test_columns_of_arrays_are_written_as_rows(tmp_path: Path) -> None:
+    import numpy as np
+
+    files = ResultFiles(tmp_path, "jsonl")
+    files.write({"x": np.arange(2), "y": ["a", "b"]}, 3)
+    assert files.path(3).read_text() == '{"x": 0, "y": "a"}\n{"x": 1, "y": "b"}\n'
+    assert files.missing(range(2, 5)) == [2, 4]

@@ -1,0 +1,123 @@
+"""The stream of a rank: order, window, chunks, position and failures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spotmpi
+from spotmpi.streams.chunk import Chunk
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import Part, Settings
+from spotmpi.streams.stream import CHUNK_BYTES, MAX_CHUNK, check_source, chunk_length
+from tests.unit.streams.conftest import InProcess
+from tests.unit.streams.flow import PREFIX
+
+
+@pytest.mark.parametrize("window", [1, 2, 8])
+def test_a_rank_gets_its_batches_in_order_whatever_the_window(make_stream: Any, window: int) -> None:
+    stream = make_stream(rank=1, size=3, window=window, prepare=PREFIX + "double")
+    assert list(stream) == [[2 * number] for number in range(1, 39, 3)]
+    assert (len(stream), stream.count, stream.finished) == (13, 13, True)
+
+
+@pytest.mark.parametrize("window", [1, 3, 8])
+def test_at_most_the_window_is_under_way(make_stream: Any, workers: InProcess, window: int) -> None:
+    list(make_stream(window=window, epochs=50))
+    assert workers.most == window
+    assert sum(workers.sizes) == 2000
+
+
+def test_the_position_continues_after_the_current_round(make_stream: Any) -> None:
+    stream = make_stream(rank=1, size=2)
+    batch = next(batch for batch in stream if stream.number == 9)
+    assert (batch, stream.position) == ([9], 10)
+    assert next(iter(stream.resume(stream.position))) == [11]
+
+
+def test_a_stream_continues_with_another_number_of_ranks(make_stream: Any) -> None:
+    first = [batch for rank in range(2) for batch in list(make_stream(rank=rank, size=2))[:6]]
+    rest = [batch for rank in range(4) for batch in make_stream(start=12, rank=rank, size=4)]
+    assert sorted(first + rest) == [[number] for number in range(40)]
+
+
+def test_leaving_the_loop_cancels_what_is_under_way(make_stream: Any, workers: InProcess) -> None:
+    for _ in make_stream():
+        break
+    import gc
+
+    gc.collect()
+    assert workers.cancelled == workers.under_way > 0
+
+
+def test_small_batches_travel_together_and_slow_ones_alone(make_stream: Any, workers: InProcess) -> None:
+    list(make_stream(epochs=50, window=1))
+    assert max(workers.sizes) == MAX_CHUNK
+    workers.sizes.clear()
+    list(make_stream(prepare=PREFIX + "slow", window=1))
+    assert max(workers.sizes) <= 8  # of 30 ms
+
+
+@pytest.mark.parametrize(
+    ("batches", "size", "seconds", "expected"),
+    [
+        (1, CHUNK_BYTES, 0.001, 1),
+        (1, 10 * CHUNK_BYTES, 0.001, 1),
+        (4, CHUNK_BYTES, 0.001, 4),
+        (8, CHUNK_BYTES, 0.001, 8),
+        (2, 100, 0.001, 8),
+        (40, 100, 0.001, MAX_CHUNK),
+        (2, 100, 5.0, 1),
+    ],
+)
+def test_a_chunk_has_4_mb_or_a_time_worth_a_task(batches: int, size: int, seconds: float, expected: int) -> None:
+    chunk = Chunk([(number, None) for number in range(batches)], [], seconds, size)
+    assert chunk_length(chunk, batches) == expected
+
+
+def test_what_prepare_raises_names_batch_rows_and_place(make_stream: Any) -> None:
+    with pytest.raises(StreamError) as error:
+        list(make_stream(prepare=PREFIX + "fail_at_7"))
+    first, *traceback = str(error.value).splitlines()
+    assert first == (
+        "tests.unit.streams.flow:fail_at_7 failed for batch 7 (tests.unit.streams.flow:numbers rows 7 to 7): "
+        "ValueError: seven is not liked"
+    )
+    assert any("flow.py" in line and "fail_at_7" in line for line in traceback)
+    assert not any("chunk.py" in line for line in traceback)
+
+
+def test_a_skipped_batch_is_replaced_by_the_next_one(make_stream: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = make_stream(prepare=PREFIX + "fail_at_7", on_error="skip")
+    assert list(stream)[6:9] == [[6], [8], [8]]
+    assert [(skip.number, skip.error) for skip in stream.skips] == [(7, "ValueError: seven is not liked")]
+    assert "batch 7 skipped (tests.unit.streams.flow:numbers rows 7 to 7)" in capsys.readouterr().err
+
+
+def test_a_skipped_batch_is_left_out_where_rounds_may_be_incomplete(make_stream: Any) -> None:
+    stream = make_stream(prepare=PREFIX + "fail_at_7", on_error="skip", remainder="keep")
+    assert list(stream)[6:9] == [[6], [8], [9]]
+
+
+def test_batches_that_all_fail_end_the_run(make_stream: Any) -> None:
+    with pytest.raises(StreamError, match="batch 0 and the 16 after it cannot be prepared: ValueError: no number"):
+        list(make_stream(prepare=PREFIX + "fail", on_error="skip"))
+    with pytest.raises(StreamError, match="rank 0 skipped more than 100 batches"):
+        list(make_stream(prepare=PREFIX + "fail", on_error="skip", remainder="keep", epochs=10))
+
+
+def test_the_source_list_of_a_run_stays_the_same(tmp_path: Path) -> None:
+    path, settings = tmp_path / "stream" / "source.json", Settings("set")
+    parts = [Part("a", 1, 2, "3"), Part("b", 1, 2, "3")]
+    for _ in range(2):
+        check_source(path, settings, parts)
+    with pytest.raises(StreamError, match="the source set is not what it was when the run began: b; restore it"):
+        check_source(path, settings, [parts[0], parts[1]._replace(version="4")])
+
+
+def test_a_process_outside_of_a_run_has_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPOTMPI_STREAM", raising=False)
+    with pytest.raises(spotmpi.StreamError, match=r"this process has no stream: .* a spec with the table \[stream\]"):
+        spotmpi.stream()

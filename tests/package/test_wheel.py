@@ -63,7 +63,7 @@ def test_the_metadata_names_version_license_and_readme(metadata: Message, conten
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in contents)
     assert metadata["Requires-Python"] == ">=3.11"
     assert str(metadata.get_payload()).startswith("# spotmpi")
-    assert set(metadata.get_all("Provides-Extra", [])) == {"environments", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"environments", "streams", "dev"}
 
 
 def imported_packages(folder: Path) -> set[str]:
@@ -84,13 +84,16 @@ def test_what_the_code_imports_is_required(metadata: Message) -> None:
     program: set[str] = {
         canonicalize_name(each.name) for each in requirements if 'extra == "environments"' in str(each.marker)
     }
+    streams: set[str] = {
+        canonicalize_name(each.name) for each in requirements if 'extra == "streams"' in str(each.marker)
+    }
     distributions = packages_distributions()
 
     def undeclared_packages(folder: str, declared: set[str], others: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
         names = imported_packages(REPOSITORY / folder) - others
         return {name for name in names if not {canonicalize_name(each) for each in distributions[name]} & declared}
 
-    assert undeclared_packages("jobs/spotmpi", base, IN_IMAGES) == set()
+    assert undeclared_packages("jobs/spotmpi", base | streams, IN_IMAGES) == set()
     assert undeclared_packages("infra", program, {"pydantic_core", "botocore"}) == set()  # parts of pydantic and boto3
 
 

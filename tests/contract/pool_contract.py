@@ -22,8 +22,9 @@ import cloudpickle
 import pytest
 
 from spotmpi.pools import calls
+from spotmpi.pools.engine import Engine
 from spotmpi.pools.pool import Pool
-from spotmpi.programs.pool.call import CallAborted
+from spotmpi.programs.pool.call import CallAborted, pack, pack_function
 from tests.contract.processes import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests
@@ -40,8 +41,8 @@ async def double(value: int) -> int:
     return 2 * value
 
 
-def nap(value: int) -> int:
-    time.sleep(0.05)
+def nap(value: int, seconds: float = 0.05) -> int:
+    time.sleep(seconds)
     return value
 
 
@@ -168,17 +169,14 @@ class PoolContract:
         assert [first, *results] == list(range(20))
 
     def test_another_driver_collects_what_the_first_one_left(self, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = pool._engine
-        assert engine is not None
+        assert pool._engine is not None
+        first = Engine(pool._engine.url, pool._engine.tls)
         with monkeypatch.context() as patch:
             patch.setattr(calls, "_SESSION", "0123abcd")  # as if it were another process
-            left = [calls.Call(calls.key("add", 7, index), pool_payload(index)) for index in (1, 0)]
-            patch.setattr(engine, "_finish", lambda *arguments, **options: None)
-            engine.submit(left)
-            wait_until(lambda: len(engine.states()) >= 2, 30)
-        for call in left:
-            engine._calls.pop(call.key)
-        assert pool.collect("add") == [0, 1]
+            first.submit([calls.Call(calls.key("nap", 7, index), packed_nap(index)) for index in (1, 0)])
+            wait_until(lambda: len(first.states()) == 2, 30)
+        first.close()
+        assert pool.collect("nap") == [0, 1]
         assert pool.collect() == {}
 
     def test_a_killed_worker_loses_no_call_of_a_map(self, pool: Pool, inject_fault: InjectFault) -> None:
@@ -201,10 +199,8 @@ class PoolContract:
         assert pool.run(add, each=[1, 2]) == {0: 1, 1: 2}
 
 
-def pool_payload(value: int) -> bytes:
-    from spotmpi.programs.pool.call import pack, pack_function
-
-    return pack("add", pack_function(add), (value,), {})
+def packed_nap(value: int) -> bytes:
+    return pack("nap", pack_function(nap), (value,), {"seconds": 1.0})
 
 
 def open_pool(pool: Pool) -> Iterator[Pool]:

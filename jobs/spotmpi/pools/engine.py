@@ -49,6 +49,7 @@ class Engine:
         self._output, self._probe = output, probe
         self._outbox: collections.deque[Call] = collections.deque()
         self._calls: dict[str, Call] = {}  # under way, by key
+        self._futures: dict[str, DaskFuture] = {}  # of the calls under way, by key
         self._collected: set[str] = set()  # keys of other drivers' calls; their release takes a moment to arrive
         self._released: list[str] = []  # keys that the scheduler need not hold any more
         self._ready: collections.deque[SentCall] = collections.deque()
@@ -183,6 +184,7 @@ class Engine:
 
     def _watch_all(self, sent: Iterable[SentCall]) -> None:
         for call, future in sent:
+            self._futures[call.key] = future
             self._start_task(self._watch(call, future, self._client))
 
     async def _watch(self, call: Call, future: DaskFuture, client: PoolClient) -> None:
@@ -241,6 +243,7 @@ class Engine:
 
     def _finish(self, call: Call, future: DaskFuture | None, result: Any = None, error: Any = None) -> None:
         self._calls.pop(call.key, None)
+        future = self._futures.pop(call.key, None) or future
         if not call.payload:
             self._collected.add(call.key)
         if not self._released:

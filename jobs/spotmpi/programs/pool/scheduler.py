@@ -76,13 +76,15 @@ class Keeper(SchedulerPlugin):
     def __init__(self, scheduler: PoolScheduler, workers: int) -> None:
         self.scheduler = scheduler
         self.size = workers
+        self._released: set[Any] = set()  # keys that were released before their calls arrived
         self.joined = False
         scheduler.handlers.update(spotmpi_pool=self.describe, spotmpi_calls=self.calls, spotmpi_size=self.set_size)
         scheduler.stream_handlers["spotmpi-release"] = self.release
 
     def update_graph(self, scheduler: Scheduler, *, keys: Collection[Any], **kwargs: Any) -> None:
         """Hold the calls that a driver has just sent."""
-        own = [key for key in keys if KEY_MARK in str(key)]
+        own = [key for key in keys if KEY_MARK in str(key) and key not in self._released]
+        self._released.difference_update(keys)
         if own:
             scheduler.client_desires_keys(keys=own, client=KEEPER)
 
@@ -93,6 +95,7 @@ class Keeper(SchedulerPlugin):
 
     async def release(self, keys: list[Any], client: str) -> None:
         """Release calls whose results a driver has, or does not want any more."""
+        self._released.update(key for key in keys if key not in self.scheduler.tasks)  # it overtook its own call
         if KEEPER in self.scheduler.clients:
             self.scheduler.client_releases_keys(keys=keys, client=KEEPER)
         for key in keys:

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+import spotmpi
 from spotmpi.agent import record
 from spotmpi.api.pools import ExistingRun
 from spotmpi.backends.targets import Target
@@ -123,6 +124,22 @@ def test_a_map_is_complete_and_in_order_though_a_worker_is_evicted_and_a_stop_le
     left = [(event.values["worker"], event.reason) for event in up.run.events if event.kind == record.LEFT]
     assert left == [(1, "the pod of this node received SIGTERM")]
     up.run.wait_until_gone()
+
+
+def test_leaving_a_pool_that_its_driver_has_brought_up_ends_the_run(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    messages: list[str] = []
+    image = f"kubernetes.image={runs.testbed.images['chainermn']}"
+    with spotmpi.pool(
+        workers=1, on=f"kubernetes/{runs.namespace}", overrides=[image, "kubernetes.volume=shared"], say=messages.append
+    ) as pool:
+        assert pool.submit(place, 5).result(LIMIT)[0] == 5
+        run = pool.run_id
+    state = runs.in_another_terminal(tmp_path / "runs").backend.state(run)
+    assert (state.state, state.reason) == ("stopped", "closed by its driver"), messages
+    wait_for("nothing is left", lambda: not runs.testbed.get("jobs,pods", "-n", runs.namespace)["items"], LIMIT)
 
 
 @at_night

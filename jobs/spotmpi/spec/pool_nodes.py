@@ -35,6 +35,11 @@ class PoolChoice(NamedTuple):
         )
 
 
+def shapes(spec: JobSpec) -> tuple[JobSpec, ...]:
+    """The spec of each shape of a run's pods: of node 0 and the workers of a pool, else *spec* itself."""
+    return (spec,) if spec.pool is None else (node_0_spec(spec), worker_spec(spec))
+
+
 def node_0_spec(spec: JobSpec) -> JobSpec:
     """A pool's spec as that of node 0, which shares its node with other pods."""
     return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={"spread": "any"})})

@@ -40,6 +40,7 @@ from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.recorded_plan import ClusterNamespace
+from spotmpi.spec import pool_nodes
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
 
@@ -70,7 +71,7 @@ class KubernetesBackend:
             code_is_folder=local.code_is_folder,
             unreadable_files=local.unreadable_files,
             tools=frozenset({"none", "mpirun", "torchrun"}),
-            gpus=spec.resources.gpu * spec.world_size,
+            gpus=sum(shape.resources.gpu * shape.world_size for shape in pool_nodes.shapes(spec)),
             variables=local.variables,
             lasting=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),

@@ -6,12 +6,14 @@ import asyncio
 import json
 import re
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from spotmpi.agent import pod_context, protocol, record
 from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
+from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.follow import jobset as jobsets
 from spotmpi.backends.kubernetes.follow import run as following
@@ -25,6 +27,7 @@ from spotmpi.plan import manifests, pool
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.plan.manifests import Submission, kubernetes_plan
 from spotmpi.spec.job import from_values
+from spotmpi.spec.validate import validate
 from tests.unit.backends.kubernetes import watched_cluster
 from tests.unit.backends.kubernetes.test_submit import Namespace
 from tests.unit.backends.kubernetes.watched_cluster import RUN, FakeCluster, Object
@@ -301,3 +304,10 @@ def test_an_error_at_the_end_of_a_pool_hides_nothing() -> None:
             raise watched_cluster.api_error(404)
 
     assert look(Refusing([]), jobset(status=ENDED))[-1].kind == record.SUCCEEDED
+
+
+def test_gpus_of_workers_are_left_to_the_scheduler_and_all_pods_count_for_the_rate(tmp_path: Path) -> None:
+    spec = from_values({"launcher": "pool", "pool": {"workers": 3, "gpu": 2}, "price": 1.5})
+    capabilities = KubernetesBackend(tmp_path, namespace="here").inspect(spec)
+    assert validate(spec, capabilities) == []
+    assert capabilities.rate == 4 * 1.5

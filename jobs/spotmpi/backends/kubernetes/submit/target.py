@@ -44,7 +44,7 @@ def persistent_folders(spec: JobSpec, environment: Environment | None) -> tuple[
 
 def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
     """US dollars per hour of all nodes, where known; AWS is only asked where the run has a cost limit."""
-    shapes = (pool_nodes.node_0_spec(spec), pool_nodes.worker_spec(spec)) if spec.pool else (spec,)
+    shapes = pool_nodes.shapes(spec)
     if spec.price is not None:
         return spec.price * sum(shape.nodes for shape in shapes)
     if spec.limits.cost is None or not environment or not environment.node_groups:
@@ -115,9 +115,7 @@ def _choices(spec: JobSpec, environment: Environment | None) -> PoolChoice | tup
     if environment is None or not environment.node_groups:
         if spec.pool is None:
             return (Choice((), spec, ()),)
-        return PoolChoice(
-            *(Choice((), each, ()) for each in (pool_nodes.node_0_spec(spec), pool_nodes.worker_spec(spec)))
-        )
+        return PoolChoice(*(Choice((), each, ()) for each in pool_nodes.shapes(spec)))
     choices = _choose(spec, environment.node_groups)
     if isinstance(choices, list):
         raise InputError(choices)

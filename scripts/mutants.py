@@ -75,6 +75,8 @@ def copy_checkout(folder: Path) -> None:
     for target, source in targets.items():
         if target.is_file() and target.stat().st_mtime == source.stat().st_mtime:
             continue
+        if (folder / "tests") in target.parents:  # may call other functions than before
+            (folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target)
         if target.suffix != ".py":  # of these, mutmut copies none that it has copied before

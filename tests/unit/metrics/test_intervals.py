@@ -56,6 +56,12 @@ def test_the_interval_narrows_with_more_trials() -> None:
     assert many.high - many.low < 0.7 * (few.high - few.low)
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_trials_of_very_few_iterations_have_an_interval(iterations: int) -> None:
+    bounds = intervals.rate_bounds([[0.1] * iterations] * 5)
+    assert bounds is not None and [bounds.low, bounds.high] == pytest.approx([10.0, 10.0])
+
+
 def test_the_same_trials_always_have_the_same_interval() -> None:
     measured = trials(numpy.random.default_rng(5), 6)
     assert intervals.rate_bounds(measured) == intervals.rate_bounds(measured)

@@ -90,6 +90,17 @@ def test_type_placement_group_and_labels_tell_like_groups_apart() -> None:
         assert [each.name for each in choice_of(groups, kubernetes=values).groups] == [name]
 
 
+def test_a_placement_group_and_every_label_that_differs_are_named() -> None:
+    near = group("g5", placement_group=True)
+    assert refusal_of([near], kubernetes={"placement_group": False}).endswith(
+        "g5 (g5.xlarge): it has a placement group"
+    )
+    labels = {LABEL: "g6", "node.kubernetes.io/instance-type": "g6.xlarge"}
+    assert refusal_of([near], kubernetes={"node_selector": labels}).endswith(
+        "g5 (g5.xlarge): requested: spotmpi.dev/group=g6, node.kubernetes.io/instance-type=g6.xlarge"
+    )
+
+
 def test_the_plan_notes_further_groups_that_fit() -> None:
     assert choice_of([T4, FOUR, group("g6")], resources={"gpu": 1}).others == ("g6",)
 

@@ -88,6 +88,22 @@ def test_a_hostfile_has_a_line_for_each_host() -> None:
     assert launchers.hostfile(["run-0", "run-1"], 4) == "run-0 slots=4\nrun-1 slots=4\n"
 
 
+def test_a_pool_has_a_scheduler_alone_or_with_the_command_of_its_driver() -> None:
+    scheduler = ["python", "-m", "spotmpi.programs.pool.scheduler", "--workers=3", "--interruptions=7"]
+    assert launchers.pool_scheduler("python", 3, 7) == scheduler
+    assert launchers.pool_scheduler("python", 3, 7, driver=90.5) == [*scheduler, "--driver-limit=90.5"]
+    limited = launchers.pool_scheduler("python", 3, 7, 0.0, 60.0)
+    assert limited == [*scheduler, "--start-limit=0", "--driver-limit=60"]
+    driver = ["python", "-m", "spotmpi.programs.pool.driver", *limited[3:], "--", "python3", "scan.py"]
+    assert launchers.pool_driver(limited, ["python3", "scan.py"]) == driver
+
+
+def test_a_worker_of_a_pool_knows_its_number_scheduler_and_folder() -> None:
+    worker = launchers.pool_worker("python", 2, "tls://10.0.0.1:8786", "/work/code")
+    options = ["--worker=2", "--address=tls://10.0.0.1:8786", "--folder=/work/code"]
+    assert worker == ["python", "-m", "spotmpi.programs.pool.worker", *options]
+
+
 @pytest.fixture
 def mpirun() -> str:
     """The real mpirun of an image's environment, where it is installed."""

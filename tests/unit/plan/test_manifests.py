@@ -168,6 +168,13 @@ def test_the_agent_plan_has_the_image_that_a_template_sets() -> None:
     assert json.loads(config["data"]["plan.json"])["work"]["container"] == "other:1"
 
 
+def test_the_pod_template_of_workers_is_in_the_plan_of_a_pool_alone() -> None:
+    objects = plan(POOL)
+    (job,) = [part for part in objects if part["kind"] == "Job"]
+    assert manifests.workers_template(objects) is job["spec"]["template"]
+    assert manifests.workers_template(plan(SMALL)) is None
+
+
 def test_data_that_is_staged_in_memory_has_a_volume_there() -> None:
     def volumes(**data: str) -> list[dict[str, Any]]:
         pod = manifests.pod_template(plan({**SMALL, "data": {"path": "/spotmpi/volume/voc", **data}})[0])["spec"]

@@ -6,12 +6,14 @@ find its calls meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import dask
 from distributed import Client, Future
+from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from spotmpi.pools.calls import Call
@@ -46,6 +48,10 @@ class PoolClient(Client):
     async def _reconnect(self) -> None:
         self.scheduler_comm = None  # ends the reader of messages
         self._on_cut()
+
+    def _send_to_scheduler_safe(self, msg: dict[str, Any]) -> None:
+        with contextlib.suppress(CommClosedError):  # the cut is reported by the reader
+            super()._send_to_scheduler_safe(msg)  # type: ignore[no-untyped-call]
 
     def show(self, output: Output) -> None:
         """Pass what workers print to *output* from now on."""

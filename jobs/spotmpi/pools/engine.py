@@ -258,9 +258,10 @@ class Engine:
                 call.set_result(result)
 
     def _release(self) -> None:
+        if not self._connected or self._cut.is_set():
+            return  # `_resume` does it
         keys, self._released = self._released, []
-        if self._connected:
-            self._client.let_go(keys)
+        self._client.let_go(keys)
 
     def _release_cancelled(self, call: futures.Future[Any]) -> None:
         assert isinstance(call, Call)
@@ -332,6 +333,7 @@ class Engine:
             if call.key not in states and not call.payload:
                 self._finish(call, None, error=PoolError(f"the result of {call.name} is no longer in the pool"))
         self._send()
+        self._release()
 
     def _lose(self, reason: str) -> None:
         self._failure = f"the pool is lost: {reason}"

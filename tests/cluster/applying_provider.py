@@ -71,20 +71,23 @@ def _resource(inputs: dict[str, Any]) -> str:
     return f"{inputs['kind']}.{version}.{group}" if group else str(inputs["kind"])
 
 
-def join_group(testbed: Cluster, node: str, environment: Environment) -> None:
-    """Give a node the labels, the taint and the GPUs of the first group."""
+def join_group(testbed: Cluster, node: str, environment: Environment, taint: bool = True) -> None:
+    """Give a node the labels, the GPUs and the taint of the first group; a system node, too, without the *taint*."""
     (group, *_) = environment.node_groups
     more = {"node.kubernetes.io/instance-type": group.type, "topology.kubernetes.io/zone": environment.zone}
     labels = [f"{key}={value}" for key, value in (group.labels | more).items()]
     testbed.kubectl("label", "node", node, "--overwrite", *labels)
-    testbed.kubectl("taint", "node", node, "--overwrite", f"{group.taint.key}={group.taint.value}:{group.taint.effect}")
+    value = f"{group.taint.key}={group.taint.value}:{group.taint.effect}"
+    if taint:
+        testbed.kubectl("taint", "node", node, "--overwrite", value)
     testbed.node(node).set_gpus(group.gpus)
 
 
-def leave_group(testbed: Cluster, node: str, environment: Environment) -> None:
-    """Remove the labels, the taint and the GPUs of the first group."""
+def leave_group(testbed: Cluster, node: str, environment: Environment, taint: bool = True) -> None:
+    """Undo what `join_group` did."""
     (group, *_) = environment.node_groups
     labels = [*group.labels, "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone"]
     testbed.kubectl("label", "node", node, *(f"{key}-" for key in labels))
-    testbed.kubectl("taint", "node", node, f"{group.taint.key}-")
+    if taint:
+        testbed.kubectl("taint", "node", node, f"{group.taint.key}-")
     testbed.node(node).set_gpus(0)

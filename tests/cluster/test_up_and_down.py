@@ -47,7 +47,7 @@ pytestmark = [
     ),
 ]
 
-NODE = "node-1"
+NODES = {"node-0": False, "node-1": True}  # the nodes of the group, and whether they are tainted: one is a system node
 NAMESPACE = "training"
 OPERATOR = "operator"  # the service account in place of the holder of the AWS credentials
 LIMIT = 1200.0  # seconds for one command
@@ -92,13 +92,14 @@ class ClusterEnvironment(EngineEnvironment):
         return self.issued
 
     def push_to_nodes(self, image: str) -> str:
-        """Tag the test's image with the registry's name on the nodes, and add a GPU node as the autoscaler would."""
+        """Tag the test's image with the registry's name on the nodes, and add GPU nodes as the autoscaler would."""
         values = self.engine.outputs("lab")
         # A node of this machine has as many CPUs as it has, and the group has to fit on it.
         values["node_groups"] = [{**group, "vcpus": min(os.cpu_count() or 1, 2)} for group in values["node_groups"]]
         self.outputs.write_text(json.dumps(values))
         self.environment = Environment.model_validate(values)
-        join_group(self.testbed, NODE, self.environment)
+        for node, taint in NODES.items():
+            join_group(self.testbed, node, self.environment, taint)
         if image in self.testbed.images:
             reference = build_for(image, self.environment.has_gpus).reference(self.environment.repositories[image])
             for node in self.testbed.nodes:
@@ -162,7 +163,8 @@ def lab(testbed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     applied.clear(testbed)
     testbed.kubectl("delete", "-f", "-", stdin=as_yaml(operator()))
     if lab.environment is not None:
-        leave_group(testbed, NODE, lab.environment)
+        for node, taint in NODES.items():
+            leave_group(testbed, node, lab.environment, taint)
 
 
 def operator() -> list[dict[str, Any]]:
@@ -188,7 +190,7 @@ def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_
     (tmp_path / "set" / "image").write_bytes(b"picture")
     up = ("up", "lab", "--yes", "--data", f"{tmp_path / 'set'}=voc", "--expires", "8h")
 
-    # Up: killed at each step, then completed by a run on a node with a GPU. Nothing is created or pushed twice.
+    # Up: killed at each step, then completed by a run on two nodes with GPUs. Nothing is created or pushed twice.
     for step in range(1, 9):
         lab.spotmpi(*up, dies_at=step)
         # The command is dead, and AWS has the end of the nodes from the fifth step on.
@@ -202,7 +204,7 @@ def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_
     (smoke,) = spotmpi.list_runs(lab.place)
     assert smoke.state == "succeeded"
     machines = [event["machines"] for event in events(tmp_path, smoke.id) if event.get("machines")]
-    assert [each["name"] for each in machines[0]] == [NODE]
+    assert sorted(each["name"] for each in machines[0]) == sorted(NODES)
 
     # Down: killed at each step, and interrupted in the engine. A run ends with a checkpoint before its nodes end.
     long = spotmpi.run(without_cuda(LONG), on=lab.place, detach=True)

@@ -98,8 +98,8 @@ class ClusterEnvironment(EngineEnvironment):
         values["node_groups"] = [{**group, "vcpus": min(os.cpu_count() or 1, 2)} for group in values["node_groups"]]
         self.outputs.write_text(json.dumps(values))
         self.environment = Environment.model_validate(values)
-        for node, taint in NODES.items():
-            join_group(self.testbed, node, self.environment, taint)
+        for name, taint in NODES.items():
+            join_group(self.testbed, name, self.environment, taint)
         if image in self.testbed.images:
             reference = build_for(image, self.environment.has_gpus).reference(self.environment.repositories[image])
             for node in self.testbed.nodes:

@@ -47,6 +47,12 @@ def open_mpi_4() -> str | None:
     return None
 
 
+def redis_server() -> str | None:
+    """Nothing: the tier runs without Redis too, less the test that needs it; installs Debian's where it may."""
+    subprocess.run([str(PROJECT / "scripts" / "redis-packages")], stdout=sys.stderr)
+    return None
+
+
 def a_browser() -> str | None:
     """Why the report page cannot be looked at here, or None; installs Chromium where it may."""
     if subprocess.run([str(PROJECT / "scripts" / "browser-packages")], stdout=sys.stderr).returncode == 0:
@@ -139,9 +145,12 @@ ALL = [
 ]
 
 
+PLAIN = "not images and not engine and not browser and not cluster"
+
+
 def at_night(name: str, about: str, minutes: float, marker: str, files: Sequence[str] = ("tests",)) -> Tier:
     """One tier of the nightly run: the tests of a marker, in these files and folders, that `--all` leaves out."""
-    needs = {"cluster": root_and_packages, "images": open_mpi_4}.get(marker, nothing_missing)
+    needs = {"cluster": root_and_packages, "images": open_mpi_4, PLAIN: redis_server}.get(marker, nothing_missing)
     options = () if marker == "cluster" else IN_TWO
     return Tier(name, about, [[*pytest(f"({marker}) and nightly", *options), *files]], needs, minutes=minutes)
 
@@ -164,7 +173,7 @@ def all_but(files: Sequence[str]) -> list[str]:
 
 
 NIGHTLY = [
-    at_night("unit", "long statistics", 0.2, "not images and not engine and not browser and not cluster"),
+    at_night("unit", "long statistics, and examples of worker pools", 1, PLAIN),
     at_night("programs", "training programs under real mpirun", 10, "images", ["tests/programs"]),
     at_night("launchers", "every launcher and fault on this machine", 10, "images", all_but(["tests/programs"])),
     at_night("engine", "every stack, option and refusal in the real Pulumi CLI", 2, "engine"),

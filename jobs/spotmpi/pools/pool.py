@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import sys
 from collections import deque
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call
@@ -271,9 +272,14 @@ def _results(
 
 
 def _print_lines(worker: int, stream: str, lines: Sequence[str]) -> None:
-    """Print what a worker printed, with its name."""
+    """Print what a worker printed, with its name; in a notebook below the cell that executes now."""
     text = "".join(f"[worker {worker}] {line}\n" for line in lines)
-    print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+    # This thread's context is that of the cell that opened the pool, to which its output would go.
+    contextvars.Context().run(_print, text, sys.stderr if stream == "stderr" else sys.stdout)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    print(text, end="", file=stream, flush=True)
 
 
 def _ignore_lines(worker: int, stream: str, lines: Sequence[str]) -> None:

@@ -107,11 +107,12 @@ def test_a_notebook_uses_every_verb_and_collects_its_results_after_a_restart_of_
     client = NotebookClient(notebook, kernel_name="this", timeout=60, resources={"metadata": {"path": str(folder)}})
 
     with client.setup_kernel():
-        assert client.km is not None and client.kc is not None
+        manager: Any = client.km
+        channels: Any = client.kc
         for index, name in enumerate(cells):
             if name == "join":
-                run_sync(client.km.restart_kernel)(now=True)
-                run_sync(client.kc.wait_for_ready)(timeout=60)
+                run_sync(manager.restart_kernel)(now=True)
+                run_sync(channels.wait_for_ready)(timeout=60)
             client.execute_cell(notebook.cells[index], index)
 
     outputs = {

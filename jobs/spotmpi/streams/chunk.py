@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spotmpi.streams import sources
-from spotmpi.streams.errors import StreamError
+from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Part, Settings, Slice
 
 SKIP = "skip"
@@ -64,6 +64,7 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
 
     Raises:
         StreamError: `prepare` of the user raised, or the source was changed.
+        SourceError: the storage does not answer.
     """
     begin = time.perf_counter()
     function = sources.function(settings.prepare) if settings.prepare else None
@@ -71,10 +72,12 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
     skips: list[Skip] = []
     for each in requests:
         for number, seed, slices in each.choices:
-            rows = sources.read(settings.source, slices)
             try:
+                rows = sources.read(settings.source, slices)
                 batches.append((each.number, rows if function is None else function(rows, seed)))
                 break
+            except (StreamError, SourceError):
+                raise
             except Exception as error:
                 where = ", ".join(map(str, slices))
                 if settings.on_error != SKIP:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spotmpi.programs.pool.settings import security
-from spotmpi.streams.errors import StreamError, StreamLost
+from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 
 if TYPE_CHECKING:
     from distributed.client import Future
@@ -66,7 +66,7 @@ class _Task:
 
         try:
             return self._future.result()
-        except StreamError:
+        except (StreamError, SourceError):
             raise
         except KilledWorker as error:
             lost = error.allowed_failures + 1

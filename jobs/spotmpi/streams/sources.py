@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spotmpi.streams.errors import StreamError
+from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import FUNCTION, Part, Settings, Slice
 
 _PARQUET, _CSV = (".parquet", ".pq"), (".csv",)
@@ -30,12 +29,12 @@ def parts_of(settings: Settings) -> list[Part]:
     system, path = _system(settings.source)
     try:
         if system.isdir(path):
-            paths = [name for name in system.find(path) if not _hidden(name, path)]
+            found = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
         else:
-            paths = system.glob(path) if re.search(r"[*?\[]", path) else [path]
-        paths = sorted(name for name in paths if system.isfile(name))
+            found = system.glob(path, detail=True)
+        paths = sorted(name for name, info in found.items() if info["type"] != "directory")
     except OSError as error:
-        raise StreamError(f"the source {settings.source} cannot be listed: {error}") from error
+        raise SourceError(f"the source {settings.source} cannot be listed: {error}") from error
     if not paths:
         raise StreamError(f"the source {settings.source} is empty: no file has this name or pattern")
     formats = {_format(name) for name in paths}
@@ -51,12 +50,26 @@ def read(source: str, slices: Sequence[Slice]) -> Any:
 
     Raises:
         StreamError: a file is not what it was when the stream began.
+        SourceError: the storage does not answer.
     """
     if FUNCTION.fullmatch(source):
         return function(source)(slices[0].start)
+    try:
+        return _read_files(source, slices)
+    except OSError as error:
+        raise SourceError(f"{', '.join(map(str, slices))} cannot be read: {error}") from error
+
+
+def _read_files(source: str, slices: Sequence[Slice]) -> Any:
     system, _ = _system(source)
-    for part in {each.part for each in slices}:
-        _check(system, part)
+    try:
+        return _rows(source, system, slices)
+    finally:  # checked afterwards, parts have not changed while they were read
+        for part in {each.part for each in slices}:
+            _check(system, part)
+
+
+def _rows(source: str, system: Any, slices: Sequence[Slice]) -> Any:
     if _format(slices[0].part.name) == "":
         return [(each.part.name, system.cat_file(each.part.name)) for each in slices]
     import pyarrow

@@ -20,7 +20,7 @@ from spotmpi.programs.exits import leave
 from spotmpi.streams import chunk
 from spotmpi.streams.chunk import Chunk, Skip
 from spotmpi.streams.engine import Engine, Task
-from spotmpi.streams.errors import StreamError, StreamLost
+from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.order import Order, Part, Settings, differences, digest, read_settings
 
 SOURCE = "source.json"  # in the folder of the stream: the source list of the run
@@ -74,8 +74,10 @@ class Stream:
 
         Raises:
             StreamError: a batch cannot be prepared, or the source was changed.
+            SourceError: the storage of the source does not answer.
             StreamLost: the scheduler is gone.
         """
+        self.count, self.finished = 0, False
         numbers, length = iter(self.numbers), 1
         under_way: deque[Task] = deque()
         try:
@@ -185,3 +187,5 @@ def _end_run(kind: type[BaseException], error: BaseException, trace: TracebackTy
         leave(protocol.NOT_RETRYABLE)
     if isinstance(error, StreamLost):
         leave(protocol.INTERRUPTED)
+    if isinstance(error, SourceError):
+        leave(protocol.FAILED)

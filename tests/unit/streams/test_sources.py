@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from spotmpi.streams import sources
-from spotmpi.streams.errors import StreamError
+from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Part, Settings
 
 
@@ -135,3 +135,15 @@ def test_the_parts_have_name_rows_size_and_time(parquet: Path) -> None:
     first = sources.parts_of(Settings(str(parquet), 1))[0]
     path = parquet / "1.parquet"
     assert first == Part(str(path), 10, path.stat().st_size, str(path.stat().st_mtime))
+
+
+def test_storage_that_does_not_answer_is_no_fault_of_the_source(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(str(parquet), 5)
+    order = Order(sources.parts_of(settings), settings)
+    monkeypatch.setattr(sources, "_rows", _time_out)
+    with pytest.raises(SourceError, match=r"1\.parquet rows 0 to 4 cannot be read: timed out"):
+        sources.read(settings.source, order.slices(0))
+
+
+def _time_out(*arguments: Any) -> None:
+    raise TimeoutError("timed out")

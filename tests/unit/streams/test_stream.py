@@ -121,3 +121,14 @@ def test_a_process_outside_of_a_run_has_no_stream(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("SPOTMPI_STREAM", raising=False)
     with pytest.raises(spotmpi.StreamError, match=r"this process has no stream: .* a spec with the table \[stream\]"):
         spotmpi.stream()
+
+
+def test_arrays_of_a_chunk_travel_as_buffers() -> None:
+    import numpy as np
+    from distributed.protocol.serialize import deserialize, serialize
+
+    array = np.arange(100_000.0)
+    header, frames = serialize(Chunk([(0, {"x": array})], [], 0.0, array.nbytes))
+    assert [memoryview(frame).nbytes for frame in frames if memoryview(frame).nbytes >= array.nbytes] == [array.nbytes]
+    assert np.shares_memory(np.frombuffer(next(f for f in frames if memoryview(f).nbytes == array.nbytes)), array)
+    assert deserialize(header, frames).batches[0][1]["x"].tolist() == array.tolist()

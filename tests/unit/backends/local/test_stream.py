@@ -46,6 +46,17 @@ def fault(position):
 factorization_machine.train(spotmpi.stream(), fault)
 """
 
+# Is killed with its sixth batch, once.
+PREDICTION = """
+import os, signal
+
+def predict(batches):
+    for batch in batches:
+        if batches.count == 6 and batches.number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield {"x": batch["x"], "square": batch["x"] ** 2}
+"""
+
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[ModuleType]:
@@ -134,6 +145,41 @@ def test_a_source_that_changed_between_attempts_is_an_error(local: BackendHarnes
 
     assert [attempt["cause"] for attempt in attempts] == ["failure", "not retryable"]
     assert "is not what it was when the run began" in output
+
+
+@pytest.mark.nightly("two attempts of several seconds")
+def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
+    local: BackendHarness, checksum: str, tmp_path: Path
+) -> None:
+    (tmp_path / "faults.py").write_text(FAULTS.replace("node-1.pid", "node-0.pid").replace("26", "-1"))
+    values = spec(files=[str(EXAMPLE), str(tmp_path / "faults.py")], command=[sys.executable, "faults.py"])
+
+    attempts, output = finished(local, {**values, "stream": STREAM})
+
+    assert len(attempts) == 2
+    assert "node 0: the scheduler was killed by SIGKILL" in output
+    assert f"checksum {checksum}" in output
+
+
+@pytest.mark.nightly("two runs of several seconds")
+def test_a_prediction_that_is_continued_has_every_row_once(local: BackendHarness, tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text(PREDICTION)
+    (tmp_path / "data.csv").write_text("x\n" + "".join(f"{row}\n" for row in range(100)))
+    stream = {"source": str(tmp_path / "data.csv"), "batch": 7, "remainder": "keep", "write": "jsonl"}
+    values = spec(files=[str(tmp_path / "flow.py")], stream=stream, limits={"failures": 0})
+    values["command"] = [sys.executable, "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+
+    run = local.submit(values)
+    local.wait_for_state(run, "failed")
+    folder = paths_of(local, run).stream / "results"
+    complete = {path: path.stat().st_mtime_ns for path in folder.glob("*.jsonl")}
+    assert len(complete) == 5
+    local.resume(run, values)
+    local.wait_for_state(run, "succeeded")
+
+    assert {path: path.stat().st_mtime_ns for path in complete} == complete
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    assert [json.loads(line) for line in lines] == [{"x": row, "square": row * row} for row in range(100)]
 
 
 @pytest.mark.images

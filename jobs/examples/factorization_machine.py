@@ -92,7 +92,7 @@ def train(batches: Any, after_step: Callable[[int], None] = lambda position: Non
             print(f"step {step} loss {loss:.4f}", flush=True)
             model.save(path, batches.position)
         after_step(batches.position)
-    print(f"checksum {model.checksum()}; waited {batches.waited:.1f} s for batches", flush=True)
+    print(f"checksum {model.checksum()}", flush=True)
     return model
 
 

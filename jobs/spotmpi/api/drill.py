@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.agent import protocol, record
-from spotmpi.api.pool_drill import PoolRecovery, drill_pool, is_pool
+from spotmpi.api.pool_drill import PoolRecovery, drill_pool, is_pool_node
 from spotmpi.backends.base import Backend
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
@@ -93,7 +93,7 @@ def drill(
 ) -> Recovery | PoolRecovery:
     """Inject *fault* into *node* of a training run and follow it to the first iteration of its next attempt.
 
-    A pool gets it at once, and is followed until that node is back.
+    A pool or a worker of a stream gets it at once, and is followed until that node is back.
 
     Raises:
         InputError: *fault* is none of evict, delete and kill.
@@ -102,7 +102,7 @@ def drill(
     if fault not in FAULTS:
         raise input_error("--fault", fault, f"use one of: {', '.join(FAULTS)}")
     before = backend.state(run)
-    if is_pool(before):
+    if is_pool_node(before, node):
         return drill_pool(backend, before, node, fault, watch, clock)
     timer = _RecoveryTimer(lambda: backend.inject_fault(run, node, fault), clock)
     times = _follow(_new_events(backend.events(run, True), before), timer, watch)

@@ -37,10 +37,13 @@ class PoolRecovery:
         return f"{self.how} of {name}: lost after {self.lost:.1f} s, back after {self.back:.1f} s ({self.cause})"
 
 
-def is_pool(state: RunState) -> bool:
-    """Whether a run is a pool, by its recorded spec."""
+def is_pool_node(state: RunState, node: int) -> bool:
+    """Whether *node* is one of a pool, or a worker of a stream, by the run's recorded spec."""
     path = RunPaths(Path(state.folder)).spec
-    return path.is_file() and job.load(path).launcher == job.POOL
+    if not path.is_file():
+        return False
+    spec = job.load(path)
+    return spec.launcher == job.POOL or (spec.stream is not None and node > 0)
 
 
 def drill_pool(

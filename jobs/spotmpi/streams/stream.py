@@ -27,6 +27,7 @@ SOURCE = "source.json"  # in the folder of the stream: the source list of the ru
 CHUNK_BYTES = 4 << 20  # a chunk has so many bytes, or takes so long: a task costs milliseconds
 CHUNK_SECONDS = 0.25
 MAX_CHUNK = 64  # batches
+HIGH_SHARE = 0.2  # of its time that a rank waits, above which more workers may help
 MAX_SKIPS = 100  # of a rank, after which the run ends
 _RANK_VARIABLES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "WORLD_SIZE"))
 
@@ -77,7 +78,8 @@ class Stream:
             SourceError: the storage of the source does not answer.
             StreamLost: the scheduler is gone.
         """
-        self.count, self.finished = 0, False
+        self.count, self.finished, self.waited = 0, False, 0.0
+        begin = time.perf_counter()
         numbers, length = iter(self.numbers), 1
         under_way: deque[Task] = deque()
         try:
@@ -86,6 +88,8 @@ class Stream:
                     under_way.append(self._request(own))
                 if not under_way:
                     self.finished = True
+                    if self.rank == 0:
+                        print(waiting_share(self.waited, time.perf_counter() - begin), file=sys.stderr, flush=True)
                     return
                 result = self._result(under_way.popleft())
                 length = chunk_length(result, length)
@@ -112,6 +116,13 @@ class Stream:
         if len(self.skips) > MAX_SKIPS:
             raise StreamError(f"rank {self.rank} skipped more than {MAX_SKIPS} batches, at last {self.skips[-1].error}")
         return result
+
+
+def waiting_share(waited: float, seconds: float) -> str:
+    """How long rank 0 has waited for batches, and what would help."""
+    share = waited / seconds if seconds else 0.0
+    text = f"rank 0 waited {waited:.1f} s of {seconds:.1f} s ({share:.0%}) for batches"
+    return text + ("; more workers (stream.workers.nodes) may help" if share > HIGH_SHARE else "")
 
 
 def chunk_length(result: Chunk, former: int) -> int:

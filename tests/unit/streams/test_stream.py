@@ -11,7 +11,7 @@ import spotmpi
 from spotmpi.streams.chunk import Chunk
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import Part, Settings
-from spotmpi.streams.stream import CHUNK_BYTES, MAX_CHUNK, check_source, chunk_length
+from spotmpi.streams.stream import CHUNK_BYTES, MAX_CHUNK, check_source, chunk_length, waiting_share
 from tests.unit.streams.conftest import InProcess
 from tests.unit.streams.flow import PREFIX
 
@@ -132,3 +132,12 @@ def test_arrays_of_a_chunk_travel_as_buffers() -> None:
     assert [memoryview(frame).nbytes for frame in frames if memoryview(frame).nbytes >= array.nbytes] == [array.nbytes]
     assert np.shares_memory(np.frombuffer(next(f for f in frames if memoryview(f).nbytes == array.nbytes)), array)
     assert deserialize(header, frames).batches[0][1]["x"].tolist() == array.tolist()
+
+
+def test_rank_0_says_how_long_it_waited(make_stream: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(2):
+        list(make_stream(rank=rank, size=2))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rank 0 waited 0.0 s of 0.0 s (")
+    assert waiting_share(1.0, 10.0) == "rank 0 waited 1.0 s of 10.0 s (10%) for batches"
+    assert waiting_share(9.0, 10.0).endswith("(90%) for batches; more workers (stream.workers.nodes) may help")

@@ -46,6 +46,29 @@ def fault(position):
 factorization_machine.train(spotmpi.stream(), fault)
 """
 
+# Prints the resident memory of all workers with every 100th batch.
+SLOW = """
+import os, time
+from pathlib import Path
+import spotmpi
+
+def resident():
+    pages = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"spotmpi.programs.pool.worker" in (folder / "cmdline").read_bytes() and (
+                ("SPOTMPI_RUN=" + os.environ["SPOTMPI_RUN"]).encode() in (folder / "environ").read_bytes()
+            ):
+                pages += int((folder / "statm").read_text().split()[1])
+        except OSError:
+            pass
+    return pages * os.sysconf("SC_PAGE_SIZE") // 10**6
+
+for batch in (stream := spotmpi.stream()):
+    time.sleep(0.01)
+    if stream.count % 100 == 0:
+        print("workers have", resident(), "MB", flush=True)
+"""
 # Is killed with its sixth batch, once.
 PREDICTION = """
 import os, signal
@@ -159,6 +182,22 @@ def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
     assert len(attempts) == 2
     assert "node 0: the scheduler was killed by SIGKILL" in output
     assert f"checksum {checksum}" in output
+
+
+@pytest.mark.nightly("a run of 15 s")
+def test_the_memory_of_workers_stays_flat_beside_a_slow_rank(local: BackendHarness, tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text(
+        "import numpy\n\ndef rows(number):\n    return numpy.full(50_000, float(number))\n"  # 400 kB
+    )
+    (tmp_path / "train.py").write_text(SLOW)
+    values = spec(files=[str(tmp_path / "flow.py"), str(tmp_path / "train.py")])
+    stream = {"source": "flow:rows", "length": 1000, "window": 4, "workers": {"nodes": 2}}
+
+    _, output = finished(local, {**values, "command": [sys.executable, "train.py"], "stream": stream})
+
+    sizes = [int(line.split()[2]) for line in output.splitlines() if line.startswith("workers have ")]
+    assert len(sizes) == 10
+    assert max(sizes[2:]) < min(sizes[2:]) + 100  # MB; all batches would have 400
 
 
 @pytest.mark.nightly("two runs of several seconds")

@@ -14,6 +14,8 @@ from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 if TYPE_CHECKING:
     from distributed.client import Future
 
+# Seconds for a result, which include its preparation; the last tries leave time for large ones.
+_FETCH_TIMEOUTS = (*(6 * [5]), *(10 * 2**times for times in range(12)))
 _CONNECT_TIMEOUT = 60  # seconds to reach the scheduler
 
 
@@ -65,7 +67,7 @@ class _Task:
         from distributed.scheduler import KilledWorker
 
         try:
-            return self._future.result()
+            return self._fetch()
         except (StreamError, SourceError):
             raise
         except KilledWorker as error:
@@ -78,3 +80,15 @@ class _Task:
 
     def cancel(self) -> None:
         self._future.release()
+
+    def _fetch(self) -> Any:
+        """The result, fetched again if need be: a frozen worker never answers, and is replaced after a while."""
+        from distributed import TimeoutError as FetchTimeout
+
+        for timeout in _FETCH_TIMEOUTS:
+            try:
+                return self._future.result(timeout=timeout)
+            except FetchTimeout:
+                if self._future.status == "error":
+                    raise
+        return self._future.result()

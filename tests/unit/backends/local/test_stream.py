@@ -46,6 +46,21 @@ def fault(position):
 factorization_machine.train(spotmpi.stream(), fault)
 """
 
+# Stops the process of worker 0 after 14 batches, so that it answers no more.
+FREEZE = """
+import os, signal
+from pathlib import Path
+import factorization_machine, spotmpi
+
+def freeze(position):
+    if position != 14:
+        return
+    starter = Path(os.environ["SPOTMPI_POOL_CONTROL"], "node-1.pid").read_text()
+    for process in Path(f"/proc/{starter}/task/{starter}/children").read_text().split():
+        os.kill(int(process), signal.SIGSTOP)
+
+factorization_machine.train(spotmpi.stream(), freeze)
+"""
 # Prints the resident memory of all workers with every 100th batch.
 SLOW = """
 import os, time
@@ -181,6 +196,17 @@ def test_a_killed_scheduler_costs_an_attempt_and_changes_nothing(
 
     assert len(attempts) == 2
     assert "node 0: the scheduler was killed by SIGKILL" in output
+    assert f"checksum {checksum}" in output
+
+
+@pytest.mark.nightly("a frozen worker counts as lost after 15 to 30 s")
+def test_a_frozen_worker_changes_nothing(local: BackendHarness, checksum: str, tmp_path: Path) -> None:
+    (tmp_path / "faults.py").write_text(FREEZE)
+    values = spec(files=[str(EXAMPLE), str(tmp_path / "faults.py")], command=[sys.executable, "faults.py"])
+
+    attempts, output = finished(local, {**values, "stream": {**STREAM, "workers": {"nodes": 2}}})
+
+    assert [attempt["cause"] for attempt in attempts] == ["succeeded"]
     assert f"checksum {checksum}" in output
 
 

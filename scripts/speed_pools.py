@@ -204,9 +204,8 @@ def plain_dask(folder: Path, workers: int) -> Iterator[Client]:
         with Client(address, security=security, set_as_default=False) as client:
             yield client
     finally:
-        for process in reversed(processes):
-            process.terminate()
         for process in processes:
+            process.kill()  # some of Dask's workers do not end on SIGTERM
             process.wait()
 
 

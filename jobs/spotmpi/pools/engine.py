@@ -34,6 +34,8 @@ LOSS_TIMEOUT = 12.0  # seconds without an answer, or without any worker, after w
 _CLOSE_TIMEOUT = 5.0  # seconds for the end of a connection
 _CHECK = 1.0  # seconds between checks of the connection
 _BATCH = 100  # results that are fetched together
+_MANY = 100  # calls under way, from which results are fetched less often
+_PAUSE = 0.1  # seconds that a result then waits for others at most
 
 
 class Engine:
@@ -208,6 +210,7 @@ class Engine:
         """Fetch the results of finished calls, many at once; those that finish meanwhile come with the next."""
         try:
             while self._ready:
+                await self._gather_results()
                 batch = [self._ready.popleft() for _ in range(min(len(self._ready), _BATCH))]
                 try:
                     results = await self._client.fetch(batch)
@@ -220,6 +223,12 @@ class Engine:
                     self._deliver(call, future, result)
         finally:
             self._fetching = False
+
+    async def _gather_results(self) -> None:
+        """Wait shortly for more results while many calls are under way: each fetch costs the scheduler a round trip."""
+        end = time.monotonic() + _PAUSE
+        while len(self._calls) > _MANY and len(self._ready) < _BATCH // 2 and time.monotonic() < end:
+            await asyncio.sleep(_PAUSE / 10)
 
     async def _fetch_singly(self, batch: list[SentCall], error: Exception) -> None:
         """Fetch results one after the other, since one of them could not be fetched."""

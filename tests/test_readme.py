@@ -93,6 +93,19 @@ def test_every_name_of_the_python_interface_exists() -> None:
     assert names and all(hasattr(spotmpi, name) for name in names)
 
 
+@pytest.mark.images
+def test_the_notebook_cell_executes_functions_in_a_pool(tmp_path: Path) -> None:
+    (cell,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "spotmpi.pool(" in block)
+    (tmp_path / "scan.py").write_text("def count(shard): return 10 * shard\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "SPOTMPI_RUNS": str(tmp_path / "runs")}
+
+    done = subprocess.run(
+        [sys.executable, "-c", cell], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+
+    assert (done.returncode, done.stdout) == (0, "1200\n"), done.stderr
+
+
 def test_every_toml_block_is_a_valid_part_of_a_spec() -> None:
     import tomllib
 

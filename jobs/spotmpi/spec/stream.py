@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -41,7 +40,9 @@ class Stream(Part):
     remainder: Literal["drop", "pad", "keep"] = Field(
         "drop", description="incomplete batches and rounds of ranks: drop, pad with the first rows and batches, or keep"
     )
-    on_error: Literal["fail", "skip"] = Field("fail", description="what a batch does that cannot be prepared")
+    on_error: Literal["fail", "skip"] = Field(
+        "fail", description="fail: a batch that cannot be prepared ends the run; skip: the next one replaces it"
+    )
     workers: StreamWorkers = StreamWorkers()
 
     @property
@@ -61,7 +62,7 @@ class Stream(Part):
             yield Problem("stream.length", self.length, "is for a function as the source; remove it")
         if not called and self.batch is None:
             yield Problem("stream.batch", None, "give the number of rows of a batch")
-        for key, value, words in (("prepare", self.prepare, ()), ("write", self.write, (PARQUET, JSON_LINES))):
-            if value is not None and value not in words and not FUNCTION.fullmatch(value):
-                choices = "".join(f"{json.dumps(word)}, " for word in words)
-                yield Problem(f"stream.{key}", value, f"use {choices}a function, such as flow:{key}")
+        formats = {"prepare": "", "write": f'"{PARQUET}", "{JSON_LINES}" or '}
+        for key, value in (("prepare", self.prepare), ("write", self.write)):
+            if value is not None and f'"{value}"' not in formats[key] and not FUNCTION.fullmatch(value):
+                yield Problem(f"stream.{key}", value, f"use {formats[key]}a function, such as flow:{key}")

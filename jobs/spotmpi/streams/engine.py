@@ -50,7 +50,7 @@ class Engine:
 
     def submit(self, title: str, function: Callable[..., Any], *args: Any, priority: int = 0) -> Task:
         """Execute a call; of those that wait, the one with the greatest *priority* comes first."""
-        key = f"{title}-{self._name}-{next(self._serials)}"
+        key = f"{title.replace(' ', '-')}-{self._name}-{next(self._serials)}"
         return _Task(title, self._client.submit(function, *args, key=key, priority=priority, pure=False))
 
     def close(self) -> None:
@@ -66,13 +66,18 @@ class _Task:
         from distributed.client import FutureCancelledError
         from distributed.scheduler import KilledWorker
 
+        from spotmpi.programs.pool.call import CallAborted
+
         try:
             return self._fetch()
         except (StreamError, SourceError):
             raise
+        except CallAborted:
+            remedy = "its output in the log may say why; it may lack memory"
+            raise StreamError(f"{self._title} ended the process of its worker again and again: {remedy}") from None
         except KilledWorker as error:
-            lost = error.allowed_failures + 1
-            raise StreamError(f"{self._title} lost its worker {lost} times (limits.interruptions)") from None
+            times = error.allowed_failures + 1
+            raise StreamError(f"{self._title} lost its worker {times} times (limits.interruptions)") from None
         except (FutureCancelledError, OSError) as error:
             raise StreamLost(f"the scheduler of the stream is lost: {error}") from error
         finally:

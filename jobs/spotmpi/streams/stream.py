@@ -103,7 +103,7 @@ class Stream:
 
     def _request(self, numbers: list[int]) -> Task:
         requests = [chunk.request(self.order, number) for number in numbers]
-        title = f"batch-{numbers[0]}"
+        title = f"batch {numbers[0]}"
         return self._submit(title, chunk.prepare, self.settings, requests, priority=-numbers[0])
 
     def _result(self, task: Task) -> Chunk:

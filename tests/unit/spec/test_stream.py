@@ -43,7 +43,7 @@ def test_all_that_does_not_fit_together_is_said_at_once() -> None:
         "stream.length": "a function as the source needs its number of batches in an epoch",
         "stream.batch": "a function as the source decides itself how many rows it gives",
         "stream.prepare": "use a function, such as flow:prepare",
-        "stream.write": 'use "parquet", "jsonl", a function, such as flow:write',
+        "stream.write": 'use "parquet", "jsonl" or a function, such as flow:write',
         "stream.workers.nodes": "exceeds the 8 processes possible here",
     }
     assert problems(spec({"source": "set", "length": 3})) == {

@@ -166,6 +166,20 @@ def test_a_prepare_that_raises_ends_the_run_with_batch_and_rows(local: BackendHa
 
 
 @pytest.mark.nightly("a run of several seconds")
+def test_a_prepare_that_ends_its_worker_again_and_again_ends_the_run(local: BackendHarness, tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text("import os\n\ndef rows(number):\n    os._exit(1)\n")
+    (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
+    values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")])
+    values["stream"] = {"source": "flow:rows", "length": 20, "window": 1}
+
+    attempts, _ = finished(local, {**values, "command": [sys.executable, "train.py"]})
+
+    assert [attempt["cause"] for attempt in attempts] == ["not retryable"]
+    reason = local.backend.list()[-1].reason
+    assert reason and reason.startswith("batch 0 ended the process of its worker again and again")
+
+
+@pytest.mark.nightly("a run of several seconds")
 def test_a_source_that_changed_between_attempts_is_an_error(local: BackendHarness, tmp_path: Path) -> None:
     data = tmp_path / "set"
     data.mkdir()

@@ -1,6 +1,6 @@
 """Measures worker pools beside plain processes and plain Dask with TLS: medians and ratios of interleaved runs.
 
-    scripts/speed-pools [--runs 5] [--only import,start,call,throughput] [--workers 4] [--calls 10000] [--json]
+    scripts/speed-pools [--runs 5] [--only import,start,call,throughput,scan] [--workers 4] [--calls 10000] [--json]
 
 Both sides have as many workers, each with one thread and without a nanny. They are up at the same time, and take turns.
 Nothing here fails a build: a target that is missed is marked in the table.
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ import spotmpi
 from scripts.speed import Figure, _interleaved, _spread, table
 from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
+from spotmpi.core.names import EXAMPLES
+from tests.testbed.redis_servers import PREFIXES, redis_installed, redis_servers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,6 +66,7 @@ if __name__ == "__main__":
     with LocalCluster(n_workers=int(sys.argv[1]), **options) as cluster, Client(cluster, security=security) as client:
         print(client.submit(abs, -1).result(), flush=True)
 """
+KEYS, DELAY = 500, 0.2  # of each prefix on a Redis server, and seconds that a request to it takes more
 SETTLE = 1.0  # seconds between the sides: Dask releases results after they are collected
 BLOCK = 50  # small calls of one side before it is the other's turn
 
@@ -70,7 +74,7 @@ BLOCK = 50  # small calls of one side before it is the other's turn
 def main() -> None:
     """Run the selected measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["import", "start", "call", "throughput"]
+    names = ["import", "start", "call", "throughput", "scan"]
     parser.add_argument("--runs", type=int, default=5, help="interleaved runs of each side")
     parser.add_argument("--only", default=",".join(names), help="which of: " + ", ".join(names))
     parser.add_argument("--workers", type=int, default=4)
@@ -94,6 +98,8 @@ def main() -> None:
                     figures += measure_call(pool, client, options.runs)
                 if "throughput" in selected:
                     figures += measure_throughput(pool, client, options.workers, options.calls, options.runs)
+        if "scan" in selected:
+            figures += measure_scan(folder, options.runs)
     result = {"load": os.getloadavg(), "cores": os.cpu_count(), "figures": [asdict(figure) for figure in figures]}
     print(json.dumps(result, indent=1) if options.json else table(figures))
 
@@ -159,6 +165,37 @@ def measure_throughput(pool: spotmpi.Pool, client: Client, workers: int, calls: 
     details = {f"{name}, calls/s": _spread(values) for name, values in samples.items()}
     name = f"{calls} calls of 1 ms, {workers} workers / Dask"
     return [Figure(name, ratio, "", "at least 0.8", ratio >= 0.8, details)]
+
+
+def measure_scan(folder: Path, count: int) -> list[Figure]:
+    """The example that scans Redis servers, each behind a delay, with 8 workers beside 1."""
+    name, target = "8 servers scanned by 8 workers / by 1", "at least 6"
+    if not redis_installed():
+        return [Figure(name, 0.0, "", target, None)]
+    print("measuring scan", file=sys.stderr, flush=True)
+    sys.path.insert(0, str(EXAMPLES))
+    from scan_redis import scan  # type: ignore[import-not-found]
+
+    os.environ["SPOTMPI_RUNS"] = str(folder / "runs")
+    files = [EXAMPLES / "scan_redis.py"]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # what workers print
+        servers = stack.enter_context(redis_servers(folder, 8, KEYS, DELAY))
+        pools = {workers: stack.enter_context(spotmpi.pool(workers=workers, files=files)) for workers in (8, 1)}
+
+        def seconds(workers: int) -> float:
+            began = time.perf_counter()
+            total: Counter[str] = sum(pools[workers].map(scan, servers), Counter())
+            took = time.perf_counter() - began
+            assert total == dict.fromkeys(PREFIXES, 8 * KEYS), total
+            return took
+
+        for workers, pool in pools.items():
+            pool.run(abs, each=range(workers))
+        samples = _interleaved({"8 workers": lambda: seconds(8), "1 worker": lambda: seconds(1)}, count)
+    ratio = statistics.median(samples["1 worker"]) / statistics.median(samples["8 workers"])
+    details = {side: _spread(values) for side, values in samples.items()}
+    return [Figure(name, ratio, "times", target, ratio >= 6, details)]
 
 
 @contextlib.contextmanager

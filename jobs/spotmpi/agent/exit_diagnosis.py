@@ -20,6 +20,7 @@ _EXCEPTION = re.compile(
     r"(?:\[\S+\] \*\*\* (?=MPI_ERR_))?((?:MPI_ERR_\w+|\w[\w.]*(?:Error|Exception|Interrupt|Exit))\b.*)"
 )
 
+SCHEDULER_END = "node 0: the scheduler "  # how a pool's launcher begins the line that says why its scheduler ended
 _MAX_OWN_LINE = 1000  # characters; no launcher prints longer lines itself
 
 
@@ -29,6 +30,9 @@ def describe(node: int, code: int, lines: Iterable[Line]) -> str:
 
 
 def _diagnose(node: int, code: int, lines: list[Line]) -> str:
+    scheduler = [line.text for line in lines if line.rank is None and line.text.startswith(SCHEDULER_END)]
+    if scheduler:
+        return scheduler[-1]
     output = _launcher_output(lines)
     worker = _TORCHRUN.findall(output)
     if worker:

@@ -113,10 +113,14 @@ class PoolClient(Client):
 
 
 async def status_of(future: Future[Any]) -> tuple[str, Any, Any]:
-    """Wait until a call is done: ``finished``, ``error`` with exception and traceback, or ``cancelled``."""
+    """Wait until a call is done: ``finished``, ``error`` with exception and traceback, or ``cancelled``.
+
+    A result that was lost with its worker at once is not done any more when the waiter wakes up.
+    """
     state = future._state
     assert state is not None
-    await state.wait()
+    while state.status not in ("finished", "error", "cancelled"):
+        await state.wait()
     return state.status, state.exception, state.traceback
 
 

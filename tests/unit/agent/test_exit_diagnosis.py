@@ -125,6 +125,12 @@ def err(text: str, rank: int | None = None) -> list[Line]:
     ("code", "lines", "reason", "effective"),
     [
         (137, err(KILLED), "rank 1 was killed by SIGKILL", 137),
+        (
+            1,
+            [*err("node 0: the scheduler was killed by SIGKILL"), *err("CommClosedError: Stream is closed")],
+            "node 0: the scheduler was killed by SIGKILL",
+            1,
+        ),
         (139, err(KILLED_4), "rank 0 was killed by SIGSEGV", 139),
         (3, err(PRTERUN.format(code=3)), "rank 1 ended with exit code 3", 3),
         (3, err(OPEN_MPI_4), "rank 2 ended with exit code 3", 3),

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from spotmpi.agent import protocol, starter
+from spotmpi.agent.exit_diagnosis import SCHEDULER_END
 
 _POLL = 0.05  # seconds between looks at the children
 _GRACE = 3.0  # seconds from SIGTERM to SIGKILL
@@ -58,7 +59,7 @@ def _first_end(children: list[subprocess.Popen[bytes]]) -> int:
             code = child.poll()
             if code is not None:
                 if child is children[0] and code != protocol.NOT_RETRYABLE:
-                    print(f"the scheduler ended with exit code {code}", file=sys.stderr, flush=True)
+                    print(f"{SCHEDULER_END}ended with exit code {code}", file=sys.stderr, flush=True)
                     return max(code, 1)
                 return code if code >= 0 else 128 - code
         time.sleep(_POLL)

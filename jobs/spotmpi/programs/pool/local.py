@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spotmpi.agent import launchers, protocol, starter
+from spotmpi.agent.exit_diagnosis import SCHEDULER_END
 from spotmpi.agent.files import write_atomically
 
 ADDRESS = "address.json"  # in the control folder: where the scheduler listens
@@ -75,7 +76,7 @@ class LocalPool:
             ended = scheduler.poll()
             if ended is not None:
                 if ended not in (0, protocol.NOT_RETRYABLE):
-                    print(f"node 0: the scheduler {_end(ended)}", file=sys.stderr, flush=True)
+                    print(f"{SCHEDULER_END}{_end(ended)}", file=sys.stderr, flush=True)
                 return ended if ended > 0 else 1
             if driver is not None and driver.poll() is not None:
                 return driver.returncode if driver.returncode >= 0 else 128 - driver.returncode

@@ -17,6 +17,8 @@ from tests.tools import ToolError, bin_folder, needed
 if TYPE_CHECKING:
     from tests.testbed.kubernetes import Kubernetes
 
+pytest.register_assert_rewrite("tests.contract")  # tests that several files inherit
+
 WIDTH = 400  # characters of a line of a failure
 
 # A shell's background job ignores Ctrl-C and hands that on to every process of a test, some of which are to hear it.

@@ -219,10 +219,8 @@ def test_an_environment_is_built_and_taken_down_though_the_command_is_killed_at_
     assert alive(testbed) == []
     lab.spotmpi(*down, dies_at=5)
     result = lab.spotmpi(*down)
-    assert (result.returncode, result.stdout) == (
-        0,
-        "",
-    ) and "no resources of lab are left that bill" in result.stderr, result.stderr
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    assert "no resources of lab are left that bill" in result.stderr
     assert (len(lab.cloud.records), lab.remaining_objects(smoke.id), alive(testbed)) == (0, [], [])
 
 

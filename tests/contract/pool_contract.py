@@ -178,8 +178,10 @@ class PoolContract:
         first = Engine(pool._engine.url, pool._engine.tls)
         with monkeypatch.context() as patch:
             patch.setattr(calls, "_SESSION", "0123abcd")  # as if it were another process
-            first.submit([calls.Call(calls.key("nap", 7, index), packed_nap(index)) for index in (1, 0)])
+            sent = [calls.Call(calls.key("nap", 7, index), packed_nap(index)) for index in (1, 0)]
+            first.submit(sent)
             wait_until(lambda: len(first.states()) == 2, 30)
+            assert sent[0].result(30) == 1, "a result that has arrived stays in the pool as long as the call is held"
         first.close()
         assert pool.collect("nap") == [0, 1]
         assert pool.collect() == {}

@@ -13,6 +13,7 @@ import pickle
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,7 +54,7 @@ class Engine:
         self._calls: dict[str, Call] = {}  # under way, by key
         self._futures: dict[str, DaskFuture] = {}  # of the calls under way, by key
         self._collected: set[str] = set()  # keys of other drivers' calls; their release takes a moment to arrive
-        self._released: list[str] = []  # keys that the scheduler need not hold any more
+        self._released: collections.deque[str] = collections.deque()  # keys that the scheduler need not hold any more
         self._ready: collections.deque[SentCall] = collections.deque()
         self._fetching = self._connected = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -253,11 +254,6 @@ class Engine:
     def _finish(self, call: Call, future: DaskFuture | None, result: Any = None, error: Any = None) -> None:
         self._calls.pop(call.key, None)
         future = self._futures.pop(call.key, None) or future
-        if not call.payload:
-            self._collected.add(call.key)
-        if not self._released:
-            self._loop.call_soon(self._release)
-        self._released.append(call.key)
         if future is not None:
             future.release()
         if not call.done() and call.set_running_or_notify_cancel():
@@ -265,12 +261,25 @@ class Engine:
                 call.set_exception(error)
             else:
                 call.set_result(result)
+        if not call.payload:
+            self._collected.add(call.key)
+        if call.payload and not call.cancelled():
+            # The result stays in the pool for as long as this process has the call: should it die, another collects it.
+            weakref.finalize(call, self._let_go, call.key).atexit = False
+        else:
+            self._let_go(call.key)
+
+    def _let_go(self, key: str) -> None:
+        """Release what the scheduler holds of a call; from any thread."""
+        first = not self._released
+        self._released.append(key)
+        if first and not self._closed:
+            self._loop.call_soon_threadsafe(self._release)
 
     def _release(self) -> None:
         if not self._connected or self._cut.is_set():
             return  # `_resume` does it
-        keys, self._released = self._released, []
-        self._client.let_go(keys)
+        self._client.let_go([self._released.popleft() for _ in range(len(self._released))])
 
     def _release_cancelled(self, call: futures.Future[Any]) -> None:
         assert isinstance(call, Call)

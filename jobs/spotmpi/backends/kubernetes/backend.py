@@ -217,7 +217,7 @@ class KubernetesBackend:
 
     def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
         """The scheduler of a pool that is up, by a port of this machine while the context lasts."""
-        return pool_access.pool_address(self._api(), run)
+        return pool_access.pool_address(self._api, run)
 
     def resize(self, run: str, workers: int) -> None:
         """Let a pool have so many workers."""

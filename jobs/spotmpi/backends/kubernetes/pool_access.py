@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,19 +48,22 @@ if listens():
 
 
 @contextmanager
-def pool_address(api: ClusterApi, run: str) -> Iterator[PoolAddress]:
+def pool_address(open_api: Callable[[], ClusterApi], run: str) -> Iterator[PoolAddress]:
     """The address of a pool's scheduler on this machine once it listens, through a tunnel that lasts for the context.
+
+    *open_api* opens a client for each event loop: for the wait, and for the tunnel.
 
     Raises:
         UnknownRun: there is no such run.
         InputError: it is no pool.
         SpotmpiError: it ended before.
     """
+    files = call(_wait_for_files(open_api(), run))
+    api = open_api()
 
     async def node_0() -> str:
         return str((await pod_of(api, run, 0))["metadata"]["name"])
 
-    files = call(_wait_for_files(api, run))
     with tempfile.TemporaryDirectory(prefix="spotmpi-pool-") as folder:
         tls = certificates.write_certificates(Path(folder, "tls"), files)
         with serve(forward_port(api, node_0, protocol.POOL_PORT)) as forward:

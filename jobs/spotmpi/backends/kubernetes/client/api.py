@@ -100,7 +100,10 @@ class _Connection(ConnectionParams):
 
 
 class ClusterApi:
-    """One namespace of one cluster; methods raise lightkube's and httpx2's errors (see `translate_errors`)."""
+    """One namespace of one cluster, for one event loop; methods raise lightkube's and httpx2's errors.
+
+    `translate_errors` makes them ours.
+    """
 
     def __init__(self, context: str | None, namespace: str | None) -> None:
         config = configuration(context)

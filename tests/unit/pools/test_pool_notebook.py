@@ -55,6 +55,7 @@ def late(value):
     time.sleep(value)  # some results arrive before the restart, some after it
     return value * value
 left = [pool.submit(late, value) for value in range(3)]
+left[1].result()
 Path("run").write_text(pool.run_id)
 print(repr(pool).startswith(f"<pool {pool.run_id}: "))
 """,

@@ -78,6 +78,7 @@ class Keeper(SchedulerPlugin):
         self.size = workers
         self._released: set[Any] = set()  # keys that were released before their calls arrived
         self.joined = False
+        self.driver_came = False  # since `take_arrival` was called last
         scheduler.handlers.update(spotmpi_pool=self.describe, spotmpi_calls=self.calls, spotmpi_size=self.set_size)
         scheduler.stream_handlers["spotmpi-release"] = self.release
 
@@ -87,6 +88,15 @@ class Keeper(SchedulerPlugin):
         self._released.difference_update(keys)
         if own:
             scheduler.client_desires_keys(keys=own, client=KEEPER)
+
+    def add_client(self, scheduler: Scheduler, client: str) -> None:
+        """Note a driver, which may be gone again when somebody looks."""
+        self.driver_came = self.driver_came or not client.startswith(_WORKER_CLIENT)
+
+    def take_arrival(self) -> bool:
+        """Whether a driver has connected since this was called last."""
+        came, self.driver_came = self.driver_came, False
+        return came
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Count a worker that is beyond the size that is known here, and record that one has joined."""
@@ -174,7 +184,8 @@ async def serve(options: argparse.Namespace) -> int:
         dashboard=False,
         dashboard_address="127.0.0.1:0",
     )
-    scheduler.add_plugin(Keeper(scheduler, options.workers))
+    keeper = Keeper(scheduler, options.workers)
+    scheduler.add_plugin(keeper)
     async with scheduler:
         if options.address_file:
             write_atomically(options.address_file, json.dumps({"url": scheduler.address, "id": scheduler.id}))
@@ -182,7 +193,8 @@ async def serve(options: argparse.Namespace) -> int:
         stopped = asyncio.ensure_future(stop.wait())
         watch = DriverWatch(options.start_limit, options.driver_limit, time.monotonic())
         while not stop.is_set():
-            reason = watch.reason(driver_connected(scheduler, time.time()), time.monotonic())
+            connected = keeper.take_arrival() or driver_connected(scheduler, time.time())
+            reason = watch.reason(connected, time.monotonic())
             if reason:
                 print(protocol.encode(protocol.FATAL, reason=reason), flush=True)
                 return protocol.NOT_RETRYABLE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -51,8 +50,8 @@ def pool(
     """
     say = say or _print
     if isinstance(source, str) and not source.endswith(".toml"):
-        given = {"workers": workers, "image": image, "files": list(files), "overrides": list(overrides)}
-        for name, value in given.items():
+        arguments = {"workers": workers, "image": image, "files": list(files), "overrides": list(overrides)}
+        for name, value in arguments.items():
             if value:
                 raise input_error(name, value, f"run {source} is up already; `resize` and `upload` change a pool")
         return Pool(ExistingRun(source, on))
@@ -149,11 +148,8 @@ class NewRun(ExistingRun):
     def close(self) -> None:
         """Stop the run and wait until it has ended."""
         super().close()
-        if not self.run or self._backend.state(self.run).over:
-            return
-        self._backend.stop(self.run, _CLOSED, False)
-        while not self._backend.state(self.run).over:
-            time.sleep(0.05)
+        if self.run:
+            runs.stop_run(self._backend, self.run, _CLOSED)
 
     def _follow(self, connected: threading.Event) -> None:
         """Say what the run waits for until its scheduler is reached."""

@@ -124,17 +124,21 @@ def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Even
 
 def stop(run: str, now: bool = False, wait: bool = True, on: TargetLike = None) -> RunState:
     """Stop a run after a checkpoint, or *now* without one; a run that is over stays as it is."""
-    backend = targets.backend_of(run, on)
+    return stop_run(targets.backend_of(run, on), run, _STOPPED, now, wait)
+
+
+def stop_run(backend: Backend, run: str, reason: str, now: bool = False, wait: bool = True) -> RunState:
+    """Stop a run of *backend* for *reason*, as `stop` does."""
     before = backend.state(run)
     if before.over:
         return before
-    backend.stop(before.id, _STOPPED, now)
+    backend.stop(before.id, reason, now)
     try:
         while wait and not backend.state(before.id).over:
             time.sleep(0.05)
         return backend.state(before.id)
     except UnknownRun:
-        return replace(before, state=record.STOPPED, reason=_STOPPED)  # one that left no record here
+        return replace(before, state=record.STOPPED, reason=reason)  # one that left no record here
 
 
 def drill(

@@ -29,10 +29,10 @@ def parts_of(settings: Settings) -> list[Part]:
     system, path = _system(settings.source)
     try:
         if system.isdir(path):
-            found = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
+            entries = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
         else:
-            found = system.glob(path, detail=True)
-        paths = sorted(name for name, info in found.items() if info["type"] != "directory")
+            entries = system.glob(path, detail=True)
+        paths = sorted(name for name, info in entries.items() if info["type"] != "directory")
     except OSError as error:
         raise SourceError(f"the source {settings.source} cannot be listed: {error}") from error
     if not paths:

@@ -79,17 +79,17 @@ def _combination(field: str, combination: Mapping[str, Any], choices: _Choices) 
         if not choices.get(name, True):
             continue  # the problem of this factor is reported already
         if not levels or not _is_list_of(levels, *_LEVEL_TYPES):
-            named[name], found = [], [Problem(f"{field}.{name}", value, "give a level, or a list of levels")]
+            named[name], invalid = [], [Problem(f"{field}.{name}", value, "give a level, or a list of levels")]
         elif name in (NODES, *factors.KNOWN):
-            named[name], found = _valid(f"{field}.{name}", name, levels)
+            named[name], invalid = _valid(f"{field}.{name}", name, levels)
         elif name in choices:
             known = choices[name]
             named[name] = [level for level in levels if level in known]
             remedy = f"known levels: {', '.join(map(str, known))}"
-            found = [Problem(f"{field}.{name}", level, remedy) for level in levels if level not in known]
+            invalid = [Problem(f"{field}.{name}", level, remedy) for level in levels if level not in known]
         else:
-            named[name], found = [], [Problem(f"{field}.{name}", levels, _unknown())]
-        problems += found
+            named[name], invalid = [], [Problem(f"{field}.{name}", levels, _unknown())]
+        problems += invalid
     return named, problems
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+
+from tests.unit.notebooks import open_notebook, outputs_of
 
 CELLS = {
     "init": """
@@ -79,24 +77,10 @@ CODE = "[print(f'step {i} loss {1 / i:.3f}', flush=True) for i in range(1, 41)]"
 
 
 def test_each_command_is_a_function_that_works_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     monkeypatch.delenv("SPOTMPI_RUNS", raising=False)
-    kernel = tmp_path / "jupyter" / "kernels" / "this"
-    kernel.mkdir(parents=True)
-    start = f'["{sys.executable}", "-m", "ipykernel_launcher", "-f", "{{connection_file}}"]'
-    (kernel / "kernel.json").write_text(f'{{"argv": {start}, "display_name": "this", "language": "python"}}')
-    folder = tmp_path / "work"
-    folder.mkdir()
-    blank: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
-    cells = [{**blank, "source": f"CODE = {CODE!r}\n{text}"} for text in CELLS.values()]
-    document = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
-    notebook = nbformat.from_dict(document)  # type: ignore[no-untyped-call]
+    client = open_notebook((f"CODE = {CODE!r}\n{text}" for text in CELLS.values()), tmp_path, monkeypatch)
 
-    NotebookClient(notebook, kernel_name="this", timeout=60, resources={"metadata": {"path": str(folder)}}).execute()
+    client.execute()
 
-    signatures = {
-        name: "".join(output.text for output in cell.outputs if output.output_type == "stream").strip()
-        for name, cell in zip(CELLS, notebook.cells, strict=True)
-    }
+    signatures = {name: text.strip() for name, text in outputs_of(client, CELLS).items()}
     assert signatures == EXPECTED_SIGNATURES

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from jupyter_core.utils import run_sync
-from nbclient import NotebookClient
+
+from tests.unit.notebooks import open_notebook, outputs_of
 
 BEFORE_RESTART = {
     "open": """
@@ -87,25 +86,9 @@ OUTPUT = {
 def test_a_notebook_uses_every_verb_and_collects_its_results_after_a_restart_of_its_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("SPOTMPI_RUNS", str(tmp_path / "runs"))
-    kernel = tmp_path / "jupyter" / "kernels" / "this"
-    kernel.mkdir(parents=True)
-    start = f'["{sys.executable}", "-m", "ipykernel_launcher", "-f", "{{connection_file}}"]'
-    (kernel / "kernel.json").write_text(f'{{"argv": {start}, "display_name": "this", "language": "python"}}')
-    folder = tmp_path / "work"
-    folder.mkdir()
-    blank: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
     cells = {**BEFORE_RESTART, **AFTER_RESTART}
-    document = {
-        "cells": [{**blank, "source": text} for text in cells.values()],
-        "metadata": {},
-        "nbformat": 4,
-        "nbformat_minor": 4,
-    }
-    notebook = nbformat.from_dict(document)  # type: ignore[no-untyped-call]
-    client = NotebookClient(notebook, kernel_name="this", timeout=60, resources={"metadata": {"path": str(folder)}})
+    client = open_notebook(cells.values(), tmp_path, monkeypatch)
 
     with client.setup_kernel():
         manager: Any = client.km
@@ -114,12 +97,9 @@ def test_a_notebook_uses_every_verb_and_collects_its_results_after_a_restart_of_
             if name == "join":
                 run_sync(manager.restart_kernel)(now=True)
                 run_sync(channels.wait_for_ready)(timeout=60)
-            client.execute_cell(notebook.cells[index], index)
+            client.execute_cell(client.nb.cells[index], index)
 
-    outputs = {
-        name: "".join(output.text for output in cell.outputs if output.output_type == "stream")
-        for name, cell in zip(cells, notebook.cells, strict=True)
-    }
+    outputs = outputs_of(client, cells)
     assert any("[worker 1] hello\n" in text for text in outputs.values())
     assert {name: _own_lines(text) for name, text in outputs.items()} == OUTPUT
 

@@ -63,8 +63,8 @@ def security(folder: str) -> Security:
 
 def versions() -> dict[str, str]:
     """The versions that driver and pool must have in common."""
-    found = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
-    return {**found, **{package: importlib.metadata.version(package) for package in _PACKAGES}}
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return {"python": python, **{package: importlib.metadata.version(package) for package in _PACKAGES}}
 
 
 def version_difference(own: dict[str, str], other: dict[str, str]) -> str | None:

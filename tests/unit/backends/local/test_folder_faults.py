@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -179,7 +180,7 @@ def test_a_disk_that_is_full_at_the_start_loses_nothing_of_the_run(mount_tmpfs: 
 
 
 def test_a_file_that_may_not_grow_ends_the_run_with_its_reason(tmp_path: Path) -> None:
-    paths = names.RunPaths(tmp_path / "limited")
+    paths = names.RunPaths(tmp_path / f"limited-{secrets.token_hex(4)}")  # its processes are found by this name
     local = BackendHarness(LocalBackend(tmp_path))
     spec = local.spec(python("while True: print('x' * 1000)"))
     plan = local.backend.plan(spec, paths.id)

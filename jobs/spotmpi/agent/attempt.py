@@ -177,6 +177,8 @@ class Attempt:
                 patience,
                 "none" if self.progress.iteration is None else self.progress.iteration,
             )
+            wait = self.progress.longest_wait(now)
+            reason += "; " + wait if wait else ""
             return StopRequest(Outcome(FAILURE, reason, protocol.FAILED), False)
         return None
 

@@ -11,6 +11,7 @@ from .lines import Line
 Values = Dict[str, Any]
 Report = Tuple[str, Values]
 
+_MAX_ROWS = 300  # characters of the rows of a batch in a reason
 _MAX_MATCHED = 4096  # characters of a line that a pattern is tried on: many take quadratic time
 
 
@@ -32,18 +33,22 @@ class Progress:
         self.context: Values = {}
         self.result: Values = {}
         self.fatal: str | None = None
+        self.pending: dict[int, tuple[float, Values]] = {}  # of ranks that wait for a batch: since when, and for which
+        self._before_output = now  # last_progress before the output that is being read
         self._pattern = re.compile(pattern) if pattern else None
 
     def output_received(self, now: float) -> None:
         """Note that output came, be it half a line: it is progress as long as no iteration was reported."""
         self.alive = True
         if self.iteration is None:
-            self.last_progress = now
+            self._before_output, self.last_progress = self.last_progress, now
 
     def read(self, node: int, line: Line, now: float) -> Report | None:
         """The (kind, values) that *line* of *node* reports, or None for plain output; it is taken into account here."""
         report = self._parse(node, line)
         if report is None:
+            if self.iteration is None:
+                self._before_output = self.last_progress = now
             return None
         kind, values = report
         getattr(self, "_" + kind)(values, now)
@@ -98,6 +103,28 @@ class Progress:
     def _result(self, values: Values, now: float) -> None:
         self.result = values
         self.last_progress = now
+
+    def _stream(self, values: Values, now: float) -> None:
+        rank, pending = int(values["rank"]), values.get("pending")
+        if not isinstance(pending, dict):
+            self.pending.pop(rank, None)
+            self.last_progress = now
+            return
+        seconds = pending.get("seconds")
+        self.pending[rank] = (now - seconds if isinstance(seconds, (int, float)) else now, pending)
+        if self.iteration is None:
+            self.last_progress = self._before_output
+
+    def longest_wait(self, now: float) -> str | None:
+        """The batch of a stream that holds up a rank the longest, as part of a message; None if none does."""
+        if not self.pending:
+            return None
+        rank, (since, values) = min(self.pending.items(), key=lambda item: item[1][0])
+        rows = str(values.get("rows"))[:_MAX_ROWS]
+        worker, batch = values.get("worker"), "batch %s (%s)" % (values.get("batch"), rows)
+        if worker is None:
+            return "rank %d has waited %d s for %s" % (rank, now - since, batch)
+        return "worker %s has spent %d s on %s, and rank %d waits" % (worker, now - since, batch, rank)
 
     def _fatal(self, values: Values, now: float) -> None:
         reason = values.get("reason")

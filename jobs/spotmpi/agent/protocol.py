@@ -23,11 +23,27 @@ EVALUATION = "evaluation"  # outside timed windows: iteration, any scalars
 CHECKPOINT = "checkpoint"  # a checkpoint is whole: iteration, path, seconds, reason (timer, notice, end)
 RESULT = "result"  # once at the end: iteration, final scalars, parameters (checksum)
 FATAL = "fatal"  # starting again cannot help: reason
+# From every rank that takes batches of a stream, with counts since it began: rank, ranks, workers, batches, bytes,
+# seconds, waited (seconds, for batches), preparing (seconds of workers), under_way (chunks) and skipped (batches).
+# After a long wait also pending: batch, rows, worker and seconds of what it waits for; such a line is no progress.
+STREAM = "stream"
 
 # Keys that no group of a metrics pattern may use: only protocol lines can fill them, or the record fills them itself.
 RESERVED_KEYS = frozenset({"seconds", "waited", "ranks", "cut", "hosts", "versions", "t", "attempt", "node", "kind"})
 
-KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL)
+KINDS = (CONTEXT, RESUMED, METRIC, EVALUATION, CHECKPOINT, RESULT, FATAL, STREAM)
+STREAM_COUNTS = (
+    "rank",
+    "ranks",
+    "workers",
+    "batches",
+    "bytes",
+    "seconds",
+    "waited",
+    "preparing",
+    "under_way",
+    "skipped",
+)
 
 MAX_DEPTH = 16  # levels of lists and objects in a protocol line; programs need three
 _MAX_DIGITS = 20  # integers with as many become floats; 64 bits have fewer
@@ -60,6 +76,7 @@ POOL_PORT = 8786  # of the scheduler in a pod
 POOL_CA = "ca.pem"
 POOL_CERTIFICATE = "cert.pem"
 POOL_KEY = "key.pem"
+ENV_POOL_WORKER = "SPOTMPI_POOL_WORKER"  # the number of the worker that this process is
 
 # Streams: what a rank needs besides the address of the scheduler.
 ENV_STREAM = "SPOTMPI_STREAM"  # the table [stream] as JSON
@@ -121,6 +138,8 @@ def number(text: str) -> int | float | None:
 def valid(kind: str, values: dict[str, Any]) -> bool:
     """Whether the values that other parts compute with have the right types."""
     valid_seconds = kind != METRIC or _is_seconds_list(values.get("seconds"))  # a checkpoint's are a single number
+    if kind == STREAM and not all(_is_amount(values.get(key)) for key in STREAM_COUNTS):
+        return False
     return valid_seconds and all(check(values[key]) for key, check in _CHECKS.items() if key in values)
 
 
@@ -159,6 +178,10 @@ def _is_seconds_list(value: Any) -> bool:
 
 def _is_duration(value: Any) -> bool:
     return value is None or _is_seconds_list([value])
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def _is_text_list(value: Any) -> bool:

@@ -60,6 +60,7 @@ def show_status(state: RunState, as_json: bool) -> None:
         "attempts": f"{state.attempt} ({state.failures} failures, {state.interruptions} interruptions)",
         "iteration": _iterations(state),
         "loss": state.scalars.get("loss"),
+        **_stream(state),
         "container": state.container,
         "folder": state.folder,
     }
@@ -68,6 +69,17 @@ def show_status(state: RunState, as_json: bool) -> None:
             print(f"{name:<10} {printable(value)}")
     if state.over and state.state != "succeeded":
         print(f"continue   spotmpi run --resume {state.id}")
+
+
+def _stream(state: RunState) -> dict[str, str | None]:
+    """The figures of the run's stream, and what would help."""
+    if state.stream is None:
+        return {}
+    from spotmpi.streams.figures import Figures, text
+
+    values = dict(state.stream)
+    advice, source = values.pop("advice"), values.pop("source")
+    return {"stream": text(Figures(**values)), "advice": advice, "source": source and source[:12]}
 
 
 def _iterations(state: RunState) -> str:

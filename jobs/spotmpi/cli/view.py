@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from spotmpi.agent import protocol, record
 from spotmpi.core.events import Event
 from spotmpi.core.printable import printable, printable_lines, printable_output
+from spotmpi.streams.figures import Figures, Reports
+from spotmpi.streams.figures import text as stream_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _SCALARS = 20  # shown of one event
 _NAME = 60  # characters of a scalar's name
+_STREAM_EVERY = 30.0  # seconds between lines with the figures of a stream
 _YEAR = 365 * 86400.0  # seconds
 _NOT_SCALARS = frozenset({"iteration", "time", "epoch", "seconds", "waited", "ranks", "kind", "samples"})
 
@@ -124,10 +127,10 @@ class LiveView(QuietView):
             self._print(event.values["text"])
             return
         self._pace.update(event)
-        if event.kind == record.METRIC and event.values.get("kind") == protocol.METRIC:
+        if event.kind == record.METRIC and event.values.get("kind") in (protocol.METRIC, protocol.STREAM):
             bar.update(
                 task,
-                description="training",
+                description="training" if self._pace.iteration else "batches",
                 completed=self._pace.iteration,
                 total=self._pace.total,
                 status=self._pace.status(),
@@ -162,6 +165,8 @@ class Pace:
         self.rate: float | None = None
         self.scalars: dict[str, Any] = {}
         self._before: tuple[float, int] | None = None
+        self._reports = Reports()
+        self._stream_shown: float | None = None  # time of the event with which its figures were shown last
 
     def update(self, event: Event) -> None:
         """Take the progress from *event*."""
@@ -170,6 +175,8 @@ class Pace:
         if event.kind != record.METRIC:
             return
         values = event.values
+        if values.get("kind") == protocol.STREAM and protocol.valid(protocol.STREAM, values):
+            self._reports.add(values, event.attempt)
         self.total = values.get("total_iterations", self.total)
         if values.get("kind") != protocol.METRIC or values.get("iteration") is None:
             return
@@ -185,20 +192,37 @@ class Pace:
             self.rate = (self.iteration - self._before[1]) / (event.time - self._before[0])
         self._before = (event.time, self.iteration)
 
-    def status(self) -> str:
-        """Rate, time left and scalars, as far as they are known."""
+    def status(self, with_stream: bool = True) -> str:
+        """Rate, time left, scalars and the figures of a stream, as far as they are known."""
         parts = []
         if self.rate:
             parts.append(f"{self.rate:.4g} it/s")
             if self.total:
                 parts.append(f"ETA {_duration(max((self.total - self.iteration) / self.rate, 0))}")
-        return "  ".join([*parts, *_scalars(self.scalars)])
+        figures = self.stream if with_stream else None
+        stream = [stream_text(figures)] if figures else []
+        return "  ".join([*parts, *_scalars(self.scalars), *stream])
+
+    @property
+    def stream(self) -> Figures | None:
+        """The figures of the stream's last half minute, if there is one."""
+        return self._reports.recent()
+
+    def due_stream(self, time: float) -> str:
+        """The figures of the stream as a line at the *time* of an event; empty until a while after the last line."""
+        if self._stream_shown is None:
+            self._stream_shown = time
+        if time < self._stream_shown + _STREAM_EVERY or (figures := self.stream) is None:
+            return ""
+        self._stream_shown = time
+        return f"stream: {stream_text(figures)}"
 
 
 def event_text(event: Event, pace: Pace) -> str:
     """*event* as one line for people; empty for output and for events that need no line."""
     if event.kind == record.METRIC:
-        return _metric_text(event.values, pace)
+        stream = event.values.get("kind") == protocol.STREAM
+        return pace.due_stream(event.time) if stream else _metric_text(event.values, pace)
     because = f": {printable(event.reason)}" if event.reason else ""
     if event.kind == record.STARTED:
         return f"attempt {event.attempt} started"
@@ -216,7 +240,7 @@ def event_text(event: Event, pace: Pace) -> str:
 def _metric_text(values: dict[str, Any], pace: Pace) -> str:
     kind, iteration = values.get("kind"), values.get("iteration")
     if kind == protocol.METRIC:
-        return f"iteration {pace.iteration}" + (f"/{pace.total}" if pace.total else "") + f"  {pace.status()}"
+        return f"iteration {pace.iteration}" + (f"/{pace.total}" if pace.total else "") + f"  {pace.status(False)}"
     scalars = "  ".join(_scalars(values))
     if kind in (protocol.EVALUATION, protocol.RESULT):
         return f"{kind} at iteration {iteration}  {scalars}"

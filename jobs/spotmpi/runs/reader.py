@@ -19,7 +19,9 @@ from spotmpi.agent import protocol
 from spotmpi.agent.schema import AttemptRecord, Summary
 from spotmpi.agent import record
 from spotmpi.agent.run_outcome import run_outcome
+from spotmpi.runs import recorded_plan
 from spotmpi.runs.recorded_plan import cluster_of, json_object
+from spotmpi.streams.figures import SOURCE, Reports
 
 LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
 RUNNING = "running"
@@ -52,6 +54,7 @@ class RunState:
     scalars: dict[str, Any] = field(default_factory=dict)
     owner: str | None = None
     container: str | None = None  # the image that pods run, by digest: from the plan, or as observed when pulled
+    stream: dict[str, Any] | None = None  # the figures of its stream, with the digest of the source and advice
 
     @property
     def over(self) -> bool:
@@ -163,8 +166,12 @@ def state(paths: RunPaths) -> RunState:
     values: dict[str, Any] = {"id": paths.id, "folder": str(paths.folder), "name": paths.id, "state": "submitted"}
     for event in lines(paths.events):
         _apply(values, event)
+    reports = Reports()
     for metric in _ends(paths.metrics):
         if not protocol.valid(metric.get("kind", ""), metric):
+            continue
+        if metric.get("kind") == protocol.STREAM:
+            reports.add(metric, metric.get("attempt"))
             continue
         if metric.get("kind") == protocol.CONTEXT and "total_iterations" in metric:
             values["total_iterations"] = metric["total_iterations"]
@@ -174,11 +181,19 @@ def state(paths: RunPaths) -> RunState:
                 key: value for key, value in metric.items() if isinstance(value, float | int | str) and key != "ranks"
             }
             values["scalars"] = {**values.get("scalars", {}), **scalars}
+    if figures := reports.recent():
+        values["stream"] = {**figures.to_json(recorded_plan.worker_price(paths)), "source": source_digest(paths)}
     current = RunState(**values)
     if run_outcome(recorded=current.state, writer_alive=alive(paths)) == record.LOST:
         # The supervisor releases the lock just after its last event: look again before calling the run lost.
         return current if _last_event(paths) in record.TERMINAL else RunState(**values | _without_end(paths))
     return current
+
+
+def source_digest(paths: RunPaths) -> str | None:
+    """What identifies the source list of the run's stream; None where this folder has none."""
+    values = json_object(paths.stream / SOURCE)
+    return _text((values or {}).get("digest"))
 
 
 def _without_end(paths: RunPaths) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +52,21 @@ def _plan(values: Any) -> RecordedPlan:
         work=values.get("work") or None,
         oversubscribed=bool(values.get("oversubscribed")),
     )
+
+
+def worker_price(paths: RunPaths) -> float | None:
+    """Dollars per hour of one more node for a stream, from the spec; None where unknown, or where nodes cost nothing.
+
+    The nodes of a local run are all this machine.
+    """
+    values = json_object(paths.plan) or {}
+    if values.get("backend") != KUBERNETES:
+        return None
+    try:
+        price = tomllib.loads(paths.spec.read_text()).get("price")
+    except (OSError, ValueError):
+        return None
+    return float(price) if isinstance(price, int | float) else None
 
 
 class ClusterNamespace(NamedTuple):

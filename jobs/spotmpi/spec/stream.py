@@ -43,13 +43,17 @@ class Stream(Part):
     on_error: Literal["fail", "skip"] = Field(
         "fail", description="fail: a batch that cannot be prepared ends the run; skip: the next one replaces it"
     )
+    debug: float = Field(
+        0.0, ge=0, le=1, description="share of batches that a second worker prepares too, to compare; 0 is off"
+    )
     workers: StreamWorkers = StreamWorkers()
 
     @property
     def settings(self) -> Settings:
         """What ranks and workers need of it."""
         values = self.model_dump(exclude={"workers"})
-        return Settings(**{**values, "batch": self.batch or 1, "length": self.length or 0})
+        defaults = {"batch": self.batch or 1, "length": self.length or 0, "workers": self.workers.nodes}
+        return Settings(**{**values, **defaults})
 
     def problems(self) -> Iterator[Problem]:
         """What does not fit together."""
@@ -62,6 +66,9 @@ class Stream(Part):
             yield Problem("stream.length", self.length, "is for a function as the source; remove it")
         if not called and self.batch is None:
             yield Problem("stream.batch", None, "give the number of rows of a batch")
+        if self.debug and self.workers.nodes == 1:
+            remedy = "compares batches of two workers: set stream.workers.nodes to 2 or more, or remove it"
+            yield Problem("stream.debug", self.debug, remedy)
         formats = {"prepare": "", "write": f'"{PARQUET}", "{JSON_LINES}" or '}
         for key, value in (("prepare", self.prepare), ("write", self.write)):
             if value is not None and f'"{value}"' not in formats[key] and not FUNCTION.fullmatch(value):

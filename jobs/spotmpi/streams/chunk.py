@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from spotmpi.agent import protocol
 from spotmpi.streams import sources
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Part, Settings, Slice
@@ -40,6 +42,24 @@ class Chunk:
     skips: list[Skip]
     seconds: float
     size: int  # bytes of the arrays and bytes in the batches
+    worker: int = 0  # which prepared them
+
+
+class CurrentBatch(NamedTuple):
+    """The batch that a worker prepares."""
+
+    number: int
+    rows: str
+    begin: float  # of this worker's monotonic clock, in seconds
+
+
+_current: list[CurrentBatch] = []  # of this process
+
+
+def current() -> tuple[int, str, float] | None:
+    """Number and rows of the batch that this worker prepares now, and for how many seconds."""
+    each = next(iter(_current), None)
+    return each and (each.number, each.rows, time.monotonic() - each.begin)
 
 
 def request(order: Order, number: int) -> Request:
@@ -72,6 +92,7 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
     skips: list[Skip] = []
     for each in requests:
         for number, seed, slices in each.choices:
+            _current[:] = [CurrentBatch(number, ", ".join(map(str, slices)), time.monotonic())]
             try:
                 rows = sources.read(settings.source, slices)
                 batches.append((each.number, rows if function is None else function(rows, seed)))
@@ -88,7 +109,9 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
                 raise StreamError(
                     f"batch {each.number} and the {_SUBSTITUTES} after it cannot be prepared: {skips[-1].error}"
                 )
-    return Chunk(batches, skips, time.perf_counter() - begin, sum(_size(batch) for _, batch in batches))
+    _current.clear()
+    worker = int(os.environ.get(protocol.ENV_POOL_WORKER, "0"))
+    return Chunk(batches, skips, time.perf_counter() - begin, sum(_size(batch) for _, batch in batches), worker)
 
 
 def _failure(settings: Settings, number: int, where: str) -> str:

@@ -6,9 +6,10 @@ import itertools
 import secrets
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from spotmpi.programs.pool.settings import security
+from spotmpi.programs.pool.settings import resource, security, worker_index
+from spotmpi.streams import chunk
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 
 if TYPE_CHECKING:
@@ -17,13 +18,28 @@ if TYPE_CHECKING:
 # Seconds for a result, which include its preparation; the last tries leave time for large ones.
 _FETCH_TIMEOUTS = (*(6 * [5]), *(10 * 2**times for times in range(12)))
 _CONNECT_TIMEOUT = 60  # seconds to reach the scheduler
+_ASK_TIMEOUT = 2  # seconds for what a worker is doing
+
+
+class Place(NamedTuple):
+    """The worker that has a task, and what it prepares now: number, rows and seconds of a batch."""
+
+    worker: int
+    batch: tuple[int, str, float] | None
+
+
+OnWait = Callable[[Place | None], None]
+
+
+def _ignore(place: Place | None) -> None:
+    pass
 
 
 class Task(Protocol):
     """A call that a worker executes."""
 
-    def result(self) -> Any:
-        """Its result; waits for it, and forgets it on the worker."""
+    def result(self, on_wait: OnWait = _ignore) -> Any:
+        """Its result; waits for it, and forgets it on the worker. *on_wait* is called now and then in a long wait."""
         ...
 
     def cancel(self) -> None:
@@ -48,10 +64,30 @@ class Engine:
             raise StreamLost(f"the scheduler of the stream at {url} does not answer: {error}") from error
         self._name, self._serials = secrets.token_hex(4), itertools.count()
 
-    def submit(self, title: str, function: Callable[..., Any], *args: Any, priority: int = 0) -> Task:
-        """Execute a call; of those that wait, the one with the greatest *priority* comes first."""
+    def submit(
+        self, title: str, function: Callable[..., Any], *args: Any, priority: int = 0, worker: int | None = None
+    ) -> Task:
+        """Execute a call, on the *worker* of that number if given; the one with the greatest *priority* comes first."""
         key = f"{title.replace(' ', '-')}-{self._name}-{next(self._serials)}"
-        return _Task(title, self._client.submit(function, *args, key=key, priority=priority, pure=False))
+        needs = None if worker is None else {resource(worker): 1}
+        future = self._client.submit(function, *args, key=key, priority=priority, pure=False, resources=needs)
+        return _Task(title, future, self._place)
+
+    def _place(self, key: str) -> Place | None:
+        """Where the task of a key is; None where that is unknown, as of one that waits for a worker."""
+        try:
+            processing = self._client.processing()
+            address = next(worker for worker, keys in processing.items() if key in keys)
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        except Exception:  # the wait for the result has the failure
+            return None
+        worker = worker_index(str(workers[address]["name"]))
+        try:
+            call = self._client._run
+            batches = self._client.sync(call, chunk.current, workers=[address], callback_timeout=_ASK_TIMEOUT)
+            return Place(worker, batches[address])
+        except Exception:  # it may be frozen
+            return Place(worker, None)
 
     def close(self) -> None:
         """End the connection."""
@@ -59,17 +95,17 @@ class Engine:
 
 
 class _Task:
-    def __init__(self, title: str, future: Future[Any]) -> None:
-        self._title, self._future = title, future
+    def __init__(self, title: str, future: Future[Any], place: Callable[[str], Place | None]) -> None:
+        self._title, self._future, self._place = title, future, place
 
-    def result(self) -> Any:
+    def result(self, on_wait: OnWait = _ignore) -> Any:
         from distributed.client import FutureCancelledError
         from distributed.scheduler import KilledWorker
 
         from spotmpi.programs.pool.call import CallAborted
 
         try:
-            return self._fetch()
+            return self._fetch(on_wait)
         except (StreamError, SourceError):
             raise
         except CallAborted:
@@ -86,7 +122,7 @@ class _Task:
     def cancel(self) -> None:
         self._future.release()
 
-    def _fetch(self) -> Any:
+    def _fetch(self, on_wait: OnWait) -> Any:
         """The result, fetched again if need be: a frozen worker never answers, and is replaced after a while."""
         from distributed import TimeoutError as FetchTimeout
 
@@ -96,4 +132,5 @@ class _Task:
             except FetchTimeout:
                 if self._future.status == "error":
                     raise
+                on_wait(self._place(str(self._future.key)))
         return self._future.result()

@@ -44,7 +44,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """The table ``[stream]`` of a job spec, without its workers."""
+    """The table ``[stream]`` of a job spec; of its workers the number alone."""
 
     source: str
     batch: int = 1
@@ -57,6 +57,8 @@ class Settings:
     shuffle: bool = False
     remainder: str = DROP
     on_error: str = "fail"
+    debug: float = 0.0  # share of batches that a second worker prepares too
+    workers: int = 1
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""

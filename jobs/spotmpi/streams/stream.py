@@ -12,22 +12,23 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.programs.exits import leave
 from spotmpi.streams import chunk
-from spotmpi.streams.chunk import Chunk, Skip
-from spotmpi.streams.engine import Engine, Task
+from spotmpi.streams.chunk import Chunk, Request, Skip
+from spotmpi.streams.debug import Checks
+from spotmpi.streams.engine import Engine, Place, Task
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
+from spotmpi.streams.figures import HIGH_SHARE, SOURCE
+from spotmpi.streams.meter import Meter, Write
 from spotmpi.streams.order import Order, Part, Settings, differences, digest, read_settings
 
-SOURCE = "source.json"  # in the folder of the stream: the source list of the run
 CHUNK_BYTES = 4 << 20  # a chunk has so many bytes, or takes so long: a task costs milliseconds
 CHUNK_SECONDS = 0.25
 MAX_CHUNK = 64  # batches
-HIGH_SHARE = 0.2  # of its time that a rank waits, above which more workers may help
 MAX_SKIPS = 100  # of a rank, after which the run ends
 _RANK_VARIABLES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "WORLD_SIZE"))
 
@@ -35,13 +36,22 @@ _RANK_VARIABLES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "W
 class Submit(Protocol):
     """How a stream has a function executed by a worker."""
 
-    def __call__(self, title: str, function: Any, *args: Any, priority: int = 0) -> Task:
-        """Submit one call."""
+    def __call__(self, title: str, function: Any, *args: Any, priority: int = 0, worker: int | None = None) -> Task:
+        """Submit one call, for the *worker* of that number if given."""
         ...
+
+
+class _Chunk(NamedTuple):
+    """A chunk under way."""
+
+    requests: list[Request]
+    task: Task
 
 
 class Stream:
     """The batches of rank *rank* of *size* from number *start* on, in order; iterating again begins anew.
+
+    *write* gets the lines by which the rank reports its figures, if it shall.
 
     Attributes:
         position: the number from which a later stream goes on after the current batch: for a checkpoint.
@@ -49,22 +59,29 @@ class Stream:
         count: how many batches it has given.
         finished: whether it has given all of them.
         skips: the batches that could not be prepared, with ``on_error = "skip"``.
-        waited: seconds for which this rank has waited for batches.
     """
 
-    def __init__(self, order: Order, submit: Submit, start: int, rank: int, size: int) -> None:
+    def __init__(
+        self, order: Order, submit: Submit, start: int, rank: int, size: int, write: Write | None = None
+    ) -> None:
         self.order, self.settings = order, order.settings
         self.rank, self.size = rank, size
         self.numbers: Sequence[int] = order.numbers(start, rank, size)
-        self._submit = submit
+        self._submit, self._write = submit, write
         self.position, self.number = start, -1
         self.count, self.finished = 0, False
         self.skips: list[Skip] = []
-        self.waited = 0.0
+        self._meter = Meter(rank, size, self.settings.workers, write)
+        self._checks = Checks(self.settings, self._recompute)
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which this rank has waited for batches."""
+        return self._meter.waited
 
     def resume(self, position: int) -> Stream:
         """The same stream from another position on, such as that of a checkpoint."""
-        return Stream(self.order, self._submit, position, self.rank, self.size)
+        return Stream(self.order, self._submit, position, self.rank, self.size, self._write)
 
     def __len__(self) -> int:
         """The number of batches of this rank, those that are skipped included."""
@@ -78,44 +95,77 @@ class Stream:
             SourceError: the storage of the source does not answer.
             StreamLost: the scheduler is gone.
         """
-        self.count, self.finished, self.waited = 0, False, 0.0
-        begin = time.perf_counter()
+        self.count, self.finished = 0, False
+        self._meter.begin()
         numbers, length = iter(self.numbers), 1
-        under_way: deque[Task] = deque()
+        under_way: deque[_Chunk] = deque()
         try:
             while True:
                 while len(under_way) < self.settings.window and (own := list(islice(numbers, length))):
                     under_way.append(self._request(own))
                 if not under_way:
-                    self.finished = True
-                    if self.rank == 0:
-                        print(waiting_share(self.waited, time.perf_counter() - begin), file=sys.stderr, flush=True)
+                    self._finish()
                     return
-                result = self._result(under_way.popleft())
+                result = self._result(under_way)
                 length = chunk_length(result, length)
                 for self.number, batch in result.batches:
                     self.position = self.number - self.rank + self.size
                     self.count += 1
                     yield batch
         finally:
-            for task in under_way:
-                task.cancel()
+            self._checks.cancel()
+            for each in under_way:
+                each.task.cancel()
 
-    def _request(self, numbers: list[int]) -> Task:
+    def _request(self, numbers: list[int]) -> _Chunk:
         requests = [chunk.request(self.order, number) for number in numbers]
         title = f"batch {numbers[0]}"
-        return self._submit(title, chunk.prepare, self.settings, requests, priority=-numbers[0])
+        return _Chunk(requests, self._submit(title, chunk.prepare, self.settings, requests, priority=-numbers[0]))
 
-    def _result(self, task: Task) -> Chunk:
+    def _recompute(self, request: Request, worker: int) -> Task:
+        """The batch of *request* again, by a worker other than *worker*."""
+        other, priority = (worker + 1) % self.settings.workers, -request.number
+        title = f"batch {request.number} again"
+        return self._submit(title, chunk.prepare, self.settings, [request], priority=priority, worker=other)
+
+    def _result(self, under_way: deque[_Chunk]) -> Chunk:
+        """The next chunk, which is under way no more."""
         begin = time.perf_counter()
-        result: Chunk = task.result()
-        self.waited += time.perf_counter() - begin
+        requests, task = under_way[0]
+
+        def on_wait(place: Place | None) -> None:
+            pending = _pending(requests[0], place, time.perf_counter() - begin)
+            self._meter.report_pending(self.count, len(under_way), len(self.skips), pending)
+
+        result: Chunk = task.result(on_wait)
+        under_way.popleft()
+        self._meter.add(result, time.perf_counter() - begin)
+        if self.settings.debug:
+            self._checks.begin(result, requests, first=self.count == 0)
         for skip in result.skips:
             self.skips.append(skip)
             print(f"batch {skip.number} skipped ({skip.rows}): {skip.error}", file=sys.stderr, flush=True)
         if len(self.skips) > MAX_SKIPS:
             raise StreamError(f"rank {self.rank} skipped more than {MAX_SKIPS} batches, at last {self.skips[-1].error}")
+        self._meter.report(self.count, len(under_way), len(self.skips))
         return result
+
+    def _finish(self) -> None:
+        self._checks.finish()
+        self.finished = True
+        self._meter.report(self.count, 0, len(self.skips), force=True)
+        if self.rank == 0:
+            print(waiting_share(self.waited, self._meter.seconds), file=sys.stderr, flush=True)
+
+
+def _pending(request: Request, place: Place | None, waited: float) -> dict[str, Any]:
+    """What a rank waits for: the batch that its worker is at, else the first one of the chunk."""
+    number, _, slices = request.choices[0]
+    if place is None or place.batch is None:
+        worker = None if place is None else place.worker
+        return {"batch": number, "rows": ", ".join(map(str, slices)), "worker": worker, "seconds": round(waited, 1)}
+    current, rows, seconds = place.batch
+    return {"batch": current, "rows": rows, "worker": place.worker, "seconds": round(seconds, 1)}
 
 
 def waiting_share(waited: float, seconds: float) -> str:
@@ -159,6 +209,7 @@ def stream(start: int = 0, rank: int | None = None, size: int | None = None) -> 
         start,
         own_rank if rank is None else rank,
         own_size if size is None else size,
+        _print,
     )
 
 
@@ -180,6 +231,10 @@ def check_source(path: Path, settings: Settings, parts: Sequence[Part]) -> None:
             f"the source {settings.source} is not what it was when the run began: {differences(recorded, parts)}; "
             "restore it, or start a new run"
         )
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
 
 
 def _world() -> tuple[int, int]:

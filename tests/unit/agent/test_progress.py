@@ -11,6 +11,8 @@ from spotmpi.agent.lines import Line
 from spotmpi.agent.progress import Progress
 
 START, REPORT = 100.0, 110.0
+STREAM = {**dict.fromkeys(protocol.STREAM_COUNTS, 0), "ranks": 2}
+PENDING = {"batch": 7, "rows": "a.csv rows 7 to 7", "worker": 2, "seconds": 5.0}
 
 
 def progress_after(kind: str, **values: Any) -> Progress:
@@ -34,6 +36,7 @@ def test_a_program_that_printed_nothing_has_reported_nothing() -> None:
         "context": {},
         "result": {},
         "fatal": None,
+        "pending": {},
     }
 
 
@@ -59,7 +62,7 @@ def test_each_report_is_progress_and_leaves_what_it_says(
 
 @pytest.mark.parametrize("kind", protocol.KINDS)
 def test_every_kind_of_report_is_read_and_others_are_plain_output(kind: str) -> None:
-    progress_after(kind, iteration=1)
+    progress_after(kind, **(STREAM if kind == protocol.STREAM else {"iteration": 1}))
     assert Progress(START).read(0, Line(0, "o", protocol.encode(f"new {kind}", iteration=1)), REPORT) is None
 
 
@@ -102,6 +105,33 @@ def test_without_seconds_a_window_counts_as_its_last_iteration() -> None:
 def test_a_report_without_an_iteration_is_recorded_and_no_progress() -> None:
     progress = progress_after(protocol.METRIC, loss=0.5)
     assert (progress.iteration, progress.first_iteration, progress.last_progress) == (None, None, START)
+
+
+def pending_line(rank: int, **values: Any) -> Line:
+    report = {**STREAM, "rank": rank, "pending": {**PENDING, **values}}
+    return Line(rank, "o", protocol.encode(protocol.STREAM, **report))
+
+
+def test_a_rank_that_takes_batches_makes_progress_and_one_that_waits_does_not() -> None:
+    progress = progress_after(protocol.STREAM, **STREAM)
+    assert progress.last_progress == REPORT
+    progress.output_received(120.0)
+    progress.read(0, pending_line(1), 120.0)
+    assert progress.last_progress == REPORT
+    progress.output_received(130.0)
+    progress.read(0, pending_line(1), 130.0)
+    progress.read(0, Line(0, "o", "other output"), 130.0)
+    assert progress.last_progress == 130.0
+
+
+def test_the_longest_wait_of_a_rank_is_named_with_batch_rows_and_worker() -> None:
+    progress = Progress(START)
+    assert progress.longest_wait(120.0) is None
+    progress.read(0, pending_line(0), 120.0)
+    progress.read(0, pending_line(1, worker=None, seconds=15.0, batch=9), 122.0)
+    assert progress.longest_wait(125.0) == "rank 1 has waited 18 s for batch 9 (a.csv rows 7 to 7)"
+    progress.read(0, Line(1, "o", protocol.encode(protocol.STREAM, **{**STREAM, "rank": 1})), 123.0)
+    assert progress.longest_wait(125.0) == "worker 2 has spent 10 s on batch 7 (a.csv rows 7 to 7), and rank 0 waits"
 
 
 def test_a_report_on_stderr_is_plain_output() -> None:

@@ -19,8 +19,8 @@ from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.pools import calls
 from spotmpi.pools.progress import ProgressBar, for_map
 from spotmpi.programs.pool import call
-from spotmpi.programs.pool.scheduler import DriverWatch, worker_index, worker_title
-from spotmpi.programs.pool.settings import settings, version_difference, versions
+from spotmpi.programs.pool.scheduler import DriverWatch, worker_title
+from spotmpi.programs.pool.settings import settings, version_difference, versions, worker_index
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 

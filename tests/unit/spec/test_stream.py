@@ -37,6 +37,12 @@ def test_a_stream_of_files_or_of_a_function_is_valid(stream: dict[str, Any]) -> 
     assert problems(spec(stream)) == {}
 
 
+def test_a_comparison_needs_a_second_worker() -> None:
+    assert problems(spec({**FILES, "debug": 0.01, "workers": {"nodes": 2}})) == {}
+    remedy = "compares batches of two workers: set stream.workers.nodes to 2 or more, or remove it"
+    assert problems(spec({**FILES, "debug": 0.01})) == {"stream.debug": remedy}
+
+
 def test_all_that_does_not_fit_together_is_said_at_once() -> None:
     stream = {"source": "flow:rows", "batch": 5, "prepare": "prepare", "write": "csv", "workers": {"nodes": 9}}
     assert problems(spec(stream)) == {

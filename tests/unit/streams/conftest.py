@@ -17,11 +17,13 @@ class InProcess:
         self.under_way = self.most = 0
         self.sizes: list[int] = []
         self.cancelled = 0
+        self.chosen: list[int] = []  # the numbers of workers that were asked for
 
-    def submit(self, title: str, function: Any, *args: Any, priority: int = 0) -> _Task:
+    def submit(self, title: str, function: Any, *args: Any, priority: int = 0, worker: int | None = None) -> _Task:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         self.sizes.append(len(args[1]))
+        self.chosen += [] if worker is None else [worker]
         return _Task(self, lambda: function(*args))
 
 
@@ -29,7 +31,7 @@ class _Task:
     def __init__(self, workers: InProcess, call: Any) -> None:
         self._workers, self._call = workers, call
 
-    def result(self) -> Any:
+    def result(self, on_wait: Any = None) -> Any:
         self._workers.under_way -= 1
         return self._call()
 
@@ -47,9 +49,10 @@ def workers() -> InProcess:
 def make_stream(workers: InProcess) -> Any:
     """Makes a stream of a rank over the functions of this folder's `flow`."""
 
-    def make(start: int = 0, rank: int = 0, size: int = 1, **values: Any) -> Stream:
+    def make(start: int = 0, rank: int = 0, size: int = 1, lines: list[str] | None = None, **values: Any) -> Stream:
         settings = Settings(**{"source": "tests.unit.streams.flow:numbers", "length": 40, **values})
         order = Order([Part(settings.source, settings.length, 0, "")], settings)
-        return Stream(order, workers.submit, start, rank, size)
+        write = None if lines is None else lines.append
+        return Stream(order, workers.submit, start, rank, size, write)
 
     return make

@@ -29,6 +29,15 @@ def fail_at_7(rows: list[int], seed: int) -> list[int]:
     return rows
 
 
+_calls: list[int] = []
+
+
+def count_calls(rows: list[int], seed: int) -> list[int]:
+    """The number of its calls: no function of its arguments."""
+    _calls.append(rows[0])
+    return [len(_calls)]
+
+
 def fail(rows: list[int], seed: int) -> list[int]:
     raise ValueError("no number is liked")
 

@@ -27,7 +27,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.programs.pool.call import KEY_MARK, CallAborted
-from spotmpi.programs.pool.settings import security, settings, versions
+from spotmpi.programs.pool.settings import security, settings, versions, worker_index
 
 KEEPER = "spotmpi-keeper"  # the client of Dask that holds calls for drivers that lost their connection
 MAX_DEATHS = 3  # of its worker's process, after which a call is given up
@@ -129,12 +129,6 @@ class Keeper(SchedulerPlugin):
     async def set_size(self, workers: int) -> None:
         """Set the number of workers that the pool shall have."""
         self.size = workers
-
-
-def worker_index(name: str) -> int:
-    """The number of the worker called *name*; -1 where the name is none of ours."""
-    front = name.partition("-")[0]
-    return int(front) if front.isdecimal() else -1
 
 
 def worker_title(name: str) -> str:

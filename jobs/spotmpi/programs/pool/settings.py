@@ -46,6 +46,12 @@ def resource(worker: int) -> str:
     return f"worker-{worker}"
 
 
+def worker_index(name: str) -> int:
+    """The number of the worker called *name*; -1 where the name is none of ours."""
+    front = name.partition("-")[0]
+    return int(front) if front.isdecimal() else -1
+
+
 def security(folder: str) -> Security:
     """The TLS settings of a pool from the PEM files in *folder*; without them nobody is served."""
     from distributed.security import Security

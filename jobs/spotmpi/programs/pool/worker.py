@@ -78,6 +78,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for the scheduler")
     parser.add_argument("--reason", default="", help="why an earlier process of this worker ended")
     options = parser.parse_args(arguments)
+    os.environ[protocol.ENV_POOL_WORKER] = str(options.worker)
     Path(options.folder).mkdir(parents=True, exist_ok=True)
     os.chdir(options.folder)
     sys.path[0] = options.folder  # in place of the folder in which this process was started

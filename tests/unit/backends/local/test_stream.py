@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,6 +178,46 @@ def test_a_prepare_that_ends_its_worker_again_and_again_ends_the_run(local: Back
     assert [attempt["cause"] for attempt in attempts] == ["not retryable"]
     reason = local.backend.list()[-1].reason
     assert reason and reason.startswith("batch 0 ended the process of its worker again and again")
+
+
+@pytest.mark.nightly("waits for limits.no_progress")
+def test_a_prepare_that_hangs_is_named_with_batch_rows_and_worker(local: BackendHarness, tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text(
+        "import time\n\ndef rows(n):\n    return n\n\n"
+        "def prepare(rows, seed):\n    time.sleep(3600 if rows == 7 else 0)\n"
+    )
+    (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
+    values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")])
+    values["stream"] = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare", "workers": {"nodes": 2}}
+    values["limits"] = {"failures": 0, "no_progress": "12s"}
+
+    attempts, _ = finished(local, {**values, "command": [sys.executable, "train.py"]})
+
+    assert [attempt["cause"] for attempt in attempts] == ["failure"]
+    reason = local.backend.list()[-1].reason
+    expected = r"worker [01] has spent \d+ s on batch 7 \(flow:rows rows 7 to 7\), and rank 0 waits"
+    assert reason and re.search(expected, reason), reason
+
+
+@pytest.mark.nightly("a run of several seconds")
+def test_a_prepare_with_state_ends_the_run_that_compares(local: BackendHarness, tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text(
+        "import os\n\ndef rows(n):\n    return [n]\n\ndef prepare(rows, seed):\n    return [os.getpid()]\n"
+    )
+    (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
+    values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")])
+    values["stream"] = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare", "workers": {"nodes": 2}}
+    values["stream"]["debug"] = 1e-9  # the first batch
+
+    attempts, _ = finished(local, {**values, "command": [sys.executable, "train.py"]})
+
+    assert [attempt["cause"] for attempt in attempts] == ["not retryable"]
+    reason = local.backend.list()[-1].reason
+    assert reason and re.match(
+        r"flow:prepare is no function of its arguments: of batch 0 \(flow:rows rows 0 to 0\) "
+        r"worker ([01]) and worker (?!\1)[01] have different values: \[0\] is \d+, then \d+",
+        reason,
+    )
 
 
 @pytest.mark.nightly("a run of several seconds")

@@ -1,0 +1,112 @@
+"""Finds a `prepare` that is no function of its arguments: a second worker prepares a sample of batches too."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spotmpi.streams.chunk import Chunk, Request
+from spotmpi.streams.engine import Task
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import Settings
+
+MAX_CHECKS = 4  # under way: a rank keeps a copy of the batch of each
+
+
+class _Check(NamedTuple):
+    request: Request
+    batch: Any  # as the first worker prepared it
+    worker: int
+    task: Task
+
+
+class Checks:
+    """The checks of a rank; *submit* has a batch prepared by a worker other than the one that it is given."""
+
+    def __init__(self, settings: Settings, submit: Callable[[Request, int], Task]) -> None:
+        self._settings, self._submit = settings, submit
+        self._under_way: deque[_Check] = deque()
+
+    def begin(self, chunk: Chunk, requests: Sequence[Request], first: bool) -> None:
+        """Begin the checks of a chunk; the *first* batch of a rank is always among the sample."""
+        batches = dict(chunk.batches)
+        for each in requests:
+            if each.number in batches and (first or sampled(self._settings, each.number)):
+                task = self._submit(each, chunk.worker)
+                self._under_way.append(_Check(each, copy.deepcopy(batches[each.number]), chunk.worker, task))
+            first = False
+        self.finish(MAX_CHECKS)
+
+    def finish(self, most: int = 0) -> None:
+        """Wait until at most so many checks are under way.
+
+        Raises:
+            StreamError: two workers prepared different batches.
+        """
+        while len(self._under_way) > most:
+            check = self._under_way.popleft()
+            again: Chunk = check.task.result()
+            found = difference(check.batch, dict(again.batches).get(check.request.number))
+            if found:
+                name = self._settings.prepare or self._settings.source
+                number, _, slices = check.request.choices[0]
+                rows = ", ".join(map(str, slices))
+                raise StreamError(
+                    f"{name} is no function of its arguments: of batch {number} ({rows}) worker {check.worker} and "
+                    f"worker {again.worker} have different values: {found}; remove state, clocks and random numbers "
+                    "that do not come from `seed`"
+                )
+
+    def cancel(self) -> None:
+        """Forget the checks under way."""
+        while self._under_way:
+            self._under_way.popleft().task.cancel()
+
+
+def sampled(settings: Settings, number: int) -> bool:
+    """Whether batch *number* is among those that two workers prepare: the same ones in every attempt."""
+    return random.Random(f"debug {settings.seed} {number}").random() < settings.debug
+
+
+def difference(first: Any, second: Any, place: str = "") -> str | None:
+    """Where two batches differ and how; None where they are equal. *place* is that of both in their batches."""
+    name = place or "the batch"
+    if type(first) is not type(second):
+        return f"{name} is a {type(first).__name__}, then a {type(second).__name__}"
+    if isinstance(first, Mapping):
+        if list(first) != list(second):
+            return f"{name} has the keys {list(first)}, then {list(second)}"
+        return next(filter(None, (difference(first[key], second[key], f"{place}[{key!r}]") for key in first)), None)
+    if isinstance(first, (list, tuple)):
+        if len(first) != len(second):
+            return f"{name} has {len(first)} items, then {len(second)}"
+        pairs = enumerate(zip(first, second, strict=True))
+        return next(filter(None, (difference(one, two, f"{place}[{at}]") for at, (one, two) in pairs)), None)
+    if hasattr(first, "__array__"):
+        return _array_difference(first, second, place)
+    return None if first == second or first != first else f"{name} is {_short(first)}, then {_short(second)}"
+
+
+def _array_difference(first: Any, second: Any, place: str) -> str | None:
+    import numpy
+
+    one, two = numpy.asarray(first), numpy.asarray(second)
+    if (one.dtype, one.shape) != (two.dtype, two.shape):
+        return f"{place or 'the batch'} is {one.dtype} of shape {one.shape}, then {two.dtype} of shape {two.shape}"
+    unequal = one != two
+    if one.dtype.kind in "fc":
+        unequal &= ~(numpy.isnan(one) & numpy.isnan(two))
+    places = numpy.argwhere(unequal)
+    if not len(places):
+        return None
+    at = tuple(map(int, places[0]))
+    where = f"{place}[{', '.join(map(str, at))}]" if at else place or "the batch"
+    return f"{where} is {_short(one[at])}, then {_short(two[at])} ({len(places)} of {one.size} values differ)"
+
+
+def _short(value: Any) -> str:
+    text = repr(value.item() if hasattr(value, "item") else value)
+    return text if len(text) <= 60 else text[:57] + "..."

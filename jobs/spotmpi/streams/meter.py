@@ -1,0 +1,69 @@
+"""What one rank of a stream counts, and reports to the agent in lines on stdout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from spotmpi.agent import protocol
+from spotmpi.streams.chunk import Chunk
+
+Write = Callable[[str], None]
+
+INTERVAL = 2.0  # seconds between the reports of a rank
+RANKS_A_SECOND = 4  # reports of all ranks, where there are so many ranks that the interval has to be longer
+
+
+class Meter:
+    """Counts of a rank since it began to iterate; *write* gets the lines of its reports."""
+
+    def __init__(self, rank: int, ranks: int, workers: int, write: Write | None = None) -> None:
+        self._identity = {"rank": rank, "ranks": ranks, "workers": workers}
+        self._write, self._interval = write, max(INTERVAL, ranks / RANKS_A_SECOND)
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from zero."""
+        self._begin = self._reported = time.perf_counter()
+        self.waited = self.preparing = 0.0
+        self.size = 0
+        self._pending = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the begin."""
+        return time.perf_counter() - self._begin
+
+    def add(self, chunk: Chunk, waited: float) -> None:
+        """Count a chunk that was waited for."""
+        self.waited += waited
+        self.preparing += chunk.seconds
+        self.size += chunk.size
+
+    def report(self, batches: int, under_way: int, skipped: int, force: bool = False) -> None:
+        """Write a report if one is due."""
+        now = time.perf_counter()
+        if force or self._pending or now - self._reported >= self._interval:
+            self._reported, self._pending = now, False
+            self._print(batches, under_way, skipped)
+
+    def report_pending(self, batches: int, under_way: int, skipped: int, pending: dict[str, Any]) -> None:
+        """Write that the rank waits for a batch."""
+        self._pending = True
+        self._print(batches, under_way, skipped, pending=pending)
+
+    def _print(self, batches: int, under_way: int, skipped: int, **values: Any) -> None:
+        if self._write is None:
+            return
+        counts = {
+            **self._identity,
+            "batches": batches,
+            "bytes": self.size,
+            "seconds": round(self.seconds, 3),
+            "waited": round(self.waited, 3),
+            "preparing": round(self.preparing, 3),
+            "under_way": under_way,
+            "skipped": skipped,
+        }
+        self._write(protocol.encode(protocol.STREAM, **counts, **values))

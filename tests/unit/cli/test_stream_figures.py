@@ -1,0 +1,90 @@
+"""The figures of a stream in `status` and in the view of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import protocol, record
+from spotmpi.cli import tables, view
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.runs import reader
+
+LINE = "10 batches/s, 16 chunks under way, ranks wait 50 %, workers wait 0 %, 2 skipped"
+ADVICE = "ranks wait 50 % for batches: 4 nodes would do"
+
+
+def report(rank: int, seconds: float) -> dict[str, Any]:
+    """A report of one of two ranks that take 5 batches a second and wait for two busy workers half of the time."""
+    counts = {"ranks": 2, "workers": 2, "batches": int(5 * seconds), "bytes": 0, "under_way": 8, "skipped": 1}
+    return {"rank": rank, "seconds": seconds, "waited": seconds / 2, "preparing": seconds, **counts}
+
+
+def run_with_stream(folder: Path, backend: str = "kubernetes") -> RunPaths:
+    """The record of a run that is over and had a stream."""
+    paths = RunPaths(folder / "run-1")
+    paths.folder.mkdir()
+    writer = record.Record(str(paths.folder))
+    writer.event(record.SUBMITTED, name="run")
+    writer.event(record.STARTED, attempt=1)
+    for seconds in (10, 20):
+        for rank in range(2):
+            writer.metric(1, 0, protocol.STREAM, report(rank, seconds))
+    writer.event(record.SUCCEEDED)
+    writer.close()
+    paths.plan.write_text(json.dumps({"backend": backend}))
+    paths.spec.write_text("price = 0.2\n")
+    paths.stream.mkdir()
+    (paths.stream / "source.json").write_text(json.dumps({"digest": "0123456789abcdef"}))
+    return paths
+
+
+def test_status_has_the_figures_of_a_stream_with_advice_and_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = reader.state(run_with_stream(tmp_path))
+    tables.show_status(state, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"stream     {LINE}" in lines
+    assert f"advice     {ADVICE}, $0.40/h more" in lines
+    assert "source     0123456789ab" in lines
+    tables.show_status(state, as_json=True)
+    values = json.loads(capsys.readouterr().out)["stream"]
+    assert (values["ranks_wait"], values["batches_per_second"], values["source"]) == (0.5, 10.0, "0123456789abcdef")
+
+
+def test_another_worker_on_this_machine_costs_nothing(tmp_path: Path) -> None:
+    stream = reader.state(run_with_stream(tmp_path, "local")).stream
+    assert stream and stream["advice"] == ADVICE
+
+
+def test_a_run_without_a_stream_has_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = run_with_stream(tmp_path)
+    paths.metrics.write_text("")
+    tables.show_status(reader.state(paths), as_json=False)
+    assert "batches/s" not in capsys.readouterr().out
+
+
+def stream_event(seconds: float) -> Event:
+    return Event(1e9 + seconds, record.METRIC, 1, values={"kind": protocol.STREAM, **report(0, seconds)})
+
+
+def test_a_view_without_a_terminal_shows_the_figures_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    with view.PlainView() as plain:
+        for seconds in range(2, 70, 2):
+            plain.show(stream_event(seconds))
+    lines = capsys.readouterr().err.splitlines()
+    assert (
+        lines == ["spotmpi: stream: 5 batches/s, 8 chunks under way, ranks wait 50 %, workers wait 50 %, 1 skipped"] * 2
+    )
+
+
+def test_the_bar_of_a_terminal_has_the_figures_of_the_moment() -> None:
+    pace = view.Pace()
+    for seconds in (2, 4):
+        pace.update(stream_event(seconds))
+    assert pace.status() == "5 batches/s, 8 chunks under way, ranks wait 50 %, workers wait 50 %, 1 skipped"

@@ -1,0 +1,69 @@
+"""The option `debug`: batches that a second worker prepares too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotmpi.streams.debug import difference
+from spotmpi.streams.errors import StreamError
+from tests.unit.streams.conftest import InProcess
+from tests.unit.streams.flow import PREFIX
+
+
+@pytest.mark.parametrize(("share", "checked"), [(1.0, 40), (0.25, 10), (0.0, 0), (1e-9, 1)])
+def test_the_sample_has_the_first_batch_and_a_share_of_the_others(
+    make_stream: Any, workers: InProcess, share: float, checked: int
+) -> None:
+    stream = make_stream(prepare=PREFIX + "double", debug=share, workers=2)
+    assert len(list(stream)) == 40
+    assert len(workers.chosen) == checked
+    assert workers.under_way == 0
+
+
+def test_another_worker_prepares_the_sample(make_stream: Any, workers: InProcess) -> None:
+    list(make_stream(prepare=PREFIX + "double", debug=1.0, workers=3))
+    assert set(workers.chosen) == {1}  # this process is worker 0
+
+
+def test_a_prepare_with_state_ends_the_run_with_batch_rows_and_values(make_stream: Any) -> None:
+    with pytest.raises(StreamError) as error:
+        list(make_stream(prepare=PREFIX + "count_calls", debug=1e-9, workers=2, window=1))
+    first, second = (int(word.strip("],;")) for word in str(error.value).split("values: [0] is ")[1].split()[0:3:2])
+    assert first < second
+    assert str(error.value) == (
+        f"{PREFIX}count_calls is no function of its arguments: of batch 0 ({PREFIX}numbers rows 0 to 0) worker 0 and "
+        f"worker 0 have different values: [0] is {first}, then {second}; remove state, clocks and random numbers that "
+        "do not come from `seed`"
+    )
+
+
+def test_a_skipped_batch_of_the_sample_is_compared_by_what_replaces_it(make_stream: Any, workers: InProcess) -> None:
+    list(make_stream(prepare=PREFIX + "fail_at_7", on_error="skip", debug=1.0, workers=2))
+    assert len(workers.chosen) == 40
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({"x": np.arange(3)}, {"x": np.arange(3)}, None),
+        (np.array([1.0, np.nan]), np.array([1.0, np.nan]), None),
+        ((1, "a", b"b"), (1, "a", b"b"), None),
+        (float("nan"), float("nan"), None),
+        (
+            {"x": np.array([[1, 2], [3, 4]])},
+            {"x": np.array([[1, 2], [5, 6]])},
+            "['x'][1, 0] is 3, then 5 (2 of 4 values differ)",
+        ),
+        ([np.zeros(2)], [np.zeros(3)], "[0] is float64 of shape (2,), then float64 of shape (3,)"),
+        ({"x": 1}, {"y": 1}, "the batch has the keys ['x'], then ['y']"),
+        ([1], [1, 2], "the batch has 1 items, then 2"),
+        ({"x": [1, "a"]}, {"x": [1, "b"]}, "['x'][1] is 'a', then 'b'"),
+        (1, "1", "the batch is a int, then a str"),
+        ("a" * 80, "b", f"the batch is '{'a' * 56}..., then 'b'"),
+    ],
+)
+def test_a_difference_has_its_place_and_both_values(first: Any, second: Any, expected: str | None) -> None:
+    assert difference(first, second) == expected

@@ -180,7 +180,7 @@ def measure_scan(folder: Path, count: int) -> list[Figure]:
     files = [EXAMPLES / "scan_redis.py"]
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # what workers print
-        servers = stack.enter_context(redis_servers(folder, 8, KEYS, DELAY))
+        servers = [proxy.address for proxy in stack.enter_context(redis_servers(folder, 8, KEYS, DELAY))]
         pools = {workers: stack.enter_context(spotmpi.pool(workers=workers, files=files)) for workers in (8, 1)}
 
         def seconds(workers: int) -> float:

@@ -1,6 +1,8 @@
 """A load test of a web server: pool A drives it, each worker at its own rate, while pool B checks its answers.
 
 python load_test.py URL --seconds 30 --rates 10 20 50        a worker of pool A for each rate, in requests per second
+
+--pool FILE is a spec with the image and other settings of both pools, SPOTMPI_ON the environment that they run in.
 """
 
 import argparse
@@ -43,11 +45,15 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--rates", type=float, nargs="+", default=[10, 20, 50])
+    parser.add_argument("--pool", help="spec of both pools")
     options = parser.parse_args()
 
     errors: list[str] = []
     checked = 0
-    with spotmpi.pool(workers=len(options.rates)) as load, spotmpi.pool(workers=1) as checks:
+    with (
+        spotmpi.pool(options.pool, workers=len(options.rates)) as load,
+        spotmpi.pool(options.pool, workers=1) as checks,
+    ):
         drivers = [
             worker.submit(drive, rate, options.url, options.seconds)
             for worker, rate in zip(load.workers, options.rates, strict=True)

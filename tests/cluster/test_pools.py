@@ -8,27 +8,21 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import pytest
 
 import spotmpi
 from spotmpi.agent import record
-from spotmpi.api.pools import ExistingRun
-from spotmpi.backends.targets import Target
-from spotmpi.core import names
-from spotmpi.plan import manifests
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
-from spotmpi.pools.pool import Pool
 from spotmpi.programs.pool.call import CallAborted
-from tests.cluster.runs import FollowedRun, Runs
+from tests.cluster.pools import LIMIT, PoolRun, has_workers, place
+from tests.cluster.runs import Runs
 from tests.testbed.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
 
-LIMIT = 120.0  # seconds for pods and workers to come, on a busy machine
 at_night = pytest.mark.nightly("half a minute each; by day a map loses a worker, and a driver script runs to its end")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # pods have no tests
 
@@ -41,13 +35,6 @@ with spotmpi.pool(workers=99) as pool:
 """
 
 
-def place(number: int, seconds: float = 0.0) -> tuple[int, str]:
-    """The number and the worker's pod, after a while."""
-    time.sleep(seconds)
-    print("number", number)
-    return number, os.environ["HOSTNAME"]
-
-
 def process_id() -> int:
     return os.getpid()
 
@@ -55,41 +42,6 @@ def process_id() -> int:
 def eat_memory() -> int:
     eaten = [b"1" * 2**20 for _ in range(2000)]
     return len(eaten)
-
-
-class PoolRun:
-    """A pool on the test cluster with a driver on this machine."""
-
-    def __init__(self, runs: Runs, workers: int, **values: Any) -> None:
-        spec = {"name": "pool", "launcher": "pool", "pool": {"workers": workers}, **values}
-        self.runs = runs
-        self.run: FollowedRun = runs.start(spec)
-
-    def join(self) -> Pool:
-        """A driver of the pool, as soon as it is up."""
-        target = Target(f"kubernetes/{self.runs.namespace}", self.runs.backend.runs_folder)
-        return Pool(ExistingRun(self.run.id, target), prints=False)
-
-    def pods(self) -> dict[int, str]:
-        """The running workers' pods, by worker."""
-        selector = f"{names.LABEL_RUN}={self.run.id},{names.LABEL_ROLE}={names.WORKER}"
-        pods = self.runs.testbed.get("pods", "-n", self.runs.namespace, "-l", selector)["items"]
-        running = [pod for pod in pods if pod["status"]["phase"] == "Running" and not _is_going(pod)]
-        return {int(pod["metadata"]["labels"][manifests.LABEL_INDEX]): pod["metadata"]["name"] for pod in running}
-
-    def delete(self, pod: str) -> None:
-        """Delete a pod, which gets SIGTERM."""
-        self.runs.testbed.kubectl("delete", "pod", pod, "-n", self.runs.namespace, "--wait=false")
-
-
-def _is_going(pod: dict[str, Any]) -> bool:
-    return "deletionTimestamp" in pod["metadata"]
-
-
-def has_workers(pool: Pool, workers: int) -> bool:
-    """Whether the pool has that many workers, all of them connected."""
-    known = pool.workers
-    return len(known) == workers and all(worker.connected for worker in known)
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ def open_notebook(cells: Iterable[str], folder: Path, monkeypatch: pytest.Monkey
 
 
 def outputs_of(client: NotebookClient, names: Iterable[str]) -> dict[str, str]:
-    """What each cell printed, by the name of the cell."""
+    """What each cell printed on stdout, by the name of the cell."""
     return {
-        name: "".join(output.text for output in cell.outputs if output.output_type == "stream")
+        name: "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
         for name, cell in zip(names, client.nb.cells, strict=True)
     }

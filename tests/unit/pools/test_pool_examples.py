@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
-import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ import pytest
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
 from spotmpi.core import names
+from tests.testbed.echo_server import echo_server
 from tests.testbed.redis_servers import PREFIXES, redis_installed, redis_servers
 
 SERVERS, KEYS = 8, 300
@@ -33,8 +30,8 @@ def test_a_scan_of_redis_servers_counts_every_key_once_though_a_worker_is_killed
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     script = names.EXAMPLES / "scan_redis.py"
-    with redis_servers(tmp_path, SERVERS, KEYS, delay=0.05) as servers:
-        command = [sys.executable, str(script), "2", *servers]
+    with redis_servers(tmp_path, SERVERS, KEYS, delay=0.05) as proxies:
+        command = [sys.executable, str(script), "2", *(proxy.address for proxy in proxies)]
         with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout
             first = process.stdout.readline()
@@ -48,35 +45,14 @@ def test_a_scan_of_redis_servers_counts_every_key_once_though_a_worker_is_killed
     assert counts == {f"{prefix} {SERVERS * KEYS}\n" for prefix in PREFIXES}
 
 
-class Echo(http.server.BaseHTTPRequestHandler):
-    """Answers with the query's values; the value 13 is wrong."""
-
-    def do_GET(self) -> None:
-        values = dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"value": "0"} if values.get("value") == "13" else values).encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
 @pytest.mark.nightly("two pools start five processes of Dask: over 10 s of processor time")
 def test_a_load_test_drives_a_server_by_one_pool_and_checks_its_values_by_another(
-    tmp_path: Path, environment: dict[str, str], url: str
+    tmp_path: Path, environment: dict[str, str]
 ) -> None:
     script = names.EXAMPLES / "load_test.py"
-    command = [sys.executable, str(script), url, "--seconds", "2", "--rates", "5", "10"]
-
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    with echo_server() as url:
+        command = [sys.executable, str(script), url, "--seconds", "2", "--rates", "5", "10"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
     results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [(result["rate"], result["requests"]) for result in results] == [(5.0, 10), (10.0, 20)], done.stderr

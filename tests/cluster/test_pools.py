@@ -7,13 +7,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import cloudpickle
 import pytest
+from distributed import Client
 
 import spotmpi
-from spotmpi.agent import record
+from spotmpi.agent import protocol, record
+from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError, PoolLost
 from spotmpi.programs.pool.call import CallAborted
@@ -128,21 +131,30 @@ def test_the_loss_of_node_0_ends_calls_with_its_reason_and_the_next_attempt_can_
 
 
 @at_night
-def test_pools_beside_each_other_serve_their_own_drivers_only(start: Callable[..., PoolRun]) -> None:
+def test_pools_beside_each_other_serve_only_who_has_their_certificates(
+    start: Callable[..., PoolRun], tmp_path: Path
+) -> None:
     one, other = start(1), start(1)
+    forged = write_certificates(tmp_path / "forged", pool_certificates(one.run.id, datetime.now(UTC)))
     backend = one.runs.backend
     with one.join() as pool, backend.pool_address(one.run.id) as own, backend.pool_address(other.run.id) as foreign:
         wait_for("the worker", lambda: has_workers(pool, 1), LIMIT)
-        with pytest.raises((PoolError, PoolLost), match="certificates are not those of the run"):
-            Engine(own.url, str(foreign.tls))
+        trusting = write_certificates(tmp_path / "trusting", {path.name: path.read_text() for path in forged.iterdir()})
+        (trusting / protocol.POOL_CA).write_text((own.tls / protocol.POOL_CA).read_text())
+        for tls in (foreign.tls, forged, trusting):
+            with pytest.raises((PoolError, PoolLost), match="certificates are not those of the run"):
+                Engine(own.url, str(tls))
+        with pytest.raises(OSError):
+            Client(own.url.replace("tls://", "tcp://"), timeout=5)
         assert pool.submit(place, 3).result(LIMIT) == (3, f"{one.run.id}-workers-0")
 
 
 def test_a_driver_script_runs_on_node_0_and_the_pool_ends_with_it(
     start: Callable[..., PoolRun], tmp_path: Path
 ) -> None:
-    (tmp_path / "drive it's.py").write_text(DRIVER)
-    up = start(1, command=["python3", "drive it's.py"], files=[str(tmp_path / "drive it's.py")])
+    script = tmp_path / 'drive "it\'s"\nnow.py'
+    script.write_text(DRIVER)
+    up = start(1, command=["python3", script.name], files=[str(script)])
     end = up.run.end(LIMIT)
     assert end.kind == record.SUCCEEDED, up.run.recent_events()
     assert "sum 154" in up.run.lines()

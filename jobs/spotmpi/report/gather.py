@@ -12,7 +12,7 @@ from pathlib import Path
 from spotmpi.core import names
 from spotmpi.core.errors import InputError, Problem, UnknownRun, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.report import caveats, rows, sections, trial_results
+from spotmpi.report import caveats, rows, sections, stream_section, trial_results
 from spotmpi.report.report import Report, conditions, method
 from spotmpi.report.trial_results import TrialResult
 from spotmpi.runs import reader as runs
@@ -111,7 +111,7 @@ def runs_report(paths: Sequence[RunPaths], now: datetime, force: bool = False) -
         commands=[shlex.join(["spotmpi", "run", names.shown(path.spec)]) for path in paths],
         spec=paths[0].spec.read_text() if paths[0].spec.is_file() else "",
         subfolder=f"{paths[0].id}/report",
-        sections=[section for section in (sections.node_section(named),) if section],
+        sections=[section for section in (stream_section.section(table), sections.node_section(named)) if section],
     )
 
 

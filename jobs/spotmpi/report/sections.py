@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 
 from spotmpi.agent import record
 from spotmpi.core.names import RunPaths
 from spotmpi.forecast.series import published_tables
-from spotmpi.report import comparison, scaling, time_breakdown
+from spotmpi.report import comparison, scaling, stream_section, time_breakdown
 from spotmpi.report.chart import MEASURED, TRACE, Chart, Curve
 from spotmpi.report.figures import MISSING, number
 from spotmpi.report.report import Report, Section, label
@@ -33,6 +34,7 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
     candidates: Sequence[Section | None] = (
         cost_section(report.rows, lines, study.budget),
         time_breakdown.section(report.rows, report.without_allreduce),
+        stream_section.section(report.rows, partial(_node_price, study.budget)),
         comparison.effect_section(report.rows, study.variants),
         scaling.model_section(series),
         compared,
@@ -44,6 +46,12 @@ def sweep_sections(sweep: Sweep, report: Report, runs_folder: Path) -> list[Sect
 
 
 _HOUR = 3600.0
+
+
+def _node_price(budget: Budget, row: Row) -> float | None:
+    """Dollars per hour of a node of *row*."""
+    price = budget.price_of(row.line.variant, row.nodes)
+    return price.node_hour if price else None
 
 
 def _cost_per_thousand(row: Row, budget: Budget) -> float | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spotmpi.agent import protocol
 from spotmpi.core.errors import input_error
 from spotmpi.core.names import RunPaths
 from spotmpi.metrics import rates
@@ -14,6 +15,7 @@ from spotmpi.metrics.rates import Training
 from spotmpi.runs import fingerprint as work
 from spotmpi.runs import reader, recorded_plan
 from spotmpi.spec import job
+from spotmpi.streams.figures import Figures, Reports
 
 AWS = "AWS"
 NO_GROUP = "none"
@@ -127,6 +129,8 @@ class TrialResult:
     started: float | None
     machines: Sequence[Machine] = ()  # of all attempts, if reported
     container: str | None = None  # the image of its pods, by digest if known
+    stream: Figures | None = None
+    source: str | None = None  # the digest of the stream's source list
 
     @property
     def nodes(self) -> int:
@@ -207,21 +211,32 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         raise input_error(
             "run", paths.id, f"{paths.summary.name} does not exist yet; report the run after it has ended"
         )
-    state = reader.state(paths)
+    state, reports = reader.state(paths), Reports()
     return TrialResult(
         run=paths.id,
         variant=variant,
         state=state.state,
         spec=job.load(paths.spec).canonical(),
         work=identity,
-        training=rates.read(reader.lines(paths.metrics)),
+        training=rates.read(_without_stream(reader.lines(paths.metrics), reports)),
         interruptions=state.interruptions,
         failures=state.failures,
         oversubscribed=bool(summary.get("oversubscribed", plan.oversubscribed)),
         started=state.submitted,
         machines=read_machines(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),
+        stream=reports.total(),
+        source=reader.source_digest(paths),
     )
+
+
+def _without_stream(lines: Iterable[dict[str, Any]], reports: Reports) -> Iterator[dict[str, Any]]:
+    """The lines of metrics that are not of a stream, whose *reports* get the others."""
+    for line in lines:
+        if line.get("kind") != protocol.STREAM:
+            yield line
+        elif protocol.valid(protocol.STREAM, line):
+            reports.add(line, line.get("attempt"))
 
 
 def differences(one: TrialResult, other: TrialResult, declared: Iterable[str] = ()) -> list[str]:

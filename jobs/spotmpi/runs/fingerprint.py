@@ -67,9 +67,9 @@ def _data_of(spec: JobSpec, local: bool) -> dict[str, Any] | None:
 
 
 def _stream(spec: JobSpec) -> dict[str, Any]:
-    """What determines the batches of a stream: neither its workers nor the window."""
+    """What determines the batches of a stream: not its workers, window and checks."""
     assert spec.stream is not None
-    return spec.stream.model_dump(mode="json", exclude={"workers", "window"})
+    return spec.stream.model_dump(mode="json", exclude={"workers", "window", "debug"})
 
 
 def seed_of(args: Sequence[str]) -> int | None:

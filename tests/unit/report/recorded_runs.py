@@ -41,6 +41,7 @@ class Recorded:
     work: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
+    stream: tuple[dict[str, Any], ...] = ()  # the reports of its ranks
 
 
 def work_of(spec: JobSpec) -> dict[str, Any]:
@@ -120,6 +121,7 @@ def _metrics(spec: JobSpec, recorded: Recorded) -> tuple[list[dict[str, Any]], f
                 **recorded.result,
             }
         )
+    lines += [{"t": clock, "attempt": len(bounds) - 1, "node": 0, "kind": "stream", **each} for each in recorded.stream]
     return lines, clock
 
 

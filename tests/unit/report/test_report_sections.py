@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,34 @@ def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
     assert [name for _, name in strips.legend] == ["compute", "communication", "input"]
     assert [[size for _, size in strip.parts] for strip in strips.strips] == [pytest.approx([0.8, 0.2, 0.0])] * 2
     assert [len(row.runs) for row in report.rows] == [5, 5]  # trials without allreduce are in no rate
+
+
+def stream_reports(waited: float) -> tuple[dict[str, Any], ...]:
+    """Those of one rank that waits for this share of its time for two busy workers, after a slow start of 10 s."""
+    counts = {"rank": 0, "ranks": 1, "workers": 2, "under_way": 8, "skipped": 1}
+    amounts = {"bytes": 1e6, "batches": 10, "waited": waited, "preparing": 2}
+    reports = [(10 + time, {key: time * amount for key, amount in amounts.items()}) for time in (0, 50, 100)]
+    return tuple({**counts, **each, "seconds": time, "waited": 10 + each["waited"]} for time, each in reports)
+
+
+def test_a_stream_has_a_section_with_both_waits_and_advice(runs: Path) -> None:
+    waits = {1: 0.4, 2: 0.5, 3: 0.6}  # of the repeats
+    trials = {("measured", repeat): Recorded(stream=stream_reports(share)) for repeat, share in waits.items()}
+    report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, trials, price=PRICE)
+    streams = section(report, "Streams")
+    assert streams.cells == (
+        ("base", "1", "2", "10.00", "1.000", "50.0 %", "0.0 %", "3"),
+        ("base", "2", "2", "10.00", "1.000", "50.0 %", "0.0 %", "3"),
+    )
+    assert streams.bullets[0] == "1 node: ranks wait 50 % for batches: 4 nodes would do, $7.20/h more"
+    (strips,) = streams.charts
+    assert isinstance(strips, Strips)
+    assert [(strip.name, strip.parts) for strip in strips.strips] == [
+        ("1 node: 1 rank", ((5, 0.5), (4, 0.5))),
+        ("1 node: 2 workers", ((5, 1.0),)),
+        ("2 nodes: 1 rank", ((5, 0.5), (4, 0.5))),
+        ("2 nodes: 2 workers", ((5, 1.0),)),
+    ]
 
 
 def test_a_significant_effect_is_distinguished_from_noise(runs: Path) -> None:

@@ -57,8 +57,8 @@ class Pipeline:
         overrides: Iterable[str] = (),
         on: TargetLike = None,
         detach: bool = False,
-        watch: Callable[[Event], None] = lambda event: None,
-        say: Say = lambda text: None,
+        watch: Callable[[Event], None] | None = None,
+        say: Say | None = None,
     ) -> RunState:
         """Run it to its end as `spotmpi.run` does, with the resources and limits of the spec *source*."""
         return runs.run(self.spec(source, overrides), (), on, detach, watch, say)

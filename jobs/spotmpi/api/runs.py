@@ -65,20 +65,21 @@ def run(
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     detach: bool = False,
-    watch: Callable[[Event], None] = lambda event: None,
-    say: Say = lambda text: None,
+    watch: Callable[[Event], None] | None = None,
+    say: Say | None = None,
 ) -> RunState:
     """Run a job to its end, or with *detach* only submit it; the state of the run.
 
     *source* is a spec, its file or values, or a command: ``run(["echo", "hi"], ["nodes=2"], on="lab")``. *watch* gets
-    every event and *say* every message. Ctrl-C stops the run after a checkpoint, a second one at once; the state then
-    is ``stopped``.
+    every event and *say* every message; by default they are printed as `spotmpi run` does. Ctrl-C stops the run after a
+    checkpoint, a second one at once; the state then is ``stopped``.
 
     Raises:
         InputError: all problems of the spec.
         SpotmpiError: it could not be started.
     """
-    return _submit(*prepare(source, overrides, on, detach), detach, watch, say)
+    job = prepare(source, overrides, on, detach)
+    return _show(lambda watch, say: _submit(*job, detach, watch, say), detach, watch, say)
 
 
 def resume(
@@ -86,8 +87,8 @@ def resume(
     overrides: Iterable[str] = (),
     on: TargetLike = None,
     detach: bool = False,
-    watch: Callable[[Event], None] = lambda event: None,
-    say: Say = lambda text: None,
+    watch: Callable[[Event], None] | None = None,
+    say: Say | None = None,
 ) -> RunState:
     """Continue a run that has ended, from its newest whole checkpoint, with *overrides* applied to its spec."""
     paths, backend = reader.find(run, targets.target_of(on).folder), targets.backend_of(run, on)
@@ -97,7 +98,11 @@ def resume(
     if not state.over:
         raise input_error("--resume", paths.id, f"has not ended; `spotmpi logs -f {paths.id}` follows it")
     spec, plan = _plan_continuation(backend, paths, overrides)
-    return _submit(backend, spec, plan, detach, _from_next_submission(paths, watch), say)
+
+    def start(watch: Callable[[Event], None], say: Say) -> RunState:
+        return _submit(backend, spec, plan, detach, _from_next_submission(paths, watch), say)
+
+    return _show(start, detach, watch, say)
 
 
 def plan_resume(run: str, overrides: Iterable[str] = (), on: TargetLike = None) -> Plan:
@@ -257,6 +262,24 @@ def _from_next_submission(paths: names.RunPaths, watch: Callable[[Event], None])
                 watch(event)
 
     return show
+
+
+def _show(
+    start: Callable[[Callable[[Event], None], Say], RunState],
+    detach: bool,
+    watch: Callable[[Event], None] | None,
+    say: Say | None,
+) -> RunState:
+    """The state after *start*, whose events and messages are printed where *watch* or *say* is missing."""
+    if watch and say:
+        return start(watch, say)
+    from spotmpi.api.view import make_view, result_text
+
+    with make_view(quiet=detach) as view:
+        state = start(watch or view.show, say or view.say)
+    if watch is None and not detach:
+        view.say(result_text(state))
+    return state
 
 
 def _submit(

@@ -62,7 +62,7 @@ def _show_trials(spec: Path, options: StudyOptions, overrides: Sequence[str], on
     import json
 
     from spotmpi.api.studies import plan_bench
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
     from spotmpi.study.trial import MEASURED
 
     study = plan_bench(spec, options, overrides, on, say)
@@ -88,8 +88,8 @@ def _measure(spec: Path, options: StudyOptions, overrides: Sequence[str], on: Ta
 
     from spotmpi.agent import record
     from spotmpi.api import studies
+    from spotmpi.api.view import make_view, say
     from spotmpi.cli.report import show_report
-    from spotmpi.cli.view import make_view, say
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.core.events import Event
     from spotmpi.study.trial import FAILED, MEASURED, SUCCEEDED

@@ -18,8 +18,8 @@ def command(
     Nothing is deleted without --yes.
     """
     from spotmpi.api import runs as api
+    from spotmpi.api.view import say
     from spotmpi.cli import tables
-    from spotmpi.cli.view import say
     from spotmpi.spec.job import read_duration
 
     states = api.clean(read_duration("--older", older), yes, target(None, runs), say)

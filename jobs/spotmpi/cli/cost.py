@@ -84,8 +84,8 @@ def _show_json(cost: Cost) -> None:
 
 def _show(cost: Cost) -> None:
     """Print the sum, and tables of runs, users, teams and machines."""
+    from spotmpi.api.view import say
     from spotmpi.cli.tables import show_table
-    from spotmpi.cli.view import say
 
     bill = cost.bill
     print(f"{cost.title}: ${cost.dollars:.2f} from {_moment(cost.since)} to {_moment(cost.until)}")

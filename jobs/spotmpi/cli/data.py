@@ -55,7 +55,7 @@ def push(
 
     The same command continues after an interruption.
     """
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
     from spotmpi.core.errors import input_error
     from spotmpi.data import datasets
 
@@ -85,8 +85,8 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """List a folder of the storage, with sizes."""
+    from spotmpi.api.view import say
     from spotmpi.cli.tables import show_table
-    from spotmpi.cli.view import say
     from spotmpi.data import datasets
 
     entries = datasets.ls(folder, _storage(on, volume, image), say)
@@ -110,7 +110,7 @@ def pull(
     as_json: Json = False,
 ) -> None:
     """Copy a folder of the storage to this machine; the same command continues after an interruption."""
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
     from spotmpi.core import names
     from spotmpi.data import datasets
 

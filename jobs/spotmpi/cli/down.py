@@ -22,8 +22,8 @@ def command(
     from dataclasses import asdict
     from json import dumps
 
+    from spotmpi.api.view import say
     from spotmpi.cli.environment_commands import open_dependencies
-    from spotmpi.cli.view import say
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.environments.down import down
 

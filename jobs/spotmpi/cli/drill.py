@@ -23,7 +23,7 @@ def command(
     The run has to train: the fault comes with its next reported iteration. A pool gets it at once.
     """
     from spotmpi.api import runs as api
-    from spotmpi.cli.view import AttemptView
+    from spotmpi.api.view import AttemptView
     from spotmpi.core.printable import printable
 
     view = AttemptView()

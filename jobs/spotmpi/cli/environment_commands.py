@@ -6,8 +6,8 @@ import sys
 
 import typer
 
+from spotmpi.api.view import say
 from spotmpi.aws.account import open_account
-from spotmpi.cli.view import say
 from spotmpi.core import names
 from spotmpi.core.errors import input_error
 from spotmpi.environments.dependencies import Dependencies

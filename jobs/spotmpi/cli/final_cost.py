@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spotmpi.api.view import say
 from spotmpi.backends.targets import Target
-from spotmpi.cli.view import say
 from spotmpi.core.errors import SpotmpiError
 from spotmpi.runs import reader, recorded_plan
 

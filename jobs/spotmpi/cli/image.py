@@ -25,7 +25,7 @@ Tool = Annotated[
 def build(name: Name, cpu: Cpu = False, build_arg: Arguments = None, tool: Tool = None) -> None:
     """Build an image, unless this very build exists, and print its reference."""
     from spotmpi.api.images import build_image
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
 
     print(build_image(name, build_arg or (), tool, say, cpu))
 
@@ -44,6 +44,6 @@ def push(
     For an environment without GPUs it is built as with --cpu.
     """
     from spotmpi.api.images import push_image
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
 
     print(push_image(name, to, target(on, None), build_arg or (), tool, say, cpu))

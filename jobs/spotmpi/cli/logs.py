@@ -15,7 +15,7 @@ import typer
 from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
 if TYPE_CHECKING:
-    from spotmpi.cli.view import Pace
+    from spotmpi.api.view import Pace
     from spotmpi.core.events import Event, Lines
 
 
@@ -90,7 +90,7 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
     As JSON every event is an object on a line of its own; else what is not output goes to stderr.
     """
     from spotmpi.agent import record
-    from spotmpi.cli.view import Pace
+    from spotmpi.api.view import Pace
     from spotmpi.core.events import Lines, Stream
     from spotmpi.core.printable import printable_output
 
@@ -112,7 +112,7 @@ def print_events(events: Iterable[Event], chosen: Filter, as_json: bool, live: b
 
 
 def _say_event(event: Event, pace: Pace) -> None:
-    from spotmpi.cli.view import event_text, say
+    from spotmpi.api.view import event_text, say
     from spotmpi.core.printable import printable
 
     pace.update(event)

@@ -11,7 +11,7 @@ def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = 
     They come from the run volume of its cluster.
     """
     from spotmpi.api import runs as api
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
     from spotmpi.core import names
 
     folder = api.pull(run, target(on, runs), say)

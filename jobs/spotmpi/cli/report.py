@@ -117,7 +117,7 @@ def _show_comparison(comparison: Comparison, limit: float | None, as_json: bool)
     """Print what changed, and exit: with 1 if a row fell below *limit*."""
     import json
 
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
     from spotmpi.core.errors import EXIT_FAILURE
     from spotmpi.report.comparison import row_name
     from spotmpi.report.figures import factor

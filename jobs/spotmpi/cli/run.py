@@ -125,8 +125,8 @@ def command(
     The exit code is 0 if it succeeds, 1 if it fails and 130 if it is interrupted.
     """
     from spotmpi.api import runs as api
+    from spotmpi.api.view import make_view
     from spotmpi.cli import final_cost
-    from spotmpi.cli.view import make_view
 
     place = target(on, runs)
     values = {
@@ -229,15 +229,14 @@ def _example(words: Sequence[str]) -> str:
 
 def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
     from spotmpi.agent import record
-    from spotmpi.cli.view import say
-    from spotmpi.core.printable import printable
+    from spotmpi.api.view import result_text, say
 
     if as_json:
         print(json.dumps(vars(state)))
     elif detach:
         print(state.id)
     else:
-        print(f"{state.id} {state.state}" + (f": {printable(state.reason)}" if state.reason else ""))
+        print(result_text(state))
         if state.state in (record.STOPPED, record.FAILED, record.LOST):
             say(f"continue with: spotmpi run --resume {state.id}")
         sys.stdout.flush()

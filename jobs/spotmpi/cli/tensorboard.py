@@ -31,7 +31,7 @@ def command(
     import subprocess
 
     from spotmpi.api import runs as api
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
     from spotmpi.core.errors import SpotmpiError
 
     program = shutil.which("tensorboard")
@@ -57,7 +57,7 @@ def _refresh(run: str, place: Target, process: Popen[bytes]) -> None:
     import subprocess
 
     from spotmpi.api import runs as api
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
     from spotmpi.core.errors import SpotmpiError
 
     over = False

@@ -60,8 +60,8 @@ def _listed(text: str) -> list[str]:
 
 def request_increase(comparison: ZoneComparison, number: int, yes: bool) -> Increase | None:
     """Request the quota that a row lacks, after confirmation; None where it suffices or a request is pending."""
+    from spotmpi.api.view import say
     from spotmpi.aws.quotas import NAMES
-    from spotmpi.cli.view import say
     from spotmpi.environments.zones.comparison import request_quota, required_quota
 
     row = _row(comparison, number)
@@ -98,7 +98,7 @@ def _confirm_request(what: str, yes: bool) -> None:
 
 def write_row(comparison: ZoneComparison, number: int, stack: str, group: str | None) -> Path:
     """Write a row to a stack's file, and print what changed and what still has to be changed by hand."""
-    from spotmpi.cli.view import say
+    from spotmpi.api.view import say
     from spotmpi.environments.stack_file import read_stack, write_choice
 
     row = _row(comparison, number)
@@ -129,8 +129,8 @@ def _row(comparison: ZoneComparison, number: int) -> Row:
 
 def show(comparison: ZoneComparison) -> None:
     """Print the rows, why each ranks below the first, and pending quota requests; on stderr what is unknown."""
+    from spotmpi.api.view import say
     from spotmpi.aws import prices, zones
-    from spotmpi.cli.view import say
 
     _print_tables(comparison)
     for number, row in enumerate(comparison.rows[1:], 2):

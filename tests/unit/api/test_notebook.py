@@ -38,8 +38,15 @@ print(going.over, spotmpi.stop(going.id).state)
 """,
     "resume": """
 print(spotmpi.plan_resume(going.id)["run"] == going.id)
-again = spotmpi.resume(going.id, ["command=['true']"])
+again = spotmpi.resume(going.id, ["command=['true']"], watch=seen.append, say=seen.append)
 print(again.state, again.attempt)
+""",
+    "output and messages": """
+import contextlib, io
+with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(io.StringIO()) as messages:
+    echo = spotmpi.run(["echo", "hello"])
+lines = output.getvalue().splitlines() + messages.getvalue().replace(echo.id, "echo").splitlines()
+print(*lines, sep="; ")
 """,
     "wrong input": """
 try:
@@ -68,6 +75,7 @@ EXPECTED_SIGNATURES = {
     "list": "['succeeded']",
     "detach and stop": "False stopped",
     "resume": "True\nsucceeded 2",
+    "output and messages": "hello; spotmpi: attempt 1 started; spotmpi: echo succeeded",
     "wrong input": "['nodes', 'x', 'program']",
     "bench": "Sweep 2 True",
     "report": "Report",

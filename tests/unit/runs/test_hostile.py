@@ -17,7 +17,7 @@ from spotmpi.runs import reader
 from spotmpi.runs import pod_output
 from spotmpi.runs.folder import folder_events
 from spotmpi.cli import tables
-from spotmpi.cli import view
+from spotmpi.api import view
 from spotmpi.cli.logs import Filter, print_events
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths

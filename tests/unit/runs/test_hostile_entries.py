@@ -13,7 +13,7 @@ from spotmpi.runs import reader
 from spotmpi.runs import pod_output
 from spotmpi.runs.folder import folder_events
 from spotmpi.cli import tables
-from spotmpi.cli import view
+from spotmpi.api import view
 from tests.unit.report.recorded_runs import SPEC, Recorded, record
 
 ENTRIES: dict[str, Any] = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from spotmpi.agent import protocol, record
 from spotmpi.core.events import Event
 from spotmpi.core.printable import printable, printable_lines, printable_output
+from spotmpi.runs.reader import RunState
 from spotmpi.streams.figures import Figures, Reports
 from spotmpi.streams.figures import text as stream_text
 
@@ -216,6 +217,11 @@ class Pace:
             return ""
         self._stream_shown = time
         return f"stream: {stream_text(figures)}"
+
+
+def result_text(state: RunState) -> str:
+    """How a run ended, or where it stands."""
+    return f"{state.id} {state.state}" + (f": {printable(state.reason)}" if state.reason else "")
 
 
 def event_text(event: Event, pace: Pace) -> str:

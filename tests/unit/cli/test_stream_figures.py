@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from spotmpi.agent import protocol, record
-from spotmpi.cli import tables, view
+from spotmpi.api import view
+from spotmpi.cli import tables
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 from types import FrameType
 
-from . import hardware, launchers, network, pod_context, protocol, ssh, store
+from . import hardware, launchers, network, pod_context, pool_wheels, protocol, ssh, store
 from .plan import AttemptPlan, Command, with_commands
 from .pod_context import PodContext
 
@@ -56,7 +55,13 @@ class Daemon:
 
 
 def unpack_code(pod: PodContext) -> None:
-    """Unpack the user's code into the working directory of the command; OSError where that fails."""
+    """Unpack the user's code into the working directory of the command, and the wheels of Dask that the image lacks.
+
+    Raises:
+        Incompatible: the image does not fit the pool, and wheels cannot help.
+        OSError: something cannot be unpacked.
+    """
+    pool_wheels.install(pod.plan)
     code = pod.plan["code"]
     if code is None:
         os.makedirs(pod.plan["folder"], exist_ok=True)
@@ -82,11 +87,6 @@ def check_hardware(pod: PodContext) -> hardware.Facts:
     """The hardware of this pod; `hardware.Incompatible` where it cannot run what the image holds, or lacks."""
     facts = hardware.describe_pod(pod_context.POD_INFO, pod.plan["machine"])
     hardware.require_compatible(facts, hardware.image_record(), pod.plan["gpus"])
-    if pod.plan["pool"] and importlib.util.find_spec("distributed") is None:
-        raise hardware.Incompatible(
-            "the image's Python %d.%d has no package distributed, which a pool needs: use an image of spotmpi, "
-            "or add the version that the driver has" % sys.version_info[:2]
-        )
     return facts
 
 
@@ -100,6 +100,8 @@ def write_environment(pod: PodContext, attempt: int) -> dict[str, str]:
         protocol.ENV_PID_FILE: pod.pid_file,
     }
     environment = {**os.environ, **own, **pod.plan["environment"]}
+    if os.path.isdir(pool_wheels.folder()):
+        environment["PYTHONPATH"] = ":".join(filter(None, [environment.get("PYTHONPATH"), pool_wheels.folder()]))
     descriptor = os.open(pod.environment_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w") as file:
         json.dump(environment, file)

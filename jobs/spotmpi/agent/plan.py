@@ -77,6 +77,15 @@ class UserCode(TypedDict):
 StagingPlan = TypedDict("StagingPlan", {"from": str, "to": str, "stage": str})
 
 
+class Wheels(TypedDict):
+    """The wheels of Dask for pods whose image has none: one archive in pieces, and what to verify."""
+
+    name: str  # of the ConfigMaps with the pieces, before their numbers
+    folder: str  # where pods have them, by number
+    architecture: str
+    sha256: str
+
+
 class PoolPlan(TypedDict):
     """What agents know of a worker pool; its nodes are the workers, besides node 0."""
 
@@ -84,6 +93,7 @@ class PoolPlan(TypedDict):
     driver: Optional[float]  # seconds that it stays up without a driver, or None
     gpus: int  # per worker
     environment: Dict[str, str]  # of workers, over that of the run
+    versions: Optional[Dict[str, str]]  # of Python and packages of a driver outside of the pods; None where any fit
 
 
 class AgentPlan(RunPlan):
@@ -101,6 +111,7 @@ class AgentPlan(RunPlan):
     files: Dict[str, str]  # texts by name, for the run folder
     machine: Dict[str, str]  # what is known of the nodes before they start
     pool: Optional[PoolPlan]  # of a worker pool; ``hosts`` is then node 0 alone, and ``rank`` its driver command
+    wheels: Optional[Wheels]  # filled in at submission
 
 
 def with_commands(plan: RunPlan, commands: list[Command], environment: dict[str, str], pid_file: str) -> AttemptPlan:
@@ -133,6 +144,9 @@ def read_agent_plan(path: str) -> AgentPlan:
     """The plan of a pod; OSError or ValueError where there is none."""
     plan: AgentPlan = _read(path)
     plan.setdefault("pool", None)
+    plan.setdefault("wheels", None)
+    if plan["pool"]:
+        plan["pool"].setdefault("versions", None)
     return plan
 
 

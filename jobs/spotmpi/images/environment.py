@@ -69,10 +69,10 @@ def _install(image: str, folder: Path, lock: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     constraints = source / BUILD_CONSTRAINTS
     extra = ["--build-constraints", str(constraints)] if constraints.is_file() else []
-    _uv("venv", "--quiet", "--python", _python_for(source), str(folder))
+    run_uv("venv", "--quiet", "--python", _python_for(source), str(folder))
     # Compiled once here, or every rank compiles its framework anew where Python may not write bytecode.
     options = ("--quiet", "--compile-bytecode", "--python", str(folder / "bin" / "python"))
-    _uv("pip", "sync", *options, *extra, str(source / lock))
+    run_uv("pip", "sync", *options, *extra, str(source / lock))
 
 
 def _python_for(source: Path) -> str:
@@ -84,13 +84,14 @@ def _python_for(source: Path) -> str:
     return sys.executable if required.startswith(">=") or required == current else required.strip("=.*")
 
 
-def _uv(*arguments: str) -> None:
+def run_uv(*arguments: str, purpose: str = "install the image") -> None:
+    """Run uv; SpotmpiError, with its last lines, where it cannot do what its *purpose* is."""
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
     environment["UV_PYTHON_DOWNLOADS"] = "never"
     process = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, env=environment)
     if process.returncode:
         last = "\n".join(process.stderr.strip().splitlines()[-8:])
-        raise SpotmpiError(f"could not install the image ({' '.join(arguments[:2])}): {last}")
+        raise SpotmpiError(f"could not {purpose} ({' '.join(arguments[:2])}): {last}")
 
 
 def find_uv() -> str:

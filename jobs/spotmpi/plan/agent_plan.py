@@ -21,6 +21,7 @@ class AgentInputs(NamedTuple):
     code: UserCode | None = None
     rate: float | None = None  # US dollars per hour of all nodes, where known
     machine: dict[str, str] | None = None  # what is known of the nodes before they start
+    versions: dict[str, str] | None = None  # of Python and packages where the run is submitted
 
 
 def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
@@ -49,12 +50,13 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
         "work": inputs.work,
         "files": inputs.files,
         "machine": inputs.machine or {},
-        "pool": _pool(spec),
+        "pool": _pool(spec, inputs.versions),
+        "wheels": None,
     }
 
 
-def _pool(spec: JobSpec) -> PoolPlan | None:
-    """What differs between a pool's workers and node 0."""
+def _pool(spec: JobSpec, versions: dict[str, str] | None) -> PoolPlan | None:
+    """What differs between a pool's workers and node 0; a pool that waits for a driver needs its *versions*."""
     if spec.pool is None:
         return None
     driver = spec.limits.driver
@@ -63,6 +65,7 @@ def _pool(spec: JobSpec) -> PoolPlan | None:
         "driver": None if isinstance(driver, str) else driver,
         "gpus": spec.pool.gpu,
         "environment": _threads(spec.pool.cpu),
+        "versions": None if spec.command or isinstance(driver, str) else versions,
     }
 
 

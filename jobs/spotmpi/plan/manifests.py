@@ -48,6 +48,7 @@ class Submission:
     work: dict[str, Any]
     user_code: UserCode | None = None
     rate: float | None = None  # US dollars per hour of all nodes, where known
+    versions: dict[str, str] | None = None  # of Python and packages where the run is submitted
 
 
 def kubernetes_plan(
@@ -58,7 +59,7 @@ def kubernetes_plan(
     files = {"spec.toml": spec.to_toml(), "plan.yaml": cached}
     job = _job(spec, target, submission)
     work = {**submission.work, "container": pods.image(job["spec"]["template"])}
-    inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine))
+    inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine), submission.versions)
     agents = agent_plan(spec, submission.run, inputs)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
     if spec.pool is not None:

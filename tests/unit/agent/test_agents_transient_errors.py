@@ -126,7 +126,7 @@ def test_only_a_readable_archive_of_code_can_be_called_broken(
     whole = packed_code()
     archive.write_bytes(whole[: None if error else 60])
     code = {"archive": str(archive), "bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
-    context: Any = SimpleNamespace(plan={"code": code, "folder": str(tmp_path)})
+    context: Any = SimpleNamespace(plan={"code": code, "pool": None, "folder": str(tmp_path)})
     errors = TransientErrors(monkeypatch.setattr)
     if error:
         errors.add("read", "*/user.tgz", error)

@@ -14,7 +14,9 @@ from spotmpi.agent import plan
 LIMITS = {"start": 60.0, "run": None, "no_progress": None, "failures": 1, "interruptions": 2}
 
 
-@pytest.mark.parametrize(("read", "more"), [(plan.read_local_plan, {}), (plan.read_agent_plan, {"pool": None})])
+@pytest.mark.parametrize(
+    ("read", "more"), [(plan.read_local_plan, {}), (plan.read_agent_plan, {"pool": None, "wheels": None})]
+)
 def test_a_plan_of_an_older_version_gets_the_keys_that_it_lacks(
     tmp_path: Path, read: Callable[[str], Any], more: dict[str, Any]
 ) -> None:
@@ -24,7 +26,7 @@ def test_a_plan_of_an_older_version_gets_the_keys_that_it_lacks(
     assert read(str(path)) == {**expected, "limits": {**LIMITS, "cost": None}}
 
     newer = {"version": 1, "rate": 0.5, "oversubscribed": True, "limits": {**LIMITS, "cost": 2.0}}
-    newer.update({key: {"port": 1} for key in more})
+    newer.update({key: {"versions": {}} for key in more})
     path.write_text(json.dumps(newer))
     assert read(str(path)) == newer
 

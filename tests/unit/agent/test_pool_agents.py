@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import time
@@ -12,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import hardware, pod_context
-from spotmpi.agent.node import check_hardware
-from spotmpi.agent.pod_context import PodContext
+from spotmpi.agent import pod_context
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 # Prints its name and process id, then ends with the exit code that it finds in a file of that name.
@@ -191,12 +188,3 @@ def test_a_frozen_agent_of_node_0_ends_the_processes_of_workers_which_join_it_ag
     up.agents[0].send_signal(signal.SIGCONT)
     up.until_started(1, count=2)
     assert up.left() == ["node 0 lost the connection to it"]
-
-
-def test_an_image_without_the_engine_cannot_run_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    plan: Any = {"machine": {}, "gpus": 0, "pool": {"workers": 1}}
-    with pytest.raises(hardware.Incompatible, match="has no package distributed, which a pool needs: use an image of"):
-        check_hardware(PodContext(plan, 0, 0, "", ""))
-    plan["pool"] = None
-    check_hardware(PodContext(plan, 0, 0, "", ""))

@@ -22,7 +22,7 @@ from spotmpi.backends.kubernetes.client.portal import call, iterate
 from spotmpi.backends.kubernetes.follow.jobset import add_restart_counts, submission_time
 from spotmpi.backends.kubernetes.follow.pending_diagnostics import CloudDiagnosis
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
-from spotmpi.backends.kubernetes.submit import code, pod_templates, target
+from spotmpi.backends.kubernetes.submit import code, pod_templates, target, wheels
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.backends.kubernetes.volume_access import Volume
 from spotmpi.backends.local import machine
@@ -34,6 +34,7 @@ from spotmpi.core.progress import Say
 from spotmpi.images.build import build_for
 from spotmpi.plan import manifests, pods
 from spotmpi.plan.cluster import BACKEND, ClusterPlan, cached_plan
+from spotmpi.programs.pool.settings import versions
 from spotmpi.runs import cache as run_cache
 from spotmpi.runs import fingerprint, reader, recorded_plan
 from spotmpi.runs.cache import RunCache, SeenEvents
@@ -93,6 +94,7 @@ class KubernetesBackend:
             user_code=shipment.agent_plan if shipment else None,
             work=fingerprint.identify(resolved.spec, local=False),
             rate=target.hourly_rate(resolved.spec, self._environment),
+            versions=versions() if spec.pool else None,
         )
         objects = manifests.kubernetes_plan(resolved.spec, resolved.target, submission, resolved.worker_target)
         if resolved.target.templates:
@@ -124,6 +126,8 @@ class KubernetesBackend:
         with reader.lock(paths) if paths.folder.exists() else contextlib.nullcontext():
             if volume:
                 call(code.upload(self._api(), plan, spec, Volume(*volume), say))
+            if spec.pool and spec.kubernetes.image:
+                plan = {**plan, "objects": call(wheels.ship(self._api(), plan["objects"], spec, say))}
             created = call(submitting.create(self._api(), plan, say))
             run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)
 

@@ -256,7 +256,7 @@ def test_a_pod_unpacks_only_the_code_that_was_planned(code: Path, tmp_path: Path
     packed = code_folder.pack(code)
     archive, folder = tmp_path / "user.tgz", tmp_path / "user"
     facts = {"archive": str(archive), "bytes": len(packed.archive), "sha256": packed.sha256}
-    plan: Any = {"code": facts, "folder": str(folder)}
+    plan: Any = {"code": facts, "pool": None, "folder": str(folder)}
     context = PodContext(plan, 0, 0, "", "")
     for damaged, message in (
         (packed.archive[:50], "it has 50 bytes,"),

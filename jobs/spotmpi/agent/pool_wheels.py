@@ -1,0 +1,206 @@
+"""Dask in a pod: the image's own where its version fits, else the wheels that came with the run.
+
+The wheels are one archive, in pieces, in a mounted folder; `spotmpi.images.wheels` packs it. Of each package that the
+image lacks, or has too old, the wheel is unpacked to a folder of the pod, which `write_environment` puts on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from typing import IO, Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
+
+from . import hardware, pod_context
+from .plan import AgentPlan, Wheels
+
+MANIFEST = "manifest.json"
+OLDEST = "3.10"  # Python that Dask supports
+EXACT = ("distributed", "cloudpickle", "msgpack")  # versions that a pool and its driver have in common
+Driver = Optional[Mapping[str, str]]  # versions of a driver outside of the pods, or None
+
+
+class Wheel(TypedDict):
+    """One wheel of the archive."""
+
+    name: str
+    version: str
+    minimum: str  # the oldest version of an image that does as well
+
+
+class Manifest(TypedDict):
+    """The first file of the archive."""
+
+    pythons: Dict[str, List[str]]  # the folders of the wheels for each minor version of Python
+    wheels: Dict[str, Wheel]  # by folder
+
+
+def folder() -> str:
+    """Where this pod's wheels are unpacked; there is no such folder where it needs none."""
+    return os.path.join(pod_context.WORK, "wheels")
+
+
+def install(plan: AgentPlan) -> None:
+    """Unpack the wheels that this pod needs, if any, and say so on stderr.
+
+    Raises:
+        Incompatible: Python or Dask do not fit, and the wheels cannot help.
+        OSError: the wheels cannot be read or unpacked.
+    """
+    if plan["pool"] is None:
+        return
+    python, driver, wheels = "%d.%d" % sys.version_info[:2], plan["pool"]["versions"], plan["wheels"]
+    require_python(python, driver)
+    if wheels is None:
+        require_own(python, installed_version, driver)
+    elif not (driver and all(installed_version(name) == driver[name] for name in EXACT)):
+        _unpack(wheels, python, driver)
+
+
+def require_python(python: str, driver: Driver) -> None:
+    """Raise `Incompatible` where Dask, or a driver outside of the pods, needs another Python than *python*."""
+    if numbers(python) < numbers(OLDEST):
+        raise hardware.Incompatible("the image has Python %s, and pools need %s or newer" % (python, OLDEST))
+    if driver and driver["python"] != python:
+        raise hardware.Incompatible(
+            "the image has Python %s and the driver Python %s, and functions are pickled for one minor version: "
+            "use an image with Python %s, or a driver with Python %s"
+            % (python, driver["python"], driver["python"], python)
+        )
+
+
+def require_own(python: str, own: Callable[[str], Optional[str]], driver: Driver) -> None:
+    """Raise `Incompatible` where the versions that the image *own*s do not fit, for a pod without wheels."""
+    if own("distributed") is None:
+        version = "distributed==%s" % driver["distributed"] if driver else "distributed"
+        raise hardware.Incompatible(
+            "the image's Python %s has no package distributed, which a pool needs: use an image of spotmpi, or add %s"
+            % (python, version)
+        )
+    for name in EXACT:
+        if driver and own(name) != driver[name]:
+            raise _mismatch(name, driver, own(name))
+
+
+def select(manifest: Manifest, python: str, own: Callable[[str], Optional[str]], driver: Driver) -> List[str]:
+    """The folders of the wheels that take the place of what the image *own*s or lacks.
+
+    A driver outside of the pods needs its own versions; else a newer Dask than that of the wheels fits too.
+
+    Raises:
+        Incompatible: neither the image nor the wheels fit.
+    """
+    folders = {manifest["wheels"][each]["name"]: each for each in manifest["pythons"].get(python, ())}
+
+    def fits(name: str) -> bool:
+        version = own(name)
+        if driver and name in EXACT:
+            return version == driver[name]
+        minimum = [wheel["minimum"] for wheel in manifest["wheels"].values() if wheel["name"] == name]
+        return version is not None and numbers(version) >= max(map(numbers, minimum))
+
+    selected = [name for name in EXACT if not fits(name)]
+    if selected and not folders:
+        pythons = sorted(manifest["pythons"], key=numbers)
+        raise hardware.Incompatible(
+            "the image's Python %s has no fitting package %s, and spotmpi brings it for %s to %s: add it to the image"
+            % (python, selected[0], pythons[0], pythons[-1])
+        )
+    for name in selected:
+        version = manifest["wheels"][folders[name]]["version"]
+        if driver and version != driver[name]:
+            raise _mismatch(name, driver, own(name), "%s in spotmpi's wheels" % version)
+    if "distributed" in selected:  # which accepts one version of dask
+        selected += [name for name in folders if name not in EXACT and (name == "dask" or not fits(name))]
+    return [folders[name] for name in selected]
+
+
+def _mismatch(name: str, driver: Mapping[str, str], own: Optional[str], *others: str) -> hardware.Incompatible:
+    places = ["%s in the image" % (own or "missing"), *others, "%s at the driver" % driver[name]]
+    return hardware.Incompatible("%s is %s: use one version" % (name, " and ".join(places)))
+
+
+def numbers(version: str) -> Tuple[int, ...]:
+    """A version as numbers, to compare it with others."""
+    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[^\d.]", version)[0]))
+
+
+def installed_version(name: str) -> Optional[str]:
+    """The version of a package of this Python, or None."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _unpack(wheels: Wheels, python: str, driver: Driver) -> None:
+    """Unpack the selected wheels to `folder`, which appears once all of them are there."""
+    import lzma  # few pods need them
+    import tarfile
+
+    started, temporary = time.monotonic(), folder() + ".part"
+    shutil.rmtree(temporary, ignore_errors=True)
+    with lzma.open(io.BytesIO(_read(wheels))) as file, tarfile.open(fileobj=file, mode="r|") as tar:
+        first = tar.next()
+        assert first is not None and first.name == MANIFEST
+        content = tar.extractfile(first)
+        assert content is not None
+        manifest: Manifest = json.loads(content.read())
+        selected = select(manifest, python, installed_version, driver)
+        if not selected:
+            return
+        require_architecture(wheels["architecture"])
+        for member in tar:
+            wheel, _, name = member.name.partition("/")
+            if wheel in selected:
+                _write(os.path.join(temporary, name), tar.extractfile(member))
+    os.rename(temporary, folder())
+    names = ["%(name)s %(version)s" % manifest["wheels"][each] for each in selected]
+    seconds = time.monotonic() - started
+    sys.stderr.write("unpacked in %.1f s, which the image lacks: %s\n" % (seconds, ", ".join(sorted(names))))
+
+
+def _read(wheels: Wheels) -> bytes:
+    """The archive; OSError where it is not the one that was sent."""
+    names = sorted((name for name in os.listdir(wheels["folder"]) if name.isdecimal()), key=int)
+    data = b""
+    for name in names:
+        with open(os.path.join(wheels["folder"], name), "rb") as file:
+            data += file.read()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != wheels["sha256"]:
+        raise OSError(
+            "the wheels of Dask are damaged (%d bytes, SHA-256 %s, expected %s): delete the ConfigMaps %s-* and submit "
+            "the run again" % (len(data), digest, wheels["sha256"], wheels["name"])
+        )
+    return data
+
+
+def require_architecture(architecture: str) -> None:
+    """Raise `Incompatible` where wheels for *architecture* and glibc do not run."""
+    import platform
+
+    machine, libc = platform.machine(), platform.libc_ver()[0]
+    if machine != architecture:
+        raise hardware.Incompatible(
+            "the image has no fitting Dask, and the wheels that were sent are for %s while this node has %s: set "
+            'kubernetes.node_selector "kubernetes.io/arch", or add distributed to the image' % (architecture, machine)
+        )
+    if libc != "glibc":
+        raise hardware.Incompatible(
+            "the image has no fitting Dask, and no glibc, which the wheels need: add distributed to the image"
+        )
+
+
+def _write(path: str, content: Optional[IO[bytes]]) -> None:
+    assert content is not None
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        shutil.copyfileobj(content, file)

@@ -1,0 +1,171 @@
+"""Dask in pods whose images bring it, bring another version, or do not bring it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import platform
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import hardware, pod_context, pool_wheels
+from spotmpi.agent.node import write_environment
+from spotmpi.agent.pod_context import PodContext
+from spotmpi.agent.pool_wheels import Manifest, select
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+DRIVER = {"python": PYTHON, "distributed": "2026.8.0", "cloudpickle": "3.1.2", "msgpack": "1.2.4"}
+LOCKED = {  # version, and the oldest one that does as well
+    "distributed": ("2026.8.0", "2026.8.0"),
+    "dask": ("2026.8.0", "2026.8.0"),
+    "cloudpickle": ("3.1.2", "3.0.0"),
+    "msgpack": ("1.2.4", "1.0.2"),
+    "click": ("8.5.1", "8.1"),
+    "zict": ("3.0.0", "3.0.0"),
+}
+MANIFEST: Manifest = {
+    "pythons": {python: list(LOCKED) for python in ("3.10", PYTHON, "3.13")},
+    "wheels": {
+        name: {"name": name, "version": version, "minimum": minimum} for name, (version, minimum) in LOCKED.items()
+    },
+}
+WHOLE = {name: version for name, (version, _) in LOCKED.items()}
+
+
+def selected(own: dict[str, str], driver: dict[str, str] | None = DRIVER) -> set[str]:
+    return set(select(MANIFEST, PYTHON, own.get, driver))
+
+
+@pytest.mark.parametrize("driver", [DRIVER, None])
+def test_wheels_stand_in_for_what_an_image_lacks_or_has_too_old(driver: dict[str, str] | None) -> None:
+    assert selected({}, driver) == set(LOCKED)
+    assert selected(WHOLE, driver) == set()
+    assert selected({**WHOLE, "distributed": "2025.1.0", "dask": "2025.1.0"}, driver) == {"distributed", "dask"}
+    assert selected({"click": "8.1.7", "zict": "2.2.0"}, driver) == set(LOCKED) - {"click"}
+    assert selected({"dask": "2026.9.0"}, driver) == set(LOCKED), "ours accepts one version of dask"
+
+
+def test_versions_that_a_driver_shares_are_its_own_and_those_of_a_command_may_be_newer() -> None:
+    newer = {**WHOLE, "distributed": "2026.9.0", "dask": "2026.9.0", "msgpack": "1.3.0"}
+    assert selected(newer, None) == set()
+    assert selected(newer) == {"distributed", "dask", "msgpack"}
+    assert selected(newer, {**DRIVER, "distributed": "2026.9.0", "msgpack": "1.3.0"}) == set()
+    message = "distributed is 2026.9.0 in the image and 2026.8.0 in spotmpi's wheels and 2026.10.1 at the driver"
+    with pytest.raises(hardware.Incompatible, match=message):
+        selected(newer, {**DRIVER, "distributed": "2026.10.1"})
+
+
+def test_a_python_without_wheels_needs_an_image_with_dask() -> None:
+    assert select(MANIFEST, "3.99", WHOLE.get, None) == []
+    with pytest.raises(
+        hardware.Incompatible, match=r"Python 3\.99 has no fitting package distributed, .* 3\.10 to 3\.13"
+    ):
+        select(MANIFEST, "3.99", {}.get, None)
+
+
+def test_a_python_that_differs_from_the_drivers_is_refused_in_one_line_with_both_versions() -> None:
+    message = r"the image has Python 3\.10 and the driver Python 3\.12, .*: use an image with Python 3\.12, or a driver"
+    with pytest.raises(hardware.Incompatible, match=message):
+        pool_wheels.require_python("3.10", {**DRIVER, "python": "3.12"})
+    with pytest.raises(hardware.Incompatible, match=r"the image has Python 3\.9, and pools need 3\.10 or newer"):
+        pool_wheels.require_python("3.9", None)
+    pool_wheels.require_python("3.10", None)
+
+
+def test_without_wheels_the_image_has_to_fit() -> None:
+    with pytest.raises(hardware.Incompatible, match=r"has no package distributed, .* or add distributed==2026\.8\.0$"):
+        pool_wheels.require_own(PYTHON, {}.get, DRIVER)
+    with pytest.raises(
+        hardware.Incompatible, match=r"msgpack is 1\.0\.8 in the image and 1\.2\.4 at the driver: use one"
+    ):
+        pool_wheels.require_own(PYTHON, {**WHOLE, "msgpack": "1.0.8"}.get, DRIVER)
+    pool_wheels.require_own(PYTHON, {"distributed": "2026.9.0"}.get, None)
+
+
+class Pod:
+    """A pod with the pieces of an archive, whose image has no Dask."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pod_context, "WORK", str(folder / "work"))
+        monkeypatch.setattr(pool_wheels, "installed_version", lambda name: None)
+        self.pieces, self.folder = folder / "pieces", folder / "work" / "wheels"
+        for each in (self.pieces, self.folder.parent):
+            each.mkdir()
+        archive = _archive({name: f"NAME = {name!r}\n" for name in LOCKED})
+        for number, start in enumerate(range(0, len(archive), 20)):
+            (self.pieces / str(number)).write_bytes(archive[start : start + 20])
+        wheels = {
+            "name": "spotmpi-wheels-1",
+            "folder": str(self.pieces),
+            "architecture": platform.machine(),
+            "sha256": hashlib.sha256(archive).hexdigest(),
+        }
+        self.plan: Any = {"pool": {"versions": DRIVER}, "wheels": wheels, "environment": {"PYTHONPATH": "/code"}}
+
+
+def _archive(modules: dict[str, str]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as tar:
+        for name, text in {
+            "manifest.json": json.dumps(MANIFEST),
+            **{f"{n}/{n}.py": t for n, t in modules.items()},
+        }.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    assert lzma.decompress(packed.getvalue())
+    return packed.getvalue()
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
+    return Pod(tmp_path, monkeypatch)
+
+
+def test_the_pieces_are_joined_and_unpacked_and_found_after_the_users_code(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool_wheels.install(pod.plan)
+    assert sorted(path.name for path in pod.folder.iterdir()) == sorted(f"{name}.py" for name in LOCKED)
+    assert (pod.folder / "zict.py").read_text() == "NAME = 'zict'\n"
+    assert "which the image lacks: click 8.5.1, cloudpickle 3.1.2, dask 2026.8.0" in capsys.readouterr().err
+    monkeypatch.setattr("spotmpi.agent.node._interface", lambda pod: "lo")
+    environment = write_environment(PodContext(pod.plan, 0, 0, "", ""), 1)
+    assert environment["PYTHONPATH"] == f"/code:{pod.folder}"
+
+
+def test_an_image_with_dask_uses_its_own(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_wheels, "installed_version", WHOLE.get)
+    (pod.pieces / "0").write_text("nobody reads it")
+    pool_wheels.install(pod.plan)
+    assert not pod.folder.exists()
+
+
+def test_damaged_pieces_are_refused_with_their_name(pod: Pod) -> None:
+    (pod.pieces / "1").write_bytes(b"?")
+    with pytest.raises(OSError, match=r"are damaged \(\d+ bytes, .*: delete the ConfigMaps spotmpi-wheels-1-\*"):
+        pool_wheels.install(pod.plan)
+    assert not pod.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("machine", "riscv64", "this node has riscv64: set kubernetes.node_selector"), ("libc_ver", ("", ""), "no glibc")],
+)
+def test_wheels_of_another_machine_are_refused(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch, name: str, value: Any, message: str
+) -> None:
+    monkeypatch.setattr(platform, name, lambda: value)
+    with pytest.raises(hardware.Incompatible, match=message):
+        pool_wheels.install(pod.plan)
+
+
+def test_runs_that_are_no_pools_need_no_dask() -> None:
+    plan: Any = {"pool": None}
+    pool_wheels.install(plan)

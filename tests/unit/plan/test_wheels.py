@@ -1,0 +1,67 @@
+"""The ConfigMaps with the wheels of Dask, and pods that mount them."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from spotmpi.agent import pod_context
+from spotmpi.images.wheels import PackedWheels
+from spotmpi.plan import manifests, wheels
+from spotmpi.plan.cluster import ClusterTarget
+from spotmpi.plan.manifests import Submission, kubernetes_plan
+from spotmpi.spec.job import from_values
+
+PACKED = PackedWheels("x86_64", b"0123456789")
+
+
+@pytest.fixture(autouse=True)
+def pieces_of_four_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "LARGEST", 4)
+
+
+def test_an_archive_is_cut_into_immutable_config_maps_that_are_named_by_its_content() -> None:
+    *pieces, last = wheels.config_maps(PACKED, "team")
+    name = f"spotmpi-wheels-{PACKED.digest}"
+    assert [each["metadata"]["name"] for each in pieces] == [f"{name}-{number}" for number in range(3)]
+    assert b"".join(base64.b64decode(each["binaryData"]["piece"]) for each in pieces) == PACKED.archive
+    assert last["metadata"]["name"] == name and f"{name}-2" in last["data"]["about"]
+    assert all(each["immutable"] and each["metadata"]["namespace"] == "team" for each in [*pieces, last])
+
+
+def test_all_pods_of_a_pool_mount_the_pieces_and_their_agents_know_the_digest() -> None:
+    spec = from_values({"launcher": "pool", "pool": {"workers": 2}})
+    target = ClusterTarget("team", "debian", None, {}, (), "any")
+    versions = {"python": "3.11"}
+    objects = kubernetes_plan(spec, target, Submission("pool-1", "ann", {}, {}, {}, versions=versions))
+    before = copy.deepcopy(objects)
+
+    changed = wheels.with_wheels(objects, PACKED)
+
+    assert objects == before
+    for template in (manifests.pod_template(changed[0]), manifests.workers_template(changed)):
+        assert template is not None
+        pod: Any = template["spec"]
+        (volume,) = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == "wheels"]
+        assert [each["configMap"]["items"][0]["path"] for each in volume] == ["0", "1", "2"]
+        (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "wheels"]
+        assert mount["mountPath"] == pod_context.WHEELS
+    (config_map,) = [each for each in changed if each["kind"] == "ConfigMap"]
+    plan = json.loads(config_map["data"]["plan.json"])
+    assert (plan["wheels"]["sha256"], plan["wheels"]["architecture"]) == (PACKED.sha256, "x86_64")
+    assert plan["pool"]["versions"] == versions
+
+
+@pytest.mark.parametrize(
+    "values", [{"command": ["true"]}, {"limits": {"driver": "none"}}], ids=["the driver is in the pod", "detached"]
+)
+def test_a_pool_that_waits_for_no_driver_from_here_takes_any_version(values: dict[str, Any]) -> None:
+    spec = from_values({"launcher": "pool", "pool": {"workers": 2}, **values})
+    target = ClusterTarget("team", "debian", None, {}, (), "any")
+    objects = kubernetes_plan(spec, target, Submission("pool-1", "ann", {}, {}, {}, versions={"python": "3.11"}))
+    (config_map,) = [each for each in objects if each["kind"] == "ConfigMap"]
+    assert json.loads(config_map["data"]["plan.json"])["pool"]["versions"] is None

@@ -1,0 +1,68 @@
+"""Pools on the test cluster in an image that has Python and no Dask."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from spotmpi.agent import record
+from tests.cluster.pools import LIMIT, PoolRun, has_workers
+from tests.cluster.runs import Runs
+from tests.testbed.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.pod_images("base"),
+    pytest.mark.timeout(400),
+    pytest.mark.nightly("half a minute; by day test_pool_wheels.py unpacks small wheels, and images have Dask"),
+]
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # pods have no tests
+
+DRIVER = """
+import dask
+import spotmpi
+
+with spotmpi.pool() as pool:
+    print("sum", sum(pool.map(abs, range(-5, 0))), "by", dask.__file__)
+"""
+
+
+def location() -> str:
+    """Where the worker has its Dask."""
+    import distributed
+
+    return str(distributed.__file__)
+
+
+@pytest.fixture
+def image(runs: Runs) -> dict[str, str]:
+    """The settings of a pool whose image has no Dask."""
+    return {"image": runs.testbed.images["base"]}
+
+
+def test_pools_get_the_locked_wheels_once_for_each_namespace(runs: Runs, image: dict[str, str], tmp_path: Path) -> None:
+    up = PoolRun(runs, 2, kubernetes=image)
+    with up.join() as pool:
+        wait_for("workers", lambda: has_workers(pool, 2), LIMIT)
+        found = pool.run(location)
+        assert set(found.values()) == {"/spotmpi/work/wheels/distributed/__init__.py"}
+    runs.backend.stop(up.run.id, "the nodes are small", True)
+    maps = _wheels(runs)
+    assert len(maps) > 2
+
+    (tmp_path / "drive.py").write_text(DRIVER)
+    batch = PoolRun(runs, 1, kubernetes=image, command=["python3", "drive.py"], files=[str(tmp_path / "drive.py")])
+    assert batch.run.end(LIMIT).kind == record.SUCCEEDED, batch.run.recent_events()
+    assert "sum 15 by /spotmpi/work/wheels/dask/__init__.py" in batch.run.lines()
+    assert _wheels(runs) == maps
+
+
+def _wheels(runs: Runs) -> dict[str, str]:
+    """The ConfigMaps with wheels, by name, with the time of their creation."""
+    items = runs.testbed.get("configmaps", "-n", runs.namespace)["items"]
+    metadata = [each["metadata"] for each in items if each["metadata"]["name"].startswith("spotmpi-wheels-")]
+    return {each["name"]: each["creationTimestamp"] for each in metadata}

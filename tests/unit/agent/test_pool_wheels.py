@@ -35,6 +35,7 @@ MANIFEST: Manifest = {
         name: {"name": name, "version": version, "minimum": minimum} for name, (version, minimum) in LOCKED.items()
     },
 }
+NOTHING: dict[str, str] = {}
 WHOLE = {name: version for name, (version, _) in LOCKED.items()}
 
 
@@ -66,7 +67,7 @@ def test_a_python_without_wheels_needs_an_image_with_dask() -> None:
     with pytest.raises(
         hardware.Incompatible, match=r"Python 3\.99 has no fitting package distributed, .* 3\.10 to 3\.13"
     ):
-        select(MANIFEST, "3.99", {}.get, None)
+        select(MANIFEST, "3.99", NOTHING.get, None)
 
 
 def test_a_python_that_differs_from_the_drivers_is_refused_in_one_line_with_both_versions() -> None:
@@ -80,7 +81,7 @@ def test_a_python_that_differs_from_the_drivers_is_refused_in_one_line_with_both
 
 def test_without_wheels_the_image_has_to_fit() -> None:
     with pytest.raises(hardware.Incompatible, match=r"has no package distributed, .* or add distributed==2026\.8\.0$"):
-        pool_wheels.require_own(PYTHON, {}.get, DRIVER)
+        pool_wheels.require_own(PYTHON, NOTHING.get, DRIVER)
     with pytest.raises(
         hardware.Incompatible, match=r"msgpack is 1\.0\.8 in the image and 1\.2\.4 at the driver: use one"
     ):

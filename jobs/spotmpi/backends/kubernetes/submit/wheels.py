@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from lightkube import ApiError
 
@@ -18,7 +17,7 @@ from spotmpi.spec.job import JobSpec
 _ARCHITECTURE = "kubernetes.io/arch"  # label of nodes
 
 
-async def ship(api: ClusterApi, objects: Sequence[Object], spec: JobSpec, say: Say) -> Sequence[Object]:
+async def ship(api: ClusterApi, objects: list[Object], spec: JobSpec, say: Say) -> list[Object]:
     """The *objects* of a run with the wheels, which are in the namespace then.
 
     Where the wheels cannot be had or sent, it says why and returns the objects as they are: the image may need none.

@@ -42,13 +42,15 @@ if TYPE_CHECKING:
     from spotmpi.runs.reader import RunState
     from spotmpi.spec.job import JobSpec
     from spotmpi.spec.source import read_spec
-    from spotmpi.streams.errors import StreamError, StreamLost
+    from spotmpi.streams.errors import SourceError, StreamError, StreamLost
+    from spotmpi.streams.order import FunctionSource
     from spotmpi.streams.stream import Stream, stream
     from spotmpi.study.study import StudyOptions
 
 __all__ = [
     "CallAborted",
     "Event",
+    "FunctionSource",
     "InputError",
     "JobSpec",
     "Pipeline",
@@ -56,6 +58,7 @@ __all__ = [
     "PoolError",
     "PoolLost",
     "RunState",
+    "SourceError",
     "SpotmpiError",
     "Stream",
     "StreamError",
@@ -106,7 +109,8 @@ _MODULES = (
     ("runs.reader", "RunState"),
     ("spec.job", "JobSpec"),
     ("spec.source", "read_spec"),
-    ("streams.errors", "StreamError StreamLost"),
+    ("streams.errors", "SourceError StreamError StreamLost"),
+    ("streams.order", "FunctionSource"),
     ("streams.stream", "Stream stream"),
     ("study.study", "StudyOptions"),
 )

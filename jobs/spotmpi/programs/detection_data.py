@@ -76,3 +76,9 @@ def load_data(root: Path, sets: tuple[str, str], augmented: bool, world: World) 
         images, name = world.broadcast(source)
         parts.append(DetectionData(images, name, chance))
     return parts[0], parts[1]
+
+
+def load_set(root: str, sets: str, augmented: bool) -> DetectionData:
+    """The images of *sets* alone, read by the process itself, such as a worker."""
+    images = read_sets(Path(root), sets)
+    return DetectionData(images, digest(Path(root), images), augmented)

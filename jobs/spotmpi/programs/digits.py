@@ -7,6 +7,7 @@ import numpy as np
 
 _TEST_SHARE = 5  # every fifth sample is for testing
 _SPLIT_STREAM = 1_000_003
+TRAINING = "spotmpi.programs.digits:training_digits"  # loads what `load_digits` gives for training, by its seed
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Integers = np.ndarray[Any, np.dtype[np.int32]]
@@ -50,6 +51,11 @@ def load_digits(seed: int) -> tuple[Digits, Digits]:
     order = np.random.default_rng([_SPLIT_STREAM, seed]).permutation(len(labels))
     count = len(labels) // _TEST_SHARE
     return _part(images, labels, order[count:]), _part(images, labels, order[:count])
+
+
+def training_digits(seed: int) -> Digits:
+    """The training part alone, in a worker."""
+    return load_digits(seed)[0]
 
 
 def _part(images: Floats, labels: Integers, chosen: Any) -> Digits:

@@ -5,7 +5,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,8 +45,8 @@ def exit_together(main: Callable[[], None]) -> Callable[[], None]:
             raise
         except KeyboardInterrupt:
             leave(130)
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)  # that of a stream leaves with a code of its own
             leave(protocol.FAILED)
 
     return run

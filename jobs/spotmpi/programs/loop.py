@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spotmpi.agent import protocol
+from spotmpi.programs.batches import DataSource, Input, rank_batches
 from spotmpi.programs.checkpoint import Checkpoints, Identity, Progress, State, model_fingerprint, parameters_checksum
 from spotmpi.programs.exits import STOPPED, Failed, Notices, leave, wait_for_rank_zero
-from spotmpi.programs.loader import Loader
 from spotmpi.programs.options import TrainingOptions
 from spotmpi.programs.reporting import Reporter
-from spotmpi.programs.sampling import Batching, Dataset, Order, divide, iteration_seed, iterations_left
+from spotmpi.programs.sampling import Batching, Dataset, divide, iteration_seed, iterations_left
 from spotmpi.programs.timing import Clock, Stopwatch
 from spotmpi.programs.world import World
 
@@ -41,7 +41,10 @@ class Trainee(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What to train; *details* go into the context line (versions, options)."""
+    """What to train.
+
+    *details* go into the context line (versions, options); *source* is how workers load the data set.
+    """
 
     program: str
     options: TrainingOptions
@@ -49,6 +52,7 @@ class Job:
     dataset: Dataset
     trainee: Trainee
     details: Mapping[str, Any] = field(default_factory=dict)
+    source: DataSource | None = None
 
 
 def train(job: Job) -> None:
@@ -143,12 +147,10 @@ class _Training:
         """Train, evaluate, save, and report the result."""
         self._install_handlers()
         self._due = time.monotonic() + self._options.checkpoint_every
-        order = Order(self._options.seed, len(self._job.dataset))
+        data = Input(self._job.dataset, self._batching, self._job.source)
+        left = self.total - self._iteration
         evaluated: Mapping[str, float] | None = None
-        with Loader(
-            self._job.dataset, order, self._batching, self._job.world.rank, self._options.loader_processes
-        ) as loader:
-            batches = loader.batches(self._position)
+        with rank_batches(data, self._options, self._job.world, self._position, left) as batches:
             self._notices.between_iterations()
             self._stopwatch.start()
             while self._iteration < self.total:

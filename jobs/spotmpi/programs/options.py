@@ -23,6 +23,7 @@ class TrainingOptions:
     epochs: float | None
     iterations: int | None
     seed: int
+    batches: str
     loader_processes: int
     report_every: int
     evaluate_every: int
@@ -37,6 +38,7 @@ class TrainingOptions:
         return cls(**{name: getattr(parsed, name) for name in cls.__dataclass_fields__})
 
 
+LOADER, STREAM = "loader", "stream"
 _DATA = "folder of the data set"
 
 
@@ -62,6 +64,8 @@ def training_parser(description: str, environ: Mapping[str, str] | None = None) 
     length.add_argument("--epochs", type=positive_number, help="at least this many passes over the data")
     length.add_argument("--iterations", type=positive, help="exactly this many updates")
     parser.add_argument("--seed", type=not_negative, default=0, help="for initialisation, split, order, augmentation")
+    about = "who prepares them: a loader in each rank, or the CPU workers of the run's stream; they are the same"
+    parser.add_argument("--batches", choices=(LOADER, STREAM), default=LOADER, help=about)
     parser.add_argument("--loader-processes", type=not_negative, default=0, help="per rank; 0 loads in the rank itself")
     parser.add_argument("--report-every", type=positive, default=10, help="iterations between reports")
     parser.add_argument("--evaluate-every", type=not_negative, default=0, help="iterations; 0: at the end only")

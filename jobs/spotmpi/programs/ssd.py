@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spotmpi.programs.batches import DataSource
 from spotmpi.programs.boxes import default_boxes, encode
 from spotmpi.programs.detection_data import Batch, DetectionData, Encoded, load_data
 from spotmpi.programs.options import Parser, data_options, learning_rate_option, positive, positive_number
@@ -75,6 +76,14 @@ def ssd_data(options: argparse.Namespace, world: World) -> tuple[Dataset, Detect
     if options.data_cache:
         prepare_cache(options.data, options.data_cache, world)
     return load_data(options.data, (options.train_sets, options.test_sets), not options.no_augmentation, world)
+
+
+def ssd_source(options: argparse.Namespace) -> DataSource:
+    """How the workers of a stream load the training data of these options."""
+    if options.synthetic:
+        return DataSource("spotmpi.programs.ssd:SyntheticDetection", {"seed": options.seed})
+    arguments = {"root": str(options.data), "sets": options.train_sets, "augmented": not options.no_augmentation}
+    return DataSource("spotmpi.programs.detection_data:load_set", arguments)
 
 
 _STREAM = 1_000_039

@@ -13,6 +13,7 @@ from spotmpi.streams.order import FUNCTION, Settings
 from spotmpi.streams.results import JSON_LINES, PARQUET
 
 Count = Annotated[int, Field(ge=1)]
+_KEYS_OF_PROGRAMS = ("window", "on_error", "debug", "workers")
 
 
 class StreamWorkers(Part):
@@ -25,7 +26,9 @@ class StreamWorkers(Part):
 class Stream(Part):
     """Where batches come from, and how they are prepared; see docs/streams.md."""
 
-    source: str = Field(description="file, folder, pattern or URL of files; or module:function, called with a number")
+    source: str | None = Field(
+        None, description="file, folder, pattern or URL of files; or module:function, called with a number"
+    )
     batch: Count | None = Field(None, description="rows of a batch; files that are neither Parquet nor CSV are one row")
     epochs: Count = Field(1, description="how often the source is read")
     length: Count | None = Field(None, description="of a source module:function: its batches in an epoch")
@@ -52,11 +55,21 @@ class Stream(Part):
     def settings(self) -> Settings:
         """What ranks and workers need of it."""
         values = self.model_dump(exclude={"workers"})
-        defaults = {"batch": self.batch or 1, "length": self.length or 0, "workers": self.workers.nodes}
-        return Settings(**{**values, **defaults})
+        defaults = {"source": self.source or "", "batch": self.batch or 1, "length": self.length or 0}
+        return Settings(**{**values, **defaults, "workers": self.workers.nodes})
+
+    def program_problems(self) -> Iterator[Problem]:
+        """Keys that do not fit to one of the training programs, which streams its own data set in its own order."""
+        for key, field in type(self).model_fields.items():
+            value = getattr(self, key)
+            if key not in _KEYS_OF_PROGRAMS and value != field.default:
+                yield Problem(f"stream.{key}", value, "a program streams its own data in its own order; remove it")
 
     def problems(self) -> Iterator[Problem]:
         """What does not fit together."""
+        if self.source is None:
+            yield Problem("stream.source", None, "name the files of which batches consist, or a function")
+            return
         called = FUNCTION.fullmatch(self.source) is not None
         if called and self.length is None:
             yield Problem("stream.length", None, "a function as the source needs its number of batches in an epoch")

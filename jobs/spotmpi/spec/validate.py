@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -129,9 +129,18 @@ def _pool(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
 
 
 def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
+    streams = spec.program is not None and _option(spec.args, "--batches") == "stream"
     if spec.stream is None:
+        if streams:
+            yield Problem("args", "--batches stream", "needs CPU workers: add the table [stream], or [stream.workers]")
         return
-    yield from spec.stream.problems()
+    if spec.program is None:
+        yield from spec.stream.problems()
+    else:
+        yield from spec.stream.program_problems()
+        if not streams:
+            remedy = f'add "--batches", "stream" to args, or remove it: {spec.program} loads its data in the ranks'
+            yield Problem("stream", None, remedy)
     workers = spec.stream.workers.nodes
     if capabilities.lasting is not None:
         yield Problem("stream", None, "streams run on this machine only: use --on local, or load data in the ranks")
@@ -142,6 +151,16 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
         yield Problem("nodes", spec.nodes, remedy)
     if capabilities.processes is not None and workers > capabilities.processes:
         yield Problem("stream.workers.nodes", workers, f"exceeds the {capabilities.processes} processes possible here")
+
+
+def _option(args: Sequence[str], name: str) -> str | None:
+    """The value of the option *name*, the last one."""
+    value = None
+    for index, argument in enumerate(args):
+        option, equals, text = argument.partition("=")
+        if option == name:
+            value = text if equals else next(iter(args[index + 1 : index + 2]), None)
+    return value
 
 
 def _environment(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem]:
@@ -242,7 +261,7 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_code, "code files program"),
     (_image, "image program"),
     (_pool, "launcher pool nodes slots program mpi checkpoint"),
-    (_stream, "stream launcher nodes"),
+    (_stream, "stream launcher nodes program args"),
     (_launcher, "launcher slots where image"),
     (_environment, "env forward kubernetes"),
     (_data, "data"),

@@ -94,7 +94,7 @@ def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:
         for number, seed, slices in each.choices:
             _current[:] = [CurrentBatch(number, ", ".join(map(str, slices)), time.monotonic())]
             try:
-                rows = sources.read(settings.source, slices)
+                rows = sources.read(settings, slices)
                 batches.append((each.number, rows if function is None else function(rows, seed)))
                 break
             except (StreamError, SourceError):
@@ -120,7 +120,9 @@ def _failure(settings: Settings, number: int, where: str) -> str:
     assert kind is not None and trace is not None
     own = trace.tb_next or trace
     text = "".join(traceback.format_exception(kind, error, own)).rstrip()
-    return f"{settings.prepare} failed for batch {number} ({where}): {kind.__name__}: {error}\n{text}"
+    return (
+        f"{settings.prepare or settings.source} failed for batch {number} ({where}): {kind.__name__}: {error}\n{text}"
+    )
 
 
 def _size(value: Any) -> int:

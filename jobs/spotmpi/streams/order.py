@@ -11,9 +11,9 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 from spotmpi.streams.errors import StreamError
 
@@ -50,6 +50,7 @@ class Settings:
     batch: int = 1
     epochs: int = 1
     length: int = 0  # calls per epoch where the source is a function
+    arguments: str = ""  # further arguments of that function, as JSON
     prepare: str | None = None
     write: str | None = None
     window: int = 8
@@ -63,6 +64,33 @@ class Settings:
     def to_json(self) -> str:
         """The settings as one line of JSON."""
         return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """The batches of a program that knows its data itself: `spotmpi.stream` takes it in place of the spec's source.
+
+    A worker calls *function* (``module:function``) with a number from 0 to *length* - 1 and the *arguments*, which are
+    JSON values; batch by batch, in the order of numbers. *data* names the data set with its samples and a fingerprint,
+    which have to be the same in each attempt of the run.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+    length: int
+    data: tuple[str, int, str]
+
+    @property
+    def parts(self) -> list[Part]:
+        """What the run records of the data set."""
+        name, samples, fingerprint = self.data
+        return [Part(name, samples, 0, fingerprint)]
+
+    def order(self, settings: Settings) -> Order:
+        """The order of the batches, with what *settings* say of window and errors."""
+        arguments = json.dumps(self.arguments)
+        settings = replace(settings, source=self.function, arguments=arguments, length=self.length)
+        return Order([Part(self.function, self.length, 0, "")], settings)
 
 
 def read_settings(text: str) -> Settings:

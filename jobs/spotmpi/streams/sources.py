@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def parts_of(settings: Settings) -> list[Part]:
     return [_part(settings.source, name) for name in paths]
 
 
-def read(source: str, slices: Sequence[Slice]) -> Any:
+def read(settings: Settings, slices: Sequence[Slice]) -> Any:
     """The rows of *slices*: of Parquet and CSV arrays by column, of other files a list of (name, bytes).
 
     A function gives the rows itself.
@@ -52,10 +53,10 @@ def read(source: str, slices: Sequence[Slice]) -> Any:
         StreamError: a file is not what it was when the stream began.
         SourceError: the storage does not answer.
     """
-    if FUNCTION.fullmatch(source):
-        return function(source)(slices[0].start)
+    if FUNCTION.fullmatch(settings.source):
+        return function(settings.source)(slices[0].start, **json.loads(settings.arguments or "{}"))
     try:
-        return _read_files(source, slices)
+        return _read_files(settings.source, slices)
     except OSError as error:
         raise SourceError(f"{', '.join(map(str, slices))} cannot be read: {error}") from error
 

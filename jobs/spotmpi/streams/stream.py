@@ -24,7 +24,7 @@ from spotmpi.streams.engine import Engine, Place, Task
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.figures import HIGH_SHARE, SOURCE
 from spotmpi.streams.meter import Meter, Write
-from spotmpi.streams.order import Order, Part, Settings, differences, digest, read_settings
+from spotmpi.streams.order import FunctionSource, Order, Part, Settings, differences, digest, read_settings
 
 CHUNK_BYTES = 4 << 20  # a chunk has so many bytes, or takes so long: a task costs milliseconds
 CHUNK_SECONDS = 0.25
@@ -184,10 +184,13 @@ def chunk_length(result: Chunk, former: int) -> int:
     return max(1, min(MAX_CHUNK, 4 * former, round(min(by_size, by_time))))
 
 
-def stream(start: int = 0, rank: int | None = None, size: int | None = None) -> Stream:
+def stream(
+    start: int = 0, rank: int | None = None, size: int | None = None, source: FunctionSource | None = None
+) -> Stream:
     """The stream of this process in a run with the table ``[stream]``, from batch number *start* on.
 
-    Rank and number of ranks are those of the launcher, mpirun or torchrun, unless they are arguments.
+    Rank and number of ranks are those of the launcher, mpirun or torchrun, unless they are arguments. A program that
+    knows its data itself gives it as *source*; of the table, window, workers and errors then count.
 
     Raises:
         StreamError: not in such a run, an empty source, or one that has changed since the run began.
@@ -200,11 +203,15 @@ def stream(start: int = 0, rank: int | None = None, size: int | None = None) -> 
     settings = read_settings(text)
     engine = Engine(os.environ[protocol.ENV_POOL], os.environ[protocol.ENV_POOL_TLS])
     atexit.register(engine.close)
-    parts = [Part(*part) for part in engine.submit("source", chunk.list_source, settings).result()]
-    check_source(Path(os.environ[protocol.ENV_STREAM_FOLDER], SOURCE), settings, parts)
+    if source:
+        parts, order = source.parts, source.order(settings)
+    else:
+        parts = [Part(*part) for part in engine.submit("source", chunk.list_source, settings).result()]
+        order = Order(parts, settings)
+    check_source(Path(os.environ[protocol.ENV_STREAM_FOLDER], SOURCE), order.settings, parts)
     own_rank, own_size = _world()
     return Stream(
-        Order(parts, settings),
+        order,
         engine.submit,
         start,
         own_rank if rank is None else rank,

@@ -74,6 +74,30 @@ def test_a_stream_on_a_cluster_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "args", [["--batches", "stream"], ["--batches=stream"], ["--batches", "loader", "--batches=stream"]]
+)
+def test_a_program_streams_its_own_data(args: list[str]) -> None:
+    program = {"program": "digits", "image": "pytorch", "command": None, "args": args}
+    known = {"programs": {"pytorch": ("digits",)}}
+    assert problems(spec({"window": 3, "on_error": "skip", "workers": {"nodes": 2}}, **program), **known) == {}
+    assert problems(spec({"source": "s3://set", "batch": 5, "shuffle": True}, **program), **known) == dict.fromkeys(
+        ["stream.source", "stream.batch", "stream.shuffle"],
+        "a program streams its own data in its own order; remove it",
+    )
+
+
+def test_a_stream_and_the_batches_of_a_program_belong_together() -> None:
+    program = {"program": "digits", "image": "pytorch", "command": None}
+    known = {"programs": {"pytorch": ("digits",)}}
+    assert problems(spec({}, **program), **known) == {
+        "stream": 'add "--batches", "stream" to args, or remove it: digits loads its data in the ranks'
+    }
+    without = from_values({**program, "args": ["--batches", "stream"]})
+    assert problems(without, **known) == {"args": "needs CPU workers: add the table [stream], or [stream.workers]"}
+    assert problems(spec({})) == {"stream.source": "name the files of which batches consist, or a function"}
+
+
+@pytest.mark.parametrize(
     ("source", "resolved"),
     [("data/*.csv", "/home/ann/data/*.csv"), ("/data", "/data"), ("s3://a/b", "s3://a/b"), ("flow:rows", "flow:rows")],
 )

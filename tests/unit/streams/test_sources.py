@@ -20,7 +20,7 @@ from spotmpi.streams.order import Order, Part, Settings
 def batches(settings: Settings) -> list[Any]:
     """Every batch of an epoch as it is read."""
     order = Order(sources.parts_of(settings), settings)
-    return [sources.read(settings.source, order.slices(number)) for number in range(order.epoch_batches)]
+    return [sources.read(settings, order.slices(number)) for number in range(order.epoch_batches)]
 
 
 @pytest.fixture
@@ -118,11 +118,11 @@ def _replace(path: Path) -> None:
 def test_a_file_that_is_changed_meanwhile_is_an_error(parquet: Path, change: Any, verb: str) -> None:
     settings = Settings(str(parquet), 5)
     order = Order(sources.parts_of(settings), settings)
-    sources.read(settings.source, order.slices(0))
+    sources.read(settings, order.slices(0))
     change(parquet / "1.parquet")
-    sources.read(settings.source, order.slices(3))  # of the other file
+    sources.read(settings, order.slices(3))  # of the other file
     with pytest.raises(StreamError, match=rf"1\.parquet was {verb} while the stream reads it"):
-        sources.read(settings.source, order.slices(1))
+        sources.read(settings, order.slices(1))
 
 
 def test_without_pyarrow_the_remedy_is_named(parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_storage_that_does_not_answer_is_no_fault_of_the_source(parquet: Path, m
     order = Order(sources.parts_of(settings), settings)
     monkeypatch.setattr(sources, "_rows", _time_out)
     with pytest.raises(SourceError, match=r"1\.parquet rows 0 to 4 cannot be read: timed out"):
-        sources.read(settings.source, order.slices(0))
+        sources.read(settings, order.slices(0))
 
 
 def _time_out(*arguments: Any) -> None:

@@ -7,6 +7,7 @@ import chainer
 import chainer.functions as F
 import chainer.links as L
 
+from spotmpi.programs.batches import DataSource
 from spotmpi.programs.chainermn.exchange import (
     communicator,
     create_optimizer,
@@ -16,7 +17,7 @@ from spotmpi.programs.chainermn.exchange import (
     versions,
 )
 from spotmpi.programs.chainermn.trainee import ChainerTrainee
-from spotmpi.programs.digits import Digits, Layers, initial_layers, load_digits
+from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, load_digits
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
@@ -68,8 +69,9 @@ def main() -> None:
     comm = communicator(options)
     training, test = load_digits(options.seed)
     trainee = build(options, comm, test)
-    job = Job("chainermn/digits", TrainingOptions.of(options), create_world(comm), training, trainee, details(options))
-    train(job)
+    source = DataSource(TRAINING, {"seed": options.seed})
+    world = create_world(comm)
+    train(Job("chainermn/digits", TrainingOptions.of(options), world, training, trainee, details(options), source))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -23,7 +23,7 @@ from spotmpi.programs.detection_data import DetectionData
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, training_parser
-from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options
+from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options, ssd_source
 from spotmpi.programs.voc import CLASSES
 from spotmpi.programs.weights import Weights, read_npz, read_weights
 from spotmpi.programs.world import World
@@ -46,7 +46,8 @@ def main() -> None:
         | {"model_parameters": sum(p.size for p in model.params())}
         | weights
     )
-    train(Job("chainermn/ssd", TrainingOptions.of(options), world, training, trainee, details))
+    source = ssd_source(options)
+    train(Job("chainermn/ssd", TrainingOptions.of(options), world, training, trainee, details, source))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from spotmpi.programs.digits import Digits, Layers, initial_layers, load_digits
+from spotmpi.programs.batches import DataSource
+from spotmpi.programs.digits import TRAINING, Digits, Layers, initial_layers, load_digits
 from spotmpi.programs.exits import exit_together
 from spotmpi.programs.loop import Job, train
 from spotmpi.programs.options import TrainingOptions, describe_options, learning_rate_option, share, training_parser
@@ -63,7 +64,8 @@ def main() -> None:
     training, test = load_digits(options.seed)
     trainee = build(options, world, test)
     details = describe_options(options, "pytorch", versions())
-    train(Job("pytorch/digits", TrainingOptions.of(options), world, training, trainee, details))
+    source = DataSource(TRAINING, {"seed": options.seed})
+    train(Job("pytorch/digits", TrainingOptions.of(options), world, training, trainee, details, source))
     finish()
 
 

@@ -17,7 +17,7 @@ from spotmpi.programs.pytorch.exchange import distribute, exchange_options, vers
 from spotmpi.programs.pytorch.processes import device, finish, join, process_options
 from spotmpi.programs.pytorch.ssd_model import Ssd300, multibox_sums, read_state, trunk_names
 from spotmpi.programs.pytorch.trainee import TorchTrainee, precision_option
-from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options
+from spotmpi.programs.ssd import BIAS_RATE, MOMENTUM, WEIGHT_DECAY, learning_rate, ssd_data, ssd_options, ssd_source
 from spotmpi.programs.voc import CLASSES
 from spotmpi.programs.weights import Weights, read_weights
 from spotmpi.programs.world import World
@@ -36,7 +36,8 @@ def main() -> None:
     trainee = build(model, options, world, test)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     details = describe_options(options, "pytorch", versions()) | {"model_parameters": parameters} | weights
-    train(Job("pytorch/ssd", TrainingOptions.of(options), world, training, trainee, details))
+    source = ssd_source(options)
+    train(Job("pytorch/ssd", TrainingOptions.of(options), world, training, trainee, details, source))
     finish()
 
 

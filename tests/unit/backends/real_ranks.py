@@ -43,7 +43,7 @@ def rank(run: str, number: int) -> int:
             variables = _variables(pid)
             own_rank = variables.get("OMPI_COMM_WORLD_RANK", variables.get("RANK"))
             command = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
-            others = (b"spotmpi.programs.loader", b"distributed.run", b"starter.py")
+            others = (b"spotmpi.programs.loader", b"spotmpi.programs.pool", b"distributed.run", b"starter.py")
             if own_rank == str(number) and not any(other in command for other in others):
                 return pid
         return 0

@@ -217,6 +217,18 @@ def test_the_output_of_a_pod_that_ended_at_once_is_complete(cluster_type: type[F
     assert events[1].values["text"] == "hello"
 
 
+def test_the_output_of_a_pod_is_read_once_its_container_has_ended_though_its_phase_is_still_pending() -> None:
+    """A kubelet reports the end of a container, and only a second later the phase of its pod."""
+    terminated = {"terminated": {"exitCode": 0, "finishedAt": stamp()}}
+    leader = pod(0, "Pending", containerStatuses=[{"name": "node", "state": terminated}])
+    cluster = FakeCluster([leader])
+    cluster.logs[leader["metadata"]["name"]] = [log_line(1, "started", attempt=1), log_line(2, "succeeded")]
+
+    events = follow(cluster, jobset(nodes=1))
+
+    assert [event.kind for event in events] == [record.STARTED, record.SUCCEEDED]
+
+
 def test_a_stop_by_another_terminal_is_reported_before_the_last_pod_is_gone() -> None:
     cluster = FakeCluster([pod(0, "Running"), pod(1, "Pending")])
 

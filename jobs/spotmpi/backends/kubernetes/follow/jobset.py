@@ -112,3 +112,19 @@ def pod_name(pod: Object) -> str:
 def pod_phase(pod: Object) -> str:
     """The phase of a pod, such as Running."""
     return str(pod.get("status", {}).get("phase"))
+
+
+def has_started(pod: Object) -> bool:
+    """Whether the pod's agent has run, which its container shows up to a second before its phase does."""
+    return pod_phase(pod) in ("Running", "Succeeded", "Failed") or bool(_container_state(pod) - {"waiting"})
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether the pod's agent has ended and its log is complete: containers of runs never restart."""
+    return pod_phase(pod) in ("Succeeded", "Failed") or "terminated" in _container_state(pod)
+
+
+def _container_state(pod: Object) -> set[str]:
+    """The one key of the state of the agent's container: waiting, running or terminated; empty where it has none."""
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    return next((set(each.get("state") or {}) for each in statuses if each["name"] == CONTAINER), set())

@@ -17,7 +17,9 @@ from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.client.api import ClusterApi, Object
 from spotmpi.backends.kubernetes.client.errors import translate_errors
 from spotmpi.backends.kubernetes.follow.jobset import (
+    has_ended,
     has_predecessors,
+    has_started,
     image_reference,
     node_index,
     pod_name,
@@ -286,8 +288,7 @@ class ClusterFollower:
 
     def _has_output(self, pod: Object) -> bool:
         """Whether the pod has output that belongs to the run."""
-        has_started = pod_phase(pod) in ("Running", "Succeeded", "Failed")
-        return has_started and (self._run.output_on_every_node or node_index(pod) == 0)
+        return has_started(pod) and (self._run.output_on_every_node or node_index(pod) == 0)
 
     async def _read_log(self, pod: Object) -> None:
         async with self._log_slots:
@@ -331,4 +332,4 @@ class ClusterFollower:
 
     def _pod_has_ended(self, pod: str) -> bool:
         values = self._seen.pods.get(pod)
-        return values is None or pod_phase(values) in ("Succeeded", "Failed")
+        return values is None or has_ended(values)

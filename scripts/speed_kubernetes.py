@@ -1,9 +1,12 @@
 """Measures runs on a cluster beside the same without spotmpi, on a real Kubernetes of its own on this machine.
 
-    scripts/speed-kubernetes [--runs 5] [--only start,following,recovery,scale] [--json]
+    scripts/speed-kubernetes [--runs 5] [--only start,command,pool,call,following,recovery,scale] [--json]
 
 start      submit to first program line of an mpirun job on two pods, beside `kubectl apply` of a JobSet whose two pods
            only print, and beside an MPIJob of the MPI Operator that does the same work; the sides take turns
+command    `spotmpi run -- echo` to its line, beside `kubectl run --attach` of the same image; the sides take turns
+pool       a pool of four to its first result, beside `kubectl apply` of as many pods that print
+call       a small call through the tunnel and inside of the cluster, beside plain Dask with TLS on the same pods
 following  100,000 lines of 20 pods by `spotmpi logs`, beside `kubectl logs`, with the memory of each
 scale      a run of 1,000 nodes that only seem to run (kwok): submitting, showing, following and stopping it, with
            the memory and the requests to the API of each
@@ -29,71 +32,21 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-import tomli_w  # noqa: E402
-
 import spotmpi  # noqa: E402
 from scripts.speed import Figure, _interleaved, _spread, table  # noqa: E402
+from scripts.speed_bench import IMAGE, SPOTMPI, Bench  # noqa: E402
 from scripts.speed_clients import Counting, Measured, Measuring, first_line  # noqa: E402
+from scripts.speed_cluster_pools import measure_call, measure_command, measure_pool  # noqa: E402
 from scripts.speed_manifests import LINE, mpi_job, printing_jobset  # noqa: E402
 from spotmpi.api.drill import Recovery  # noqa: E402
-from spotmpi.backends.targets import Target  # noqa: E402
-from tests.testbed.cluster import Cluster, running_cluster  # noqa: E402
+from tests.testbed.cluster import running_cluster  # noqa: E402
 from tests.testbed.kubernetes import RESTRICTED, Object  # noqa: E402
 from tests.testbed.kwok import Kwok  # noqa: E402
 from tests.testbed.mpi_operator import MpiOperator  # noqa: E402
 
-SPOTMPI = str(Path(sys.executable).with_name("spotmpi"))
-IMAGE = "chainermn"
 PODS, LINES = 20, 100_000
 STRIKES, MARKS = 10, ("detected", "rescheduled", "resumed")
 MANY = 1000
-_TRY = 0.1  # seconds between tries to read a log that is not there yet
-
-
-class Bench:
-    """A namespace of the cluster with a run volume, and what every measurement needs."""
-
-    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
-        self.cluster = cluster
-        self.namespace = namespace
-        self.folder = folder
-        self.image = cluster.images[IMAGE]
-        self.target = Target(f"kubernetes/{namespace}", folder / "runs")
-        self._count = 0
-        cluster.shared_volume(namespace)
-
-    def spec(self, **values: Any) -> Path:
-        """Write a spec file for this cluster."""
-        self._count += 1
-        path = self.folder / f"spec-{self._count}.toml"
-        kubernetes = {"image": self.image, "volume": "shared", **values.pop("kubernetes", {})}
-        path.write_text(tomli_w.dumps({**values, "kubernetes": kubernetes}))
-        return path
-
-    def spotmpi(self, *arguments: str) -> list[str]:
-        """The command line of spotmpi for this cluster."""
-        return [SPOTMPI, *arguments, "--on", str(self.target.on), "--runs", str(self.target.runs_folder)]
-
-    def kubectl(self, *arguments: str) -> list[str]:
-        """The command line of kubectl for this namespace."""
-        program = str(Path(self.cluster.environment["PATH"].partition(":")[0], "kubectl"))
-        return [program, "--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace, *arguments]
-
-    def wait(self, run: str, done: Callable[[], bool]) -> None:
-        """Wait until *done*; SystemExit where the run ends, begins anew or takes longer than five minutes instead."""
-        deadline = time.monotonic() + 300
-        while not done():
-            state = spotmpi.status(run, on=self.target)
-            if state.over or state.attempt > 1 or time.monotonic() > deadline:
-                raise SystemExit(f"{run} cannot be measured: {state.state}, attempt {state.attempt}: {state.reason}")
-            time.sleep(2)
-
-    def remove(self, *kinds: str) -> None:
-        """Delete all objects of these kinds, and wait until no pod is left."""
-        for kind in kinds:
-            subprocess.run(self.kubectl("delete", kind, "--all", "--wait=false"), check=True, capture_output=True)
-        while self.cluster.pods(self.namespace):
-            time.sleep(0.2)
 
 
 def measure_start(bench: Bench, count: int) -> list[Figure]:
@@ -109,13 +62,8 @@ def measure_start(bench: Bench, count: int) -> list[Figure]:
         return took
 
     def applied(objects: Object, logs: Sequence[str], kind: str) -> float:
-        began = time.monotonic()
-        subprocess.run(
-            bench.kubectl("apply", "-f", "-"), input=json.dumps(objects), text=True, check=True, capture_output=True
-        )
-        while LINE not in subprocess.run(bench.kubectl("logs", *logs), capture_output=True, text=True).stdout:
-            time.sleep(_TRY)
-        took = time.monotonic() - began
+        command = bench.kubectl("logs", *logs)
+        took = bench.apply(objects, lambda: LINE in subprocess.run(command, capture_output=True, text=True).stdout)
         bench.remove(kind)
         return took
 
@@ -260,6 +208,9 @@ def _needs(measured: Measured) -> str:
 
 MEASUREMENTS: dict[str, Callable[[Bench, int], list[Figure]]] = {
     "start": measure_start,
+    "command": measure_command,
+    "pool": measure_pool,
+    "call": measure_call,
     "following": measure_following,
     "recovery": measure_recovery,
     "scale": measure_scale,

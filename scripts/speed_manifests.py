@@ -33,18 +33,28 @@ exec mpirun --hostfile /etc/mpi/hostfile -np 2 --prtemca plm_ssh_args "{_SSH}" e
 """
 
 
-def printing_jobset(image: str) -> Object:
-    """A JobSet of two pods that only print a line."""
+def printing_jobset(image: str, pods: int = 2, cpu: str | None = None) -> Object:
+    """A JobSet of pods that only print a line; each requests *cpu*."""
+    pod = _pod(image, f"echo '{LINE}'; sleep 60")
+    if cpu is not None:
+        pod["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
     job = {
         "completionMode": "Indexed",
-        "completions": 2,
-        "parallelism": 2,
+        "completions": pods,
+        "parallelism": pods,
         "backoffLimit": 0,
-        "template": {"spec": _pod(image, f"echo '{LINE}'; sleep 60")},
+        "template": {"spec": pod},
     }
     nodes = {"name": "node", "replicas": 1, "template": {"spec": job}}
     spec = {"replicatedJobs": [nodes], "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True}}
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "bare"}, "spec": spec}
+
+
+def attached_pod(image: str, command: list[str]) -> Object:
+    """What `kubectl run bare` needs for a pod that the restricted Pod Security Standard admits, as its overrides."""
+    pod = _pod(image, "")
+    container = {**pod["containers"][0], "name": "bare", "command": command}
+    return {"apiVersion": "v1", "spec": {**pod, "containers": [container]}}
 
 
 def mpi_job(image: str) -> Object:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import spotmpi
-from scripts.speed import Figure, _interleaved, _spread, table
+from scripts.speed import PROJECT, Figure, _interleaved, _spread, table
 from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.core.names import EXAMPLES
@@ -224,7 +224,7 @@ def plain_dask(folder: Path, workers: int) -> Iterator[Client]:
     dask = [sys.executable, "-m", "dask"]
     scheduler = [*dask, "scheduler", "--protocol=tls", "--host=127.0.0.1", "--port=0", "--no-dashboard", *options]
     worker = [*dask, "worker", "--protocol=tls", "--nthreads=1", "--no-nanny", "--no-dashboard", *options]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{PROJECT}"}
     quiet = {"env": environment, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     commands = [scheduler, *[worker] * workers]
     processes = [subprocess.Popen(command, **quiet) for command in commands]  # type: ignore[call-overload]

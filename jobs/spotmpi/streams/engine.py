@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
+import pickle
 import secrets
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -18,7 +21,14 @@ if TYPE_CHECKING:
 # Seconds for a result, which include its preparation; the last tries leave time for large ones.
 _FETCH_TIMEOUTS = (*(6 * [5]), *(10 * 2**times for times in range(12)))
 _CONNECT_TIMEOUT = 60  # seconds to reach the scheduler
+_WAIT_INTERVAL = 5  # seconds of waiting between two reports of it
 _ASK_TIMEOUT = 2  # seconds for what a worker is doing
+
+
+def execute(call: bytes) -> Any:
+    """The result of a pickled call; executed by workers."""
+    function, args = pickle.loads(call)
+    return function(*args)
 
 
 class Place(NamedTuple):
@@ -37,6 +47,10 @@ def _ignore(place: Place | None) -> None:
 
 class Task(Protocol):
     """A call that a worker executes."""
+
+    def fetch(self) -> None:
+        """Begin to fetch its result, without waiting for it."""
+        ...
 
     def result(self, on_wait: OnWait = _ignore) -> Any:
         """Its result; waits for it, and forgets it on the worker. *on_wait* is called now and then in a long wait."""
@@ -70,7 +84,9 @@ class Engine:
         """Execute a call, on the *worker* of that number if given; the one with the greatest *priority* comes first."""
         key = f"{title.replace(' ', '-')}-{self._name}-{next(self._serials)}"
         needs = None if worker is None else {resource(worker): 1}
-        future = self._client.submit(function, *args, key=key, priority=priority, pure=False, resources=needs)
+        # As bytes: Dask would look for futures in every slice of every batch.
+        call = pickle.dumps((function, args))
+        future = self._client.submit(execute, call, key=key, priority=priority, pure=False, resources=needs)
         return _Task(title, future, self._place)
 
     def _place(self, key: str) -> Place | None:
@@ -97,6 +113,19 @@ class Engine:
 class _Task:
     def __init__(self, title: str, future: Future[Any], place: Callable[[str], Place | None]) -> None:
         self._title, self._future, self._place = title, future, place
+        self._fetched: concurrent.futures.Future[Any] | None = None
+
+    def fetch(self) -> None:
+        if self._fetched is None:
+            self._fetched = concurrent.futures.Future()
+            # A daemon: a process must be able to end while nobody answers.
+            threading.Thread(target=self._run, args=(self._fetched,), daemon=True).start()
+
+    def _run(self, fetched: concurrent.futures.Future[Any]) -> None:
+        try:
+            fetched.set_result(self._fetch())
+        except BaseException as error:
+            fetched.set_exception(error)
 
     def result(self, on_wait: OnWait = _ignore) -> Any:
         from distributed.client import FutureCancelledError
@@ -105,7 +134,7 @@ class _Task:
         from spotmpi.programs.pool.call import CallAborted
 
         try:
-            return self._fetch(on_wait)
+            return self._wait(on_wait)
         except (StreamError, SourceError):
             raise
         except CallAborted:
@@ -122,7 +151,18 @@ class _Task:
     def cancel(self) -> None:
         self._future.release()
 
-    def _fetch(self, on_wait: OnWait) -> Any:
+    def _wait(self, on_wait: OnWait) -> Any:
+        self.fetch()
+        assert self._fetched
+        while True:
+            try:
+                return self._fetched.result(_WAIT_INTERVAL)
+            except TimeoutError:
+                if self._fetched.done():
+                    return self._fetched.result()
+                on_wait(self._place(str(self._future.key)))
+
+    def _fetch(self) -> Any:
         """The result, fetched again if need be: a frozen worker never answers, and is replaced after a while."""
         from distributed import TimeoutError as FetchTimeout
 
@@ -132,5 +172,4 @@ class _Task:
             except FetchTimeout:
                 if self._future.status == "error":
                     raise
-                on_wait(self._place(str(self._future.key)))
         return self._future.result()

@@ -152,15 +152,14 @@ def _tables(source: str, rows: Slice) -> list[Any]:
 @functools.lru_cache(maxsize=64)
 def _groups(source: str, name: str, version: str) -> tuple[int, ...]:
     """The number of rows of each row group of a Parquet file."""
-    with _parquet(source, name) as file:
-        return tuple(file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups))
+    metadata = _parquet(source, name, version).metadata
+    return tuple(metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
 
 
 @functools.lru_cache(maxsize=4)
 def _group(source: str, name: str, version: str, index: int) -> Any:
     """One row group of a Parquet file, as a table."""
-    with _parquet(source, name) as file:
-        return file.read_row_group(index)
+    return _parquet(source, name, version).read_row_group(index)
 
 
 @functools.lru_cache(maxsize=2)
@@ -176,7 +175,9 @@ def _csv(source: str, name: str, version: str) -> Any:
             raise StreamError(f"{name} cannot be read as CSV: {error}") from error
 
 
-def _parquet(source: str, name: str) -> Any:
+@functools.lru_cache(maxsize=4)
+def _parquet(source: str, name: str, version: str) -> Any:
+    """An open Parquet file: its footer is read once for all row groups."""
     _require_pyarrow(name)
     import pyarrow.parquet
 

@@ -26,7 +26,7 @@ from spotmpi.streams.figures import HIGH_SHARE, SOURCE
 from spotmpi.streams.meter import Meter, Write
 from spotmpi.streams.order import FunctionSource, Order, Part, Settings, differences, digest, read_settings
 
-CHUNK_BYTES = 4 << 20  # a chunk has so many bytes, or takes so long: a task costs milliseconds
+CHUNK_BYTES = 8 << 20  # a chunk has so many bytes, or takes so long: a task costs milliseconds
 CHUNK_SECONDS = 0.25
 MAX_CHUNK = 64  # batches
 MAX_SKIPS = 100  # of a rank, after which the run ends
@@ -139,6 +139,8 @@ class Stream:
 
         result: Chunk = task.result(on_wait)
         under_way.popleft()
+        if under_way:
+            under_way[0].task.fetch()  # while the rank works with this one
         self._meter.add(result, time.perf_counter() - begin)
         if self.settings.debug:
             self._checks.begin(result, requests, first=self.count == 0)

@@ -31,6 +31,9 @@ class _Task:
     def __init__(self, workers: InProcess, call: Any) -> None:
         self._workers, self._call = workers, call
 
+    def fetch(self) -> None:
+        """The result is there at once."""
+
     def result(self, on_wait: Any = None) -> Any:
         self._workers.under_way -= 1
         return self._call()

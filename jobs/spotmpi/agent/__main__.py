@@ -23,7 +23,7 @@ def main() -> int:
     started = time.time()
     if pod.is_coordinator:
         return coordinator.run(pod, notice)
-    return pool_worker.run(pod, notice, started) if pod.plan["pool"] else worker.run(pod, notice, started)
+    return worker.run(pod, notice, started) if pod.worker is None else pool_worker.run(pod, notice, started)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ class CoordinatorStopSource:
         """The `StopRequest` that is pending, or None."""
         self._check_fence()
         self._coordinator.serve(0)
+        self._note_launchers_end()
         stop_reason = pod_context.stop_reason()
         if stop_reason is not None:
             return StopRequest(Outcome(STOPPED, stop_reason, 0), True)
@@ -78,6 +79,13 @@ class CoordinatorStopSource:
             return StopRequest(Outcome(INTERRUPTION, notice, protocol.INTERRUPTED), True)
         failure = self._daemon_failure() or self._lost_hosts() or self.launcher_failure()
         return StopRequest(failure, False) if failure else None
+
+    def _note_launchers_end(self) -> None:
+        """Let the scheduler of a stream end with node 0's launcher, once those of the other nodes have ended."""
+        ended = self._coordinator.of_gang(self._coordinator.ended)
+        if self._pod.plan["pool"] and len(ended) == self._pod.launcher_count - 1:
+            with contextlib.suppress(OSError):  # it is tried again
+                open(self._pod.launchers_ended_file, "a").close()
 
     def kill_requested(self) -> bool:
         """Never: to end without a checkpoint a pod is deleted. Workers are served while the attempt ends, too."""
@@ -156,23 +164,26 @@ def _run_recorded(pod: PodContext, notice: Notice, pod_record: PodRecord) -> int
     final = history.settle_lost_attempt() or _restart_limit(pod)
     number = pod_record.take_attempt()
     coordinator = _open_coordinator(pod, number, pod_record)
-    is_over = pod.plan["pool"] is None  # a pool's workers stay for its next attempt
+    is_over = False
     try:
         outcome = final or _attempt(pod, notice, history, coordinator, number, pod_record.check_fence)
         outcome = _record_outcome(history, outcome)
-        is_over = is_over or outcome.cause not in (FAILURE, INTERRUPTION)
+        is_over = outcome.cause not in (FAILURE, INTERRUPTION)
     finally:
         if is_over:
             coordinator.broadcast(over=1)
+        else:  # the workers of a pool or stream stay for the next attempt
+            coordinator.broadcast_to_gang(over=1)
         coordinator.close()
     return _EXIT[outcome.cause]
 
 
 def _open_coordinator(pod: PodContext, number: int, pod_record: PodRecord) -> Coordinator:
     """Node 0's end of the connections to the other nodes."""
-    if pod.plan["pool"] is None:
+    pool = pod.plan["pool"]
+    if pool is None:
         return Coordinator(pod.token, len(pod.hosts), pod.generation, number)
-    return PoolCoordinator(pod.token, number, pod_record)
+    return PoolCoordinator(pod.token, len(pod.hosts), pod.generation, number, pod_record, pool["table"])
 
 
 def _restart_limit(pod: PodContext) -> Outcome | None:
@@ -203,7 +214,7 @@ def _attempt(
         stop_source = CoordinatorStopSource(pod, coordinator, notice, daemon, check_fence)
         readiness = Readiness(pod.hosts, coordinator, Staging(pod.plan["staging"]))
         failure = readiness.wait(pod.plan["limits"]["start"], history.record, stop_source)
-        history.hardware.update(coordinator.hardware)
+        history.hardware.update(coordinator.of_gang(coordinator.hardware))
         if failure is None:
             daemon.pin(readiness.addresses)
             plan = attempt_plan(pod, write_environment(pod, number), RENDEZVOUS_PORT)
@@ -225,7 +236,8 @@ def _launch(
     stop_source: CoordinatorStopSource,
     attempt: Attempt,
 ) -> Outcome:
-    history.record_start(attempt.number, [hardware.identify(0, history.held_since), *coordinator.machines.values()])
+    machines = coordinator.of_gang(coordinator.machines)
+    history.record_start(attempt.number, [hardware.identify(0, history.held_since), *machines.values()])
     coordinator.broadcast(go=1)
     started = time.time()
     try:
@@ -280,7 +292,7 @@ def _find_interruption(coordinator: Coordinator, stop_source: CoordinatorStopSou
         interruption = stop_source.interruption()
         if interruption:
             return interruption
-        if all(worker.last_received > failed + 0.5 for worker in coordinator.workers.values()):
+        if all(worker.last_received > failed + 0.5 for worker in coordinator.of_gang(coordinator.workers).values()):
             return None
     return None
 

@@ -119,10 +119,14 @@ def pool_scheduler(
     return arguments + ["%s=%g" % (option, seconds) for option, seconds in limits if seconds is not None]
 
 
-def pool_driver(scheduler: Sequence[str], command: Sequence[str]) -> list[str]:
-    """The scheduler of a pool with the *command* of its driver, with which it ends."""
+def pool_driver(scheduler: Sequence[str], command: Sequence[str], wait_for: str | None = None) -> list[str]:
+    """The scheduler with the *command* of a pool's driver or of a stream's launcher, with which it ends.
+
+    After a command that succeeded it ends only once the file *wait_for* exists.
+    """
     python, module, _, *options = scheduler
-    return [python, module, "spotmpi.programs.pool.driver", *options, "--", *command]
+    wait = ["--wait-for=" + wait_for] if wait_for else []
+    return [python, module, "spotmpi.programs.pool.driver", *wait, *options, "--", *command]
 
 
 def pool_worker(python: str, worker: int, address: str, folder: str) -> list[str]:

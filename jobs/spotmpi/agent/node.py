@@ -116,35 +116,60 @@ def attempt_plan(pod: PodContext, environment: dict[str, str], port: str) -> Att
 
 
 def _launcher(pod: PodContext, environment: dict[str, str], port: str) -> tuple[list[str], dict[str, str]]:
-    plan, rank = pod.plan, pod.plan["rank"]
+    """The arguments of this node's launcher or worker, and its variables."""
+    plan, pool = pod.plan, pod.plan["pool"]
     starter = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(__file__)), "starter.py")]
     starter += ["--env", pod.environment_file]
+    if pod.worker is not None:
+        return [*starter, *_worker(pod, pod.worker)], {}
+    if plan["launcher"] == "pool":
+        return [*starter, *_pool(pod)], {}
+    arguments, extra = _rank_launcher(pod, environment, port, starter)
+    if pool and pod.is_coordinator:  # the scheduler of its stream
+        wait_for = pod.launchers_ended_file if pod.launcher_count > 1 else None
+        arguments = [*starter, *launchers.pool_driver(_scheduler(pod), arguments, wait_for)]
+    return arguments, extra
+
+
+def _rank_launcher(
+    pod: PodContext, environment: dict[str, str], port: str, starter: list[str]
+) -> tuple[list[str], dict[str, str]]:
+    """The arguments of what starts this node's ranks, and its variables."""
+    plan, rank = pod.plan, pod.plan["rank"]
     if plan["launcher"] == "mpirun":
         return [*_mpirun(pod, environment), *starter, *rank], {}
     if plan["launcher"] == "torchrun":
         torchrun = launchers.torchrun("python3", len(pod.hosts), pod.node, plan["slots"], pod.hosts[0])
         launcher = [part.replace(launchers.PORT, port) for part in torchrun]
         return [*launcher, "--no-python", *starter, "--tag", *rank], {}
-    if plan["pool"]:
-        return [*starter, *_pool_process(pod)], {}
     plain = launchers.plain_environment(pod.launcher_count, pod.node, pod.hosts[0])
     return [*starter, *rank], {key: value.replace(launchers.PORT, port) for key, value in plain.items()}
 
 
-def _pool_process(pod: PodContext) -> list[str]:
-    """The scheduler of a pool on node 0, its worker on every other node."""
+def _worker(pod: PodContext, number: int) -> list[str]:
+    """One worker of a pool or stream."""
+    worker = launchers.pool_worker(
+        sys.executable, number, pod.plan["environment"][protocol.ENV_POOL], pod.plan["folder"]
+    )
+    return [*worker, "--host=" + network.address_towards(pod.hosts[0])]
+
+
+def _scheduler(pod: PodContext, start: float | None = None, driver: float | None = None) -> list[str]:
+    """The scheduler of a pool or stream; *start* and *driver* are its limits as of `launchers.pool_scheduler`."""
+    pool = pod.plan["pool"]
+    assert pool is not None
+    interruptions = pod.plan["limits"]["interruptions"]
+    return launchers.pool_scheduler(sys.executable, pool["workers"], interruptions, start, driver)
+
+
+def _pool(pod: PodContext) -> list[str]:
+    """The scheduler of a pool with its driver, or alone."""
     plan, pool = pod.plan, pod.plan["pool"]
     assert pool is not None
-    if not pod.is_coordinator:
-        address = plan["environment"][protocol.ENV_POOL]
-        worker = launchers.pool_worker(sys.executable, pod.node - 1, address, plan["folder"])
-        return [*worker, "--host=" + network.address_towards(pod.hosts[0])]
-    limits, driver = plan["limits"], pool["driver"]
     if plan["rank"]:  # whose end is that of the pool
-        scheduler = launchers.pool_scheduler(sys.executable, pool["workers"], limits["interruptions"])
-        return launchers.pool_driver(scheduler, plan["rank"])
-    start = None if driver is None else limits["start"]
-    return launchers.pool_scheduler(sys.executable, pool["workers"], limits["interruptions"], start, driver)
+        return launchers.pool_driver(_scheduler(pod), plan["rank"])
+    driver = pool["driver"]
+    return _scheduler(pod, None if driver is None else plan["limits"]["start"], driver)
 
 
 def _mpirun(pod: PodContext, environment: dict[str, str]) -> list[str]:

@@ -25,7 +25,8 @@ import resource
 import selectors
 import socket
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from .connection import NODE_0, WORKER, Connection, Heartbeat, Session, new_challenge, parse
 from .schema import MESSAGE_VERSION, Greeting
@@ -38,6 +39,9 @@ ANSWER_TIMEOUT = 10.0  # seconds: node 0 may still be querying its GPUs
 MAX_UNAUTHENTICATED = 64  # connections, besides one for each node, that node 0 keeps before they have proved the token
 _ACCEPT_PAUSE = 1.0  # seconds without accepting anybody after descriptors have run out
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+T = TypeVar("T")
 
 
 class Coordinator:
@@ -68,13 +72,18 @@ class Coordinator:
         self._last_polled = time.monotonic()
         self._heartbeat = Heartbeat(lambda: list(self.workers.values()), lambda: self._last_polled)
 
+    def of_gang(self, values: Mapping[int, T]) -> dict[int, T]:
+        """Those of *values*, which are by node, that belong to nodes of the gang: all that are no workers of a pool."""
+        return {node: value for node, value in values.items() if node < self._nodes}
+
     def missing(self) -> list[int]:
-        """The nodes that are not ready yet."""
+        """The nodes of the gang that are not ready yet."""
         return [node for node in range(1, self._nodes) if node not in self.ready]
 
     def lost(self) -> list[int]:
-        """The nodes whose connection is lost though they have not reported their end."""
-        return [node for node, worker in self.workers.items() if worker.lost and node not in self.ended]
+        """The nodes of the gang whose connection is lost though they have not reported their end."""
+        gang = self.of_gang(self.workers)
+        return [node for node, worker in gang.items() if worker.lost and node not in self.ended]
 
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, waiting at most *timeout* seconds for something."""
@@ -105,8 +114,15 @@ class Coordinator:
         return "node %d" % node
 
     def broadcast(self, **message: Any) -> None:
-        """Send a message to every worker."""
-        for worker in self.workers.values():
+        """Send a message to every node."""
+        self._send(self.workers, message)
+
+    def broadcast_to_gang(self, **message: Any) -> None:
+        """Send a message to every node of the gang."""
+        self._send(self.of_gang(self.workers), message)
+
+    def _send(self, nodes: Mapping[int, Connection], message: Mapping[str, Any]) -> None:
+        for worker in nodes.values():
             if not worker.closed:
                 worker.send(**message)
 

@@ -87,10 +87,11 @@ class Wheels(TypedDict):
 
 
 class PoolPlan(TypedDict):
-    """What agents know of a worker pool; its nodes are the workers, besides node 0."""
+    """What agents know of the workers of a pool or stream, which are nodes besides those of ``hosts``."""
 
     workers: int  # at its submission
-    driver: Optional[float]  # seconds that it stays up without a driver, or None
+    table: str  # of the spec that describes them
+    driver: Optional[float]  # seconds that a pool stays up without a driver, or None
     gpus: int  # per worker
     environment: Dict[str, str]  # of workers, over that of the run
     versions: Optional[Dict[str, str]]  # of Python and packages of a driver outside of the pods; None where any fit
@@ -110,7 +111,8 @@ class AgentPlan(RunPlan):
     submitted: Optional[float]  # Unix seconds by the API server's clock
     files: Dict[str, str]  # texts by name, for the run folder
     machine: Dict[str, str]  # what is known of the nodes before they start
-    pool: Optional[PoolPlan]  # of a worker pool; ``hosts`` is then node 0 alone, and ``rank`` its driver command
+    # Of a run with workers; of a pool, ``hosts`` is node 0 alone, and ``rank`` its driver command.
+    pool: Optional[PoolPlan]
     wheels: Optional[Wheels]  # filled in at submission
 
 

@@ -15,16 +15,17 @@ WORK = "/spotmpi/work"  # emptyDir of the agent
 MEMORY = "/spotmpi/memory"  # emptyDir in memory, where data is staged there
 WHEELS = "/spotmpi/wheels"  # ConfigMaps with the pieces of the wheels of Dask, by number
 POD_INFO = "/spotmpi/pod"  # downward API: annotations
-RUNS = "/spotmpi/volume/runs"  # on the run volume, or in an emptyDir
+VOLUME = "/spotmpi/volume"  # the run volume, or an emptyDir
+RUNS = VOLUME + "/runs"
 
 CODE = "/spotmpi/work/user"  # the user's code; working directory of the command
 CODE_ARCHIVE = "user.tgz"  # in the ConfigMap, if it is small enough
-CODE_STORE = "/spotmpi/volume/code"  # larger archives, by digest, on the run volume
+CODE_STORE = VOLUME + "/code"  # larger archives, by digest, on the run volume
 
 ENV_NODE = "JOB_COMPLETION_INDEX"
 ENV_GENERATION = "SPOTMPI_GENERATION"  # how often JobSet has restarted the gang
 ENV_ROLE = "SPOTMPI_ROLE"
-WORKER = "worker"  # the role of a pool's workers, whose index k is node k + 1; other pods have none
+WORKER = "worker"  # the role of the workers of a pool or stream; other pods have none
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 STOP_ANNOTATION = "spotmpi.dev/stop"
 
@@ -44,6 +45,12 @@ class PodContext(NamedTuple):
         return self.node == 0
 
     @property
+    def worker(self) -> int | None:
+        """The number of this worker of a pool or stream; None on the nodes of the gang, the run's other nodes."""
+        number = self.node - len(self.hosts)
+        return number if number >= 0 else None
+
+    @property
     def has_launcher(self) -> bool:
         """Whether this node starts a launcher of its own."""
         return self.node < self.launcher_count
@@ -56,7 +63,7 @@ class PodContext(NamedTuple):
 
     @property
     def hosts(self) -> list[str]:
-        """The host name of every node, by node index."""
+        """The host name of every node of the gang, by node index."""
         return self.plan["hosts"]
 
     @property
@@ -77,6 +84,11 @@ class PodContext(NamedTuple):
         return os.path.join(WORK, "rank-0.pid")
 
     @property
+    def launchers_ended_file(self) -> str:
+        """What exists on node 0 once the launchers of all other nodes have ended."""
+        return os.path.join(WORK, "launchers-ended")
+
+    @property
     def ssh_folder(self) -> str:
         """The folder of the SSH keys and configurations."""
         return os.path.join(WORK, "ssh")
@@ -93,7 +105,8 @@ def read_context() -> PodContext:
         pool = plan["pool"]
         environment = {**plan["environment"], **pool["environment"]}
         plan = {**plan, "gpus": pool["gpus"], "environment": environment}
-        node, generation = node + 1, sum(int(_annotation(name) or 0) for name in FAILURE_COUNTS)
+        node += len(plan["hosts"])
+        generation = sum(int(_annotation(name) or 0) for name in FAILURE_COUNTS)
     return PodContext(plan, node, generation, token, os.path.join(RUNS, plan["run"]))
 
 

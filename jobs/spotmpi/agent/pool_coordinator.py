@@ -1,4 +1,4 @@
-"""Node 0's end of the connections to a pool's workers, which come and go without ending the attempt."""
+"""Node 0's end of the connections to the gang and to a pool's or stream's workers, which come and go in an attempt."""
 
 from __future__ import annotations
 
@@ -11,31 +11,45 @@ from .peers import PORT, Coordinator
 
 
 class PoolCoordinator(Coordinator):
-    """A `Coordinator` that expects any number of workers at any time, and no one of them to stay.
+    """A `Coordinator` of a gang that expects any number of workers besides it, and no one of them to stay.
 
-    A worker's generation is the number of pods that its index had before: a newer pod takes over from an older one,
-    whose connection may outlive it. *run_record* gets an event for each worker that joins or leaves.
+    Their nodes are those after the gang's. A worker's generation is the number of pods that its index had before: a
+    newer pod takes over from an older one, whose connection may outlive it. *run_record* gets an event for each worker
+    that joins or leaves; *table* of the spec describes them.
     """
 
-    def __init__(self, token: str, attempt: int, run_record: record.Record, port: int = PORT) -> None:
-        super().__init__(token, 1, 0, attempt, port)
+    def __init__(
+        self,
+        token: str,
+        nodes: int,
+        generation: int,
+        attempt: int,
+        run_record: record.Record,
+        table: str = "pool",
+        port: int = PORT,
+    ) -> None:
+        super().__init__(token, nodes, generation, attempt, port)
         self._record = run_record
+        self._table = table
         self._generations: dict[int, int] = {}  # of the newest pod of each node
         self._leave_reasons: dict[int, str] = {}  # of nodes that have given notice
 
     def serve(self, timeout: float) -> None:
         """Handle what has arrived, and forget workers whose connection is lost."""
         super().serve(timeout)
-        for node in [node for node, worker in self.workers.items() if worker.lost]:
+        for node in [node for node, worker in self.workers.items() if worker.lost and self._is_worker(node)]:
             self._lose(node)
 
     def name_of(self, node: int) -> str:
-        """A node as messages name it: worker k is node k + 1."""
-        return "worker %d" % (node - 1)
+        """A node as messages name it: worker k is the k-th node after the gang's."""
+        return "worker %d" % (node - self._nodes) if self._is_worker(node) else super().name_of(node)
+
+    def _is_worker(self, node: int) -> bool:
+        return node >= self._nodes
 
     def _refusal(self, node: int, generation: int) -> str | None:
-        if node < 1:
-            return "node %d is not a worker" % node
+        if not self._is_worker(node):
+            return super()._refusal(node, generation)
         if generation < self._generations.get(node, 0):
             return "a newer pod of %s has joined" % self.name_of(node)
         self._generations[node] = generation
@@ -47,7 +61,7 @@ class PoolCoordinator(Coordinator):
         self.workers[node].close()
         reason = self._leave_reasons.pop(node, "node 0 lost the connection to it")
         if node in self.ready:
-            self._record.event(record.LEFT, attempt=self._attempt, worker=node - 1, reason=reason)
+            self._record.event(record.LEFT, attempt=self._attempt, worker=node - self._nodes, reason=reason)
         self._forget(node)
 
     def _forget(self, node: int) -> None:
@@ -59,17 +73,22 @@ class PoolCoordinator(Coordinator):
         node = next((node for node, worker in self.workers.items() if worker is connection), None)
         if node is None:
             return  # a newer pod has taken over
-        if "notice" in message:
+        if not self._is_worker(node):
+            super()._handle(connection, message)
+        elif "notice" in message:
             self._leave_reasons[node] = str(message["notice"])
         elif "oom_killed" in message:
-            self._print("%s: the kernel killed a process for lack of memory: raise pool.memory" % self.name_of(node))
+            self._print(
+                "%s: the kernel killed a process for lack of memory: raise %s.memory"
+                % (self.name_of(node), self._table)
+            )
         elif message.get("ended", protocol.NOT_RETRYABLE) != protocol.NOT_RETRYABLE:
             self._print("%s tries again: %s" % (self.name_of(node), message.get("reason")))
         else:
             super()._handle(connection, message)
             if "ready" in message:
                 machine = self.machines[node]
-                self._record.event(record.JOINED, attempt=self._attempt, worker=node - 1, machine=machine)
+                self._record.event(record.JOINED, attempt=self._attempt, worker=node - self._nodes, machine=machine)
 
     def _print(self, text: str) -> None:
         self._record.line(self._attempt, 0, Line(None, "e", text))

@@ -1,4 +1,4 @@
-"""A worker of a pool: runs the worker process for as long as the pool is up, whatever happens to either of them.
+"""A worker of a pool or stream: runs the worker process for as long as the run is up, whatever happens to either.
 
 It joins node 0, starts the worker process, and starts another one when that ends. Node 0 may be replaced: then it joins
 the next one. It ends when node 0 says that the pool is over, or when this pod received a signal.
@@ -120,6 +120,7 @@ class PoolWorker:
         pause = POLL_INTERVAL
         while link.is_alive:
             plan = attempt_plan(self._pod, environment, "0")
+            plan["limits"] = {**plan["limits"], "no_progress": None}  # a worker without calls is not stuck
             started = time.monotonic()
             outcome = Attempt(self._number, plan, self._record, link, {"start": None, "run": None}).run()
             reason = (outcome.reason or "it ended").replace("the launcher on node %d" % self._pod.node, "it")

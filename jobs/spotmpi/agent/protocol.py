@@ -68,7 +68,7 @@ ENV_DATA = "SPOTMPI_DATA"
 ENV_PID_FILE = "SPOTMPI_PID_FILE"  # rank 0 writes its pid here once it can take SIGUSR1
 ENV_TENSORBOARD = "SPOTMPI_TENSORBOARD"
 
-# Worker pools: what a driver inside the run needs to reach the scheduler, and how scheduler and workers are reached.
+# The workers of pools and streams: how scheduler and workers are reached, by drivers and ranks inside the run too.
 ENV_POOL = "SPOTMPI_POOL"  # tls://host:port
 ENV_POOL_TLS = "SPOTMPI_POOL_TLS"  # the folder with the three PEM files below
 ENV_POOL_CONTROL = "SPOTMPI_POOL_CONTROL"  # a local pool's file for the number of workers that it shall have

@@ -42,7 +42,7 @@ class Pipeline:
             raise input_error("command", spec.command or spec.program, "a pipeline starts its own function; remove it")
         stream = spec.stream.model_dump(exclude_defaults=True) if spec.stream else {}
         files = [*spec.files, *(file for file in self.files if file not in spec.files)]
-        python = "python" if spec.image else sys.executable  # the versions of the workers
+        python = "python" if spec.image or spec.kubernetes.image else sys.executable  # the versions of the workers
         changes = {
             "command": [python, "-m", "spotmpi.streams.rank", self.mode, self.consumer],
             "files": spec.files if spec.code else files,

@@ -1,4 +1,4 @@
-"""Fault injection into a pool: how long one of its nodes is missing."""
+"""Fault injection into a pool or the workers of a stream: how long one of its nodes is missing."""
 
 from __future__ import annotations
 
@@ -15,23 +15,29 @@ from spotmpi.core.names import RunPaths
 from spotmpi.runs import reader
 from spotmpi.runs.reader import RunState
 from spotmpi.spec import job
+from spotmpi.spec.job import JobSpec
+from spotmpi.spec.shapes import workers_of
 
 _MEMBERSHIP = (record.JOINED, record.LEFT, record.STARTED, record.RESTARTED)
 
 
 @dataclass(frozen=True)
 class PoolRecovery:
-    """What a fault cost a pool; seconds count from the injection, None where only a worker's process was killed."""
+    """What a fault cost a pool or stream.
+
+    Seconds count from the injection, and are None where only a worker's process was killed.
+    """
 
     run: str
     node: int
+    worker: int | None  # its number; None for node 0 of a pool
     how: str  # one of `drill.FAULTS`
     cause: str | None  # why the node was lost, as the pool reports it
     lost: float | None  # until node 0 had lost the worker, or the attempt of node 0 had ended
     back: float | None  # until the worker had joined again, or node 0's next attempt started
 
     def __str__(self) -> str:
-        name = f"worker {self.node - 1}" if self.node else "node 0"
+        name = "node 0" if self.worker is None else f"worker {self.worker}"
         if self.lost is None or self.back is None:
             return f"{self.how} of {name}: its process was killed, and is started again in the same place"
         return f"{self.how} of {name}: lost after {self.lost:.1f} s, back after {self.back:.1f} s ({self.cause})"
@@ -39,11 +45,18 @@ class PoolRecovery:
 
 def is_pool_node(state: RunState, node: int) -> bool:
     """Whether *node* is one of a pool, or a worker of a stream, by the run's recorded spec."""
+    spec = _spec(state)
+    return spec is not None and (spec.launcher == job.POOL or _worker(spec, node) is not None)
+
+
+def _spec(state: RunState) -> JobSpec | None:
     path = RunPaths(Path(state.folder)).spec
-    if not path.is_file():
-        return False
-    spec = job.load(path)
-    return spec.launcher == job.POOL or (spec.stream is not None and node > 0)
+    return job.load(path) if path.is_file() else None
+
+
+def _worker(spec: JobSpec, node: int) -> int | None:
+    """The number of the worker that is *node*; None for a node of the gang."""
+    return node - spec.nodes if workers_of(spec) and node >= spec.nodes else None
 
 
 def drill_pool(
@@ -54,30 +67,30 @@ def drill_pool(
     watch: Callable[[Event], None],
     clock: Callable[[], float],
 ) -> PoolRecovery:
-    """Inject *fault* into *node* of a pool that is up, and follow it until that node is back.
+    """Inject *fault* into *node* of a pool, or a worker of a stream, and follow the run until that node is back.
 
     Raises:
         SpotmpiError: the pool is not up, or ended before.
     """
     if state.over:
-        raise SpotmpiError(f"run {state.id} has ended, no fault was injected: a drill needs a pool that is up")
+        raise SpotmpiError(f"run {state.id} has ended, no fault was injected: a drill needs a run that is up")
+    spec = _spec(state)
+    worker = _worker(spec, node) if spec else None
     past = sum(event.get("event") in _MEMBERSHIP for event in reader.lines(RunPaths(Path(state.folder)).events))
     backend.inject_fault(state.id, node, fault)
     injected = clock()
-    if fault == "kill" and node:
-        return PoolRecovery(state.id, node, fault, None, None, None)
+    if fault == "kill" and worker is not None:
+        return PoolRecovery(state.id, node, worker, fault, None, None, None)
     lost: tuple[float, str | None] | None = None
     for event in _after(past, backend.events(state.id, True)):
         watch(event)
-        if event.kind == (record.LEFT if node else record.RESTARTED) and _is_about(event, node):
+        if event.values.get("worker") != worker:
+            continue
+        if event.kind == (record.RESTARTED if worker is None else record.LEFT):
             lost = clock() - injected, event.reason
-        elif lost and event.kind == (record.JOINED if node else record.STARTED) and _is_about(event, node):
-            return PoolRecovery(state.id, node, fault, lost[1], lost[0], clock() - injected)
+        elif lost and event.kind == (record.STARTED if worker is None else record.JOINED):
+            return PoolRecovery(state.id, node, worker, fault, lost[1], lost[0], clock() - injected)
     raise SpotmpiError(f"run {state.id} ended before node {node} was back; `spotmpi status {state.id}` shows why")
-
-
-def _is_about(event: Event, node: int) -> bool:
-    return event.values.get("worker") == (node - 1 if node else None)
 
 
 def _after(past: int, events: Iterable[Event]) -> Iterable[Event]:

@@ -92,7 +92,7 @@ def parts_name(run: str) -> str:
 
 
 def workers_name(run: str) -> str:
-    """The name of the Job of a pool's workers."""
+    """The name of the Job of a run's workers."""
     return f"{run}-workers"
 
 
@@ -103,8 +103,9 @@ def checkpoints(run_folder: str, path: str | None) -> str:
 
 KUBERNETES = "kubernetes"  # the backend, as plans name it
 LABEL_RUN = "spotmpi.dev/run"
-LABEL_ROLE = "spotmpi.dev/role"  # of a pool's workers; no other pod of a run has one
+LABEL_ROLE = "spotmpi.dev/role"  # of the workers of a pool or stream; no other pod of a run has one
 WORKER = "worker"
+LABEL_FIRST_NODE = "spotmpi.dev/first-node"  # of these: the node index of worker 0, which is the number of other nodes
 LABEL_TYPE = "node.kubernetes.io/instance-type"  # every cloud sets it on its nodes
 LABEL_APP = "app.kubernetes.io/managed-by"
 PREFIX = "spotmpi.dev/"  # of labels and annotations by which runs are found, kept apart and ended

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spotmpi.agent import boot, pod_context, protocol
 from spotmpi.agent.plan import VERSION, AgentPlan, PoolPlan, StagingPlan, UserCode
 from spotmpi.core import names
 from spotmpi.spec.job import Data, JobSpec
+from spotmpi.spec.paths import is_path
+from spotmpi.spec.shapes import workers_of
+from spotmpi.spec.stream import Stream
+from spotmpi.streams.order import Settings
 
-VOLUME = "/spotmpi/volume"  # where the run volume is mounted
+VOLUME = pod_context.VOLUME  # where the run volume is mounted
 STAGING_FOLDERS = {"node": f"{pod_context.WORK}/data", "memory": f"{pod_context.MEMORY}/data"}
 
 
@@ -37,7 +42,7 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
         "rank": _rank(spec),
         "mpi_args": list(spec.mpi.args),
         "environment": _environment(spec, run),
-        "folder": pod_context.CODE if inputs.code or spec.pool else boot.CODE,
+        "folder": pod_context.CODE if inputs.code or workers_of(spec) else boot.CODE,
         "code": inputs.code,
         "staging": _staging(spec.data),
         "limits": spec.agent_limits(),
@@ -56,16 +61,21 @@ def agent_plan(spec: JobSpec, run: str, inputs: AgentInputs) -> AgentPlan:
 
 
 def _pool(spec: JobSpec, versions: dict[str, str] | None) -> PoolPlan | None:
-    """What differs between a pool's workers and node 0; a pool that waits for a driver needs its *versions*."""
-    if spec.pool is None:
+    """The workers of a pool or stream, and what differs between them and the gang.
+
+    A pool that waits for a driver needs its *versions*.
+    """
+    workers = workers_of(spec)
+    if workers is None:
         return None
     driver = spec.limits.driver
     return {
-        "workers": spec.pool.workers,
+        "workers": workers.count,
+        "table": workers.table,
         "driver": None if isinstance(driver, str) else driver,
-        "gpus": spec.pool.gpu,
-        "environment": _threads(spec.pool.cpu),
-        "versions": None if spec.command or isinstance(driver, str) else versions,
+        "gpus": workers.resources.gpu,
+        "environment": _threads(workers.resources.cpu),
+        "versions": None if spec.pool is None or spec.command or isinstance(driver, str) else versions,
     }
 
 
@@ -82,6 +92,13 @@ def _staging(data: Data | None) -> StagingPlan | None:
     if data is None or data.stage is None:
         return None
     return {"from": _shared_folder(data), "to": STAGING_FOLDERS[data.stage], "stage": data.stage}
+
+
+def _stream_settings(stream: Stream) -> Settings:
+    """What ranks and workers need of a stream; a relative source is on the run volume."""
+    if not is_path(stream.source) or stream.source.startswith("/"):
+        return stream.settings
+    return replace(stream.settings, source=f"{VOLUME}/{stream.source}")
 
 
 def _rank(spec: JobSpec) -> list[str]:
@@ -112,8 +129,11 @@ def _environment(spec: JobSpec, run: str) -> dict[str, str]:
     if spec.data is not None:
         stage = spec.data.stage
         environment[protocol.ENV_DATA] = STAGING_FOLDERS[stage] if stage else _shared_folder(spec.data)
-    if spec.pool is not None:
+    if workers_of(spec) is not None:
         environment[protocol.ENV_POOL] = f"tls://{names.pod_host(run, 0)}:{protocol.POOL_PORT}"
         environment[protocol.ENV_POOL_TLS] = pod_context.SECRET
+    if spec.stream is not None:
+        environment[protocol.ENV_STREAM] = _stream_settings(spec.stream).to_json()
+        environment[protocol.ENV_STREAM_FOLDER] = f"{folder}/stream"
     nccl = {f"NCCL_{name}": value for name, value in spec.nccl.items()}
     return {**environment, **nccl, **spec.env}

@@ -97,6 +97,7 @@ def _pool(spec: JobSpec, paths: names.RunPaths, machine: Machine, workers: int, 
     arguments = [_pool_python(machine), "-m", "spotmpi.programs.pool.local"]
     arguments += [
         f"--workers={workers}",
+        f"--first-node={spec.nodes}",
         f"--cpu={cpu}",
         f"--folder={paths.code}",
     ]
@@ -183,6 +184,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         notes.append("data.stage has no effect on this machine: the data is read from its folder")
     if spec.pool and spec.pool.memory:
         notes.append("pool.memory is not enforced on this machine")
+    if spec.stream and spec.stream.workers.memory:
+        notes.append("stream.workers.memory is not enforced on this machine")
     if spec.resources.memory is not None:
         notes.append("resources.memory is not enforced on this machine")
     return notes

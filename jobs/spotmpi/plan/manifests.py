@@ -21,6 +21,7 @@ from spotmpi.plan import pods, pool
 from spotmpi.plan.agent_plan import AgentInputs, agent_plan
 from spotmpi.plan.cluster import ClusterTarget, cached_plan
 from spotmpi.spec.job import JobSpec
+from spotmpi.spec.shapes import workers_of
 
 Object = dict[str, Any]
 
@@ -54,7 +55,7 @@ class Submission:
 def kubernetes_plan(
     spec: JobSpec, target: ClusterTarget, submission: Submission, worker_target: ClusterTarget | None = None
 ) -> list[Object]:
-    """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy, a pool's Job; in the order of creation."""
+    """The JobSet, then what it owns: ConfigMap, Secret, NetworkPolicy, the workers' Job; in the order of creation."""
     cached = json.dumps(cached_plan(spec, submission.run, None, target.namespace), indent=1) + "\n"
     files = {"spec.toml": spec.to_toml(), "plan.yaml": cached}
     job = _job(spec, target, submission)
@@ -62,7 +63,7 @@ def kubernetes_plan(
     inputs = AgentInputs(work, files, submission.user_code, submission.rate, dict(target.machine), submission.versions)
     agents = agent_plan(spec, submission.run, inputs)
     parts = [_config_map(submission, agents), _secret(submission), _network_policy(submission, target.egress_denied)]
-    if spec.pool is not None:
+    if workers_of(spec) is not None:
         parts.append(_workers(spec, worker_target or target, submission))
     for part in parts:
         part["metadata"]["namespace"] = target.namespace
@@ -90,8 +91,13 @@ def annotations_of(jobset: Mapping[str, Any]) -> Mapping[str, str]:
     return annotations
 
 
+def gang_size(jobset: Mapping[str, Any]) -> int:
+    """The number of a run's nodes besides its workers."""
+    return int(jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"])
+
+
 def workers_template(objects: Sequence[Object]) -> Object | None:
-    """The pod template of a pool's workers within the objects of its plan; None where it is no pool."""
+    """The pod template of a run's workers within the objects of its plan; None where it has none."""
     jobs = (part for part in objects if part["kind"] == "Job")
     return next((job["spec"]["template"] for job in jobs), None)
 
@@ -145,8 +151,8 @@ def _jobset(spec: JobSpec, target: ClusterTarget, submission: Submission, job: O
         ANNOTATION_OWNER: submission.owner,
         ANNOTATION_FOLDER: f"runs/{run}" if target.volume else "",
     }
-    if spec.pool is not None:
-        annotations[pool.ANNOTATION_WORKERS] = str(spec.pool.workers)
+    if (workers := workers_of(spec)) is not None:
+        annotations[pool.ANNOTATION_WORKERS] = str(workers.count)
     return {
         "apiVersion": JOBSET_API,
         "kind": "JobSet",

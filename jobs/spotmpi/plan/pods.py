@@ -26,9 +26,15 @@ _FABRIC = {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "FI_EFA_FORK_SAFE"
 FILLING = 600  # millicores that a pod requests of each CPU of a node that it is to fill
 
 
-def template(spec: JobSpec, target: ClusterTarget, run: str, worker: bool = False) -> dict[str, Any]:
-    """The pod template of every node of *run*, or of a pool's *worker*, with the user's templates merged over it."""
-    labels = names.run_labels(run) | ({names.LABEL_ROLE: names.WORKER} if worker else {})
+def template(spec: JobSpec, target: ClusterTarget, run: str, first_node: int | None = None) -> dict[str, Any]:
+    """The pod template of every node of *run*, with the user's templates merged over it.
+
+    With *first_node* it is that of the run's workers, and the first one of them has this node index.
+    """
+    worker = first_node is not None
+    labels = names.run_labels(run)
+    if worker:
+        labels |= {names.LABEL_ROLE: names.WORKER, names.LABEL_FIRST_NODE: str(first_node)}
     own = {
         "metadata": {
             "labels": spec.kubernetes.labels | labels,
@@ -50,7 +56,7 @@ def template(spec: JobSpec, target: ClusterTarget, run: str, worker: bool = Fals
             "imagePullSecrets": [{"name": name} for name in spec.kubernetes.pull_secrets],
             "containers": [_container(spec, target, run, worker)],
             "volumes": _volumes(spec, target, run),
-            **_spread(target, {key: labels[key] for key in (names.LABEL_RUN, names.LABEL_ROLE) if key in labels}),
+            **_spread(target, _selector(spec, run, worker)),
         },
     }
     return _restricted(templates.merge(own, target.templates, CONTAINER))
@@ -246,14 +252,24 @@ def _affinity(target: ClusterTarget) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": required}}
 
 
-def _spread(target: ClusterTarget, labels: dict[str, str]) -> dict[str, Any]:
-    """One pod with *labels* per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
+def _selector(spec: JobSpec, run: str, worker: bool) -> dict[str, Any]:
+    """What selects the pods of this shape among those of the run."""
+    selector: dict[str, Any] = {"matchLabels": {names.LABEL_RUN: run}}
+    if worker:
+        selector["matchLabels"][names.LABEL_ROLE] = names.WORKER
+    elif spec.stream is not None:
+        selector["matchExpressions"] = [{"key": names.LABEL_ROLE, "operator": "DoesNotExist"}]
+    return selector
+
+
+def _spread(target: ClusterTarget, selector: dict[str, Any]) -> dict[str, Any]:
+    """One such pod per node by a spread constraint: pod affinity would slow the scheduler down at scale."""
     if target.spread != "node":
         return {}
     constraint = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": labels},
+        "labelSelector": selector,
     }
     return {"topologySpreadConstraints": [constraint]}

@@ -1,6 +1,6 @@
-"""The workers of a pool on a cluster: one Indexed Job that the JobSet of node 0 owns. Pure.
+"""The workers of a pool or stream on a cluster: one Indexed Job that the JobSet of the run's gang owns. Pure.
 
-They are no second replicated Job of the JobSet, which could not restart node 0 without them, nor grow.
+They are no second replicated Job of the JobSet, which could not restart the gang without them, nor grow.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from spotmpi.agent import protocol
 from spotmpi.plan import pods
 from spotmpi.plan.cluster import ClusterTarget
 from spotmpi.spec.job import JobSpec
-from spotmpi.spec.pool_nodes import worker_spec
+from spotmpi.spec.shapes import worker_spec
 
 Object = dict[str, Any]
 
-ANNOTATION_WORKERS = "spotmpi.dev/workers"  # how many a pool is to have; a resize changes it
+ANNOTATION_WORKERS = "spotmpi.dev/workers"  # how many a run is to have; a resize changes it
 
 
 def workers_job(spec: JobSpec, target: ClusterTarget, run: str) -> Object:
-    """The spec of the Job of a pool's workers, suspended like its JobSet.
+    """The spec of the Job of a run's workers, suspended like its JobSet.
 
     A pod that is lost with its node, or that got SIGTERM, comes back and counts nowhere; other failures of an index
     count up to ``limits.interruptions``. Where a worker finds that no pod of the run can work, all of them end.
@@ -40,7 +40,7 @@ def workers_job(spec: JobSpec, target: ClusterTarget, run: str) -> Object:
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": pods.template(workers, target, run, worker=True),
+        "template": pods.template(workers, target, run, first_node=spec.nodes),
     }
     if spec.limits.run is not None:
         job["activeDeadlineSeconds"] = math.ceil(spec.limits.run + spec.limits.start)
@@ -48,11 +48,11 @@ def workers_job(spec: JobSpec, target: ClusterTarget, run: str) -> Object:
 
 
 def sizes(workers: int) -> Object:
-    """The fields of a Job that change together when a pool grows or shrinks."""
+    """The fields of a Job that change together when the number of workers does."""
     return {"parallelism": workers, "completions": workers}
 
 
 def worker_count(jobset: Mapping[str, Any]) -> int | None:
-    """The number of workers that a pool is to have, by its JobSet; None for a run that is no pool."""
+    """The number of workers that a run is to have, by its JobSet; None for a run that has none."""
     text = (jobset["metadata"].get("annotations") or {}).get(ANNOTATION_WORKERS, "")
     return int(text) if text.isdecimal() else None

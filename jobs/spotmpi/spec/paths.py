@@ -18,7 +18,8 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     """*values* with absolute paths; relative ones are relative to *base*.
 
     A relative data path without a folder on this machine stays as it is: on a cluster it is relative to the run volume.
-    So does a relative checkpoint path, which is always relative to the run folder.
+    So does the source of a stream without a file on this machine, and a relative checkpoint path, which is always
+    relative to the run folder.
     """
     data = data_table(values.get("data"))
     if isinstance(data, dict) and isinstance(data.get("path"), str):
@@ -34,7 +35,11 @@ def resolve_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     def absolute(path: str) -> str:  # a link is shipped under its own name
         return os.path.normpath(base.absolute() / Path(path).expanduser())
 
-    return _convert(values, resolve, absolute)
+    def source(path: str) -> str:
+        pattern = absolute(path)
+        return pattern if path.startswith("~") or os.path.lexists(pattern) or any(Path("/").glob(pattern[1:])) else path
+
+    return _convert(values, resolve, absolute, source)
 
 
 def relative_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -43,18 +48,18 @@ def relative_paths(values: dict[str, Any], base: Path) -> dict[str, Any]:
     def relative(path: str) -> str:
         return str(Path(path).relative_to(base)) if Path(path).is_relative_to(base) else path
 
-    return _convert(values, relative, relative)
+    return _convert(values, relative, relative, relative)
 
 
-def _convert(values: dict[str, Any], resolve: Convert, absolute: Convert) -> dict[str, Any]:
-    """*values* with `code` and templates converted by *resolve*, and each of `files` by *absolute*."""
+def _convert(values: dict[str, Any], resolve: Convert, absolute: Convert, source: Convert) -> dict[str, Any]:
+    """*values* with `code` and templates converted by *resolve*, `files` by *absolute*, a stream's by *source*."""
     if isinstance(values.get("code"), str):
         values = {**values, "code": resolve(values["code"])}
     if isinstance(values.get("files"), list):
         values = {**values, "files": [absolute(path) if isinstance(path, str) else path for path in values["files"]]}
     stream = values.get("stream")
-    if isinstance(stream, dict) and isinstance(stream.get("source"), str) and _is_path(stream["source"]):
-        values = {**values, "stream": {**stream, "source": absolute(stream["source"])}}
+    if isinstance(stream, dict) and isinstance(stream.get("source"), str) and is_path(stream["source"]):
+        values = {**values, "stream": {**stream, "source": source(stream["source"])}}
     kubernetes = values.get("kubernetes")
     if isinstance(kubernetes, dict) and isinstance(kubernetes.get("templates"), list):
         templates = [resolve(name) if _is_file(name) else name for name in kubernetes["templates"]]
@@ -62,7 +67,7 @@ def _convert(values: dict[str, Any], resolve: Convert, absolute: Convert) -> dic
     return values
 
 
-def _is_path(source: str) -> bool:
+def is_path(source: str) -> bool:
     """Whether the source of a stream is a path, neither a URL nor a function."""
     return "://" not in source and not FUNCTION.fullmatch(source)
 

@@ -21,6 +21,11 @@ class StreamWorkers(Part):
 
     nodes: Count = Field(1, description="how many workers there are")
     cpu: Count = Field(1, description="CPUs of each worker")
+    memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi)$", description='memory of each worker, as "4Gi"')
+    node_groups: list[str] = Field([], description="node groups of the environment that workers may use")
+    price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="US dollars per worker and hour; by default `price`"
+    )
 
 
 class Stream(Part):
@@ -49,7 +54,7 @@ class Stream(Part):
     debug: float = Field(
         0.0, ge=0, le=1, description="share of batches that a second worker prepares too, to compare; 0 is off"
     )
-    workers: StreamWorkers = StreamWorkers()
+    workers: StreamWorkers = Field(StreamWorkers(), description="of the stream, besides the nodes of the ranks")
 
     @property
     def settings(self) -> Settings:

@@ -15,7 +15,7 @@ from spotmpi.core.errors import input_error
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.pool import Pool
 from spotmpi.spec.source import write_new_file
-from spotmpi.spec.stream import Stream
+from spotmpi.spec.stream import Stream, StreamWorkers
 
 _HEADER = """\
 # A spotmpi job spec. `spotmpi run THIS-FILE` runs it; what is commented out shows its default or a possible value.
@@ -95,7 +95,8 @@ def template(script: str | None = None) -> str:
         if name == "pool":
             parts.append(_table(name, Pool, Pool(workers=4).model_dump(mode="json")))
         elif name == "stream":
-            example = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare")
+            workers = StreamWorkers(nodes=4, cpu=2, memory="4Gi", node_groups=["cpu"], price=0.1)
+            example = Stream(source="s3://set/*.parquet", batch=4096, prepare="flow:prepare", workers=workers)
             parts.append(_table(name, Stream, example.model_dump(mode="json")))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             parts.append(_table(name, kind, values[name]))

@@ -142,10 +142,10 @@ def _stream(spec: JobSpec, capabilities: TargetCapabilities) -> Iterable[Problem
             remedy = f'add "--batches", "stream" to args, or remove it: {spec.program} loads its data in the ranks'
             yield Problem("stream", None, remedy)
     workers = spec.stream.workers.nodes
-    if capabilities.lasting is not None:
-        yield Problem("stream", None, "streams run on this machine only: use --on local, or load data in the ranks")
-    elif spec.launcher == POOL:
+    if spec.launcher == POOL:
         yield Problem("stream", None, "a pool has no ranks that could take batches: use another launcher")
+    elif capabilities.lasting is not None:
+        yield from validate_cluster.stream(spec, spec.stream, capabilities.lasting)
     elif spec.launcher != "mpirun" and spec.nodes > 1:
         remedy = "a stream on this machine needs one launcher process: use slots, or launcher mpirun"
         yield Problem("nodes", spec.nodes, remedy)
@@ -261,12 +261,12 @@ CHECKS: tuple[tuple[Check, str], ...] = (
     (_code, "code files program"),
     (_image, "image program"),
     (_pool, "launcher pool nodes slots program mpi checkpoint"),
-    (_stream, "stream launcher nodes program args"),
+    (_stream, "stream launcher nodes program args kubernetes command"),
     (_launcher, "launcher slots where image"),
     (_environment, "env forward kubernetes"),
     (_data, "data"),
     (_resources, "nodes slots resources"),
     (_metrics, "metrics program"),
-    (_money, "limits checkpoint price kubernetes nodes"),
-    (_cluster, "kubernetes nodes slots resources image env mpi checkpoint pool"),
+    (_money, "limits checkpoint price kubernetes nodes pool stream"),
+    (_cluster, "kubernetes nodes slots resources image env mpi checkpoint pool stream"),
 )

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING
 from spotmpi.agent import pod_context
 from spotmpi.core import names
 from spotmpi.core.errors import Problem
-from spotmpi.spec import node_groups, pool_nodes
+from spotmpi.spec import shapes
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
+from spotmpi.spec.paths import is_path
+from spotmpi.spec.stream import Stream
+from spotmpi.streams.results import JSON_LINES, PARQUET
 
 if TYPE_CHECKING:  # a local run starts faster without it
     from spotmpi.core.environment import NodeGroup
 
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 NAMES = "names of variables have letters, digits and _ only, and do not begin with SPOTMPI_"
+_PREDICT = ["-m", "spotmpi.streams.rank", "predict"]  # how a pipeline that predicts is started
 _OURS = ("/spotmpi", "/dev/shm", "/etc/passwd", "/etc/group")
 # Arguments that set the number and place of ranks: mpirun's spellings of both families, with one dash or two.
 _WORLD = {"n": "nodes and slots", "np": "nodes and slots", "c": "nodes and slots", "N": "slots", "npernode": "slots"}
@@ -44,12 +48,33 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
             remedy = "needs an environment with node groups: use --on STACK, or node_selector"
             yield Problem("kubernetes.placement_group", spec.kubernetes.placement_group, remedy)
         return
-    choice = pool_nodes.choose(spec, groups) if spec.pool else node_groups.choose(spec, groups)
-    if isinstance(choice, list):
-        yield from choice
+    choices = shapes.choose(spec, groups)
+    if isinstance(choices, list):
+        yield from choices
     elif spec.image and not spec.kubernetes.image:
-        for each in choice if isinstance(choice, pool_nodes.PoolChoice) else (choice,):
+        for each in choices:
             yield from _kernels(spec.image, each) if each.spec.resources.gpu else ()
+
+
+def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Problem]:
+    """Why pods cannot read the source of a stream, or why its results would be lost with them."""
+    source, mounts = stream.source, [mount.path for mount in spec.kubernetes.mounts]
+    if is_path(source) and source.startswith("/") and not within(source, [*lasting, *mounts]):
+        remedy = (
+            "pods do not have this path: use a URL, a mount (kubernetes.mounts), or a path relative to the run volume"
+        )
+        yield Problem("stream.source", source, remedy)
+    elif is_path(source) and not source.startswith("/") and pod_context.VOLUME not in lasting:
+        remedy = "no such file on this machine, and no run volume: set kubernetes.volume to a claim, or use a URL"
+        yield Problem("stream.source", source, remedy)
+    predicts = (spec.command or [])[1:4] == _PREDICT
+    if pod_context.VOLUME not in lasting and (
+        stream.write in (PARQUET, JSON_LINES) or (predicts and stream.write is None)
+    ):
+        remedy = (
+            "results in the run folder are lost with the pods: set kubernetes.volume to a claim, or name a function"
+        )
+        yield Problem("stream.write", stream.write, remedy)
 
 
 def _kernels(image: str, choice: Choice) -> Iterable[Problem]:

@@ -29,6 +29,9 @@ class Peers:
     def name_of(self, node: int) -> str:
         return f"node {node}"
 
+    def of_gang(self, values: dict[int, Any]) -> dict[int, Any]:
+        return values
+
     def lost(self) -> list[int]:
         return self.lost_hosts
 
@@ -36,7 +39,7 @@ class Peers:
         return self.sshd
 
     def stop_source(self) -> CoordinatorStopSource:
-        hosts: Any = SimpleNamespace(hosts=["a", "b", "c"])
+        hosts: Any = SimpleNamespace(hosts=["a", "b", "c"], plan={"pool": None})
         peers: Any = self
         return CoordinatorStopSource(hosts, peers, peers, peers)
 

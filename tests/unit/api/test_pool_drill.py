@@ -67,14 +67,14 @@ def test_a_pool_that_ends_instead_is_an_error(tmp_path: Path) -> None:
     ):
         pool_drill(PoolBackend(tmp_path, PAST, of_worker("left", 101.0, 0), Event(102.0, "stopped")), 1)
     ended = PoolBackend(tmp_path, PAST, state="stopped")
-    with pytest.raises(SpotmpiError, match="has ended, no fault was injected: a drill needs a pool that is up"):
+    with pytest.raises(SpotmpiError, match="has ended, no fault was injected: a drill needs a run that is up"):
         pool_drill(ended, 1)
     assert not ended.faults
 
 
 def test_a_worker_of_a_stream_is_killed_as_that_of_a_pool(tmp_path: Path) -> None:
     backend = PoolBackend(tmp_path, PAST)
-    (tmp_path / "spec.toml").write_text('command = ["train"]\n[stream]\nsource = "/set"\nbatch = 1\n')
-    assert str(pool_drill(backend, 1, "kill")) == (
+    (tmp_path / "spec.toml").write_text('command = ["train"]\nnodes = 2\n[stream]\nsource = "/set"\nbatch = 1\n')
+    assert str(pool_drill(backend, 2, "kill")) == (
         "kill of worker 0: its process was killed, and is started again in the same place"
     )

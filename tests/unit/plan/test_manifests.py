@@ -106,7 +106,8 @@ def plan(values: dict[str, Any], target: Target = TARGET, run: str = "digits-1")
     spec = from_values(values)
     if isinstance(target, list):
         target = on_groups(replace(TARGET, spread="node", egress_denied=True), target, "us-east-1a")
-    return kubernetes_plan(spec, target, submission(run, spec.forward))
+    workers = on_groups(replace(TARGET, egress_denied=True), [CPUS], "us-east-1a") if spec.stream else None
+    return kubernetes_plan(spec, target, submission(run, spec.forward), workers)
 
 
 def values_of(value: Any, key: str) -> Iterator[Any]:
@@ -126,6 +127,7 @@ GROUP = NodeGroup.model_validate(
         "taint": {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
     }
 )
+CPUS = GROUP.model_copy(update={"name": "cpus", "gpus": 0, "labels": {"spotmpi.dev/group": "cpus"}})
 LIKE = GROUP.model_copy(
     update={"name": "g6", "vcpus": 32, "labels": {"spotmpi.dev/group": "g6", "nvidia.com/gpu.present": "true"}}
 )
@@ -139,7 +141,18 @@ POOL: dict[str, Any] = {
     "limits": {"run": "2h", "interruptions": 7},
     "kubernetes": {"queue": "gpus", "labels": {"team": "vision"}},
 }
+STREAM: dict[str, Any] = {
+    "name": "train",
+    "command": ["python3", "train.py"],
+    "files": ["/home/ann/train.py"],
+    "nodes": 2,
+    "slots": 4,
+    "resources": {"gpu": 1, "cpu": 2},
+    "stream": {"source": "s3://set/*.parquet", "batch": 4096, "workers": {"nodes": 16, "cpu": 2, "memory": "4Gi"}},
+    "limits": {"interruptions": 7},
+}
 CASES: dict[str, tuple[dict[str, Any], Target]] = {
+    "stream": (STREAM, [GROUP]),
     "small": (SMALL, TARGET),
     "pool": (POOL, TARGET),
     "plain": (PLAIN, TARGET),
@@ -219,7 +232,12 @@ def test_the_same_arguments_give_the_same_plan_and_no_object_twice(values: dict[
 def test_every_other_object_is_owned_by_the_jobset_and_in_its_namespace(values: dict[str, Any], target: Target) -> None:
     jobset, *parts = plan(values, target)
     assert jobset["kind"] == "JobSet" and jobset["spec"]["suspend"] is True
-    assert [part["kind"] for part in parts] == ["ConfigMap", "Secret", "NetworkPolicy", *(["Job"] * ("pool" in values))]
+    assert [part["kind"] for part in parts] == [
+        "ConfigMap",
+        "Secret",
+        "NetworkPolicy",
+        *(["Job"] * bool({"pool", "stream"} & {*values})),
+    ]
     for part in parts:
         assert part["metadata"]["ownerReferences"][0]["uid"] == manifests.OWNER_UID
         assert part["metadata"]["namespace"] == "training"

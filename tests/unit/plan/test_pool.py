@@ -67,7 +67,10 @@ def test_node_0_and_workers_have_resources_of_their_own_and_the_same_network_pol
     requests = [pod["spec"]["containers"][0]["resources"]["requests"] for pod in (node_0, worker)]
     assert requests == [{"cpu": "1"}, {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": "1"}]
     assert names.LABEL_ROLE not in node_0["metadata"]["labels"]
-    assert worker["metadata"]["labels"] == node_0["metadata"]["labels"] | {names.LABEL_ROLE: names.WORKER}
+    assert worker["metadata"]["labels"] == node_0["metadata"]["labels"] | {
+        names.LABEL_ROLE: names.WORKER,
+        names.LABEL_FIRST_NODE: "1",
+    }
     selector = next(part for part in objects if part["kind"] == "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
     assert selector.items() <= worker["metadata"]["labels"].items()
 

@@ -69,8 +69,42 @@ def test_launchers_that_a_stream_cannot_feed_are_refused(values: dict[str, Any],
     assert remedy in problems(spec(FILES, **values))[field]
 
 
-def test_a_stream_on_a_cluster_is_refused() -> None:
-    assert "streams run on this machine only" in problems(spec(FILES, image="r/i:1"), lasting=True)["stream"]
+VOLUME = ("/spotmpi/volume",)
+MOUNT = {"mounts": [{"path": "/sets", "claim": "sets", "read_only": True}]}
+PREDICT = ["python", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+
+
+@pytest.mark.parametrize(
+    ("lasting", "source", "values"),
+    [
+        ((), "s3://set/*.parquet", {"nodes": 4, "launcher": "torchrun"}),
+        (VOLUME, "sets/movielens/*.parquet", {}),
+        (VOLUME, "/spotmpi/volume/set", {"command": PREDICT}),
+        ((), "/sets/*.csv", {"kubernetes": MOUNT}),
+    ],
+)
+def test_a_stream_on_a_cluster_reads_what_its_pods_can_reach(
+    lasting: tuple[str, ...], source: str, values: dict[str, Any]
+) -> None:
+    assert problems(spec({**FILES, "source": source}, **values), lasting=lasting) == {}
+
+
+@pytest.mark.parametrize(
+    ("lasting", "source", "remedy"),
+    [
+        (VOLUME, "/home/ann/set.csv", "pods do not have this path: use a URL, a mount"),
+        ((), "set.csv", "no such file on this machine, and no run volume: set kubernetes.volume"),
+    ],
+)
+def test_a_source_that_pods_do_not_have_is_refused(lasting: tuple[str, ...], source: str, remedy: str) -> None:
+    assert remedy in problems(spec({**FILES, "source": source}), lasting=lasting)["stream.source"]
+
+
+@pytest.mark.parametrize(("write", "command"), [("parquet", ["x"]), ("jsonl", ["x"]), (None, PREDICT)])
+def test_results_that_would_be_lost_with_the_pods_are_refused(write: str | None, command: list[str]) -> None:
+    stream = FILES | ({"write": write} if write else {})
+    assert "are lost with the pods" in problems(spec(stream, command=command), lasting=())["stream.write"]
+    assert problems(spec({**FILES, "write": "flow:write"}, command=command), lasting=()) == {}
 
 
 @pytest.mark.parametrize(
@@ -99,10 +133,22 @@ def test_a_stream_and_the_batches_of_a_program_belong_together() -> None:
 
 @pytest.mark.parametrize(
     ("source", "resolved"),
-    [("data/*.csv", "/home/ann/data/*.csv"), ("/data", "/data"), ("s3://a/b", "s3://a/b"), ("flow:rows", "flow:rows")],
+    [
+        ("set/*.csv", "{}/set/*.csv"),
+        ("set", "{}/set"),
+        ("volume/*.csv", "volume/*.csv"),
+        ("/data", "/data"),
+        ("s3://a/b", "s3://a/b"),
+        ("flow:rows", "flow:rows"),
+    ],
 )
-def test_a_relative_source_is_relative_to_the_file_of_the_spec(source: str, resolved: str) -> None:
-    assert resolve_paths({"stream": {"source": source}}, Path("/home/ann"))["stream"]["source"] == resolved
+def test_a_relative_source_is_relative_to_the_file_of_the_spec_where_it_has_files(
+    source: str, resolved: str, tmp_path: Path
+) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.csv").touch()
+    values = resolve_paths({"stream": {"source": source}}, tmp_path)
+    assert values["stream"]["source"] == resolved.format(tmp_path)
 
 
 def test_ranks_get_the_table_without_its_workers() -> None:

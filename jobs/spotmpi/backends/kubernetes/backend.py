@@ -41,7 +41,7 @@ from spotmpi.runs.cache import RunCache, SeenEvents
 from spotmpi.runs.folder import folder_events
 from spotmpi.runs.pod_output import Entry
 from spotmpi.runs.recorded_plan import ClusterNamespace
-from spotmpi.spec import pool_nodes
+from spotmpi.spec import shapes
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.validate import TargetCapabilities
 
@@ -72,7 +72,7 @@ class KubernetesBackend:
             code_is_folder=local.code_is_folder,
             unreadable_files=local.unreadable_files,
             tools=frozenset({"none", "mpirun", "torchrun"}),
-            gpus=sum(shape.resources.gpu * shape.world_size for shape in pool_nodes.shapes(spec)),
+            gpus=sum(shape.resources.gpu * shape.world_size for shape in shapes.shapes(spec)),
             variables=local.variables,
             lasting=target.persistent_folders(spec, self._environment),
             groups=self._environment.node_groups if self._environment else (),
@@ -84,7 +84,7 @@ class KubernetesBackend:
         resolved = target.resolve(spec, self._environment, self._api())
         shipment = code.pack(resolved.spec, resolved.target)
         keys = [*submitting.generate_keys(), *map(pods.forwarded_key, spec.forward)]
-        if spec.pool is not None:
+        if shapes.workers_of(spec) is not None:
             keys += [protocol.POOL_CA, protocol.POOL_CERTIFICATE, protocol.POOL_KEY]
         submission = manifests.Submission(
             run=run,

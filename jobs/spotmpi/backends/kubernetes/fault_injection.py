@@ -26,14 +26,13 @@ class NotRunning(SpotmpiError):
 
 async def pod_of(api: ClusterApi, run: str, node: int) -> Object:
     """The running pod of a node of *run*; NotRunning if there is none."""
-    # The node of a gang, or node 0 of a pool; and the worker of a pool.
-    shapes = [{manifests.LABEL_INDEX: str(node)}]
-    if node > 0:
-        shapes.append({names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: str(node - 1)})
+    labels = {names.LABEL_RUN: run, manifests.LABEL_INDEX: str(node)}
     with translate_errors(f"find node {node} of run {run}"):
-        listed: list[Object] = []
-        for labels in shapes:
-            listed += await api.list(cluster_api.POD, {names.LABEL_RUN: run, **labels})
+        if node > 0 and (jobset := await api.find(cluster_api.JOBSET, run)):
+            worker = node - manifests.gang_size(jobset)
+            if worker >= 0:
+                labels |= {names.LABEL_ROLE: names.WORKER, manifests.LABEL_INDEX: str(worker)}
+        listed = await api.list(cluster_api.POD, labels)
     pods = [pod for pod in listed if node_index(pod) == node and pod["status"].get("phase") == "Running"]
     if not pods:
         raise NotRunning(f"node {node} of run {run} has no running pod; see `spotmpi status {run}`")

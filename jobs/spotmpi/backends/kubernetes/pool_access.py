@@ -25,6 +25,7 @@ from spotmpi.backends.kubernetes.follow.outcome import jobset_end, terminal_cond
 from spotmpi.core import certificates, names
 from spotmpi.core.errors import NotPermitted, Problem, SpotmpiError, UnknownRun, input_error
 from spotmpi.plan import manifests, pool
+from spotmpi.spec.shapes import workers_of
 
 LISTEN_TIMEOUT = 10  # seconds for which one look waits until the scheduler listens
 _POLL_INTERVAL = 0.5  # seconds between looks
@@ -96,13 +97,13 @@ async def _read_files(api: ClusterApi, pod: Object) -> dict[str, str]:
 
 
 async def _find_pool(api: ClusterApi, run: str) -> Object:
-    """The JobSet of a pool."""
+    """The JobSet of a pool, or of a run with a stream."""
     with translate_errors(f"look up run {run}"):
         jobset = await api.find(cluster_api.JOBSET, run)
     if jobset is None:
         raise UnknownRun([Problem("run", run, "no such run in the namespace; `spotmpi list` lists the runs")])
     if pool.worker_count(jobset) is None:
-        raise input_error("run", run, 'is not a pool; only a run with launcher = "pool" has workers')
+        raise input_error("run", run, "has no workers; only a pool and a run with a stream have")
     return jobset
 
 
@@ -119,7 +120,8 @@ async def resize(api: ClusterApi, run: str, workers: int) -> None:
         raise input_error("run", run, "has ended; start another pool")
     if workers < 1:
         raise input_error("workers", workers, f"a pool has at least one worker; `spotmpi stop {run}` ends it")
-    submitted = spec.pool.workers if spec.pool else 0
+    own = workers_of(spec)
+    submitted = own.count if own else 0
     if spec.limits.cost is not None and workers > submitted:
         remedy = f"limits.cost is counted for the {submitted} workers of its submission; start a larger pool"
         raise input_error("workers", workers, remedy)

@@ -52,10 +52,11 @@ def request_workers(paths: names.RunPaths, workers: int) -> None:
 
 
 def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
-    """Kill the scheduler (node 0) or worker ``node - 1``."""
+    """Kill the process of a node: the scheduler, which is node 0, or a worker."""
     processes = dict(process_ids(paths.pool))
     if fault != "kill" or node not in processes:
-        remedy = f"a pool on this machine supports only --fault kill, with --node 0 to {max(processes, default=0)}"
+        nodes = ", ".join(map(str, sorted(processes)))
+        remedy = f"a run with workers supports only --fault kill on this machine, with --node {nodes}"
         raise input_error("--fault", fault, remedy)
     try:
         os.kill(processes[node], signal.SIGKILL)
@@ -65,4 +66,4 @@ def kill_pool_process(paths: names.RunPaths, node: int, fault: str) -> None:
 
 def _require_pool(paths: names.RunPaths) -> None:
     if not paths.pool.is_dir():
-        raise input_error("run", paths.id, 'is not a pool; only a run with launcher = "pool" has workers')
+        raise input_error("run", paths.id, "has no workers; only a pool and a run with a stream have")

@@ -1,6 +1,8 @@
-"""Scheduler and driver of a pool in node 0's pod, as children of this process: the run ends with the driver's command.
+"""The scheduler and a command in node 0's pod, as children of this process: a pool's driver, or a stream's launcher.
 
-python -m spotmpi.programs.pool.driver SCHEDULER-OPTION ... -- COMMAND ARGUMENT ...
+    python -m spotmpi.programs.pool.driver [--wait-for=FILE] SCHEDULER-OPTION ... -- COMMAND ARGUMENT ...
+
+The run ends with the command; after one that succeeded, once FILE exists: the ranks of other nodes need the scheduler.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 from spotmpi.agent import protocol, starter
 from spotmpi.agent.exit_diagnosis import SCHEDULER_END
 
+_WAIT_FOR = "--wait-for="
 _POLL = 0.05  # seconds between looks at the children
 _GRACE = 3.0  # seconds from SIGTERM to SIGKILL
 
@@ -28,6 +31,9 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     split = arguments.index("--")
     options, command = arguments[:split], arguments[split + 1 :]
+    wait_for = None
+    if options[:1] and options[0].startswith(_WAIT_FOR):
+        wait_for, options = Path(options[0].removeprefix(_WAIT_FOR)), options[1:]
     children: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="spotmpi-driver-") as folder:
         address = Path(folder, "address.json")
@@ -38,7 +44,7 @@ def main(arguments: list[str]) -> int:
                 time.sleep(_POLL)
             if children[0].poll() is None:
                 children.append(_start(command))
-            return _first_end(children)
+            return _first_end(children, wait_for)
         except Stopped:
             return protocol.INTERRUPTED
         finally:
@@ -53,10 +59,12 @@ def _stop(number: int, frame: object) -> None:
     raise Stopped
 
 
-def _first_end(children: list[subprocess.Popen[bytes]]) -> int:
+def _first_end(children: list[subprocess.Popen[bytes]], wait_for: Path | None) -> int:
     while True:
         for child in reversed(children):
             code = child.poll()
+            if code == 0 and child is not children[0] and wait_for is not None and not wait_for.exists():
+                continue
             if code is not None:
                 if child is children[0] and code != protocol.NOT_RETRYABLE:
                     print(f"{SCHEDULER_END}ended with exit code {code}", file=sys.stderr, flush=True)

@@ -117,7 +117,7 @@ class LocalPool:
         early = self._early_ends.get(worker, 0) + 1 if now - self._started[worker] < _STEADY else 0
         self._early_ends[worker] = early
         self._due[worker] = (now + _PAUSES[min(early, len(_PAUSES) - 1)], reason)
-        print(f"node {worker + 1}: {reason}; starting it again", file=sys.stderr, flush=True)
+        print(f"node {self._node(worker)}: {reason}; starting it again", file=sys.stderr, flush=True)
         return None
 
     def _start_worker(self, worker: int, reason: str, now: float) -> None:
@@ -127,11 +127,18 @@ class LocalPool:
         arguments = launchers.pool_worker(sys.executable, worker, self._address, str(folder))
         arguments += ["--host=127.0.0.1", f"--reason={reason}"]
         threads = str(self._options.cpu)
-        environment = {"RANK": str(worker + 1), protocol.ENV_POOL: self._address}  # the tag of its lines: its node
+        environment = {
+            "RANK": str(self._node(worker)),
+            protocol.ENV_POOL: self._address,
+        }  # the tag of its lines: its node
         environment.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads))
         process = self._start(["--tag", *arguments], environment)
         self._workers[worker], self._started[worker] = process, now
-        self._write_pid(f"node-{worker + 1}", process)
+        self._write_pid(f"node-{self._node(worker)}", process)
+
+    def _node(self, worker: int) -> int:
+        """The node index of a worker, which comes after those of the ranks or of the driver."""
+        return int(self._options.first_node) + worker
 
     def _start(self, arguments: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-I", "-S", starter.__file__, *arguments]
@@ -178,6 +185,7 @@ def main(arguments: list[str]) -> int:
     """Run the pool that the options describe."""
     parser = argparse.ArgumentParser(prog="spotmpi.programs.pool.local")
     parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--first-node", type=int, default=1, help="node index of the first worker")
     parser.add_argument("--cpu", type=int, default=1, help="threads of each worker")
     parser.add_argument("--folder", required=True, help="what each worker finds in its working folder")
     parser.add_argument("--control", required=True, help="folder for the address and for requests")

@@ -43,7 +43,7 @@ def jobset(workers: int = 3, status: Object | None = None, **values: Any) -> Obj
         manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
         pool.ANNOTATION_WORKERS: str(workers),
     }
-    created = watched_cluster.jobset(status=status)
+    created = watched_cluster.jobset(status=status, nodes=1)
     return {**created, "metadata": {**created["metadata"], "annotations": annotations}}
 
 
@@ -155,14 +155,14 @@ def test_the_end_of_a_pool_ends_workers_that_have_not_started(monkeypatch: pytes
 
 @pytest.mark.parametrize(("node", "name"), [(0, "node-0-0"), (1, "workers-0"), (2, "workers-1")])
 def test_a_drill_of_node_k_meets_worker_k_minus_1(node: int, name: str) -> None:
-    cluster = PoolCluster([NODE_0, worker(0), worker(1)])
+    cluster = PoolCluster([NODE_0, worker(0), worker(1)], jobset())
     do(fault_injection.inject_fault(cluster, RUN, node, "delete"))  # type: ignore[arg-type]
     assert cluster.deleted == [f"{RUN}-{name}-abcde"]
 
 
 def test_a_drill_of_a_worker_that_is_not_there_fails() -> None:
     with pytest.raises(SpotmpiError, match="node 3 of run digits-1 has no running pod"):
-        do(fault_injection.pod_of(PoolCluster([NODE_0, worker(0)]), RUN, 3))  # type: ignore[arg-type]
+        do(fault_injection.pod_of(PoolCluster([NODE_0, worker(0)], jobset()), RUN, 3))  # type: ignore[arg-type]
 
 
 def test_a_stop_asks_node_0_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ ENDED = {"conditions": [{"type": "Completed", "status": "True"}]}
         (jobset(), 0, "workers = 0: a pool has at least one worker; `spotmpi stop digits-1` ends it"),
         (jobset(limits={"cost": 5}), 4, "limits.cost is counted for the 3 workers of its submission"),
         (jobset(status=ENDED), 4, "has ended; start another pool"),
-        (watched_cluster.jobset(), 4, "is not a pool"),
+        (watched_cluster.jobset(), 4, "has no workers"),
     ],
 )
 def test_a_resize_that_cannot_be_is_refused_with_its_remedy(run: Object, workers: int, problem: str) -> None:
@@ -234,7 +234,7 @@ FAILED = {"conditions": [{"type": "Failed", "status": "True", "message": "no dri
     ("run", "problem"),
     [
         ([], "no such run in the namespace"),
-        ([watched_cluster.jobset()], "is not a pool"),
+        ([watched_cluster.jobset()], "has no workers"),
         ([jobset(status=FAILED)], f"pool {RUN} failed: no driver"),
     ],
 )
@@ -285,7 +285,7 @@ def test_a_queue_starts_both() -> None:
 
 def test_a_pool_needs_a_secret_of_its_own() -> None:
     with pytest.raises(
-        NotPermitted, match=r"the pool's Secret, which holds its TLS key: .* the right to create Secrets"
+        NotPermitted, match=r"the run's Secret, which holds the TLS key of its workers: .* the right to create Secrets"
     ):
         create(PoolNamespace("Secret"), submission())
 

@@ -40,7 +40,7 @@ def jobset(
     metadata = {"name": RUN, "namespace": "here", "annotations": annotations, "creationTimestamp": stamp(age)}
     source: Object = {"persistentVolumeClaim": {"claimName": volume}} if volume else {"emptyDir": {}}
     pods = {"containers": [{"name": "node", "image": "any"}], "volumes": [{"name": "volume", **source}]}
-    node = {"template": {"spec": {"template": {"spec": pods}}}}
+    node = {"template": {"spec": {"completions": nodes, "template": {"spec": pods}}}}
     return {"metadata": metadata, "spec": {"suspend": suspend, "replicatedJobs": [node]}, "status": status or {}}
 
 

@@ -12,6 +12,7 @@ from spotmpi.core import names
 from spotmpi.plan import manifests, pool
 from spotmpi.plan.pods import CONTAINER
 from spotmpi.runs.reader import RunState
+from spotmpi.spec.shapes import workers_of
 
 Object = Mapping[str, Any]
 LABEL_RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
@@ -22,26 +23,33 @@ class RunInfo:
     """What a follower has to know of a run."""
 
     run: str
-    nodes: int  # those of a pool are node 0 and its workers
+    gang: int  # nodes that start and end together; of a pool, node 0
+    workers: int  # nodes besides them, of a pool or stream
+    workers_table: str  # of the spec that describes them
     output_on_every_node: bool  # otherwise node 0 prints for all
     submitted: float  # Unix seconds
     start_limit: float  # seconds
     max_failures: int  # that another attempt may follow
-    is_pool: bool
+
+    @property
+    def nodes(self) -> int:
+        """The number of all nodes."""
+        return self.gang + self.workers
 
 
 def run_info(jobset: Object) -> RunInfo:
     """The `RunInfo` of a run's JobSet."""
     spec = manifests.spec_of(jobset)
-    workers = pool.worker_count(jobset)
+    workers = workers_of(spec)
     return RunInfo(
         jobset["metadata"]["name"],
-        spec.nodes if workers is None else 1 + workers,
+        spec.nodes,
+        pool.worker_count(jobset) or 0,
+        workers.table if workers else "",
         spec.launcher != "mpirun",
         submission_time(jobset),
         spec.limits.start,
         spec.limits.failures,
-        workers is not None,
     )
 
 
@@ -82,18 +90,24 @@ def image_reference(pod: Object) -> str | None:
 
 
 def node_index(pod: Object) -> int:
-    """The index of a pod's node; that of a pool's worker k is k + 1."""
-    return int(pod["metadata"].get("labels", {}).get(manifests.LABEL_INDEX, 0)) + is_worker(pod)
+    """The index of a pod's node; those of workers come after the gang's."""
+    labels = pod["metadata"].get("labels") or {}
+    first = int(labels.get(names.LABEL_FIRST_NODE, 1)) if is_worker(pod) else 0
+    return first + _completion_index(pod)
+
+
+def _completion_index(pod: Object) -> int:
+    return int((pod["metadata"].get("labels") or {}).get(manifests.LABEL_INDEX, 0))
 
 
 def is_worker(pod: Object) -> bool:
-    """Whether the pod is a worker of a pool."""
+    """Whether the pod is a worker of a pool or stream."""
     return str((pod["metadata"].get("labels") or {}).get(names.LABEL_ROLE)) == names.WORKER
 
 
 def node_title(pod: Object) -> str:
     """A pod's node as messages name it."""
-    return f"worker {node_index(pod) - 1}" if is_worker(pod) else f"node {node_index(pod)}"
+    return f"{'worker' if is_worker(pod) else 'node'} {_completion_index(pod)}"
 
 
 def has_predecessors(pod: Object) -> bool:

@@ -58,7 +58,8 @@ def terminal_condition(jobset: Object) -> Object | None:
 class ExitDiagnosis:
     """What pods printed and how they ended, which explains a failure that only the JobSet shows."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers_table: str = "") -> None:
+        self._workers_table = workers_table
         self.strays: deque[str] = deque(maxlen=20)  # lines of pods that are no entries
         self._killed: set[str] = set()  # names of pods whose end has been reported
         self._latest = 0.0  # Unix seconds, of the pods' entries
@@ -73,7 +74,7 @@ class ExitDiagnosis:
 
     def report_killed(self, pod: Object) -> str | None:
         """How a pod's agent was killed, once per pod; node 0 only knows that it is gone."""
-        name, reason = pod_name(pod), _kill_reason(pod)
+        name, reason = pod_name(pod), _kill_reason(pod, self._workers_table)
         if reason is None or name in self._killed:
             return None
         self._killed.add(name)
@@ -88,7 +89,7 @@ class ExitDiagnosis:
         return Entry(0, event=replace(end, time=moment, values=values))
 
     def _reasons(self, end: Event, pods: list[Object]) -> Iterator[str]:
-        gang = sorted((pod for pod in pods if not is_worker(pod)), key=node_index)  # a pool outlives its workers
+        gang = sorted((pod for pod in pods if not is_worker(pod)), key=node_index)  # which outlives its workers
         killed = next((reason for reason in map(_kill_reason, gang) if reason), None)
         restart = self._restart if end.values.get(_RETRIES_EXHAUSTED) else None
         # Why an attempt failed says nothing of the next one.
@@ -102,9 +103,9 @@ class ExitDiagnosis:
             yield from list(self.strays)[-1:]
 
 
-def _kill_reason(pod: Object) -> str | None:
+def _kill_reason(pod: Object, workers_table: str = "") -> str | None:
     """How a pod's agent was ended before it could report anything, or None."""
-    node, field = node_title(pod), "pool.memory" if is_worker(pod) else "resources.memory"
+    node, field = node_title(pod), f"{workers_table if is_worker(pod) else 'resources'}.memory"
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         end = (container.get("state") or {}).get("terminated") or {}
         code = end.get("exitCode", 0)

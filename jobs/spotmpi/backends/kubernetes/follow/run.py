@@ -21,6 +21,7 @@ from spotmpi.backends.kubernetes.follow.jobset import (
     has_predecessors,
     has_started,
     image_reference,
+    is_worker,
     node_index,
     pod_name,
     pod_phase,
@@ -37,6 +38,7 @@ from spotmpi.backends.kubernetes.follow.waiting import (
     start_wait,
     waiting_reason,
     with_countdown,
+    workers_waiting_reason,
 )
 from spotmpi.backends.kubernetes.volume_access import START_TIMEOUT
 from spotmpi.core import names
@@ -64,7 +66,7 @@ class ClusterFollower:
         self._diagnostics = PendingDiagnostics(client, cloud)
         self._tasks: list[asyncio.Task[None]] = []
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._exits = ExitDiagnosis()
+        self._exits = ExitDiagnosis(self._run.workers_table)
         self._recorded_end: Entry | None = None  # the end as node 0's agent recorded it
         self._jobset_end: Event | None = None  # and as the JobSet shows it
         self._ended = asyncio.Event()
@@ -140,8 +142,9 @@ class ClusterFollower:
 
     async def _output_of_deleted_pods(self) -> AsyncIterator[list[Entry]]:
         """What the run folder holds of nodes whose pods were deleted before this follower came, once the run ended."""
-        nodes = range(self._run.nodes if self._run.output_on_every_node else 1)
-        for node in sorted(set(nodes) - self._nodes_read) if terminal_condition(self._jobset) else []:
+        gang = range(self._run.gang if self._run.output_on_every_node else 1)
+        workers = range(self._run.gang, self._run.nodes)
+        for node in sorted({*gang, *workers} - self._nodes_read) if terminal_condition(self._jobset) else []:
             try:
                 yield await self._read_folder("", node, self._run.submitted, math.inf)
             except SpotmpiError as error:
@@ -180,8 +183,8 @@ class ClusterFollower:
                     self._update_pod(pod)
 
     async def _end_workers(self) -> None:
-        """End the workers of a pool that is over, which could not join it: they would wait for nodes and for node 0."""
-        if self._run.is_pool:
+        """End the workers of a run that is over, which could not join it: they would wait for nodes and for node 0."""
+        if self._run.workers:
             with contextlib.suppress(ApiError, httpx2.HTTPError):
                 await self._client.patch(api.JOB, names.workers_name(self._run.run), {"spec": {"suspend": True}})
 
@@ -205,7 +208,7 @@ class ClusterFollower:
     def _update_jobset(self, jobset: Object, is_gone: bool = False) -> None:
         self._jobset = jobset
         if (workers := pool.worker_count(jobset)) is not None:
-            self._run = replace(self._run, nodes=1 + workers)
+            self._run = replace(self._run, workers=workers)
         end = jobset_end(jobset, is_gone, self._run.max_failures, self._client.now())
         self._jobset_end = self._jobset_end or end
 
@@ -258,9 +261,11 @@ class ClusterFollower:
     async def _check(self) -> list[Event]:
         """Why the run waits, if that has changed; its end, if it has waited too long."""
         await self._diagnostics.update(self._seen, self._run.submitted)
-        reason = waiting_reason(self._seen, self._run.run, self._run.nodes, self._run.is_pool)
+        reason = waiting_reason(self._seen, self._run.run, self._run.gang, self._run.workers)
         wait = start_wait(self._jobset, self._run.submitted, self._seen.pods.values(), self._first_look)
-        is_up = self._run.is_pool and wait is not None and wait.agent_runs  # a pool waits for none of its workers
+        is_up = reason is None  # no run waits for any of its workers
+        if is_up and self._run.workers:
+            reason = workers_waiting_reason(self._seen, self._run.workers)
         if reason and wait and not is_up:
             left = wait.since + self._run.start_limit - self._client.now()
             if left > 0:
@@ -288,7 +293,8 @@ class ClusterFollower:
 
     def _has_output(self, pod: Object) -> bool:
         """Whether the pod has output that belongs to the run."""
-        return has_started(pod) and (self._run.output_on_every_node or node_index(pod) == 0)
+        prints = self._run.output_on_every_node or node_index(pod) == 0 or is_worker(pod)
+        return has_started(pod) and prints
 
     async def _read_log(self, pod: Object) -> None:
         async with self._log_slots:

@@ -88,24 +88,32 @@ class Observations:
                 self.node_problems[name] = f"node {name}: {event['reason']}: {event.get('message') or ''}"
 
 
-def waiting_reason(seen: Observations, run: str, nodes: int, is_pool: bool = False) -> str | None:
-    """The reason that most pods of a run share, with how many wait; None when all have started.
+def waiting_reason(seen: Observations, run: str, nodes: int, workers: int = 0) -> str | None:
+    """The reason that most pods of a run's gang share, with how many wait; None when all have started.
 
-    Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone. A pool's
-    workers count once its node 0 has started.
+    Unreachable nodes are one where no other pods are left: no attempt starts before their pods are gone. *workers* of a
+    pool or stream do not count.
     """
-    if not seen.pods:
+    gang = {name: pod for name, pod in seen.pods.items() if not is_worker(pod)}
+    if not gang:
         about_run = next((message for name, message in seen.messages.items() if run in name), None)
         return about_run or f"no pods yet{_permission_note(seen)}"
-    waiting = [(pod, reason) for pod in seen.pods.values() if (reason := _pod_reason(pod, seen))]
-    if not waiting:
-        return _unreachable_nodes(seen, nodes)
-    if is_pool and (first := next((reason for pod, reason in waiting if not is_worker(pod)), None)):
-        return f"node 0: {first}{_permission_note(seen)}"
-    reasons = [reason for _, reason in waiting]
-    most = max(set(reasons), key=reasons.count)
-    count = f"{len(reasons)}/{nodes - 1} workers" if is_pool else f"{len(reasons)}/{nodes} nodes"
-    return f"{count}: {most}{_permission_note(seen)}"
+    reason = _most_frequent_reason(gang.values(), seen, "node 0" if workers and nodes == 1 else f"{nodes} nodes")
+    return reason or _unreachable_nodes(gang, seen, nodes)
+
+
+def workers_waiting_reason(seen: Observations, workers: int) -> str | None:
+    """The reason that most workers of a pool or stream share, with how many wait; None when all have started."""
+    return _most_frequent_reason(filter(is_worker, seen.pods.values()), seen, f"{workers} workers")
+
+
+def _most_frequent_reason(pods: Iterable[Object], seen: Observations, what: str) -> str | None:
+    """The reason for which most of some *pods* wait; *what* they are follows the number of those that do."""
+    reasons = [reason for pod in pods if (reason := _pod_reason(pod, seen))]
+    if not reasons:
+        return None
+    count = f"{len(reasons)}/{what}" if what[0].isdecimal() else what
+    return f"{count}: {max(set(reasons), key=reasons.count)}{_permission_note(seen)}"
 
 
 def _pod_reason(pod: Object, seen: Observations) -> str | None:
@@ -142,8 +150,8 @@ def _permission_note(seen: Observations) -> str:
     return " (you are not permitted to read events, which may say more)" if seen.events_forbidden else ""
 
 
-def _unreachable_nodes(seen: Observations, nodes: int) -> str | None:
-    running = {name: pod for name, pod in seen.pods.items() if pod["status"].get("phase") == "Running"}
+def _unreachable_nodes(pods: Mapping[str, Object], seen: Observations, nodes: int) -> str | None:
+    running = {name: pod for name, pod in pods.items() if pod["status"].get("phase") == "Running"}
     unreachable = [
         pod
         for name, pod in running.items()

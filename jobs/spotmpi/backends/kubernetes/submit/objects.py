@@ -160,7 +160,7 @@ def _without_secret(plan: ClusterPlan, objects: Sequence[Object], refusal: _Secr
     variables = manifests.forwarded_variables(objects)
     if manifests.workers_template(objects) is not None:
         raise NotPermitted(
-            f"could not create the pool's Secret, which holds its TLS key: not permitted ({refusal}); "
+            f"could not create the run's Secret, which holds the TLS key of its workers: not permitted ({refusal}); "
             f"ask for the right to create Secrets in {plan['namespace']}"
         ) from refusal
     if plan["ssh_secret"] and not variables:
@@ -184,7 +184,7 @@ def _complete(part: Object, uid: str) -> Object:
 
 
 def _pool_keys(secret: Object) -> dict[str, str]:
-    """New certificates, where the run is a pool."""
+    """New certificates, where the run has workers."""
     if protocol.POOL_KEY not in secret["stringData"]:
         return {}
     return pool_certificates(secret["metadata"]["name"], datetime.now(UTC))

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from spotmpi.backends.kubernetes.client.api import ClusterApi
 from spotmpi.backends.kubernetes.submit import pod_templates
-from spotmpi.core.environment import Environment, NodeGroup
-from spotmpi.core.errors import InputError, Problem, input_error
+from spotmpi.core.environment import Environment
+from spotmpi.core.errors import InputError, input_error
 from spotmpi.images import build as images
 from spotmpi.images import registry
 from spotmpi.images.build import Build
 from spotmpi.images.registry import Pinned
 from spotmpi.plan.agent_plan import VOLUME
 from spotmpi.plan.cluster import ClusterTarget, on_groups
-from spotmpi.spec import node_groups, pool_nodes
+from spotmpi.spec import shapes
 from spotmpi.spec.job import JobSpec
 from spotmpi.spec.node_groups import Choice
-from spotmpi.spec.pool_nodes import PoolChoice
+from spotmpi.spec.shapes import ShapeChoice
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ResolvedTarget:
     target: ClusterTarget
     spec: JobSpec
     notes: tuple[str, ...]
-    worker_target: ClusterTarget | None = None  # of a pool
+    worker_target: ClusterTarget | None = None  # where it has workers
 
 
 def volume(spec: JobSpec, environment: Environment | None) -> str | None:
@@ -44,23 +44,23 @@ def persistent_folders(spec: JobSpec, environment: Environment | None) -> tuple[
 
 def hourly_rate(spec: JobSpec, environment: Environment | None) -> float | None:
     """US dollars per hour of all nodes, where known; AWS is only asked where the run has a cost limit."""
-    shapes = pool_nodes.shapes(spec)
+    all_shapes = shapes.shapes(spec)
     if spec.price is not None:
-        return spec.price * sum(shape.nodes for shape in shapes)
+        return sum((shape.price or spec.price) * shape.nodes for shape in all_shapes)
     if spec.limits.cost is None or not environment or not environment.node_groups:
         return None
     from spotmpi.aws.prices import node_price
 
     # A spec that fits no group is refused later; until then assume the most expensive of all groups.
-    unknown = [environment.node_groups] * len(shapes)
-    choices = _choose(spec, environment.node_groups)
+    unknown = [environment.node_groups] * len(all_shapes)
+    choices = shapes.choose(spec, environment.node_groups)
     groups = unknown if isinstance(choices, list) else [choice.groups for choice in choices]
-    return sum(node_price(environment, each) * shape.nodes for each, shape in zip(groups, shapes, strict=True))
+    return sum(node_price(environment, each) * shape.nodes for each, shape in zip(groups, all_shapes, strict=True))
 
 
 def group_names(spec: JobSpec, environment: Environment) -> list[str]:
     """The environment's node groups that a run takes nodes from; none where it fits none."""
-    choices = _choose(spec, environment.node_groups)
+    choices = shapes.choose(spec, environment.node_groups)
     if isinstance(choices, list):
         return []
     return list(dict.fromkeys(group.name for choice in choices for group in choice.groups))
@@ -73,7 +73,7 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
         InputError: there is no image to pull, no node group fits, or a template cannot be read.
     """
     choices = _choices(spec, environment)
-    choice = choices[-1]  # a pool's workers need what node 0 needs, and perhaps GPUs
+    choice = choices[-1 if spec.pool else 0]  # a pool's workers need what node 0 needs, and perhaps GPUs
     build = _build(choice, environment)
     if build and environment:
         pinned = registry.pin(build, environment.repositories[build.image])
@@ -94,13 +94,12 @@ def resolve(spec: JobSpec, environment: Environment | None, api: ClusterApi) -> 
     targets = [_on_nodes(target, each, environment) for each in choices]
     notes = [
         *_notes_on_shapes(choices, targets),
-        *([choices.note] if isinstance(choices, PoolChoice) and choices.note else []),
+        *([choices.note] if isinstance(choices, ShapeChoice) and choices.note else []),
         *_notes_on_image(build, environment, pinned),
         *_notes_on_volume(target),
     ]
-    if spec.pool:
-        return ResolvedTarget(targets[0], spec, tuple(notes), targets[1])
-    return ResolvedTarget(targets[0], choice.spec, tuple(notes))
+    resolved = spec if spec.pool else choice.spec
+    return ResolvedTarget(targets[0], resolved, tuple(notes), *targets[1:])
 
 
 def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | None) -> ClusterTarget:
@@ -110,23 +109,15 @@ def _on_nodes(target: ClusterTarget, choice: Choice, environment: Environment | 
     return on_groups(target, choice.groups, environment.zone) if environment and choice.groups else target
 
 
-def _choices(spec: JobSpec, environment: Environment | None) -> PoolChoice | tuple[Choice]:
-    """The choice for each shape of pods: those of a pool's node 0 and of its workers, else one."""
+def _choices(spec: JobSpec, environment: Environment | None) -> Sequence[Choice]:
+    """The choice for each shape of pods."""
     if environment is None or not environment.node_groups:
-        if spec.pool is None:
-            return (Choice((), spec, ()),)
-        return PoolChoice(*(Choice((), each, ()) for each in pool_nodes.shapes(spec)))
-    choices = _choose(spec, environment.node_groups)
+        without_groups = [Choice((), each, ()) for each in shapes.shapes(spec)]
+        return without_groups if len(without_groups) == 1 else ShapeChoice(*without_groups)
+    choices = shapes.choose(spec, environment.node_groups)
     if isinstance(choices, list):
         raise InputError(choices)
     return choices
-
-
-def _choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> PoolChoice | tuple[Choice] | list[Problem]:
-    if spec.pool is not None:
-        return pool_nodes.choose(spec, groups)
-    choice = node_groups.choose(spec, groups)
-    return choice if isinstance(choice, list) else (choice,)
 
 
 def _build(choice: Choice, environment: Environment | None) -> Build | None:
@@ -139,10 +130,11 @@ def _build(choice: Choice, environment: Environment | None) -> Build | None:
     return images.build_with_kernels(image, choice.capability)
 
 
-def _notes_on_shapes(choices: PoolChoice | tuple[Choice], targets: Sequence[ClusterTarget]) -> list[str]:
-    names = ("node 0: ", "workers: ") if len(choices) > 1 else ("",)
-    shapes = zip(names, choices, targets, strict=True)
-    return [name + note for name, choice, target in shapes for note in _notes_on_nodes(choice, target)]
+def _notes_on_shapes(choices: Sequence[Choice], targets: Sequence[ClusterTarget]) -> list[str]:
+    gang = "node 0: " if choices[0].spec.pool else "nodes: "
+    names = (gang, "workers: ") if len(choices) > 1 else ("",)
+    named = zip(names, choices, targets, strict=True)
+    return [name + note for name, choice, target in named for note in _notes_on_nodes(choice, target)]
 
 
 def _notes_on_nodes(choice: Choice, target: ClusterTarget) -> list[str]:

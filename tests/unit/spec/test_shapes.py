@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from spotmpi.core.environment import NodeGroup
-from spotmpi.spec import pool_nodes
+from spotmpi.spec import shapes
 from spotmpi.spec.job import from_values
-from spotmpi.spec.pool_nodes import PoolChoice
+from spotmpi.spec.shapes import ShapeChoice
 
 TAINT = {"key": "spotmpi.dev/runs", "value": "only", "effect": "NoSchedule"}
 
@@ -23,10 +23,10 @@ SPOT, STABLE, GPUS = group("spot", "spot"), group("stable", "on-demand"), group(
 
 def choose(*groups: NodeGroup, kubernetes: dict[str, Any] | None = None, **pool: Any) -> Any:
     values = {"launcher": "pool", "pool": {"workers": 16, **pool}, "kubernetes": kubernetes or {}}
-    choice = pool_nodes.choose(from_values(values), groups)
-    if not isinstance(choice, PoolChoice):
+    choice = shapes.choose(from_values(values), groups)
+    if not isinstance(choice, ShapeChoice):
         return [str(problem) for problem in choice]
-    return [each.name for each in choice.node_0.groups], [each.name for each in choice.workers.groups], choice.note
+    return [each.name for each in choice.gang.groups], [each.name for each in choice.workers.groups], choice.note
 
 
 def test_node_0_takes_a_group_on_demand_and_workers_the_first_that_fits() -> None:

@@ -1,0 +1,113 @@
+"""The shapes of a run's pods as specs, its gang and its workers, and the node groups that each fits. Pure.
+
+A pool and a stream have workers besides the gang, which is node 0 alone in a pool. Worker k of a run is node nodes + k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spotmpi.core.errors import Problem
+from spotmpi.spec import node_groups
+from spotmpi.spec.job import JobSpec, Resources
+from spotmpi.spec.node_groups import Choice
+
+if TYPE_CHECKING:  # a local run starts faster without it
+    from spotmpi.core.environment import NodeGroup
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers of a pool or of a stream, one pod each on a cluster."""
+
+    table: str  # of the spec
+    count_field: str
+    count: int
+    resources: Resources
+    node_groups: tuple[str, ...]
+
+
+def workers_of(spec: JobSpec) -> Workers | None:
+    """The workers of a run; None for a run without."""
+    if spec.pool is not None:
+        pool = spec.pool
+        resources = Resources(cpu=pool.cpu, memory=pool.memory, gpu=pool.gpu)
+        return Workers("pool", "pool.workers", pool.workers, resources, tuple(pool.node_groups))
+    if spec.stream is not None:
+        table, workers = "stream.workers", spec.stream.workers
+        resources = Resources(cpu=workers.cpu, memory=workers.memory)
+        return Workers(table, f"{table}.nodes", workers.nodes, resources, tuple(workers.node_groups))
+    return None
+
+
+class ShapeChoice(NamedTuple):
+    """The groups for each shape."""
+
+    gang: Choice
+    workers: Choice
+
+    @property
+    def note(self) -> str | None:
+        """What the loss of a pool's node 0 costs, where its nodes may be reclaimed."""
+        spot = [group.name for group in self.gang.groups if group.market == "spot"]
+        if not spot or self.gang.spec.pool is None:
+            return None
+        return (
+            f"node 0 runs on spot nodes ({' or '.join(spot)}): its loss loses the calls that have not ended; "
+            "a node group on demand, chosen with kubernetes.node_groups, avoids that"
+        )
+
+
+def shapes(spec: JobSpec) -> tuple[JobSpec, ...]:
+    """The spec of each shape of a run's pods: of its gang and, where it has any, of its workers."""
+    return (gang_spec(spec),) if workers_of(spec) is None else (gang_spec(spec), worker_spec(spec))
+
+
+def gang_spec(spec: JobSpec) -> JobSpec:
+    """A spec as that of the run's gang: node 0 of a pool shares its node with other pods."""
+    if spec.pool is None:
+        return spec
+    return spec.model_copy(update={"kubernetes": spec.kubernetes.model_copy(update={"spread": "any"})})
+
+
+def worker_spec(spec: JobSpec) -> JobSpec:
+    """A spec as that of the run's workers: one node for each, with their resources and node groups.
+
+    Instance type and placement group of a stream's run are those of its gang.
+    """
+    workers = workers_of(spec)
+    assert workers is not None
+    placement: dict[str, Any] = {"node_groups": list(workers.node_groups), "spread": "any"}
+    if spec.pool is not None:
+        placement["spread"] = spec.kubernetes.spread or "any"
+    else:
+        placement |= {"instance_type": None, "placement_group": None}
+    changes: dict[str, Any] = {"nodes": workers.count, "slots": 1, "resources": workers.resources}
+    if spec.stream is not None and spec.stream.workers.price is not None:
+        changes["price"] = spec.stream.workers.price
+    return spec.model_copy(update={**changes, "kubernetes": spec.kubernetes.model_copy(update=placement)})
+
+
+def choose(spec: JobSpec, groups: Sequence[NodeGroup]) -> ShapeChoice | tuple[Choice] | list[Problem]:
+    """The groups of each shape, for node 0 of a pool on-demand ones where they fit; all problems where it fits none."""
+    gang = _choose_gang(spec, groups)
+    if (own := workers_of(spec)) is None:
+        return gang if isinstance(gang, list) else (gang,)
+    workers = node_groups.choose(worker_spec(spec), groups)
+    if isinstance(workers, list):
+        fields = {"kubernetes.node_groups": f"{own.table}.node_groups", "nodes": own.count_field}
+        workers = [replace(problem, field=fields.get(problem.field, problem.field)) for problem in workers]
+    if isinstance(gang, Choice) and isinstance(workers, Choice):
+        return ShapeChoice(gang, workers)
+    return [problem for choice in (gang, workers) if isinstance(choice, list) for problem in choice]
+
+
+def _choose_gang(spec: JobSpec, groups: Sequence[NodeGroup]) -> Choice | list[Problem]:
+    on_demand = [group for group in groups if group.market == "on-demand"]
+    if spec.pool is not None and on_demand and not spec.kubernetes.node_groups:
+        choice = node_groups.choose(gang_spec(spec), on_demand)
+        if isinstance(choice, Choice):
+            return choice
+    return node_groups.choose(gang_spec(spec), groups)

@@ -1,0 +1,285 @@
+"""Streams on the test cluster, under an environment's policies and rights: whatever is lost, the result is the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from spotmpi.agent import record
+from spotmpi.api.drill import drill
+from spotmpi.backends.local.backend import LocalBackend
+from spotmpi.core import names
+from spotmpi.core.events import Event
+from spotmpi.core.names import RunPaths
+from spotmpi.spec.job import from_values
+from tests.cluster.runs import FollowedRun, Runs
+
+pytestmark = [pytest.mark.cluster, pytest.mark.pod_images("chainermn"), pytest.mark.timeout(400)]
+
+LIMIT = 240.0  # seconds for a run with a fault, on a busy machine
+RANKS = 2
+PAUSE = 24  # the position at which a run waits for the test; its newest checkpoint is that of 20
+at_night = pytest.mark.nightly("half a minute each; by day a worker is evicted")
+EXAMPLE = names.EXAMPLES / "factorization_machine.py"
+STREAM = {
+    "source": "factorization_machine:ratings",
+    "length": 30,
+    "epochs": 2,
+    "prepare": "factorization_machine:prepare",
+    "shuffle": True,
+    "window": 2,
+}
+# Trains, and waits in the middle until there is a file that the test writes.
+TRAIN = f"""
+import os, time
+from pathlib import Path
+import factorization_machine, spotmpi
+
+go = Path(os.environ["SPOTMPI_STREAM_FOLDER"], "go")
+stream = spotmpi.stream()
+
+def wait(position):
+    if position == {PAUSE} and not go.exists():
+        print("rank", stream.rank, "waits", flush=True)
+        while not go.exists():
+            time.sleep(0.05)
+
+factorization_machine.train(stream, wait)
+"""
+PREDICT = """
+def predict(batches):
+    for batch in batches:
+        yield {"x": batch["x"], "square": batch["x"] ** 2}
+"""
+# Pods that fit beside each other on two cores.
+SMALL_PODS = "spec: {containers: [{name: node, resources: {requests: {cpu: 100m}}}]}\n"
+
+
+class Streams:
+    """Starts runs with streams on the cluster and, for comparison, on this machine."""
+
+    def __init__(self, runs: Runs, folder: Path) -> None:
+        self.runs = runs
+        self.folder = folder
+        for name, text in (("train.py", TRAIN), ("flow.py", PREDICT), ("pods.yaml", SMALL_PODS)):
+            (folder / name).write_text(text)
+
+    def values(self, workers: int = 2, **values: Any) -> dict[str, Any]:
+        """The values of a spec that trains on two nodes."""
+        return {
+            "name": "stream",
+            "image": "chainermn",
+            "command": ["python3", "train.py"],
+            "files": [str(EXAMPLE), str(self.folder / "train.py")],
+            "nodes": RANKS,
+            "stream": {**STREAM, "workers": {"nodes": workers}},
+            "limits": {"failures": 0},
+            "kubernetes": {"templates": [str(self.folder / "pods.yaml")]},
+            **values,
+        }
+
+    def prediction(self, source: str, **values: Any) -> dict[str, Any]:
+        """The values of a spec that predicts."""
+        stream = {"source": source, "batch": 7, "remainder": "keep", "workers": {"nodes": 2}}
+        command = ["python3", "-m", "spotmpi.streams.rank", "predict", "flow:predict"]
+        return self.values(command=command, files=[str(self.folder / "flow.py")], stream=stream, **values)
+
+    def start(self, values: Mapping[str, Any]) -> FollowedRun:
+        return self.runs.start(values)
+
+    def paused(self, values: Mapping[str, Any]) -> FollowedRun:
+        """A run both of whose ranks wait in the middle."""
+        run = self.start(values)
+        self.until_paused(run)
+        return run
+
+    def until_paused(self, run: FollowedRun, attempt: int = 1) -> None:
+        """Wait until both ranks wait in the middle."""
+        waiting: set[str] = set()
+
+        def all_wait(event: Event) -> bool:
+            if event.attempt == attempt and _text(event).endswith("waits"):
+                waiting.add(_text(event))
+            return len(waiting) == RANKS
+
+        run.until("that both ranks wait", all_wait, limit=LIMIT)
+
+    def finish(self, run: FollowedRun) -> str:
+        """Let the run go on; the checksum of its final parameters."""
+        (run.folder / "stream" / "go").touch()
+        end = run.end(LIMIT)
+        assert end.kind == record.SUCCEEDED, run.recent_events()
+        return checksum(run.events)
+
+    def workers(self, run: FollowedRun) -> dict[str, str]:
+        """The uid of each worker's pod."""
+        selector = f"{names.LABEL_RUN}={run.id},{names.LABEL_ROLE}={names.WORKER}"
+        pods = self.runs.testbed.get("pods", "-n", self.runs.namespace, "-l", selector)["items"]
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+
+
+def _text(event: Event) -> str:
+    return str(event.values.get("text"))
+
+
+def checksum(events: list[Event]) -> str:
+    """The checksum that every rank printed."""
+    texts = [_text(event) for event in events]
+    (checksum,) = {text.split("checksum ")[1][:16] for text in texts if "checksum " in text}
+    return checksum
+
+
+def local_run(folder: Path, values: dict[str, Any]) -> tuple[list[Event], RunPaths]:
+    """The events and the folder of the same work on this machine, in an image's environment."""
+    backend = LocalBackend(folder)
+    spec = from_values({**values, "nodes": 1, "slots": RANKS, "kubernetes": {}})
+    backend.submit(spec, backend.plan(spec, "stream-1"), lambda text: None)
+    events = list(backend.events("stream-1", follow=True))
+    assert events[-1].kind == record.SUCCEEDED, [event.values for event in events[-10:]]
+    return events, RunPaths(folder / "stream-1")
+
+
+@pytest.fixture
+def streams(runs: Runs, tmp_path: Path) -> Streams:
+    """Streams in a fresh namespace with a run volume."""
+    return Streams(runs, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The checksum of the same training without a fault, on this machine."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    values = Streams.values(Streams(None, folder))  # type: ignore[arg-type]
+    command = ["python3", EXAMPLE.name]
+    return checksum(local_run(folder / "runs", {**values, "command": command})[0])
+
+
+def test_an_evicted_worker_touches_nothing_of_the_gang_and_changes_no_parameter(
+    streams: Streams, undisturbed: str
+) -> None:
+    run = streams.paused(streams.values())
+    streams.runs.backend.inject_fault(run.id, RANKS, "evict")
+    left = run.until_kind(record.LEFT)
+    assert (left.values["worker"], left.reason) == (0, "the pod of this node received SIGTERM")
+    assert streams.finish(run) == undisturbed
+    kinds = run.kinds()
+    assert kinds.count(record.STARTED) == 1 and record.RESTARTED not in kinds
+    joined = {event.values["worker"] for event in run.events if event.kind == record.JOINED}
+    assert joined == {0, 1}
+
+
+@at_night
+@pytest.mark.parametrize("node", [1, 0])
+def test_a_reclaimed_node_restarts_the_gang_alone_and_its_workers_join_again(
+    streams: Streams, undisturbed: str, node: int
+) -> None:
+    run = streams.paused(streams.values())
+    before = streams.workers(run)
+    streams.runs.backend.inject_fault(run.id, node, "evict")
+    streams.until_paused(run, attempt=2)
+    assert streams.workers(run) == before, "no worker's pod was replaced"
+    assert streams.finish(run) == undisturbed
+    assert len(run.summary()["attempts"]) == 2
+    joined = [event.values["worker"] for event in run.events if event.kind == record.JOINED]
+    assert sorted(joined) == [0, 0, 1, 1], "of each attempt"
+
+
+@at_night
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_number_of_workers_changes_no_parameter(streams: Streams, undisturbed: str, workers: int) -> None:
+    run = streams.start(streams.values(workers, command=["python3", EXAMPLE.name]))
+    assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
+    assert checksum(run.events) == undisturbed
+
+
+@at_night
+def test_a_drill_of_a_worker_measures_how_long_it_is_missing(streams: Streams, undisturbed: str) -> None:
+    run = streams.paused(streams.values())
+    recovery = drill(streams.runs.backend, run.id, RANKS + 1, "evict")
+    assert str(recovery).startswith("evict of worker 1: lost after ")
+    assert str(drill(streams.runs.backend, run.id, RANKS, "kill")).startswith(
+        "kill of worker 0: its process was killed"
+    )
+    assert streams.finish(run) == undisturbed
+
+
+@pytest.fixture
+def data(streams: Streams) -> Callable[[Path], None]:
+    """A function that writes the source of a prediction to a folder: 100 rows in two files."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for name, rows in (("1.parquet", range(60)), ("2.parquet", range(60, 100))):
+            pyarrow.parquet.write_table(pyarrow.table({"x": list(rows)}), folder / name, row_group_size=16)
+
+    return write
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """The files of a prediction."""
+    return {path.name: path.read_bytes() for path in sorted((folder / "stream" / "results").iterdir())}
+
+
+@at_night
+def test_a_prediction_on_the_run_volume_equals_the_local_one_byte_for_byte_and_is_pulled(
+    streams: Streams, data: Callable[[Path], None], tmp_path: Path
+) -> None:
+    assert streams.runs.volume is not None
+    data(tmp_path / "set")
+    _, local = local_run(tmp_path / "local", streams.prediction(str(tmp_path / "set")))
+    data(streams.runs.volume / "sets" / "numbers")
+    run = streams.start(streams.prediction("sets/numbers/*.parquet"))
+    assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
+    expected = results(local.folder)
+    assert len(expected) == 15
+    assert results(run.folder) == expected
+    pulled = streams.runs.backend.pull(run.id, lambda text: None)
+    assert results(pulled) == expected
+
+
+@at_night
+@pytest.mark.pod_images("pytorch")
+def test_ranks_of_torchrun_on_two_nodes_take_their_batches_from_node_0s_scheduler(
+    streams: Streams, data: Callable[[Path], None]
+) -> None:
+    assert streams.runs.volume is not None
+    data(streams.runs.volume / "sets" / "numbers")
+    values = streams.prediction("sets/numbers/*.parquet", image="pytorch", launcher="torchrun")
+    values["stream"]["write"] = "jsonl"
+    run = FollowedRun(streams.runs, streams.runs.submit(values, "pytorch"))
+    assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
+    lines = [line for text in results(run.folder).values() for line in text.decode().splitlines()]
+    assert [json.loads(line) for line in lines] == [{"x": row, "square": row * row} for row in range(100)]
+
+
+# Node 0's rank is done at once, and that of node 1 only when the test says so.
+UNEVEN = """
+import os, time
+from pathlib import Path
+import spotmpi
+
+stream = spotmpi.stream()
+if stream.rank == 1:
+    while not Path(os.environ["SPOTMPI_STREAM_FOLDER"], "go").exists():
+        time.sleep(0.05)
+print("rank", stream.rank, "had", len(list(stream)), "batches", flush=True)
+"""
+
+
+@at_night
+def test_the_scheduler_serves_the_rank_of_another_node_after_that_of_node_0_has_ended(
+    streams: Streams, tmp_path: Path
+) -> None:
+    (tmp_path / "uneven.py").write_text(UNEVEN)
+    files = [str(EXAMPLE), str(tmp_path / "uneven.py")]
+    run = streams.start(streams.values(command=["python3", "uneven.py"], files=files, launcher="none"))
+    run.until("the end of rank 0", lambda event: _text(event) == "rank 0 had 30 batches", limit=LIMIT)
+    (run.folder / "stream" / "go").touch()
+    assert run.end(LIMIT).kind == record.SUCCEEDED, run.recent_events()
+    assert "rank 1 had 30 batches" in run.lines()

@@ -65,7 +65,9 @@ def install(plan: AgentPlan) -> None:
 def require_python(python: str, driver: Driver) -> None:
     """Raise `Incompatible` where Dask, or a driver outside of the pods, needs another Python than *python*."""
     if numbers(python) < numbers(OLDEST):
-        raise hardware.Incompatible("the image has Python %s, and pools need %s or newer" % (python, OLDEST))
+        raise hardware.Incompatible(
+            "the image has Python %s, and pools and streams need %s or newer" % (python, OLDEST)
+        )
     if driver and driver["python"] != python:
         raise hardware.Incompatible(
             "the image has Python %s and the driver Python %s, and functions are pickled for one minor version: "
@@ -79,8 +81,8 @@ def require_own(python: str, own: Callable[[str], Optional[str]], driver: Driver
     if own("distributed") is None:
         version = "distributed==%s" % driver["distributed"] if driver else "distributed"
         raise hardware.Incompatible(
-            "the image's Python %s has no package distributed, which a pool needs: use an image of spotmpi, or add %s"
-            % (python, version)
+            "the image's Python %s has no package distributed, which pools and streams need: use an image of spotmpi, "
+            "or add %s" % (python, version)
         )
     for name in EXACT:
         if driver and own(name) != driver[name]:

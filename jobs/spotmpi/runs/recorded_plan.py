@@ -63,8 +63,9 @@ def worker_price(paths: RunPaths) -> float | None:
     if values.get("backend") != KUBERNETES:
         return None
     try:
-        price = tomllib.loads(paths.spec.read_text()).get("price")
-    except (OSError, ValueError):
+        spec = tomllib.loads(paths.spec.read_text())
+        price = spec.get("stream", {}).get("workers", {}).get("price", spec.get("price"))
+    except (AttributeError, OSError, ValueError):
         return None
     return float(price) if isinstance(price, int | float) else None
 

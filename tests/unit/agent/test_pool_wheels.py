@@ -74,7 +74,9 @@ def test_a_python_that_differs_from_the_drivers_is_refused_in_one_line_with_both
     message = r"the image has Python 3\.10 and the driver Python 3\.12, .*: use an image with Python 3\.12, or a driver"
     with pytest.raises(hardware.Incompatible, match=message):
         pool_wheels.require_python("3.10", {**DRIVER, "python": "3.12"})
-    with pytest.raises(hardware.Incompatible, match=r"the image has Python 3\.9, and pools need 3\.10 or newer"):
+    with pytest.raises(
+        hardware.Incompatible, match=r"the image has Python 3\.9, and pools and streams need 3\.10 or newer"
+    ):
         pool_wheels.require_python("3.9", None)
     pool_wheels.require_python("3.10", None)
 

@@ -126,7 +126,7 @@ class KubernetesBackend:
         with reader.lock(paths) if paths.folder.exists() else contextlib.nullcontext():
             if volume:
                 call(code.upload(self._api(), plan, spec, Volume(*volume), say))
-            if spec.pool and spec.kubernetes.image:
+            if shapes.workers_of(spec) and spec.kubernetes.image:
                 plan = {**plan, "objects": call(wheels.ship(self._api(), plan["objects"], spec, say))}
             created = call(submitting.create(self._api(), plan, say))
             run_cache.create(paths, spec.to_toml(), {**plan, "objects": [*created.objects]}, created.submitted)

@@ -96,7 +96,7 @@ def _staging(data: Data | None) -> StagingPlan | None:
 
 def _stream_settings(stream: Stream) -> Settings:
     """What ranks and workers need of a stream; a relative source is on the run volume."""
-    if not is_path(stream.source) or stream.source.startswith("/"):
+    if not stream.source or not is_path(stream.source) or stream.source.startswith("/"):
         return stream.settings
     return replace(stream.settings, source=f"{VOLUME}/{stream.source}")
 

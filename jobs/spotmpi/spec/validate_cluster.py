@@ -59,12 +59,13 @@ def nodes(spec: JobSpec, groups: Sequence[NodeGroup]) -> Iterable[Problem]:
 def stream(spec: JobSpec, stream: Stream, lasting: Sequence[str]) -> Iterable[Problem]:
     """Why pods cannot read the source of a stream, or why its results would be lost with them."""
     source, mounts = stream.source, [mount.path for mount in spec.kubernetes.mounts]
-    if is_path(source) and source.startswith("/") and not within(source, [*lasting, *mounts]):
+    path = source if source and is_path(source) else None
+    if path and path.startswith("/") and not within(path, [*lasting, *mounts]):
         remedy = (
             "pods do not have this path: use a URL, a mount (kubernetes.mounts), or a path relative to the run volume"
         )
         yield Problem("stream.source", source, remedy)
-    elif is_path(source) and not source.startswith("/") and pod_context.VOLUME not in lasting:
+    elif path and not path.startswith("/") and pod_context.VOLUME not in lasting:
         remedy = "no such file on this machine, and no run volume: set kubernetes.volume to a claim, or use a URL"
         yield Problem("stream.source", source, remedy)
     predicts = (spec.command or [])[1:4] == _PREDICT

@@ -1,5 +1,6 @@
 """The same prediction with Dask by hand: `python by_hand.py SET FOLDER`, which the job of pods.yaml starts."""
 
+import functools
 import json
 import os
 import sys
@@ -39,10 +40,16 @@ def check_source(source: str, folder: Path) -> None:
     record.write_text(json.dumps(files))
 
 
+@functools.lru_cache(maxsize=4)
+def opened(path: str) -> Any:
+    """An open Parquet file: its footer is read once for all row groups."""
+    return pyarrow.parquet.ParquetFile(path)
+
+
 def read_and_prepare(prepare: Prepare, batch: Batch, seed: int) -> Any:
     """One batch, prepared by a worker."""
     path, group = batch
-    table = pyarrow.parquet.ParquetFile(path).read_row_group(group)
+    table = opened(path).read_row_group(group)
     rows = {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
     return prepare(rows, seed)
 

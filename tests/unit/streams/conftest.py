@@ -16,7 +16,7 @@ class InProcess:
     def __init__(self) -> None:
         self.under_way = self.most = 0
         self.sizes: list[int] = []
-        self.cancelled = 0
+        self.cancelled = self.fetched = 0
         self.chosen: list[int] = []  # the numbers of workers that were asked for
 
     def submit(self, title: str, function: Any, *args: Any, priority: int = 0, worker: int | None = None) -> _Task:
@@ -32,7 +32,8 @@ class _Task:
         self._workers, self._call = workers, call
 
     def fetch(self) -> None:
-        """The result is there at once."""
+        """Count it: the result is there at once."""
+        self._workers.fetched += 1
 
     def result(self, on_wait: Any = None) -> Any:
         self._workers.under_way -= 1

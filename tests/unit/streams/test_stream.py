@@ -30,6 +30,14 @@ def test_at_most_the_window_is_under_way(make_stream: Any, workers: InProcess, w
     assert sum(workers.sizes) == 2000
 
 
+def test_the_next_chunk_is_fetched_while_the_rank_works_and_no_other(make_stream: Any, workers: InProcess) -> None:
+    batches = iter(make_stream(window=4, prepare=PREFIX + "slow"))
+    next(batches)
+    assert (workers.fetched, workers.under_way) == (1, 3)
+    assert len(list(batches)) == 39
+    assert workers.fetched == len(workers.sizes) - 1
+
+
 def test_the_position_continues_after_the_current_round(make_stream: Any) -> None:
     stream = make_stream(rank=1, size=2)
     batch = next(batch for batch in stream if stream.number == 9)

@@ -62,7 +62,7 @@ def freeze(position):
 
 factorization_machine.train(spotmpi.stream(), freeze)
 """
-# Prints the resident memory of all workers with every 100th batch.
+# Prints the resident memory of all workers with every 1000th batch.
 SLOW = """
 import os, time
 from pathlib import Path
@@ -81,8 +81,8 @@ def resident():
     return pages * os.sysconf("SC_PAGE_SIZE") // 10**6
 
 for batch in (stream := spotmpi.stream()):
-    time.sleep(0.01)
-    if stream.count % 100 == 0:
+    time.sleep(0.001)  # a hundred times as long as a loop that does nothing takes for a batch
+    if stream.count % 1000 == 0:
         print("workers have", resident(), "MB", flush=True)
 """
 # Is killed with its sixth batch, once.
@@ -268,11 +268,11 @@ def test_a_frozen_worker_changes_nothing(local: BackendHarness, checksum: str, t
 @pytest.mark.nightly("a run of 15 s")
 def test_the_memory_of_workers_stays_flat_beside_a_slow_rank(local: BackendHarness, tmp_path: Path) -> None:
     (tmp_path / "flow.py").write_text(
-        "import numpy\n\ndef rows(number):\n    return numpy.full(50_000, float(number))\n"  # 400 kB
+        "import numpy\n\ndef rows(number):\n    return numpy.full(5_000, float(number))\n"  # 40 kB
     )
     (tmp_path / "train.py").write_text(SLOW)
     values = spec(files=[str(tmp_path / "flow.py"), str(tmp_path / "train.py")])
-    stream = {"source": "flow:rows", "length": 1000, "window": 4, "workers": {"nodes": 2}}
+    stream = {"source": "flow:rows", "length": 10_000, "window": 4, "workers": {"nodes": 2}}
 
     _, output = finished(local, {**values, "command": [sys.executable, "train.py"], "stream": stream})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from spotmpi.agent import record
@@ -73,6 +73,25 @@ def resize(run: str, workers: int, on: TargetLike = None) -> None:
         engine = Engine(address.url, str(address.tls))
         engine.set_size(workers)
         engine.close()
+
+
+@contextlib.contextmanager
+def dashboard(run: str, on: TargetLike = None) -> Iterator[str]:
+    """The address of Dask's dashboard of a pool on this machine, while in the context.
+
+    Raises:
+        SpotmpiError: it has ended, does not take this driver, or has no bokeh.
+    """
+    backend = targets.backend_of(run, on)
+    run = backend.state(run).id
+    with backend.pool_address(run) as address:
+        try:
+            with contextlib.closing(Engine(address.url, str(address.tls))) as engine:
+                remote = engine.dashboard()
+        except PoolError as error:
+            raise SpotmpiError(str(error)) from error
+    with backend.forward_port(run, remote) as port:
+        yield f"http://127.0.0.1:{port}/status"
 
 
 class ExistingRun:

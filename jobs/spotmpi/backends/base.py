@@ -87,6 +87,10 @@ class Backend(Protocol):
         """
         ...
 
+    def forward_port(self, run: str, port: int) -> AbstractContextManager[int]:
+        """A port of 127.0.0.1 on this machine that leads to *port* of 127.0.0.1 on node 0, while in the context."""
+        ...
+
     def resize(self, run: str, workers: int) -> None:
         """Request that a pool has that many workers; they come and go some time after this returns.
 

@@ -1,26 +1,46 @@
-"""`spotmpi connect`: the address of a pool for any Dask client."""
+"""`spotmpi connect`: the address of a pool for any Dask client, or of its dashboard."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotmpi.cli.options import Json, On, RunId, RunsFolder, target
 
+if TYPE_CHECKING:
+    from spotmpi.backends.base import Backend
 
-def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = False) -> None:
+
+def command(
+    run: RunId,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Print the address of Dask's dashboard instead.")
+    ] = False,
+    on: On = None,
+    runs: RunsFolder = None,
+    as_json: Json = False,
+) -> None:
     """Print how any Dask client reaches a pool, and keep the way open until Ctrl-C.
 
     It prints the address of the scheduler and the three files that a client needs: the run's certificate, its key, and
-    the authority that issued it.
+    the authority that issued it. With --dashboard it prints the address of Dask's dashboard on this machine, for which
+    the pool's image needs the package bokeh.
     """
     import json
-    import time
 
     from spotmpi.agent import protocol
+    from spotmpi.api import pools
     from spotmpi.backends import targets
 
-    backend = targets.backend_of(run, target(on, runs))
+    place = target(on, runs)
+    backend = targets.backend_of(run, place)
     run = backend.state(run).id
+    if dashboard:
+        with pools.dashboard(run, place) as page:
+            print(json.dumps({"dashboard": page}) if as_json else page, flush=True)
+            _wait_for_end(backend, run)
+        return
     with backend.pool_address(run) as address:
         names = {"ca": protocol.POOL_CA, "cert": protocol.POOL_CERTIFICATE, "key": protocol.POOL_KEY}
         files = {role: str(address.tls / name) for role, name in names.items()}
@@ -28,11 +48,18 @@ def command(run: RunId, on: On = None, runs: RunsFolder = None, as_json: Json = 
             print(json.dumps({"address": address.url, **files}), flush=True)
         else:
             print(_EXAMPLE.format(address=address.url, **files), flush=True)
-        try:
-            while not backend.state(run).over:
-                time.sleep(1.0)
-        except KeyboardInterrupt:
-            raise typer.Exit from None
+        _wait_for_end(backend, run)
+
+
+def _wait_for_end(backend: Backend, run: str) -> None:
+    """Keep the way open until the pool ends, or Ctrl-C."""
+    import time
+
+    try:
+        while not backend.state(run).over:
+            time.sleep(1.0)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
 
 
 _EXAMPLE = """\

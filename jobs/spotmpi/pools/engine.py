@@ -98,6 +98,18 @@ class Engine:
         """Tell the scheduler how many workers the pool shall have."""
         self._wait(self._client.ask("size", workers=workers))
 
+    def dashboard(self) -> int:
+        """The port of 127.0.0.1 on node 0 at which Dask shows its dashboard from now on.
+
+        Raises:
+            PoolError: the pool has no bokeh.
+        """
+        answer: dict[str, Any] = self._wait(self._client.ask("dashboard"))
+        if "port" not in answer:
+            remedy = "add bokeh to the image of the pool, or to this environment for a pool without image"
+            raise PoolError(f"Dask's dashboard cannot be shown: {answer['failure']}; {remedy}")
+        return int(answer["port"])
+
     def upload(self, name: str, contents: dict[str, bytes]) -> None:
         """Write files to every worker's folder, also to those of workers that come later."""
         from spotmpi.programs.pool.files import UploadedFiles

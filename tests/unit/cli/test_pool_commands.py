@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from spotmpi.api import pools
 from spotmpi.backends import targets
 from spotmpi.backends.base import PoolAddress
 from spotmpi.core.errors import SpotmpiError
@@ -57,6 +58,15 @@ def test_connect_prints_json_for_scripts(in_process: InProcess, backend: OnePool
         "cert": "/runs/it's/pool/cert.pem",
         "key": "/runs/it's/pool/key.pem",
     }
+
+
+def test_connect_prints_the_address_of_the_dashboard(
+    in_process: InProcess, backend: OnePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "dashboard", lambda run, on: nullcontext(f"http://127.0.0.1:40002/{run}"))
+    assert in_process("connect", "scan", "--dashboard")[:2] == (0, "http://127.0.0.1:40002/scan-1\n")
+    answer = in_process("connect", "scan", "--dashboard", "--json")[1]
+    assert json.loads(answer) == {"dashboard": "http://127.0.0.1:40002/scan-1"}
 
 
 def test_resize_requests_the_number_of_workers(in_process: InProcess, backend: OnePool) -> None:

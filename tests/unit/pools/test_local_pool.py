@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import spotmpi
+from spotmpi.api import pools
 from spotmpi.backends import targets
 from spotmpi.backends.targets import Target
+from spotmpi.core.errors import SpotmpiError
 from spotmpi.pools.pool import Pool
 from tests.contract.pool_contract import InjectFault, PoolContract, open_pool
 
@@ -31,5 +33,12 @@ def inject_fault(runs_folder: Path) -> InjectFault:
 
 
 class TestLocalPool(PoolContract):
+    def test_a_dashboard_needs_bokeh_which_is_named_where_it_is_missing(self, pool: Pool, runs_folder: Path) -> None:
+        with (
+            pytest.raises(SpotmpiError, match="cannot be shown: No module named 'bokeh'; add bokeh to the image"),
+            pools.dashboard(pool.run_id, Target("local", runs_folder)),
+        ):
+            pytest.fail("there is a dashboard")
+
     def test_its_repr_says_what_it_is(self, pool: Pool) -> None:
         assert repr(pool) == f"<pool {pool.run_id}: 2 of 2 workers connected on 127.0.0.1, 0 calls>"

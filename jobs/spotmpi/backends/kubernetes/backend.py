@@ -223,6 +223,10 @@ class KubernetesBackend:
         """The scheduler of a pool that is up, by a port of this machine while the context lasts."""
         return pool_access.pool_address(self._api, run)
 
+    def forward_port(self, run: str, port: int) -> AbstractContextManager[int]:
+        """A port of this machine that leads to one of node 0's pod while the context lasts."""
+        return pool_access.forward_to_node_0(self._api(), run, port)
+
     def resize(self, run: str, workers: int) -> None:
         """Let a pool have so many workers."""
         call(pool_access.resize(self._api(), run, workers))

@@ -60,15 +60,21 @@ def pool_address(open_api: Callable[[], ClusterApi], run: str) -> Iterator[PoolA
         SpotmpiError: it ended before.
     """
     files = call(_wait_for_files(open_api(), run))
-    api = open_api()
+    with tempfile.TemporaryDirectory(prefix="spotmpi-pool-") as folder:
+        tls = certificates.write_certificates(Path(folder, "tls"), files)
+        with forward_to_node_0(open_api(), run, protocol.POOL_PORT) as port:
+            yield PoolAddress(f"tls://127.0.0.1:{port}", tls)
+
+
+@contextmanager
+def forward_to_node_0(api: ClusterApi, run: str, remote: int) -> Iterator[int]:
+    """A port of this machine that leads to port *remote* of node 0's pod, of whichever runs, while in the context."""
 
     async def node_0() -> str:
         return str((await pod_of(api, run, 0))["metadata"]["name"])
 
-    with tempfile.TemporaryDirectory(prefix="spotmpi-pool-") as folder:
-        tls = certificates.write_certificates(Path(folder, "tls"), files)
-        with serve(forward_port(api, node_0, protocol.POOL_PORT)) as forward:
-            yield PoolAddress(f"tls://127.0.0.1:{forward.port}", tls)
+    with serve(forward_port(api, node_0, remote)) as forward:
+        yield forward.port
 
 
 async def _wait_for_files(api: ClusterApi, run: str) -> dict[str, str]:

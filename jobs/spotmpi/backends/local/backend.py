@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,6 +135,10 @@ class LocalBackend:
     def pool_address(self, run: str) -> AbstractContextManager[PoolAddress]:
         """The address that the scheduler wrote into the run's folder."""
         return pool_address(self._own(run))
+
+    def forward_port(self, run: str, port: int) -> AbstractContextManager[int]:
+        """The same port: node 0 is this machine."""
+        return nullcontext(port)
 
     def resize(self, run: str, workers: int) -> None:
         """Write the number of workers into the run's folder for the pool's launcher."""

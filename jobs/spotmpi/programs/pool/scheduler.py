@@ -23,6 +23,7 @@ from typing import Any
 import dask
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.http.utils import get_handlers
 
 from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
@@ -79,7 +80,13 @@ class Keeper(SchedulerPlugin):
         self._released: set[Any] = set()  # keys that were released before their calls arrived
         self.joined = False
         self.driver_came = False  # since `take_arrival` was called last
-        scheduler.handlers.update(spotmpi_pool=self.describe, spotmpi_calls=self.calls, spotmpi_size=self.set_size)
+        self._has_dashboard = False
+        scheduler.handlers.update(
+            spotmpi_pool=self.describe,
+            spotmpi_calls=self.calls,
+            spotmpi_size=self.set_size,
+            spotmpi_dashboard=self.open_dashboard,
+        )
         scheduler.stream_handlers["spotmpi-release"] = self.release
 
     def update_graph(self, scheduler: Scheduler, *, keys: Collection[Any], **kwargs: Any) -> None:
@@ -129,6 +136,20 @@ class Keeper(SchedulerPlugin):
     async def set_size(self, workers: int) -> None:
         """Set the number of workers that the pool shall have."""
         self.size = workers
+
+    async def open_dashboard(self) -> dict[str, Any]:
+        """Show Dask's dashboard on this host alone: its ``port``, or the ``failure`` where the image has no bokeh."""
+        scheduler = self.scheduler
+        try:
+            from distributed.dashboard.scheduler import connect
+        except ImportError as error:
+            return {"failure": str(error)}
+        if not self._has_dashboard:
+            self._has_dashboard = True
+            connect(scheduler.http_application, scheduler.http_server, scheduler, prefix="")
+            files = get_handlers(scheduler, ["distributed.http.statics"], prefix="")
+            scheduler.http_application.add_handlers(".*", files)
+        return {"port": scheduler.http_server.port}
 
 
 def worker_title(name: str) -> str:

@@ -26,7 +26,7 @@ from scripts.speed_pools import CALLS, _median_call
 from spotmpi.agent import protocol
 from spotmpi.backends import targets
 from spotmpi.pools.engine import Engine
-from spotmpi.pools.pool import Pool
+from spotmpi.pools.pool import Pool, PoolSummary
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -147,6 +147,10 @@ class DirectConnection:
 
     def resize(self, workers: int) -> None:
         """Nothing: the pool keeps its size."""
+
+    def summary(self) -> PoolSummary:
+        """Nothing: nobody looks at it."""
+        return PoolSummary()
 
     def close(self) -> None:
         """Nothing: the pool goes on."""

@@ -21,7 +21,7 @@ from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError
-from spotmpi.pools.pool import Pool
+from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.spec.job import POOL
 from spotmpi.spec.source import Source
 
@@ -101,6 +101,8 @@ class ExistingRun:
         self.run, self._on = run, on
         self._contexts = contextlib.ExitStack()
         self._backend: Backend
+        self._price: float | None = None  # of a node and hour
+        self._has_price = False
 
     def open(self, output: Output) -> Engine:
         """Wait until the scheduler listens, and connect to it."""
@@ -114,6 +116,17 @@ class ExistingRun:
     def resize(self, workers: int) -> None:
         """Request another number of workers."""
         self._backend.resize(self.run, workers)
+
+    def summary(self) -> PoolSummary:
+        """Where the pool runs and what it has cost so far; prices are asked for once."""
+        from spotmpi.api import pool_summary
+
+        folder = Path(self._backend.state(self.run).folder)
+        if not self._has_price:
+            with contextlib.suppress(SpotmpiError):
+                self._price = pool_summary.node_price(folder)
+            self._has_price = True
+        return pool_summary.summarize(folder, self._price)
 
     def close(self) -> None:
         """Close the way to the scheduler."""

@@ -21,10 +21,9 @@ from spotmpi.backends.targets import Target, TargetLike
 from spotmpi.core.environment import Environment
 from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.names import RunPaths
-from spotmpi.environments import node_usage
 from spotmpi.environments.resource_kinds import TAG
 from spotmpi.environments.stack_file import stack_of
-from spotmpi.runs import reader, recorded_plan
+from spotmpi.runs import node_usage, reader, recorded_plan
 from spotmpi.spec import job
 
 _TTL = 24 * 3600.0  # seconds for which a cluster keeps a run that has ended

@@ -11,7 +11,7 @@ from spotmpi.agent import protocol
 from spotmpi.agent.files import write_atomically
 from spotmpi.pools.engine import Engine
 from spotmpi.pools.errors import PoolError
-from spotmpi.pools.pool import Pool
+from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.programs.pool.local import WORKERS
 
 
@@ -31,6 +31,10 @@ class JoinedRun:
         if control is None:
             raise PoolError(f"pods cannot resize their pool: use `spotmpi resize {self.run} {workers}` outside of it")
         write_atomically(Path(control, WORKERS), str(workers))
+
+    def summary(self) -> PoolSummary:
+        """Nothing: what the pool costs is asked from outside of it."""
+        return PoolSummary()
 
     def close(self) -> None:
         """Nothing: the run goes on until its command ends."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextvars
+import html
 import itertools
+import queue
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, TypeVar
 
 from spotmpi.pools import calls
 from spotmpi.pools.calls import Call
@@ -24,7 +27,17 @@ if TYPE_CHECKING:
     from spotmpi.pools.async_pool import AsyncPool
 
 WINDOW = 256  # calls of a map that are under way at once, unless a pool has very many workers
+_PATIENCE = 3.0  # seconds that a representation may wait for an answer
 _serials = itertools.count()
+T = TypeVar("T")
+
+
+class PoolSummary(NamedTuple):
+    """Where a pool runs: the names of its *nodes*, its *zone*, and its *cost* so far in US dollars, where known."""
+
+    nodes: tuple[str, ...] = ()
+    zone: str | None = None
+    cost: float | None = None
 
 
 class Connection(Protocol):
@@ -38,6 +51,10 @@ class Connection(Protocol):
 
     def resize(self, workers: int) -> None:
         """Request another number of workers."""
+        ...
+
+    def summary(self) -> PoolSummary:
+        """Where the pool runs and what it has cost."""
         ...
 
     def close(self) -> None:
@@ -219,15 +236,28 @@ class Pool:
         await asyncio.to_thread(self.close)
 
     def __repr__(self) -> str:
+        return f"<pool {self.run_id}: {', '.join(text for _, text in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._facts())
+        return f"<table><tr><th>pool</th><td>{html.escape(self.run_id)}</td></tr>{''.join(rows)}</table>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What is known of the pool within a few seconds, with a name for each; no errors."""
         if self._engine is None:
-            return f"<pool {self.run_id}: not open>"
-        try:
-            description = self._engine.workers()
-        except Exception as error:
-            return f"<pool {self.run_id}: {error}>"
-        hosts = sorted({worker["host"] for worker in description["workers"].values()})
-        connected = f"{len(description['workers'])} of {description['size']} workers connected"
-        return f"<pool {self.run_id}: {connected} on {', '.join(hosts) or 'no node'}, {self._engine.under_way()} calls>"
+            return [("state", "not open")]
+        workers = _within(_PATIENCE, self._engine.workers)
+        if isinstance(workers, Exception):
+            return [("state", str(workers))]
+        summary = _within(_PATIENCE, self._connection.summary)
+        if not isinstance(summary, PoolSummary):
+            summary = PoolSummary()
+        hosts = sorted({worker["host"] for worker in workers["workers"].values()})
+        nodes = ", ".join(summary.nodes or hosts) or "no node"
+        facts = [("workers", f"{len(workers['workers'])} of {workers['size']} workers connected on {nodes}")]
+        facts += [("zone", f"zone {summary.zone}")] if summary.zone else []
+        facts += [("cost", f"${summary.cost:.2f} so far")] if summary.cost is not None else []
+        return [*facts, ("calls", f"{self._engine.under_way()} calls")]
 
     def _opened(self) -> Engine:
         self.open()
@@ -243,6 +273,23 @@ class Pool:
         call = Call(calls.key(name, next(_serials), 0), payload, is_async(function), worker)
         engine.submit([call])
         return call
+
+
+def _within(seconds: float, function: Callable[[], T]) -> T | Exception:
+    """The result of *function*, or what it raised; a TimeoutError after so many seconds, while it goes on."""
+    results: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            results.put(function())
+        except Exception as error:
+            results.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return results.get(timeout=seconds)
+    except queue.Empty:
+        return TimeoutError(f"no answer within {seconds:g}s")
 
 
 def _payload(name: str, function: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

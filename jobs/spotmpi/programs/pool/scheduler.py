@@ -149,7 +149,7 @@ class Keeper(SchedulerPlugin):
             connect(scheduler.http_application, scheduler.http_server, scheduler, prefix="")
             files = get_handlers(scheduler, ["distributed.http.statics"], prefix="")
             scheduler.http_application.add_handlers(".*", files)
-        return {"port": scheduler.http_server.port}
+        return {"port": scheduler.services["dashboard"].port}
 
 
 def worker_title(name: str) -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from spotmpi.core.names import RunPaths
-from spotmpi.environments.node_usage import machine_types, machine_uses
+from spotmpi.runs.node_usage import machine_types, machine_uses
 
 
 def pool(folder: Path, *events: dict[str, object]) -> RunPaths:

@@ -38,10 +38,10 @@ from spotmpi.agent import protocol
 from spotmpi.core.certificates import pool_certificates, write_certificates
 from spotmpi.programs.pool import local
 from spotmpi.programs.pool.settings import security
-from spotmpi.streams import chunk
 from spotmpi.streams.engine import Engine
 from spotmpi.streams.order import Order, Part, Settings
 from spotmpi.streams.rank import predict
+from spotmpi.streams.sources import parts_of
 from spotmpi.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def own_side(folder: Path, workers: int) -> Iterator[Side]:
         def run(preparation: str, results: Path) -> None:
             name = f"scripts.streams.work:{preparation}"
             settings = Settings(source, work.BATCH, prepare=name, write="parquet", remainder="keep", workers=workers)
-            parts = [Part(*part) for part in engine.submit("source", chunk.list_source, settings).result()]
+            parts = [Part(*part) for part in engine.submit("source", parts_of, settings).result()]
             stream = Stream(Order(parts, settings), engine.submit, 0, 0, 1)
             with contextlib.redirect_stderr(None):
                 predict("scripts.streams.flow:predict", stream, results)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from spotmpi.agent import protocol
 from spotmpi.streams import sources
 from spotmpi.streams.errors import SourceError, StreamError
-from spotmpi.streams.order import Order, Part, Settings, Slice
+from spotmpi.streams.order import Order, Settings, Slice
 
 SKIP = "skip"
 _SUBSTITUTES = 16  # batches that are tried in place of one that cannot be prepared
@@ -72,11 +72,6 @@ def request(order: Order, number: int) -> Request:
     replaced = settings.on_error == SKIP and settings.remainder != "keep"
     numbers = range(number, number + 1 + (_SUBSTITUTES if replaced else 0))
     return Request(number, tuple((each, order.seed(each), tuple(order.slices(each))) for each in numbers))
-
-
-def list_source(settings: Settings) -> list[Part]:
-    """The parts of the source, listed by a worker."""
-    return sources.parts_of(settings)
 
 
 def prepare(settings: Settings, requests: Sequence[Request]) -> Chunk:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _FETCH_TIMEOUTS = (*(6 * [5]), *(10 * 2**times for times in range(12)))
 _CONNECT_TIMEOUT = 60  # seconds to reach the scheduler
 _WAIT_INTERVAL = 5  # seconds of waiting between two reports of it
+_RECEIVE_TIMEOUT = 600  # seconds for rank 0 to list the source
 _ASK_TIMEOUT = 2  # seconds for what a worker is doing
 
 
@@ -104,6 +105,25 @@ class Engine:
             return Place(worker, batches[address])
         except Exception:  # it may be frozen
             return Place(worker, None)
+
+    def publish(self, name: str, text: str) -> None:
+        """Give a text to every client of the scheduler that receives this name, now or later."""
+        from distributed import Variable
+
+        Variable(name, client=self._client).set(text)
+
+    def receive(self, name: str) -> str:
+        """The text that another client publishes by this name; waits for it."""
+        from distributed import TimeoutError as ReceiveTimeout
+        from distributed import Variable
+
+        try:
+            return str(Variable(name, client=self._client).get(timeout=_RECEIVE_TIMEOUT))
+        except ReceiveTimeout:
+            remedy = "call spotmpi.stream() in every rank"
+            raise StreamError(f"rank 0 has not opened the stream for {_RECEIVE_TIMEOUT} s: {remedy}") from None
+        except OSError as error:
+            raise StreamLost(f"the scheduler of the stream is lost: {error}") from error
 
     def close(self) -> None:
         """End the connection."""

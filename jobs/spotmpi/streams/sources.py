@@ -1,83 +1,100 @@
 """The sources of a stream: their parts, and the rows of a batch. Executed by workers.
 
-Files are read by fsspec, so a source may be on any storage that it knows; pyarrow reads Parquet and CSV.
+Files are read by fsspec, so a source may be on any storage that it knows.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from spotmpi.streams.errors import SourceError, StreamError
+from spotmpi.streams import kafka, tables, tar
+from spotmpi.streams.errors import StreamError
 from spotmpi.streams.order import FUNCTION, Part, Settings, Slice
+from spotmpi.streams.storage import check_unchanged, file_system, version, with_retries
 
-_PARQUET, _CSV = (".parquet", ".pq"), (".csv",)
-_CHECKSUMS = ("ETag", "etag", "md5Hash", "checksum", "content_md5")  # keys of fsspec's file systems
+_PARQUET, _CSV, _TAR, _BYTES = "Parquet", "CSV", "tar", "bytes"
+_SUFFIXES = ((".parquet", _PARQUET), (".pq", _PARQUET), (".csv", _CSV), (".tar", _TAR))
+_LISTERS = 16  # parts whose sizes are requested at a time
 
 
-def parts_of(settings: Settings) -> list[Part]:
-    """The parts of a source in the order of their names: of a function its calls, of files each one.
+def parts_of(settings: Settings, record: Sequence[Part] = ()) -> list[Part]:
+    """The parts of a source in the order of their names: calls of a function, partitions of a topic, or files.
+
+    *record* has the parts that the run had before; of a topic they stay the same.
 
     Raises:
-        StreamError: it does not exist, or it mixes formats.
+        StreamError: it does not exist, it mixes formats, or messages of the record are gone.
+        SourceError: the storage does not answer.
     """
-    if FUNCTION.fullmatch(settings.source):
-        function(settings.source)
-        return [Part(settings.source, settings.length, 0, "")]
-    system, path = _system(settings.source)
-    try:
-        if system.isdir(path):
-            entries = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
-        else:
-            entries = system.glob(path, detail=True)
-        paths = sorted(name for name, info in entries.items() if info["type"] != "directory")
-    except OSError as error:
-        raise SourceError(f"the source {settings.source} cannot be listed: {error}") from error
-    if not paths:
-        raise StreamError(f"the source {settings.source} is empty: no file has this name or pattern")
-    formats = {_format(name) for name in paths}
-    if len(formats) > 1:
-        raise StreamError(f"the source {settings.source} mixes formats: name the files of one, such as *.parquet")
-    return [_part(settings.source, name) for name in paths]
+    source = settings.source
+    if FUNCTION.fullmatch(source):
+        function(source)
+        return [Part(source, settings.length, 0, "")]
+    if kafka.is_topic(source):
+        return kafka.partitions(source, record)
+    names = with_retries(lambda: _names(source), f"the source {source}")
+    with ThreadPoolExecutor(_LISTERS) as threads:
+        return list(threads.map(lambda name: with_retries(lambda: _part(source, name), name), names))
+
+
+def _names(source: str) -> list[str]:
+    """The files of a source, all of one format."""
+    system, path = file_system(source)
+    if _is_folder(system, path):
+        entries = {name: info for name, info in system.find(path, detail=True).items() if not _hidden(name, path)}
+    else:
+        entries = system.glob(path, detail=True)
+    names = sorted(name for name, info in entries.items() if info["type"] != "directory")
+    if not names:
+        raise StreamError(f"the source {source} is empty: no file has this name or pattern")
+    if len({_format(name) for name in names}) > 1:
+        raise StreamError(f"the source {source} mixes formats: name the files of one, such as *.parquet")
+    compressed = next(filter(tar.is_compressed, names), None)
+    if compressed:
+        raise StreamError(f"{compressed} is compressed, so that its samples cannot be sought: use plain .tar files")
+    return names
+
+
+def _is_folder(system: Any, path: str) -> bool:
+    """Whether a path is a folder; a web server is not asked, since its answer for a file would be the file."""
+    return path.endswith("/") if "http" in system.protocol else bool(system.isdir(path))
 
 
 def read(settings: Settings, slices: Sequence[Slice]) -> Any:
-    """The rows of *slices*: of Parquet and CSV arrays by column, of other files a list of (name, bytes).
-
-    A function gives the rows itself.
+    """The rows of *slices*, in the form that docs/streams.md has for each kind of source.
 
     Raises:
         StreamError: a file is not what it was when the stream began.
         SourceError: the storage does not answer.
     """
-    if FUNCTION.fullmatch(settings.source):
-        return function(settings.source)(slices[0].start, **json.loads(settings.arguments or "{}"))
-    try:
-        return _read_files(settings.source, slices)
-    except OSError as error:
-        raise SourceError(f"{', '.join(map(str, slices))} cannot be read: {error}") from error
+    source = settings.source
+    if FUNCTION.fullmatch(source):
+        return function(source)(slices[0].start, **json.loads(settings.arguments or "{}"))
+    if kafka.is_topic(source):
+        return kafka.read_messages(source, slices)
+    return with_retries(lambda: _read_files(source, slices), ", ".join(map(str, slices)))
 
 
 def _read_files(source: str, slices: Sequence[Slice]) -> Any:
-    system, _ = _system(source)
+    system, _ = file_system(source)
     try:
         return _rows(source, system, slices)
     finally:  # checked afterwards, parts have not changed while they were read
         for part in {each.part for each in slices}:
-            _check(system, part)
+            check_unchanged(system, part)
 
 
 def _rows(source: str, system: Any, slices: Sequence[Slice]) -> Any:
-    if _format(slices[0].part.name) == "":
+    kind = _format(slices[0].part.name)
+    if kind == _BYTES:
         return [(each.part.name, system.cat_file(each.part.name)) for each in slices]
-    import pyarrow
-
-    tables = [table for each in slices for table in _tables(source, each)]
-    table = pyarrow.concat_tables(tables, promote_options="permissive")
-    return {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
+    if kind == _TAR:
+        return tar.read_samples(source, slices)
+    return tables.read_columns(source, slices, kind == _CSV)
 
 
 def function(name: str) -> Callable[..., Any]:
@@ -93,112 +110,19 @@ def function(name: str) -> Callable[..., Any]:
     return result
 
 
-@functools.lru_cache(maxsize=4)
-def _system(source: str) -> tuple[Any, str]:
-    """The file system of a source, and the path in it."""
-    import fsspec.core
-
-    try:
-        system, path = fsspec.core.url_to_fs(source)
-    except (ImportError, ValueError) as error:
-        raise StreamError(f"the source {source} cannot be opened: {error}") from error
-    return system, path
-
-
 def _part(source: str, name: str) -> Part:
-    size, version = _version(_system(source)[0], name)
-    rows = 1
-    if _format(name) == "parquet":
-        rows = sum(_groups(source, name, version))
-    elif _format(name) == "csv":
-        rows = _csv(source, name, version).num_rows
-    return Part(name, rows, size, version)
-
-
-def _version(system: Any, name: str) -> tuple[int, str]:
-    system.invalidate_cache()
-    info = system.info(name)
-    checksum = next((str(info[key]) for key in _CHECKSUMS if info.get(key)), None)
-    return int(info["size"] or 0), checksum or str(info.get("mtime") or info.get("LastModified") or info.get("created"))
-
-
-def _check(system: Any, part: Part) -> None:
-    try:
-        size, version = _version(system, part.name)
-    except FileNotFoundError:
-        raise StreamError(f"{part.name} was removed while the stream reads it: start a new run") from None
-    if (size, version) != (part.size, part.version):
-        raise StreamError(
-            f"{part.name} was changed while the stream reads it: {part.size} bytes of {part.version}, "
-            f"now {size} bytes of {version}; start a new run"
-        )
-
-
-def _tables(source: str, rows: Slice) -> list[Any]:
-    """The rows of one part, as tables of pyarrow."""
-    part = rows.part
-    if _format(part.name) == "csv":
-        return [_csv(source, part.name, part.version).slice(rows.start, rows.stop - rows.start)]
-    tables, first = [], 0
-    for index, length in enumerate(_groups(source, part.name, part.version)):
-        begin, end = max(rows.start, first), min(rows.stop, first + length)
-        if begin < end:
-            tables.append(_group(source, part.name, part.version, index).slice(begin - first, end - begin))
-        first += length
-    return tables
-
-
-# Batches of a rank are not neighbours, and those of one worker are seldom: it keeps what it read last.
-@functools.lru_cache(maxsize=64)
-def _groups(source: str, name: str, version: str) -> tuple[int, ...]:
-    """The number of rows of each row group of a Parquet file."""
-    metadata = _parquet(source, name, version).metadata
-    return tuple(metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
-
-
-@functools.lru_cache(maxsize=4)
-def _group(source: str, name: str, version: str, index: int) -> Any:
-    """One row group of a Parquet file, as a table."""
-    return _parquet(source, name, version).read_row_group(index)
-
-
-@functools.lru_cache(maxsize=2)
-def _csv(source: str, name: str, version: str) -> Any:
-    """A CSV file, as a table."""
-    _require_pyarrow(name)
-    import pyarrow.csv
-
-    with _system(source)[0].open(name) as file:
-        try:
-            return pyarrow.csv.read_csv(file)
-        except pyarrow.ArrowInvalid as error:
-            raise StreamError(f"{name} cannot be read as CSV: {error}") from error
-
-
-@functools.lru_cache(maxsize=4)
-def _parquet(source: str, name: str, version: str) -> Any:
-    """An open Parquet file: its footer is read once for all row groups."""
-    _require_pyarrow(name)
-    import pyarrow.parquet
-
-    try:
-        return pyarrow.parquet.ParquetFile(_system(source)[0].open(name))
-    except pyarrow.ArrowInvalid as error:
-        raise StreamError(f"{name} cannot be read as Parquet: {error}") from error
-
-
-def _require_pyarrow(name: str) -> None:
-    try:
-        importlib.import_module("pyarrow")
-    except ModuleNotFoundError:
-        remedy = "install spotmpi[streams], or add pyarrow to the image"
-        raise StreamError(f"{name} cannot be read without pyarrow: {remedy}") from None
+    size, current = version(file_system(source)[0], name)
+    kind, rows = _format(name), 1
+    if kind == _TAR:
+        rows = tar.count_samples(source, name, current)
+    elif kind != _BYTES:
+        rows = tables.count_rows(source, name, current, kind == _CSV)
+    return Part(name, rows, size, current)
 
 
 def _format(name: str) -> str:
-    """How a file is read: parquet, csv, or as bytes."""
-    lower = name.lower()
-    return "parquet" if lower.endswith(_PARQUET) else "csv" if lower.endswith(_CSV) else ""
+    """How a file is read."""
+    return next((kind for suffix, kind in _SUFFIXES if name.lower().endswith(suffix)), _BYTES)
 
 
 def _hidden(name: str, folder: str) -> bool:

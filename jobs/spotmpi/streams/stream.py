@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import time
@@ -15,7 +14,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from spotmpi.agent import protocol
-from spotmpi.agent.files import write_atomically
 from spotmpi.programs.exits import leave
 from spotmpi.streams import chunk
 from spotmpi.streams.chunk import Chunk, Request, Skip
@@ -24,7 +22,9 @@ from spotmpi.streams.engine import Engine, Place, Task
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
 from spotmpi.streams.figures import HIGH_SHARE, SOURCE
 from spotmpi.streams.meter import Meter, Write
-from spotmpi.streams.order import FunctionSource, Order, Part, Settings, differences, digest, read_settings
+from spotmpi.streams.order import FunctionSource, Order, Part, read_settings
+from spotmpi.streams.source_list import compare_lists, share_list
+from spotmpi.streams.sources import parts_of
 
 CHUNK_BYTES = 8 << 20  # a chunk has so many bytes, or takes so long: a task costs milliseconds
 CHUNK_SECONDS = 0.25
@@ -205,41 +205,26 @@ def stream(
     settings = read_settings(text)
     engine = Engine(os.environ[protocol.ENV_POOL], os.environ[protocol.ENV_POOL_TLS])
     atexit.register(engine.close)
-    if source:
-        parts, order = source.parts, source.order(settings)
-    else:
-        parts = [Part(*part) for part in engine.submit("source", chunk.list_source, settings).result()]
-        order = Order(parts, settings)
-    check_source(Path(os.environ[protocol.ENV_STREAM_FOLDER], SOURCE), order.settings, parts)
     own_rank, own_size = _world()
+    rank = own_rank if rank is None else rank
+    path = Path(os.environ[protocol.ENV_STREAM_FOLDER], SOURCE)
+    if source:
+        order = source.order(settings)
+        compare_lists(path, source.parts[0].name, rank, engine, source.parts)
+    else:
+
+        def list_parts(record: Sequence[Part]) -> list[Part]:
+            return [Part(*part) for part in engine.submit("source", parts_of, settings, record).result()]
+
+        order = Order(share_list(path, settings.source, rank, engine, list_parts), settings)
     return Stream(
         order,
         engine.submit,
         start,
-        own_rank if rank is None else rank,
+        rank,
         own_size if size is None else size,
         _print,
     )
-
-
-def check_source(path: Path, settings: Settings, parts: Sequence[Part]) -> None:
-    """Record the source list of a run in the file *path*, or compare it with the one that is recorded.
-
-    Raises:
-        StreamError: the two differ: batches would be a mixture.
-    """
-    try:
-        recorded = [Part(*part) for part in json.loads(path.read_text())["parts"]]
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        record = {"source": settings.source, "digest": digest(parts), "parts": [list(part) for part in parts]}
-        write_atomically(path, json.dumps(record) + "\n")
-        return
-    if digest(recorded) != digest(parts):
-        raise StreamError(
-            f"the source {settings.source} is not what it was when the run began: {differences(recorded, parts)}; "
-            "restore it, or start a new run"
-        )
 
 
 def _print(line: str) -> None:

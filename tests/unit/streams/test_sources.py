@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from spotmpi.streams import sources
+from spotmpi.streams import sources, storage
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Part, Settings
 
@@ -141,6 +141,7 @@ def test_storage_that_does_not_answer_is_no_fault_of_the_source(parquet: Path, m
     settings = Settings(str(parquet), 5)
     order = Order(sources.parts_of(settings), settings)
     monkeypatch.setattr(sources, "_rows", _time_out)
+    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0))
     with pytest.raises(SourceError, match=r"1\.parquet rows 0 to 4 cannot be read: timed out"):
         sources.read(settings, order.slices(0))
 

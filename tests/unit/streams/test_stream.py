@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 import spotmpi
 from spotmpi.streams.chunk import Chunk
 from spotmpi.streams.errors import StreamError
-from spotmpi.streams.order import Part, Settings
-from spotmpi.streams.stream import CHUNK_BYTES, MAX_CHUNK, check_source, chunk_length, waiting_share
+from spotmpi.streams.stream import CHUNK_BYTES, MAX_CHUNK, chunk_length, waiting_share
 from tests.unit.streams.conftest import InProcess
 from tests.unit.streams.flow import PREFIX
 
@@ -114,15 +112,6 @@ def test_batches_that_all_fail_end_the_run(make_stream: Any) -> None:
         list(make_stream(prepare=PREFIX + "fail", on_error="skip"))
     with pytest.raises(StreamError, match="rank 0 skipped more than 100 batches"):
         list(make_stream(prepare=PREFIX + "fail", on_error="skip", remainder="keep", epochs=10))
-
-
-def test_the_source_list_of_a_run_stays_the_same(tmp_path: Path) -> None:
-    path, settings = tmp_path / "stream" / "source.json", Settings("set")
-    parts = [Part("a", 1, 2, "3"), Part("b", 1, 2, "3")]
-    for _ in range(2):
-        check_source(path, settings, parts)
-    with pytest.raises(StreamError, match="the source set is not what it was when the run began: b; restore it"):
-        check_source(path, settings, [parts[0], parts[1]._replace(version="4")])
 
 
 def test_a_process_outside_of_a_run_has_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:

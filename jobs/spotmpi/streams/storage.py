@@ -1,0 +1,92 @@
+"""The storage of a source, as fsspec gives it: file systems, and the versions of files."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from spotmpi.streams.errors import SourceError, StreamError
+from spotmpi.streams.order import Part
+
+_CHECKSUMS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "checksum",
+    "content_md5",
+    "Content-MD5",
+    "Digest",
+)  # keys of fsspec's file systems
+_TIMES = ("mtime", "LastModified", "Last-Modified", "modificationTime", "created")
+PAUSES = (0.2, 1.0, 5.0)  # seconds before storage that failed is asked again
+_REFUSALS = (PermissionError, IsADirectoryError, NotADirectoryError)
+
+T = TypeVar("T")
+
+
+def with_retries(call: Callable[[], T], name: str) -> T:
+    """The result of *call*, which uses the storage of what *name* says.
+
+    Libraries of storages raise errors of their own, so whatever is not ours counts as a failure of the storage.
+
+    Raises:
+        StreamError: the source is not what it was.
+        SourceError: the storage fails again and again, or refuses.
+    """
+    for pause in (*PAUSES, None):
+        try:
+            return call()
+        except (StreamError, SourceError):
+            raise
+        except Exception as error:
+            if pause is None or isinstance(error, _REFUSALS) or _is_missing(error):
+                raise SourceError(f"{name} cannot be read: {error or type(error).__name__}") from error
+            time.sleep(pause)
+    raise AssertionError
+
+
+@functools.lru_cache(maxsize=4)
+def file_system(source: str) -> tuple[Any, str]:
+    """The file system of a source, and the path in it."""
+    import fsspec.core
+
+    try:
+        system, path = fsspec.core.url_to_fs(source)
+    except (ImportError, ValueError) as error:
+        raise StreamError(f"the source {source} cannot be opened: {error}") from error
+    return system, path
+
+
+def version(system: Any, name: str) -> tuple[int, str]:
+    """The size of a file in bytes, and its ETag, checksum or time of modification."""
+    system.invalidate_cache()
+    info = system.info(name)
+    checksum = next((str(info[key]) for key in _CHECKSUMS if info.get(key)), None)
+    return int(info["size"] or 0), checksum or str(next((info[key] for key in _TIMES if info.get(key)), None))
+
+
+def check_unchanged(system: Any, part: Part) -> None:
+    """Raise StreamError unless the file of a part is what it was when the source was listed."""
+    try:
+        size, current = version(system, part.name)
+    except FileNotFoundError as error:
+        if not _is_missing(error):
+            raise
+        raise StreamError(f"{part.name} was removed while the stream reads it: start a new run") from None
+    if (size, current) != (part.size, part.version):
+        raise StreamError(
+            f"{part.name} was changed while the stream reads it: {part.size} bytes of {part.version}, "
+            f"now {size} bytes of {current}; start a new run"
+        )
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether there is no such file; of a web server fsspec says so whatever the server answers, or if it does not."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or cause is None:
+        return isinstance(error, FileNotFoundError)
+    if type(cause).__module__.partition(".")[0] != "aiohttp":
+        return True
+    return getattr(cause, "status", None) == 404

@@ -1,0 +1,82 @@
+"""Tar files in WebDataset's form as sources: a row is a sample, consecutive members with one name up to the dot."""
+
+from __future__ import annotations
+
+import functools
+import tarfile
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from spotmpi.streams.errors import StreamError
+from spotmpi.streams.order import Slice
+from spotmpi.streams.storage import file_system
+
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+
+class _Member(NamedTuple):
+    """One file of a sample: what follows the first dot of its name, and where its bytes are in the tar file."""
+
+    extension: str
+    start: int
+    stop: int
+
+
+class _Sample(NamedTuple):
+    key: str
+    members: tuple[_Member, ...]
+
+
+def is_compressed(name: str) -> bool:
+    """Whether a file is a compressed tar file, whose rows have no place that could be sought."""
+    return name.lower().endswith(_COMPRESSED)
+
+
+def count_samples(source: str, name: str, version: str) -> int:
+    """The number of samples of a tar file."""
+    return len(_index(source, name, version))
+
+
+def read_samples(source: str, slices: Sequence[Slice]) -> list[dict[str, Any]]:
+    """The samples of *slices*: each a dictionary of bytes by extension, with ``__key__`` and ``__url__``.
+
+    Consecutive samples are read with one request.
+    """
+    system, _ = file_system(source)
+    rows: list[dict[str, Any]] = []
+    for each in slices:
+        name = each.part.name
+        samples = _index(source, name, each.part.version)[each.start : each.stop]
+        first = samples[0].members[0].start
+        content = system.cat_file(name, start=first, end=samples[-1].members[-1].stop)
+        for key, members in samples:
+            files = {extension: content[start - first : stop - first] for extension, start, stop in members}
+            rows.append({"__key__": key, "__url__": name, **files})
+    return rows
+
+
+@functools.lru_cache(maxsize=64)
+def _index(source: str, name: str, version: str) -> tuple[_Sample, ...]:
+    """The samples of a tar file with their places, from the headers of its members."""
+    samples: list[_Sample] = []
+    try:
+        with file_system(source)[0].open(name) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                folder, slash, base = member.name.rpartition("/")
+                stem, dot, extension = base.partition(".")
+                if not member.isreg() or not stem or not dot or stem.startswith("__"):
+                    continue
+                _add(samples, f"{folder}{slash}{stem}", extension.lower(), member, name)
+    except tarfile.TarError as error:
+        raise StreamError(f"{name} cannot be read as tar: {error}") from error
+    return tuple(samples)
+
+
+def _add(samples: list[_Sample], key: str, extension: str, member: tarfile.TarInfo, name: str) -> None:
+    entry = _Member(extension, member.offset_data, member.offset_data + member.size)
+    if not samples or samples[-1].key != key:
+        samples.append(_Sample(key, (entry,)))
+    elif extension in {other.extension for other in samples[-1].members}:
+        raise StreamError(f"{name} has {key}.{extension} twice in one sample: write each file once")
+    else:
+        samples[-1] = _Sample(key, (*samples[-1].members, entry))

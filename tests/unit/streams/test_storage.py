@@ -1,0 +1,171 @@
+"""Storage behind a network: a web server by fsspec, one that fails and recovers, and files that change meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from spotmpi.streams import sources, storage
+from spotmpi.streams.errors import SourceError, StreamError
+from spotmpi.streams.order import Order, Settings
+from tests.unit.streams.test_tar import samples, write_tar
+
+
+class WebServer(ThreadingHTTPServer):
+    """Files by name, with Range, ETag and a listing of folders; the next *failures* requests get an error 503."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, bytes] = {}
+        self.failures = 0
+        self.sent = 0  # bytes of files
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: WebServer
+
+    def do_GET(self) -> None:
+        if self.server.failures > 0:
+            self.server.failures -= 1
+            self.send_error(503)
+            return
+        content = self.server.files.get(self.path.lstrip("/"))
+        if content is not None:
+            self._send(content)
+        elif self.path.endswith("/"):
+            folder = self.path.lstrip("/")
+            names = [name for name in self.server.files if name.startswith(folder)]
+            self._answer(200, "".join(f'<a href="/{name}">{name}</a>' for name in names).encode(), {})
+        else:
+            self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def _send(self, content: bytes) -> None:
+        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()[:8]}"', "Accept-Ranges": "bytes"}
+        requested = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if requested is None:
+            self._answer(200, content, headers)
+            return
+        start, stop = int(requested[1]), int(requested[2] or len(content) - 1) + 1
+        if start >= len(content):
+            self.send_error(416)
+            return
+        part = content[start:stop]
+        self._answer(206, part, {**headers, "Content-Range": f"bytes {start}-{start + len(part) - 1}/{len(content)}"})
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            with contextlib.suppress(ConnectionError):  # the client wants no more
+                for start in range(0, len(body), 1 << 16):
+                    self.wfile.write(body[start : start + (1 << 16)])
+                    self.server.sent += len(body[start : start + (1 << 16)])
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing is logged."""
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+    """A web server on this machine; storage that failed is asked again at once."""
+    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0, 0.0))
+    server = WebServer()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def table(start: int, stop: int) -> bytes:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(start, stop)}), buffer, row_group_size=4)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def order(web: WebServer) -> Order:
+    """The batches of two Parquet files on the server."""
+    web.files |= {"set/1.parquet": table(0, 10), "set/2.parquet": table(10, 20)}
+    settings = Settings(f"{web.url}/set/*.parquet", 5)
+    return Order(sources.parts_of(settings), settings)
+
+
+def read(order: Order, number: int) -> list[int]:
+    rows: list[int] = sources.read(order.settings, order.slices(number))["x"].tolist()
+    return rows
+
+
+def test_a_web_server_has_parts_by_pattern_with_their_etags(web: WebServer, order: Order) -> None:
+    parts = sources.parts_of(order.settings)
+    assert [(part.name, part.rows, part.size) for part in parts] == [
+        (f"{web.url}/{name}", 10, len(web.files[name])) for name in ("set/1.parquet", "set/2.parquet")
+    ]
+    assert [part.version for part in parts] == [
+        f'"{hashlib.sha256(content).hexdigest()[:8]}"' for content in web.files.values()
+    ]
+    assert [read(order, number) for number in range(4)] == [[*range(n, n + 5)] for n in (0, 5, 10, 15)]
+
+
+def test_one_file_of_a_web_server_is_a_source(web: WebServer) -> None:
+    web.files["a.bin"] = bytes(24 << 20)
+    (part,) = sources.parts_of(Settings(f"{web.url}/a.bin", 1))
+    assert (part.rows, part.size) == (1, 24 << 20)
+    assert web.sent < 16 << 20  # it was not read for that
+
+
+def test_samples_of_a_tar_file_are_read_by_their_place(web: WebServer, tmp_path: Path) -> None:
+    web.files["a.tar"] = write_tar(tmp_path / "a.tar", samples("a", range(50))).read_bytes()
+    settings = Settings(f"{web.url}/a.tar", 2)
+    order = Order(sources.parts_of(settings), settings)
+    sent = web.sent
+    assert [row["cls"] for row in sources.read(settings, order.slices(20))] == [b"40", b"41"]
+    assert web.sent - sent < 8 * 1024
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_storage_that_fails_and_recovers_costs_nothing(web: WebServer, order: Order, failures: int) -> None:
+    web.failures = failures
+    assert read(order, 1) == [5, 6, 7, 8, 9]
+    assert web.failures == 0
+
+
+def test_storage_that_stays_away_is_an_error_that_another_attempt_may_survive(web: WebServer, order: Order) -> None:
+    web.failures = 1000
+    with pytest.raises(SourceError, match=r"set/1\.parquet rows 0 to 4 cannot be read: .*(503|set/1)"):
+        read(order, 0)
+    with pytest.raises(SourceError, match=r"the source http.* cannot be read"):
+        sources.parts_of(order.settings)
+
+
+@pytest.mark.parametrize(("change", "verb"), [("truncate", "changed"), ("replace", "changed"), ("remove", "removed")])
+def test_a_file_that_changes_meanwhile_is_an_error(web: WebServer, order: Order, change: str, verb: str) -> None:
+    assert read(order, 0) == [0, 1, 2, 3, 4]
+    if change == "remove":
+        del web.files["set/1.parquet"]
+    else:
+        web.files["set/1.parquet"] = {"truncate": table(0, 10)[:100], "replace": table(20, 30)}[change]
+    with pytest.raises(StreamError, match=rf"set/1\.parquet was {verb} while the stream reads it"):
+        read(order, 1)
+    assert read(order, 2) == [10, 11, 12, 13, 14]

@@ -31,20 +31,30 @@ def read(
     """
     choices: _Choices = {}
     tables: dict[str, _Table] = {}
-    for name, levels in values.items():
+    for name, levels in _with_dotted_names(values).items():
         choices[name], problems = _levels(name, levels)
         faults = faults.with_problems(problems, () if choices[name] else _changed_keys(name, levels))
         if choices[name] and isinstance(levels, dict):
             tables[name] = levels
     combined: list[dict[str, Level]] = []
     for at, combination in enumerate(listed or [{}]):
-        named, problems = _combination(f"combinations.{at}", combination, choices)
+        named, problems = _combination(f"combinations.{at}", _with_dotted_names(combination), choices)
         faults = faults.with_problems(problems)
         if all(named.values()):
             combined += _product({**{name: levels for name, levels in choices.items() if levels}, **named})
     if faults.wrong.issuperset(JobSpec.model_fields):
         return [], faults
     return _cells(combined, tables, base, faults)
+
+
+def _with_dotted_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """*values* with the names of built-in factors that are keys of tables, which TOML reads as tables."""
+    tables = {name.partition(".")[0] for name in factors.KNOWN if "." in name}
+    nested = {name: value for name, value in values.items() if name in tables and isinstance(value, dict)}
+    flat = _flat(nested)
+    if not flat.keys() <= factors.KNOWN.keys():  # a factor of the user's own
+        return dict(values)
+    return {**{name: value for name, value in values.items() if name not in nested}, **flat}
 
 
 def _levels(name: str, levels: Any) -> tuple[list[Level], list[Problem]]:
@@ -168,5 +178,5 @@ def _difference(before: JobSpec, after: JobSpec) -> list[str]:
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """*values* with dotted keys in place of tables, as in settings: ``kubernetes.instance_type``."""
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    inner = {f"{key}.{name}": value for key, table in tables.items() for name, value in table.items()}
+    inner = {f"{key}.{name}": value for key, table in tables.items() for name, value in _flat(table).items()}
     return {**{key: value for key, value in values.items() if key not in tables}, **inner}

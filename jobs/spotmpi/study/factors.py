@@ -59,6 +59,16 @@ def _kubernetes_key(name: str) -> Callable[[JobSpec, Level], JobSpec]:
     return change
 
 
+def _stream_workers(spec: JobSpec, level: Level) -> JobSpec:
+    """The number of a stream's workers; no effect on a spec without a stream."""
+    workers = spec.stream and spec.stream.workers.model_copy(update={"nodes": level})
+    return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"workers": workers})})
+
+
+def _stream_window(spec: JobSpec, level: Level) -> JobSpec:
+    return spec.model_copy(update={"stream": spec.stream and spec.stream.model_copy(update={"window": level})})
+
+
 def _data_location(spec: JobSpec, level: Level) -> JobSpec:
     """Data on shared storage, or copied to each node's disk or memory; no effect on a spec without data."""
     stage = None if level == _SHARED else level
@@ -114,6 +124,8 @@ KNOWN: dict[str, Factor] = {
     "data": Factor((str,), _data_source, _SYNTHETIC, level_names=_SOURCES, changes="args data"),
     "data_cache": Factor((str,), _option("--data-cache"), "--data-cache", level_names=_CACHES),
     "data_location": Factor((str,), _data_location, level_names=_LOCATIONS, changes="data"),
+    "stream.workers.nodes": Factor((int,), _stream_workers, label="{level} stream workers", changes="stream"),
+    "stream.window": Factor((int,), _stream_window, label="window {level}", changes="stream"),
     "launcher": Factor((str,), _spec_key("launcher"), label="{level}", changes="launcher"),
     "global_batch": Factor((int,), _option("--global-batch", _BATCHES), "--global-batch"),
     "batch_per_worker": Factor((int,), _option("--batch-per-worker", _BATCHES), "--batch-per-worker"),
@@ -224,6 +236,9 @@ def level_problems(
     problems = _conflicts(levels)
     if "data" not in wrong:
         problems += _data_conflicts(levels, base)
+    if base.stream is None and "stream" not in wrong:
+        streams = [name for name in levels if name in KNOWN and KNOWN[name].changes == "stream"]
+        problems += [Problem(f"factors.{name}", levels[name], "the spec has no table [stream]") for name in streams]
     if not {"program", "command", "image"}.isdisjoint(wrong):
         return problems
     options = [name for name in levels if name in KNOWN and KNOWN[name].option]

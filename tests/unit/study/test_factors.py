@@ -62,6 +62,25 @@ def test_a_users_own_factor_is_a_table_of_levels_with_settings() -> None:
     assert one.keys == ("kubernetes", "machine")  # other nodes may be other machines, and that is no different work
 
 
+def test_workers_and_window_of_a_stream_are_factors() -> None:
+    own = {"command": ["train"], "program": None, "image": None, "args": []}
+    spec = {**GPU, **own, "stream": {"source": "s3://set", "batch": 8, "workers": {"cpu": 2}}}
+    factors = {"stream": {"workers": {"nodes": [2, 4]}, "window": [8, 16]}}  # as TOML reads stream.window = [8, 16]
+    variants = study_of(factors, spec).variants
+    assert [variant.name for variant in variants] == [
+        f"window {window}, {workers} stream workers" for window in (8, 16) for workers in (2, 4)
+    ]
+    streams = [variant.spec.stream for variant in variants if variant.spec.stream]
+    assert [(stream.workers.nodes, stream.workers.cpu, stream.window) for stream in streams] == [
+        (2, 2, 8),
+        (4, 2, 8),
+        (2, 2, 16),
+        (4, 2, 16),
+    ]
+    assert variants[3].settings == ("stream.workers.nodes=4", "stream.window=16")
+    assert any("the spec has no table [stream]" in each for each in problems_of({"stream.window": [4]}, GPU))
+
+
 def test_machines_and_places_of_data_are_factors_by_name() -> None:
     factors = {"placement_group": [False, True], "instance_type": ["g5.xlarge"], "data_location": ["shared", "memory"]}
     variants = study_of(factors, {**GPU, "data": "voc"}).variants

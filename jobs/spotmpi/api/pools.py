@@ -19,7 +19,7 @@ from spotmpi.core.errors import SpotmpiError, input_error
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
 from spotmpi.core.progress import Say
-from spotmpi.pools.engine import Engine
+from spotmpi.pools.engine import Engine, import_client
 from spotmpi.pools.errors import PoolError
 from spotmpi.pools.pool import Pool, PoolSummary
 from spotmpi.spec.job import POOL
@@ -133,6 +133,7 @@ class ExistingRun:
         self._contexts.close()
 
     def _connect(self, output: Output) -> Engine:
+        threading.Thread(target=import_client, daemon=True).start()  # while the scheduler is waited for
         address = self._contexts.enter_context(self._backend.pool_address(self.run))
         attempt = self._backend.state(self.run).attempt
         return Engine(address.url, str(address.tls), output, lambda: self._loss(attempt))

@@ -388,6 +388,11 @@ class Engine:
             await self._client.shut()
 
 
+def import_client() -> None:
+    """Import what a connection needs: Dask takes half a second."""
+    import spotmpi.pools.dask_client  # noqa: F401
+
+
 def warn_if_large(size: int, subject: str) -> None:
     """Warn of arguments or a result that should not go through the scheduler."""
     if size > LARGE:

@@ -45,6 +45,7 @@ FUNCTIONS = {
 TYPES = {
     "CallAborted",
     "Event",
+    "FunctionSource",
     "InputError",
     "JobSpec",
     "Pipeline",
@@ -52,6 +53,7 @@ TYPES = {
     "PoolError",
     "PoolLost",
     "RunState",
+    "SourceError",
     "SpotmpiError",
     "Stream",
     "StreamError",

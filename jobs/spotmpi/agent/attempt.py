@@ -132,7 +132,8 @@ class Attempt:
             self.progress.first_iteration_time = self.clock()
         if report:
             self.record.metric(self.number, node, *report)
-        if not report or self.plan["metrics_pattern"]:
+        # What the pattern matches is output as well; what a stream reports is not the program's.
+        if not report or (self.plan["metrics_pattern"] and report[0] != protocol.STREAM):
             self.record.line(self.number, node, line)
             self._tails[node].append(line)
 

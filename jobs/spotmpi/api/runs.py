@@ -273,12 +273,14 @@ def _show(
     """The state after *start*, whose events and messages are printed where *watch* or *say* is missing."""
     if watch and say:
         return start(watch, say)
-    from spotmpi.api.view import make_view, result_text
+    from spotmpi.api.view import make_view, result_text, stream_texts
 
     with make_view(quiet=detach) as view:
         state = start(watch or view.show, say or view.say)
     if watch is None and not detach:
         view.say(result_text(state))
+        for text in stream_texts(state):
+            view.say(f"stream: {text}")
     return state
 
 

@@ -224,6 +224,15 @@ def result_text(state: RunState) -> str:
     return f"{state.id} {state.state}" + (f": {printable(state.reason)}" if state.reason else "")
 
 
+def stream_texts(state: RunState) -> list[str]:
+    """The figures of a run's stream in a line, and what would help in another; empty without a stream."""
+    if state.stream is None:
+        return []
+    values = dict(state.stream)
+    advice, _ = values.pop("advice"), values.pop("source")
+    return [stream_text(Figures(**values)), *([advice] if advice else [])]
+
+
 def event_text(event: Event, pace: Pace) -> str:
     """*event* as one line for people; empty for output and for events that need no line."""
     if event.kind == record.METRIC:

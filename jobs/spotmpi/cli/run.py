@@ -229,7 +229,7 @@ def _example(words: Sequence[str]) -> str:
 
 def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
     from spotmpi.agent import record
-    from spotmpi.api.view import result_text, say
+    from spotmpi.api.view import result_text, say, stream_texts
 
     if as_json:
         print(json.dumps(vars(state)))
@@ -237,6 +237,8 @@ def _show_result(state: RunState, detach: bool, as_json: bool) -> None:
         print(state.id)
     else:
         print(result_text(state))
+        for text in stream_texts(state):
+            say(f"stream: {text}")
         if state.state in (record.STOPPED, record.FAILED, record.LOST):
             say(f"continue with: spotmpi run --resume {state.id}")
         sys.stdout.flush()

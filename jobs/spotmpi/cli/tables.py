@@ -75,11 +75,11 @@ def _stream(state: RunState) -> dict[str, str | None]:
     """The figures of the run's stream, and what would help."""
     if state.stream is None:
         return {}
-    from spotmpi.streams.figures import Figures, text
+    from spotmpi.api.view import stream_texts
 
-    values = dict(state.stream)
-    advice, source = values.pop("advice"), values.pop("source")
-    return {"stream": text(Figures(**values)), "advice": advice, "source": source and source[:12]}
+    figures, *advice = stream_texts(state)
+    source = state.stream["source"]
+    return {"stream": figures, "advice": " ".join(advice), "source": source and source[:12]}
 
 
 def _iterations(state: RunState) -> str:

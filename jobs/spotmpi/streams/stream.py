@@ -20,7 +20,7 @@ from spotmpi.streams.chunk import Chunk, Request, Skip
 from spotmpi.streams.debug import Checks
 from spotmpi.streams.engine import Engine, Place, Task
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
-from spotmpi.streams.figures import HIGH_SHARE, SOURCE
+from spotmpi.streams.figures import SOURCE, percent
 from spotmpi.streams.meter import Meter, Write
 from spotmpi.streams.order import FunctionSource, Order, Part, read_settings
 from spotmpi.streams.source_list import compare_lists, share_list
@@ -171,10 +171,9 @@ def _pending(request: Request, place: Place | None, waited: float) -> dict[str, 
 
 
 def waiting_share(waited: float, seconds: float) -> str:
-    """How long rank 0 has waited for batches, and what would help."""
+    """How long rank 0 has waited for batches."""
     share = waited / seconds if seconds else 0.0
-    text = f"rank 0 waited {waited:.1f} s of {seconds:.1f} s ({share:.0%}) for batches"
-    return text + ("; more workers (stream.workers.nodes) may help" if share > HIGH_SHARE else "")
+    return f"rank 0 waited {waited:.1f} s of {seconds:.1f} s ({percent(share)}) for batches"
 
 
 def chunk_length(result: Chunk, former: int) -> int:

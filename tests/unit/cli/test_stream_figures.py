@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from spotmpi.api import view
 from spotmpi.cli import tables
 from spotmpi.core.events import Event
 from spotmpi.core.names import RunPaths
-from spotmpi.runs import reader
+from spotmpi.runs import reader, recorded_plan
 
 LINE = "10 batches/s, 16 chunks under way, ranks wait 50 %, workers wait 0 %, 2 skipped"
 ADVICE = "ranks wait 50 % for batches: 4 nodes would do"
@@ -58,9 +59,30 @@ def test_status_has_the_figures_of_a_stream_with_advice_and_source(
     assert (values["ranks_wait"], values["batches_per_second"], values["source"]) == (0.5, 10.0, "0123456789abcdef")
 
 
+@pytest.mark.parametrize(
+    ("spec", "price"),
+    [
+        ("price = 0.2\n[stream.workers]\nprice = 0.1\n", 0.1),
+        ("price = 0.2\n", 0.2),
+        ("", None),
+        ("stream = 1\n", None),
+    ],
+)
+def test_the_price_of_a_worker_is_its_own_or_that_of_a_node(tmp_path: Path, spec: str, price: float | None) -> None:
+    paths = run_with_stream(tmp_path)
+    paths.spec.write_text(spec)
+    assert recorded_plan.worker_price(paths) == price
+
+
 def test_another_worker_on_this_machine_costs_nothing(tmp_path: Path) -> None:
     stream = reader.state(run_with_stream(tmp_path, "local")).stream
     assert stream and stream["advice"] == ADVICE
+
+
+def test_the_end_of_a_run_has_the_figures_and_the_advice(tmp_path: Path) -> None:
+    state = reader.state(run_with_stream(tmp_path))
+    assert view.stream_texts(state) == [LINE, f"{ADVICE}, $0.40/h more"]
+    assert view.stream_texts(dataclasses.replace(state, stream=None)) == []
 
 
 def test_a_run_without_a_stream_has_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,9 +135,14 @@ def test_a_killed_worker_and_a_killed_rank_change_nothing(local: BackendHarness,
     (tmp_path / "faults.py").write_text(FAULTS)
     values = spec(files=[str(EXAMPLE), str(tmp_path / "faults.py")], command=[sys.executable, "faults.py"])
 
+    values["metrics"] = {"pattern": r"step (?P<iteration>\d+) loss"}
+
     attempts, output = finished(local, {**values, "stream": {**STREAM, "workers": {"nodes": 2}}})
 
     assert [attempt["cause"] for attempt in attempts] == ["failure", "succeeded"]
+    stream = local.backend.list()[-1].stream
+    assert stream and (stream["ranks"], stream["workers"], stream["fewest"]) == (1, 2, stream["most"])
+    assert '"spotmpi"' not in output
     assert "worker 0 was killed by SIGKILL" in output
     assert f"checksum {checksum}" in output
 
@@ -313,4 +318,6 @@ def test_two_ranks_under_mpirun_train_the_same_parameters(tmp_path: Path) -> Non
             lines = [event.values["text"] for event in local.backend.events(run, False) if event.kind == "line"]
             checksums |= {line.split("checksum ")[1][:16] for line in lines if "checksum " in line}
             assert json.loads((paths_of(local, run).stream / "source.json").read_text())["parts"]
+            stream = local.backend.state(run).stream
+            assert stream and (stream["ranks"], stream["fewest"], stream["most"]) == (2, 20, 20)
     assert len(checksums) == 1

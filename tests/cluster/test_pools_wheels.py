@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.pod_images("base"),
     pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("error:Mismatched versions"),  # of other packages, which need not be the same
     pytest.mark.nightly("half a minute; by day test_pool_wheels.py unpacks small wheels, and images have Dask"),
 ]
 

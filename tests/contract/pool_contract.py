@@ -128,6 +128,8 @@ class PoolContract:
     def test_a_large_argument_and_a_large_result_give_a_warning(self, pool: Pool) -> None:
         with pytest.warns(UserWarning, match="a call of len has 11 MB.*run volume"):
             assert pool.submit(len, b"x" * 11_000_000).result(60) == 11_000_000
+        with pytest.warns(UserWarning, match="the result of bytes has 11 MB.*run volume"):
+            assert len(pool.submit(bytes, 11_000_000).result(60)) == 11_000_000
 
     def test_a_module_is_imported_anew_after_each_upload(
         self, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -176,14 +176,25 @@ def work_machine(facts: Mapping[int, Facts]) -> Facts | None:
 
 def oom_killed() -> bool:
     """Whether the kernel has killed a process of this pod for lack of memory; False where cgroups do not tell."""
+    return oom_kills(CGROUP) > 0
+
+
+def oom_kills(folder: str) -> int:
+    """How many processes of a cgroup the kernel has killed for lack of memory; 0 where its *folder* does not tell."""
     for name in _OOM_FILES:
         try:
-            with open(os.path.join(CGROUP, name)) as file:
+            with open(os.path.join(folder, name)) as file:
                 counts = dict(line.split() for line in file)
-            return int(counts.get("oom_kill", 0)) > 0
+            return int(counts.get("oom_kill", 0))
         except (OSError, ValueError):
             continue
-    return False
+    return 0
+
+
+def own_cgroup() -> str:
+    """The folder of this process's cgroup (version 2) on a machine where it is not that of a pod."""
+    path = next((line[3:].strip() for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
+    return os.path.join(CGROUP, path.lstrip("/"))
 
 
 def available_memory() -> int | None:

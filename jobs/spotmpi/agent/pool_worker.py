@@ -21,6 +21,7 @@ from .worker import POLL_INTERVAL, CoordinatorLink, join_coordinator, stage_data
 
 STABLE = 30.0  # seconds after which a worker process that ends is started again at once
 SCHEDULER_GRACE = 2.0  # seconds in which node 0 follows its scheduler
+RETURN_LIMIT = 3600.0  # seconds for which a worker waits for node 0 to come back; its node costs money meanwhile
 MAX_PAUSE = 10.0  # seconds between two starts of worker processes that end early
 _LEAVE = StopRequest(Outcome(STOPPED, "this worker leaves the pool", 0), False)
 
@@ -75,9 +76,16 @@ class PoolWorker:
         self._hardware: hardware.Facts | None = None  # once this pod is prepared
 
     def run(self, since: float) -> int:
-        """Join node 0, which is expected within ``limits.start`` from *since* on, as often as there is one."""
+        """Join node 0 as often as there is one, from *since* on; it is expected within ``limits.start`` at first.
+
+        A node 0 that was lost may need long for another node, while nobody follows the run: nothing starts a worker
+        again that has ended, so it waits for longer.
+        """
+        limit = self._pod.plan["limits"]["start"]
+        if self._pod.generation:
+            limit = max(limit, RETURN_LIMIT)
         while True:
-            joined = join_coordinator(self._pod, self._notice, since)
+            joined = join_coordinator(self._pod, self._notice, since, limit)
             if joined is None:
                 break
             link = PoolLink(joined[0], self._notice, lambda: None)
@@ -90,10 +98,11 @@ class PoolWorker:
                 return 0
             if self._notice.reason:
                 break
-            since = time.time()
+            since, limit = time.time(), max(limit, RETURN_LIMIT)
         if self._notice.reason:
             return protocol.INTERRUPTED
-        self._print("no node 0 within limits.start (%gs): this worker ends" % self._pod.plan["limits"]["start"])
+        name = "limits.start (%gs)" if limit == self._pod.plan["limits"]["start"] else "%gs"
+        self._print("no node 0 within %s: this worker ends" % (name % limit))
         return 0
 
     def _work(self, link: PoolLink) -> Outcome | None:

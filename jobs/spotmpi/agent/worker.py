@@ -91,8 +91,12 @@ def run(pod: PodContext, notice: Notice, started: float) -> int:
     return 0 if link.over and not notice.reason else protocol.INTERRUPTED
 
 
-def join_coordinator(pod: PodContext, notice: Notice, started: float) -> tuple[Connection, int] | None:
-    """The connection to node 0 and the attempt's number; None when there is none within ``limits.start``, or notice.
+def join_coordinator(
+    pod: PodContext, notice: Notice, started: float, limit: float | None = None
+) -> tuple[Connection, int] | None:
+    """The connection to node 0 and the attempt's number; None after *limit* seconds, or on notice.
+
+    By default *limit* is ``limits.start``.
 
     Waiting for node 0 costs nothing but time: it may be scheduled later, and its name may not resolve yet.
     """
@@ -102,7 +106,8 @@ def join_coordinator(pod: PodContext, notice: Notice, started: float) -> tuple[C
         "machine": hardware.identify(pod.node, started),
     }
     last_reason = ""
-    while time.time() < started + pod.plan["limits"]["start"] and not notice.reason:
+    deadline = started + (pod.plan["limits"]["start"] if limit is None else limit)
+    while time.time() < deadline and not notice.reason:
         answer = join(pod.hosts[0], pod.token, greeting)
         if not isinstance(answer, str):
             return answer

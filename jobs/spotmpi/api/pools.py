@@ -182,7 +182,7 @@ class NewRun(ExistingRun):
         """Stop the run and wait until it has ended."""
         super().close()
         if self.run:
-            runs.stop_run(self._backend, self.run, _CLOSED)
+            runs.stop_run(self._backend, self.run, _CLOSED, self._say)
 
     def _follow(self, connected: threading.Event) -> None:
         """Say what the run waits for until its scheduler is reached."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # only functions that read a spec import what reads one: that
     from spotmpi.spec.job import JobSpec, WrongKeys
     from spotmpi.spec.source import Source
 
+_NOTICEABLE = 2.0  # seconds of waiting without a word
 _STOPPED = "stopped by its user"
 
 
@@ -127,23 +129,49 @@ def logs(run: str, follow: bool = False, on: TargetLike = None) -> Iterator[Even
     return targets.backend_of(run, on).events(run, follow)
 
 
-def stop(run: str, now: bool = False, wait: bool = True, on: TargetLike = None) -> RunState:
-    """Stop a run after a checkpoint, or *now* without one; a run that is over stays as it is."""
-    return stop_run(targets.backend_of(run, on), run, _STOPPED, now, wait)
+def stop(
+    run: str, now: bool = False, wait: bool = True, on: TargetLike = None, say: Say = lambda text: None
+) -> RunState:
+    """Stop a run after a checkpoint, or *now* without one; a run that is over stays as it is.
+
+    *say* gets what it waits for, and for how long, where that takes longer.
+    """
+    return stop_run(targets.backend_of(run, on), run, _STOPPED, say, now, wait)
 
 
-def stop_run(backend: Backend, run: str, reason: str, now: bool = False, wait: bool = True) -> RunState:
+def stop_run(
+    backend: Backend, run: str, reason: str, say: Say = lambda text: None, now: bool = False, wait: bool = True
+) -> RunState:
     """Stop a run of *backend* for *reason*, as `stop` does."""
     before = backend.state(run)
     if before.over:
         return before
-    backend.stop(before.id, reason, now)
+    with _waiting_note(before, say):
+        backend.stop(before.id, reason, now)
+        try:
+            while wait and not backend.state(before.id).over:
+                time.sleep(0.05)
+            return backend.state(before.id)
+        except UnknownRun:
+            return replace(before, state=record.STOPPED, reason=reason)  # one that left no record here
+
+
+@contextlib.contextmanager
+def _waiting_note(state: RunState, say: Say) -> Iterator[None]:
+    """Say why the end of a run is waited for, and for how long, if the context lasts longer than people notice."""
+    from spotmpi.spec import job
+
+    path, limit = names.RunPaths(Path(state.folder)).spec, ""
+    with contextlib.suppress(SpotmpiError, OSError):
+        limit = f", for at most {job.load(path).checkpoint.grace:g}s (checkpoint.grace)"
+    text = f"waiting until run {state.id} has written what it has to, and its processes have ended{limit}"
+    timer = threading.Timer(_NOTICEABLE, say, [text])
+    timer.daemon = True
+    timer.start()
     try:
-        while wait and not backend.state(before.id).over:
-            time.sleep(0.05)
-        return backend.state(before.id)
-    except UnknownRun:
-        return replace(before, state=record.STOPPED, reason=reason)  # one that left no record here
+        yield
+    finally:
+        timer.cancel()
 
 
 def drill(

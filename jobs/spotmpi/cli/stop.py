@@ -18,4 +18,5 @@ def command(
     from spotmpi.api import runs as api
     from spotmpi.cli import tables
 
-    tables.show_status(api.stop(run, now, on=target(on, runs)), as_json)
+    state = api.stop(run, now, on=target(on, runs), say=lambda text: typer.echo(text, err=True))
+    tables.show_status(state, as_json)

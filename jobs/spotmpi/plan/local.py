@@ -179,7 +179,8 @@ def _notes(spec: JobSpec, machine: Machine) -> list[str]:
         processes += f" and {spec.stream.workers.nodes} workers" if spec.stream else ""
         notes.append(f"oversubscribed: {threads} threads of {processes} share {machine.cores} cores")
     if spec.files:
-        notes.append(f"the command starts in {machine.folder}, which has copies of its files")
+        what = "workers start in copies of" if spec.pool and not spec.command else "the command starts in"
+        notes.append(f"{what} {machine.folder}, which has copies of its files")
     if spec.data is not None and spec.data.stage:
         notes.append("data.stage has no effect on this machine: the data is read from its folder")
     if spec.pool and spec.pool.memory:

@@ -127,3 +127,10 @@ def test_equal_machines_are_described_once() -> None:
         {**big, "nodes": [1]},
     ]
     assert hardware.group_nodes({}) == []
+
+
+def test_processes_that_lack_of_memory_killed_are_counted_by_cgroup(tmp_path: Path) -> None:
+    assert hardware.oom_kills(str(tmp_path)) == 0
+    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
+    assert hardware.oom_kills(str(tmp_path)) == 2
+    assert hardware.own_cgroup().startswith(hardware.CGROUP)

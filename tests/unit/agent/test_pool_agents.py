@@ -7,11 +7,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spotmpi.agent import pod_context
+from spotmpi.agent import pod_context, pool_worker
+from spotmpi.agent.pod_context import PodContext
+from spotmpi.agent.pool_worker import PoolWorker
 from tests.unit.agent.gang import LIMIT, Gang, kinds
 
 # Prints its name and process id, then ends with the exit code that it finds in a file of that name.
@@ -159,6 +162,29 @@ def test_workers_are_not_paid_for_where_node_0_does_not_come(pool: Callable[...,
     up = pool(1, limits={"start": "1s"})
     assert up.codes() == [0]
     assert up.texts(1) == ["no node 0 within limits.start (1s): this worker ends"]
+
+
+@pytest.mark.parametrize(("generation", "limits"), [(0, [1.0, 3600.0]), (2, [3600.0, 3600.0])])
+def test_a_worker_waits_longer_for_a_node_0_that_was_there_before(
+    monkeypatch: pytest.MonkeyPatch, generation: int, limits: list[float]
+) -> None:
+    lost = SimpleNamespace(close=lambda: None, lost=True)
+    answers: list[Any] = [(lost, 1), None]
+    waits: list[float] = []
+    lines: list[str] = []
+
+    def join(pod: PodContext, notice: Any, since: float, limit: float) -> Any:
+        waits.append(limit)
+        return answers.pop(0)
+
+    monkeypatch.setattr(pool_worker, "join_coordinator", join)
+    monkeypatch.setattr(PoolWorker, "_work", lambda worker, link: None)
+    monkeypatch.setattr(PoolWorker, "_print", lambda worker, text: lines.append(text))
+    plan: Any = {"limits": {"start": 1.0}}
+    notice: Any = SimpleNamespace(reason=None)
+    record: Any = None
+    assert PoolWorker(PodContext(plan, 1, generation, "", ""), notice, record, 1).run(0.0) == 0
+    assert waits == limits and lines == ["no node 0 within 3600s: this worker ends"]
 
 
 def test_another_run_cannot_join_a_pool(pool: Callable[..., Pool]) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotmpi.agent import launchers, protocol, starter
+from spotmpi.agent import hardware, launchers, protocol, starter
 from spotmpi.agent.exit_diagnosis import SCHEDULER_END
 from spotmpi.agent.files import write_atomically
 
@@ -45,6 +45,8 @@ class LocalPool:
         self._due: dict[int, tuple[float, str]] = {}  # when a worker is started again, and why it ended
         self._others: list[subprocess.Popen[bytes]] = []
         self._stopping = False
+        self._cgroup = hardware.own_cgroup()
+        self._oom_kills = hardware.oom_kills(self._cgroup)  # at the latest end of a worker
 
     def run(self) -> int:
         """Run the pool to its end; the exit code."""
@@ -111,7 +113,7 @@ class LocalPool:
         return None
 
     def _worker_ended(self, worker: int, code: int, now: float) -> str | None:
-        reason = f"worker {worker} {_end(code)}"
+        reason = f"worker {worker} {_end(code)}{self._memory_reason(code)}"
         if code == protocol.NOT_RETRYABLE:
             return f"{reason}, and starting it again cannot help: see its output above"
         early = self._early_ends.get(worker, 0) + 1 if now - self._started[worker] < _STEADY else 0
@@ -119,6 +121,11 @@ class LocalPool:
         self._due[worker] = (now + _PAUSES[min(early, len(_PAUSES) - 1)], reason)
         print(f"node {self._node(worker)}: {reason}; starting it again", file=sys.stderr, flush=True)
         return None
+
+    def _memory_reason(self, code: int) -> str:
+        """That memory ran out, where the kernel has killed a process for it since this was called last."""
+        before, self._oom_kills = self._oom_kills, hardware.oom_kills(self._cgroup)
+        return " for lack of memory" if code == -signal.SIGKILL and self._oom_kills > before else ""
 
     def _start_worker(self, worker: int, reason: str, now: float) -> None:
         folder = self._control / f"worker-{worker}"
@@ -176,8 +183,6 @@ def process_ids(control: Path) -> Iterator[tuple[int, int]]:
 
 def _end(code: int) -> str:
     """How a process ended, as a predicate."""
-    if code == -signal.SIGKILL:
-        return "was killed by SIGKILL, as the kernel does when memory runs out"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 

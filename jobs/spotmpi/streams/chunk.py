@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spotmpi.agent import protocol
-from spotmpi.streams import sources
+from spotmpi.streams import sources, tensors
 from spotmpi.streams.errors import SourceError, StreamError
 from spotmpi.streams.order import Order, Settings, Slice
 
@@ -43,6 +43,13 @@ class Chunk:
     seconds: float
     size: int  # bytes of the arrays and bytes in the batches
     worker: int = 0  # which prepared them
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (tensors.pack(self.batches), self.skips, self.seconds, self.size, self.worker)
+
+
+def _unpacked(batches: list[tuple[int, Any]], *values: Any) -> Chunk:
+    return Chunk(tensors.unpack(batches), *values)
 
 
 class CurrentBatch(NamedTuple):

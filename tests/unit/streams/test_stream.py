@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from typing import Any
 
 import pytest
 
 import spotmpi
+from spotmpi.core import names
+from spotmpi.images import environment as image_environment
 from spotmpi.streams.chunk import Chunk
 from spotmpi.streams.errors import StreamError
 from spotmpi.streams.stream import CHUNK_BYTES, MAX_CHUNK, chunk_length, waiting_share
@@ -129,6 +133,32 @@ def test_arrays_of_a_chunk_travel_as_buffers() -> None:
     assert [memoryview(frame).nbytes for frame in frames if memoryview(frame).nbytes >= array.nbytes] == [array.nbytes]
     assert np.shares_memory(np.frombuffer(next(f for f in frames if memoryview(f).nbytes == array.nbytes)), array)
     assert deserialize(header, frames).batches[0][1]["x"].tolist() == array.tolist()
+
+
+TENSORS = """
+import torch
+from distributed.protocol.serialize import deserialize, serialize
+from spotmpi.streams.chunk import Chunk
+
+batch = {"x": torch.arange(100_000.0), "parts": [(torch.ones(2, 3, dtype=torch.uint8), "name")], "half": torch.ones(
+    3, dtype=torch.bfloat16), "weight": torch.ones(3, requires_grad=True)}
+header, frames = serialize(Chunk([(0, batch)], [], 0.0, 0))
+assert [memoryview(frame).nbytes for frame in frames if memoryview(frame).nbytes >= 400_000] == [400_000]
+(number, other), = deserialize(header, [bytearray(frame) for frame in frames]).batches
+assert torch.equal(batch["x"], other["x"]) and torch.equal(batch["half"], other["half"])
+assert torch.equal(batch["parts"][0][0], other["parts"][0][0]) and other["parts"][0][1] == "name"
+assert other["weight"].requires_grad
+other["x"] += 1
+print("equal")
+"""
+
+
+@pytest.mark.images
+@pytest.mark.nightly("imports PyTorch and Dask in a process of its own")
+def test_tensors_of_a_chunk_travel_as_buffers() -> None:
+    python = image_environment.prepare("pytorch") / "bin" / "python"
+    environment = {**os.environ, "PYTHONPATH": str(names.SOURCE)}
+    assert subprocess.check_output([python, "-W", "error", "-c", TENSORS], env=environment) == b"equal\n"
 
 
 def test_rank_0_says_how_long_it_waited(make_stream: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,9 +47,10 @@ def open_mpi_4() -> str | None:
     return None
 
 
-def redis_server() -> str | None:
-    """Nothing: the tier runs without Redis too, less the test that needs it; installs Debian's where it may."""
-    subprocess.run([str(PROJECT / "scripts" / "redis-packages")], stdout=sys.stderr)
+def servers() -> str | None:
+    """Nothing: the tier runs without Redis and Java too, less tests that need them; installs Debian's where it may."""
+    for script in ("redis-packages", "java-packages"):
+        subprocess.run([str(PROJECT / "scripts" / script)], stdout=sys.stderr)
     return None
 
 
@@ -150,7 +151,7 @@ PLAIN = "not images and not engine and not browser and not cluster"
 
 def at_night(name: str, about: str, minutes: float, marker: str, files: Sequence[str] = ("tests",)) -> Tier:
     """One tier of the nightly run: the tests of a marker, in these files and folders, that `--all` leaves out."""
-    needs = {"cluster": root_and_packages, "images": open_mpi_4, PLAIN: redis_server}.get(marker, nothing_missing)
+    needs = {"cluster": root_and_packages, "images": open_mpi_4, PLAIN: servers}.get(marker, nothing_missing)
     options = () if marker == "cluster" else IN_TWO
     return Tier(name, about, [[*pytest(f"({marker}) and nightly", *options), *files]], needs, minutes=minutes)
 

@@ -20,7 +20,7 @@ _CHECKSUMS = (
     "Digest",
 )  # keys of fsspec's file systems
 _TIMES = ("mtime", "LastModified", "Last-Modified", "modificationTime", "created")
-PAUSES = (0.2, 1.0, 5.0)  # seconds before storage that failed is asked again
+PAUSES: tuple[float, ...] = (0.2, 1.0, 5.0)  # seconds before storage that failed is asked again
 _REFUSALS = (PermissionError, IsADirectoryError, NotADirectoryError)
 
 T = TypeVar("T")

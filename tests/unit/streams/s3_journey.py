@@ -1,0 +1,85 @@
+"""Reads a stream's source from moto's S3 server and prints as JSON what happened; runs in an environment with s3fs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import boto3
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from moto.server import ThreadedMotoServer
+
+from spotmpi.streams import sources, storage
+from spotmpi.streams.errors import SourceError, StreamError
+from spotmpi.streams.order import Order, Settings
+
+
+def table(start: int, stop: int) -> bytes:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(start, stop)}), buffer, row_group_size=4)
+    return buffer.getvalue()
+
+
+def error(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except (StreamError, SourceError) as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return "none"
+
+
+def journey(s3: Any, stop_server: Callable[[], None]) -> dict[str, Any]:
+    s3.create_bucket(Bucket="set")
+    keys = ("rows/1.parquet", "rows/2.parquet")
+    etags = [
+        s3.put_object(Bucket="set", Key=key, Body=table(start, start + 10))["ETag"]
+        for key, start in zip(keys, (0, 10), strict=True)
+    ]
+    settings = Settings("s3://set/rows/*.parquet", 5)
+    parts = sources.parts_of(settings)
+    order = Order(parts, settings)
+
+    def read(number: int) -> list[int]:
+        rows: list[int] = sources.read(settings, order.slices(number))["x"].tolist()
+        return rows
+
+    result: dict[str, Any] = {
+        "names": [part.name for part in parts],
+        "versions are ETags": [part.version for part in parts] == etags,
+        "rows": [read(number) for number in range(4)],
+        "again": sources.parts_of(settings) == parts,
+    }
+    s3.put_object(Bucket="set", Key=keys[0], Body=table(20, 30))
+    result["replaced"] = error(lambda: read(0))
+    s3.put_object(Bucket="set", Key=keys[0], Body=table(0, 10)[:100])
+    result["truncated"] = error(lambda: read(0))
+    s3.delete_object(Bucket="set", Key=keys[1])
+    result["removed"] = error(lambda: read(3))
+    result["empty"] = error(lambda: sources.parts_of(Settings("s3://set/absent/*.csv", 1)))
+    result["no bucket"] = error(lambda: sources.parts_of(Settings("s3://absent/*.csv", 1)))
+    stop_server()
+    result["away"] = error(lambda: read(1))
+    result["unreachable"] = error(lambda: sources.parts_of(settings))
+    return result
+
+
+def main() -> None:
+    storage.PAUSES = (0.0,)
+    os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    os.environ["AWS_ENDPOINT_URL"] = f"http://{host}:{port}"
+    print(json.dumps(journey(boto3.client("s3"), server.stop)))
+    sys.stdout.flush()
+    os._exit(0)  # clients of a server that is gone would wait
+
+
+if __name__ == "__main__":
+    main()

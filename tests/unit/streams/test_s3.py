@@ -1,0 +1,55 @@
+"""Streams from S3 by s3fs, with moto's server in place of AWS, in an environment of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotmpi.core import names
+from spotmpi.images.environment import run_uv
+
+LOCK = Path(__file__).parents[2] / "testbed" / "s3" / "requirements.lock"
+
+
+@pytest.fixture
+def python() -> Path:
+    """The interpreter of an environment with s3fs and moto, installed where it is missing."""
+    folder = names.cache_folder() / "s3" / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]
+    if not (folder / "ready").exists():
+        run_uv("venv", "--quiet", "--clear", "--python", sys.executable, str(folder), purpose="make the environment")
+        options = ("--quiet", "--python", str(folder / "bin" / "python"))
+        run_uv("pip", "sync", *options, str(LOCK), purpose="install s3fs")
+        (folder / "ready").touch()
+    return folder / "bin" / "python"
+
+
+@pytest.mark.nightly("installs s3fs and moto's server; by day a web server stands for storage behind a network")
+@pytest.mark.timeout(600)
+def test_objects_are_listed_read_and_checked_by_their_etags(python: Path) -> None:
+    path = os.pathsep.join([str(names.PROJECT / "jobs"), str(names.PROJECT)])
+    result = subprocess.run(
+        [str(python), "-m", "tests.unit.streams.s3_journey"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        cwd=names.PROJECT,
+    )
+    assert result.returncode == 0, result.stderr
+    seen = json.loads(result.stdout.splitlines()[-1])
+    changed = "while the stream reads it"
+    assert seen["names"] == ["set/rows/1.parquet", "set/rows/2.parquet"]
+    assert seen["rows"] == [[*range(start, start + 5)] for start in (0, 5, 10, 15)]
+    assert seen["versions are ETags"] and seen["again"]
+    assert seen["replaced"].startswith(f"StreamError: set/rows/1.parquet was changed {changed}")
+    assert seen["truncated"].startswith(f"StreamError: set/rows/1.parquet was changed {changed}")
+    assert seen["removed"].startswith(f"StreamError: set/rows/2.parquet was removed {changed}")
+    assert seen["empty"].startswith("StreamError: the source s3://set/absent/*.csv is empty")
+    assert seen["no bucket"].startswith("StreamError: the source s3://absent/*.csv is empty")
+    assert seen["away"].startswith("SourceError: set/rows/1.parquet rows 5 to 9 cannot be read")
+    assert seen["unreachable"].startswith("SourceError: the source s3://set/rows/*.parquet cannot be read")

@@ -69,8 +69,8 @@ class Gang:
         (mounts / "config" / "plan.json").write_text(json.dumps(self.plan))
         (mounts / "secret" / "id").write_text(key)
         environment = {**os.environ, pod_context.ENV_NODE: str(node), pod_context.ENV_GENERATION: str(generation)}
-        if self.plan["pool"] and node:
-            environment |= {pod_context.ENV_NODE: str(node - 1), pod_context.ENV_ROLE: pod_context.WORKER}
+        if self.plan["pool"] and (worker := node - len(self.plan["hosts"])) >= 0:
+            environment |= {pod_context.ENV_NODE: str(worker), pod_context.ENV_ROLE: pod_context.WORKER}
             annotation = f"{pod_context.FAILURE_COUNTS[0]}={json.dumps(str(generation))}\n"
             (mounts / "pod" / "annotations").write_text(annotation)
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])

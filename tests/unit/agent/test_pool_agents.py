@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.agent import pod_context, pool_worker
+from spotmpi.agent import launchers, pod_context, pool_worker
 from spotmpi.agent.pod_context import PodContext
 from spotmpi.agent.pool_worker import PoolWorker
 from tests.unit.agent.gang import LIMIT, Gang, kinds
@@ -24,6 +25,7 @@ options = dict(each[2:].split("=", 1) for each in sys.argv[1:])
 name = "{}-" + options.get("worker", "0")
 path = os.path.join(os.environ["FOLDER"], name)
 print(name, os.getpid(), flush=True)
+open(options.get("address-file", os.devnull), "w").close()
 while not os.path.exists(path):
     time.sleep(0.02)
 with open(path) as file:
@@ -34,8 +36,11 @@ os._exit(code)
 """
 
 
+REAL = Path(launchers.__file__).parents[1]  # the package
+
+
 class Pool(Gang):
-    """A pool whose processes end when a test says so."""
+    """A pool, or a run with a stream, whose scheduler and workers end when a test says so."""
 
     def __init__(self, folder: Path, **values: Any) -> None:
         package = folder / "programs" / "spotmpi" / "programs" / "pool"
@@ -44,8 +49,11 @@ class Pool(Gang):
             (parent / "__init__.py").touch()
         for name in ("scheduler", "worker"):
             (package / f"{name}.py").write_text(PROGRAM.format(name))
+        (package / "driver.py").symlink_to(REAL / "programs" / "pool" / "driver.py")
+        (package.parent.parent / "agent").symlink_to(REAL / "agent")
         environment = {"PYTHONPATH": str(folder / "programs"), "FOLDER": str(folder)}
-        super().__init__(folder, {"launcher": "pool", "nodes": 1, "pool": {"workers": 2}, "env": environment, **values})
+        both = {"launcher": "pool", "nodes": 1, "pool": {"workers": 2}, "env": environment, **values}
+        super().__init__(folder, {key: value for key, value in both.items() if value is not None})
 
     def end(self, process: str, code: int) -> None:
         """Let a process end with an exit code."""
@@ -57,6 +65,11 @@ class Pool(Gang):
         """The process ids that the programs of a node have printed."""
         texts = [str(event.values.get("text")).split() for event in self.events(node, generation)]
         return [int(words[1]) for words in texts if len(words) == 2 and words[1].isdecimal()]
+
+    def pids(self, name: str, node: int, generation: int = 0) -> list[int]:
+        """The process ids that a program of a node has printed."""
+        texts = [str(event.values.get("text")).split() for event in self.events(node, generation)]
+        return [int(words[1]) for words in texts if len(words) == 2 and words[0] == name]
 
     def until_started(self, node: int, count: int = 1, generation: int = 0) -> None:
         """Wait until a node has started that many processes."""
@@ -214,3 +227,87 @@ def test_a_frozen_agent_of_node_0_ends_the_processes_of_workers_which_join_it_ag
     up.agents[0].send_signal(signal.SIGCONT)
     up.until_started(1, count=2)
     assert up.left() == ["node 0 lost the connection to it"]
+
+
+# Prints its number, and ends once the test lets it.
+RANK = """
+import os, sys, time
+name = "rank-" + os.environ["RANK"]
+print(name, os.getpid(), flush=True)
+while not os.path.exists(os.path.join(os.environ["FOLDER"], name)):
+    time.sleep(0.02)
+"""
+STREAM: dict[str, Any] = {
+    "launcher": "none",
+    "nodes": 2,
+    "command": [sys.executable, "-c", RANK],
+    "pool": None,
+    "stream": {"source": "flow:rows", "length": 1, "workers": {"nodes": 2}},
+    "limits": {"failures": 1},
+}
+GANG, WORKERS = (0, 1), (2, 3)
+
+
+def until_all_run(run: Pool, generation: int = 0) -> None:
+    """Wait until the ranks and all workers run."""
+    run.until("the ranks", lambda: all(run.pids(f"rank-{node}", node, generation) for node in GANG))
+    for node in WORKERS:
+        run.until_started(node, count=1 + generation)
+
+
+def test_workers_of_a_stream_come_and_go_beside_its_gang_whose_end_is_theirs(pool: Callable[..., Pool]) -> None:
+    run = pool(*GANG, *WORKERS, **STREAM)
+    until_all_run(run)
+    run.agents[2].send_signal(signal.SIGTERM)
+    assert run.agents[2].wait(LIMIT) == 75
+    run.until("that it left", lambda: run.left() == ["the pod of this node received SIGTERM"])
+    run.start(2, generation=1)
+    run.until_started(2, generation=1)
+    run.end("rank-0", 0)
+    run.until("the end of rank 0", lambda: not _exists(run.pids("rank-0", 0)[0]))
+    assert _exists(run.pids("scheduler-0", 0)[0]), "the rank on node 1 still needs it"
+    run.end("rank-1", 0)
+
+    assert run.codes() == [0, 0, 0, 0]
+    assert sorted(kinds(run.events())) == ["joined", "joined", "joined", "left", "started", "succeeded"]
+    joined = [event.values["worker"] for event in run.events() if event.kind == "joined"]
+    assert sorted(joined) == [0, 0, 1], "worker k is node 2 + k"
+    (started,) = [event for event in run.events() if event.kind == "started"]
+    assert [machine["node"] for machine in started.values["machines"]] == [0, 1], "workers are machines of their own"
+
+
+def test_a_lost_node_restarts_the_gang_of_a_stream_and_its_workers_join_again(pool: Callable[..., Pool]) -> None:
+    run = pool(*GANG, *WORKERS, **STREAM)
+    until_all_run(run)
+    run.agents[1].send_signal(signal.SIGTERM)
+    assert [run.agents[node].wait(LIMIT) for node in GANG] == [75, 75]
+    for node in GANG:
+        run.start(node, generation=1)
+    until_all_run(run, generation=1)
+    for node in GANG:
+        run.end(f"rank-{node}", 0)
+
+    assert run.codes() == [0, 0, 0, 0]
+    assert run.events()[-1].reason == "node 1: the pod of this node received SIGTERM"
+    assert sorted(kinds(run.events(generation=1))) == ["joined", "joined", "started", "succeeded"]
+
+
+def test_a_scheduler_that_ends_fails_the_attempt_of_a_stream_with_its_reason(pool: Callable[..., Pool]) -> None:
+    run = pool(*GANG, *WORKERS, **{**STREAM, "limits": {"failures": 0}})
+    until_all_run(run)
+    run.end("scheduler-0", 3)
+    codes = run.codes()
+    assert codes[0] == 78
+    assert str(run.events()[-1].reason).startswith("node 0: the scheduler ended with exit code 3; limits.failures = 0")
+
+
+def test_a_worker_that_can_never_work_ends_the_run_of_a_stream(pool: Callable[..., Pool]) -> None:
+    run = pool(*GANG, *WORKERS, **STREAM)
+    until_all_run(run)
+    run.end("worker-1", 78)
+    assert run.codes()[0] == 78
+    assert run.events()[-1].reason == "worker 1: it ended with exit code 78: RuntimeError: worker-1"
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

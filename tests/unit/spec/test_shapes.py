@@ -1,4 +1,4 @@
-"""The node groups of a pool: node 0 on demand where that is possible, workers wherever they fit."""
+"""The shapes of pods and their node groups: a pool's node 0 on demand where possible, workers wherever they fit."""
 
 from __future__ import annotations
 
@@ -53,3 +53,33 @@ def test_all_problems_of_both_shapes_come_at_once_and_name_their_fields() -> Non
     assert len(problems) == 2
     assert problems[0].startswith("kubernetes.node_groups") and "nowhere" in problems[0]
     assert problems[1].startswith("pool.workers = 16:") and "GPUs per node: 0, requested: 8" in problems[1]
+
+
+def test_gang_and_workers_of_a_stream_take_node_groups_of_their_own() -> None:
+    values: dict[str, Any] = {
+        "command": ["train"],
+        "nodes": 2,
+        "slots": 4,
+        "resources": {"gpu": 1},
+        "kubernetes": {"node_groups": ["gpus"], "instance_type": "c7i.2xlarge", "spread": "node"},
+        "stream": {"source": "s3://set", "batch": 8, "workers": {"nodes": 16, "cpu": 2, "memory": "4Gi"}},
+    }
+    choice = shapes.choose(from_values(values), [SPOT, STABLE, GPUS])
+    assert isinstance(choice, ShapeChoice) and choice.note is None
+    assert [[group.name for group in each.groups] for each in choice] == [["gpus"], ["spot"]]
+    gang, workers = shapes.shapes(from_values(values))
+    assert (gang.world_size, workers.world_size) == (8, 16)
+    assert (workers.resources.cpu, workers.resources.memory, workers.resources.gpu) == (2, "4Gi", 0)
+    assert (workers.kubernetes.spread, workers.kubernetes.instance_type) == ("any", None)
+
+
+def test_problems_of_the_workers_of_a_stream_name_their_keys() -> None:
+    stream = {"source": "s3://set", "batch": 8, "workers": {"cpu": 64, "node_groups": ["nowhere"]}}
+    values: dict[str, Any] = {"command": ["train"], "stream": stream, "kubernetes": {"node_groups": ["spot"]}}
+    problems = shapes.choose(from_values(values), [SPOT])
+    assert isinstance(problems, list)
+    assert [problem.field for problem in problems] == ["stream.workers.node_groups"]
+    stream["workers"] = {"cpu": 64}
+    problems = shapes.choose(from_values(values), [SPOT])
+    assert isinstance(problems, list)
+    assert [problem.field for problem in problems] == ["stream.workers.nodes"]

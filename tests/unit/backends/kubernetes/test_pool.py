@@ -16,8 +16,8 @@ from spotmpi.backends.kubernetes import fault_injection, pool_access, stop
 from spotmpi.backends.kubernetes.backend import KubernetesBackend
 from spotmpi.backends.kubernetes.client import api
 from spotmpi.backends.kubernetes.follow import jobset as jobsets
+from spotmpi.backends.kubernetes.follow import outcome, run_folder
 from spotmpi.backends.kubernetes.follow import run as following
-from spotmpi.backends.kubernetes.follow import run_folder
 from spotmpi.backends.kubernetes.follow.run import RUNNING, ClusterFollower
 from spotmpi.backends.kubernetes.submit import objects as submitting
 from spotmpi.core import names
@@ -38,7 +38,7 @@ VALUES: Object = {"launcher": "pool", "pool": {"workers": 3}}
 
 def jobset(workers: int = 3, status: Object | None = None, **values: Any) -> Object:
     """The JobSet of a pool that has been resized to so many workers."""
-    spec = from_values({**VALUES, **values})
+    spec = from_values({key: value for key, value in {**VALUES, **values}.items() if value is not None})
     annotations = {
         manifests.ANNOTATION_SPEC: json.dumps(spec.model_dump(mode="json", exclude_defaults=True)),
         pool.ANNOTATION_WORKERS: str(workers),
@@ -60,6 +60,21 @@ def unscheduled(index: int) -> Object:
 
 
 NODE_0 = watched_cluster.pod(0, "Running")
+GANG = [NODE_0, watched_cluster.pod(1, "Running")]
+
+
+def stream_jobset(workers: int = 3, **values: Any) -> Object:
+    """The JobSet of a run of two nodes with a stream."""
+    stream = {"source": "s3://set", "batch": 8, "workers": {"nodes": workers}}
+    created = jobset(workers, launcher="mpirun", nodes=2, pool=None, command=["x"], stream=stream, **values)
+    created["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] = 2
+    return created
+
+
+def of_stream(pod: Object) -> Object:
+    """A worker's pod as that of such a run."""
+    labels = {**pod["metadata"]["labels"], names.LABEL_FIRST_NODE: "2"}
+    return {**pod, "metadata": {**pod["metadata"], "labels": labels}}
 
 
 class PoolCluster(FakeCluster):
@@ -163,6 +178,31 @@ def test_a_drill_of_node_k_meets_worker_k_minus_1(node: int, name: str) -> None:
 def test_a_drill_of_a_worker_that_is_not_there_fails() -> None:
     with pytest.raises(SpotmpiError, match="node 3 of run digits-1 has no running pod"):
         do(fault_injection.pod_of(PoolCluster([NODE_0, worker(0)], jobset()), RUN, 3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("node", "name"), [(0, "node-0-0"), (1, "node-0-1"), (2, "workers-0"), (3, "workers-1")])
+def test_the_workers_of_a_stream_come_after_its_gang(node: int, name: str) -> None:
+    pods = [*GANG, of_stream(worker(0)), of_stream(worker(1))]
+    do(fault_injection.inject_fault(cluster := PoolCluster(pods, stream_jobset()), RUN, node, "delete"))  # type: ignore[arg-type]
+    assert cluster.deleted == [f"{RUN}-{name}-abcde"]
+    assert [jobsets.node_index(pod) for pod in pods] == [0, 1, 2, 3]
+
+
+def test_a_stream_waits_for_its_gang_and_says_only_that_workers_are_missing() -> None:
+    waiting = watched_cluster.unscheduled_pod(1, "no GPU")
+    (event,) = look(PoolCluster([NODE_0, waiting, of_stream(unscheduled(0))]), stream_jobset())
+    assert str(event.reason).startswith("1/2 nodes: no GPU (gives up in") and RUNNING not in event.values
+    (event,) = look(PoolCluster([*GANG, of_stream(unscheduled(0))]), stream_jobset())
+    assert event.reason == "1/3 workers: 0/2 nodes: insufficient cpu" and event.values[RUNNING]
+    (event,) = look(PoolCluster([of_stream(worker(0))]), stream_jobset())
+    assert str(event.reason).startswith("no pods yet"), "the gang is being restarted"
+
+
+def test_a_worker_of_a_stream_that_lacks_memory_names_its_own_table() -> None:
+    killed = {"name": "node", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    diagnosis = outcome.ExitDiagnosis(jobsets.run_info(stream_jobset()).workers_table)
+    reason = diagnosis.report_killed(of_stream(worker(1, "Failed", containerStatuses=[killed])))
+    assert reason and reason.startswith("worker 1 ") and "raise stream.workers.memory" in reason
 
 
 def test_a_stop_asks_node_0_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,3 +351,12 @@ def test_gpus_of_workers_are_left_to_the_scheduler_and_all_pods_count_for_the_ra
     capabilities = KubernetesBackend(tmp_path, namespace="here").inspect(spec)
     assert validate(spec, capabilities) == []
     assert capabilities.rate == 4 * 1.5
+
+
+@pytest.mark.parametrize(("price", "rate"), [({}, 5 * 1.5), ({"price": 0.1}, 2 * 1.5 + 3 * 0.1)])
+def test_the_workers_of_a_stream_count_for_the_rate_at_their_own_price(
+    tmp_path: Path, price: dict[str, float], rate: float
+) -> None:
+    stream = {"source": "s3://set", "batch": 8, "workers": {"nodes": 3, **price}}
+    spec = from_values({"command": ["x"], "nodes": 2, "stream": stream, "price": 1.5})
+    assert KubernetesBackend(tmp_path, namespace="here").inspect(spec).rate == pytest.approx(rate)

@@ -229,7 +229,7 @@ def stream_texts(state: RunState) -> list[str]:
     if state.stream is None:
         return []
     values = dict(state.stream)
-    advice, _ = values.pop("advice"), values.pop("source")
+    advice = values.pop("advice")
     return [stream_text(Figures(**values)), *([advice] if advice else [])]
 
 

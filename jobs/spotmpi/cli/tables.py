@@ -78,8 +78,7 @@ def _stream(state: RunState) -> dict[str, str | None]:
     from spotmpi.api.view import stream_texts
 
     figures, *advice = stream_texts(state)
-    source = state.stream["source"]
-    return {"stream": figures, "advice": " ".join(advice), "source": source and source[:12]}
+    return {"stream": figures, "advice": " ".join(advice), "source": state.stream["source"]}
 
 
 def _iterations(state: RunState) -> str:

@@ -28,8 +28,8 @@ def section(rows: Sequence[Row], price: Price = lambda row: None) -> Section | N
         "Ranks wait for batches, and workers for ranks: a worker works while it reads and prepares.",
         "Rates and shares are those since the first report of the last attempt, medians over the trials of a row.",
     ]
-    sources = dict.fromkeys(run.source for row in rows for run in row.runs if run.source)
-    text += [f"Source list: {', '.join(source[:12] for source in sources)}."] if sources else []
+    sources = dict.fromkeys(run.stream.source for row in rows for run in row.runs if run.stream and run.stream.source)
+    text += [f"Source list: {', '.join(sources)}."] if sources else []
     helpful = [(row, figures, line) for row, figures in known if (line := advice(figures, price(row)))]
     bullets = tuple(f"{_name(row, figures, known)}: {line}" for row, figures, line in helpful)
     cells = tuple(_cells(row, figures) for row, figures in known)

@@ -130,7 +130,6 @@ class TrialResult:
     machines: Sequence[Machine] = ()  # of all attempts, if reported
     container: str | None = None  # the image of its pods, by digest if known
     stream: Figures | None = None
-    source: str | None = None  # the digest of the stream's source list
 
     @property
     def nodes(self) -> int:
@@ -226,7 +225,6 @@ def read(paths: RunPaths, variant: str) -> TrialResult:
         machines=read_machines(paths, summary.get("hardware") or ()),
         container=state.container or identity.get("container"),
         stream=reports.total(),
-        source=reader.source_digest(paths),
     )
 
 
@@ -249,4 +247,7 @@ def differences(one: TrialResult, other: TrialResult, declared: Iterable[str] = 
         # A run that ended before its context line has reported nothing.
         if None not in values and values[0] != values[1] and part not in declared:
             found_differences.append(f"{key}: {values[0]}, {values[1]}")
+    sources = [run.stream.source if run.stream else None for run in (one, other)]
+    if None not in sources and sources[0] != sources[1] and "stream" not in declared:
+        found_differences.append(f"source of the stream: {sources[0]}, {sources[1]}")
     return found_differences

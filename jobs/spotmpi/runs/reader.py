@@ -21,7 +21,7 @@ from spotmpi.agent import record
 from spotmpi.agent.run_outcome import run_outcome
 from spotmpi.runs import recorded_plan
 from spotmpi.runs.recorded_plan import cluster_of, json_object
-from spotmpi.streams.figures import SOURCE, Reports
+from spotmpi.streams.figures import Reports
 
 LATEST = 1e11  # Unix seconds that a time may have; dates end before 1e12
 RUNNING = "running"
@@ -182,18 +182,12 @@ def state(paths: RunPaths) -> RunState:
             }
             values["scalars"] = {**values.get("scalars", {}), **scalars}
     if figures := reports.recent():
-        values["stream"] = {**figures.to_json(recorded_plan.worker_price(paths)), "source": source_digest(paths)}
+        values["stream"] = figures.to_json(recorded_plan.worker_price(paths))
     current = RunState(**values)
     if run_outcome(recorded=current.state, writer_alive=alive(paths)) == record.LOST:
         # The supervisor releases the lock just after its last event: look again before calling the run lost.
         return current if _last_event(paths) in record.TERMINAL else RunState(**values | _without_end(paths))
     return current
-
-
-def source_digest(paths: RunPaths) -> str | None:
-    """What identifies the source list of the run's stream; None where this folder has none."""
-    values = json_object(paths.stream / SOURCE)
-    return _text((values or {}).get("digest"))
 
 
 def _without_end(paths: RunPaths) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SOURCE = "source.json"  # in the folder of the stream: the source list of the run
 RECENT = 30.0  # seconds of a rank's reports that rates come from
 HIGH_SHARE = 0.1  # of its time that a rank waits, from which a remedy is named
 LOW_SHARE = 0.5  # of their time that workers are busy, below which fewer may do
@@ -21,7 +20,7 @@ class Figures:
     """The figures of all ranks: counts since the attempt began, and rates and shares (0 to 1) of the time looked at.
 
     ``ranks_wait`` is the share of their time that ranks wait for batches, ``workers_wait`` the share that workers
-    prepare nothing, and ``mb_per_second`` what the busiest rank takes.
+    prepare nothing, ``mb_per_second`` what the busiest rank takes, and ``source`` the digest of the source list.
     """
 
     ranks: int
@@ -35,6 +34,7 @@ class Figures:
     mb_per_second: float
     ranks_wait: float
     workers_wait: float
+    source: str | None = None
 
     def to_json(self, price: float | None = None) -> dict[str, Any]:
         """Plain JSON values, with the advice; *price* is dollars per hour of a worker's node."""
@@ -94,6 +94,7 @@ class Reports:
             mb_per_second=max(each["bytes"] for each in deltas) / 1e6,
             ranks_wait=min(1.0, sum(each["waited"] for each in deltas) / len(deltas)),
             workers_wait=min(1.0, max(0.0, 1 - busy)),
+            source=str(newest["source"]) if newest.get("source") else None,
         )
 
 

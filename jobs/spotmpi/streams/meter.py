@@ -1,4 +1,4 @@
-"""What one rank of a stream counts, and reports to the agent in lines on stdout."""
+"""What one rank of a stream counts and reports."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from spotmpi.agent import protocol
 from spotmpi.streams.chunk import Chunk
 
-Write = Callable[[str], None]
+Report = Callable[[dict[str, Any]], None]  # gets the values of a report of the kind `spotmpi.agent.protocol.STREAM`
 
 INTERVAL = 2.0  # seconds between the reports of a rank
 RANKS_A_SECOND = 4  # reports of all ranks, where there are so many ranks that the interval has to be longer
 
 
 class Meter:
-    """Counts of a rank since it began to iterate; *write* gets the lines of its reports."""
+    """Counts of a rank since it began to iterate; *send* gets its reports."""
 
-    def __init__(self, rank: int, ranks: int, workers: int, write: Write | None = None) -> None:
+    def __init__(self, rank: int, ranks: int, workers: int, send: Report | None = None) -> None:
         self._identity = {"rank": rank, "ranks": ranks, "workers": workers}
-        self._write, self._interval = write, max(INTERVAL, ranks / RANKS_A_SECOND)
+        self._send, self._interval = send, max(INTERVAL, ranks / RANKS_A_SECOND)
         self.begin()
 
     def begin(self) -> None:
@@ -42,19 +41,19 @@ class Meter:
         self.size += chunk.size
 
     def report(self, batches: int, under_way: int, skipped: int, force: bool = False) -> None:
-        """Write a report if one is due."""
+        """Report if that is due."""
         now = time.perf_counter()
         if force or self._pending or now - self._reported >= self._interval:
             self._reported, self._pending = now, False
-            self._print(batches, under_way, skipped)
+            self._report(batches, under_way, skipped)
 
     def report_pending(self, batches: int, under_way: int, skipped: int, pending: dict[str, Any]) -> None:
-        """Write that the rank waits for a batch."""
+        """Report that the rank waits for a batch."""
         self._pending = True
-        self._print(batches, under_way, skipped, pending=pending)
+        self._report(batches, under_way, skipped, pending=pending)
 
-    def _print(self, batches: int, under_way: int, skipped: int, **values: Any) -> None:
-        if self._write is None:
+    def _report(self, batches: int, under_way: int, skipped: int, **values: Any) -> None:
+        if self._send is None:
             return
         counts = {
             **self._identity,
@@ -66,4 +65,4 @@ class Meter:
             "under_way": under_way,
             "skipped": skipped,
         }
-        self._write(protocol.encode(protocol.STREAM, **counts, **values))
+        self._send({**counts, **values})

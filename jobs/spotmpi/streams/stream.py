@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import time
@@ -20,12 +21,14 @@ from spotmpi.streams.chunk import Chunk, Request, Skip
 from spotmpi.streams.debug import Checks
 from spotmpi.streams.engine import Engine, Place, Task
 from spotmpi.streams.errors import SourceError, StreamError, StreamLost
-from spotmpi.streams.figures import SOURCE, percent
-from spotmpi.streams.meter import Meter, Write
-from spotmpi.streams.order import FunctionSource, Order, Part, read_settings
+from spotmpi.streams.figures import percent
+from spotmpi.streams.meter import Meter, Report
+from spotmpi.streams.order import FunctionSource, Order, Part, digest, read_settings
 from spotmpi.streams.source_list import compare_lists, share_list
 from spotmpi.streams.sources import parts_of
 
+SOURCE = "source.json"  # in the folder of the stream: the source list of the run
+DIGEST = 12  # characters of the digest of that list in reports
 CHUNK_BYTES = 8 << 20  # a chunk has so many bytes, or takes so long: a task costs milliseconds
 CHUNK_SECONDS = 0.25
 MAX_CHUNK = 64  # batches
@@ -51,7 +54,7 @@ class _Chunk(NamedTuple):
 class Stream:
     """The batches of rank *rank* of *size* from number *start* on, in order; iterating again begins anew.
 
-    *write* gets the lines by which the rank reports its figures, if it shall.
+    *report* gets the values of the rank's reports of its figures, if it shall.
 
     Attributes:
         position: the number from which a later stream goes on after the current batch: for a checkpoint.
@@ -62,16 +65,16 @@ class Stream:
     """
 
     def __init__(
-        self, order: Order, submit: Submit, start: int, rank: int, size: int, write: Write | None = None
+        self, order: Order, submit: Submit, start: int, rank: int, size: int, report: Report | None = None
     ) -> None:
         self.order, self.settings = order, order.settings
         self.rank, self.size = rank, size
         self.numbers: Sequence[int] = order.numbers(start, rank, size)
-        self._submit, self._write = submit, write
+        self._submit, self._report = submit, report
         self.position, self.number = start, -1
         self.count, self.finished = 0, False
         self.skips: list[Skip] = []
-        self._meter = Meter(rank, size, self.settings.workers, write)
+        self._meter = Meter(rank, size, self.settings.workers, report)
         self._checks = Checks(self.settings, self._recompute)
 
     @property
@@ -81,7 +84,7 @@ class Stream:
 
     def resume(self, position: int) -> Stream:
         """The same stream from another position on, such as that of a checkpoint."""
-        return Stream(self.order, self._submit, position, self.rank, self.size, self._write)
+        return Stream(self.order, self._submit, position, self.rank, self.size, self._report)
 
     def __len__(self) -> int:
         """The number of batches of this rank, those that are skipped included."""
@@ -208,26 +211,27 @@ def stream(
     rank = own_rank if rank is None else rank
     path = Path(os.environ[protocol.ENV_STREAM_FOLDER], SOURCE)
     if source:
-        order = source.order(settings)
-        compare_lists(path, source.parts[0].name, rank, engine, source.parts)
+        parts, order = source.parts, source.order(settings)
+        compare_lists(path, parts[0].name, rank, engine, parts)
     else:
 
         def list_parts(record: Sequence[Part]) -> list[Part]:
             return [Part(*part) for part in engine.submit("source", parts_of, settings, record).result()]
 
-        order = Order(share_list(path, settings.source, rank, engine, list_parts), settings)
+        parts = share_list(path, settings.source, rank, engine, list_parts)
+        order = Order(parts, settings)
     return Stream(
         order,
         engine.submit,
         start,
         rank,
         own_size if size is None else size,
-        _print,
+        functools.partial(_print, digest(parts)[:DIGEST]),
     )
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
+def _print(source: str, report: dict[str, Any]) -> None:
+    print(protocol.encode(protocol.STREAM, source=source, **report), flush=True)
 
 
 def _world() -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spotmpi.cli.report import print_report
-from spotmpi.report import files
+from spotmpi.report import files, trial_results
 from spotmpi.report.chart import Chart, Curve, Drawing, Strips
 from spotmpi.report.files import markdown, page
 from spotmpi.report.gather import gather
@@ -20,7 +20,7 @@ from spotmpi.report.report import Report, Section
 from spotmpi.study.study_file import from_values
 from spotmpi.study.sweep import find_sweep
 from spotmpi.study.trial import DRIFT, PENDING
-from tests.unit.report.recorded_runs import NOW, SPEC, Recorded
+from tests.unit.report.recorded_runs import NOW, SPEC, Recorded, record
 from tests.unit.report.recorded_study import study_report
 
 PRICE = {"node_hour": 3.6, "source": "spot, 21 November 2026"}
@@ -64,9 +64,9 @@ def test_the_time_breakdown_shows_what_the_allreduce_costs(runs: Path) -> None:
     assert [len(row.runs) for row in report.rows] == [5, 5]  # trials without allreduce are in no rate
 
 
-def stream_reports(waited: float) -> tuple[dict[str, Any], ...]:
+def stream_reports(waited: float, source: str = "0123456789ab") -> tuple[dict[str, Any], ...]:
     """Those of one rank that waits for this share of its time for two busy workers, after a slow start of 10 s."""
-    counts = {"rank": 0, "ranks": 1, "workers": 2, "under_way": 8, "skipped": 1}
+    counts = {"rank": 0, "ranks": 1, "workers": 2, "under_way": 8, "skipped": 1, "source": source}
     amounts = {"bytes": 1e6, "batches": 10, "waited": waited, "preparing": 2}
     reports = [(10 + time, {key: time * amount for key, amount in amounts.items()}) for time in (0, 50, 100)]
     return tuple({**counts, **each, "seconds": time, "waited": 10 + each["waited"]} for time, each in reports)
@@ -77,6 +77,7 @@ def test_a_stream_has_a_section_with_both_waits_and_advice(runs: Path) -> None:
     trials = {("measured", repeat): Recorded(stream=stream_reports(share)) for repeat, share in waits.items()}
     report = study_report(runs, {"nodes": [1, 2]}, {("base", 1): 10.0, ("base", 2): 16.0}, trials, price=PRICE)
     streams = section(report, "Streams")
+    assert streams.text[-1] == "Source list: 0123456789ab."
     assert streams.cells == (
         ("base", "1", "2", "10.00", "1.000", "50.0 %", "0.0 %", "3"),
         ("base", "2", "2", "10.00", "1.000", "50.0 %", "0.0 %", "3"),
@@ -90,6 +91,13 @@ def test_a_stream_has_a_section_with_both_waits_and_advice(runs: Path) -> None:
         ("2 nodes: 1 rank", ((5, 0.5), (4, 0.5))),
         ("2 nodes: 2 workers", ((5, 1.0),)),
     ]
+
+
+def test_streams_of_different_sources_are_different_work(runs: Path) -> None:
+    paths = [record(runs, source, SPEC, Recorded(stream=stream_reports(0.5, source))) for source in ("before", "after")]
+    one, other = (trial_results.read(path, "") for path in paths)
+    assert trial_results.differences(one, other) == ["source of the stream: before, after"]
+    assert trial_results.differences(one, other, ["stream"]) == trial_results.differences(one, one) == []
 
 
 def test_a_significant_effect_is_distinguished_from_noise(runs: Path) -> None:

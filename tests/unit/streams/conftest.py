@@ -53,10 +53,12 @@ def workers() -> InProcess:
 def make_stream(workers: InProcess) -> Any:
     """Makes a stream of a rank over the functions of this folder's `flow`."""
 
-    def make(start: int = 0, rank: int = 0, size: int = 1, lines: list[str] | None = None, **values: Any) -> Stream:
+    def make(
+        start: int = 0, rank: int = 0, size: int = 1, reports: list[dict[str, Any]] | None = None, **values: Any
+    ) -> Stream:
         settings = Settings(**{"source": "tests.unit.streams.flow:numbers", "length": 40, **values})
         order = Order([Part(settings.source, settings.length, 0, "")], settings)
-        write = None if lines is None else lines.append
-        return Stream(order, workers.submit, start, rank, size, write)
+        report = None if reports is None else reports.append
+        return Stream(order, workers.submit, start, rank, size, report)
 
     return make

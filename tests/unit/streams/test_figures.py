@@ -42,16 +42,15 @@ def reports(*values: dict[str, Any]) -> Reports:
 
 
 def test_a_rank_reports_what_it_has_counted(make_stream: Any) -> None:
-    lines: list[str] = []
-    stream = make_stream(rank=1, size=2, prepare=PREFIX + "fail_at_7", on_error="skip", workers=3, lines=lines)
+    reports: list[dict[str, Any]] = []
+    stream = make_stream(rank=1, size=2, prepare=PREFIX + "fail_at_7", on_error="skip", workers=3, reports=reports)
     for _ in range(2):
         list(stream)
-    kinds, values = zip(*filter(None, map(protocol.decode, lines)), strict=True)
-    assert kinds == (protocol.STREAM, protocol.STREAM)
-    assert all(each["seconds"] >= each["waited"] >= each["preparing"] >= 0 for each in values)
+    assert all(protocol.valid(protocol.STREAM, each) for each in reports)
+    assert all(each["seconds"] >= each["waited"] >= each["preparing"] >= 0 for each in reports)
     expected = {"rank": 1, "ranks": 2, "workers": 3, "batches": 20, "under_way": 0}
-    assert [{key: each[key] for key in expected} for each in values] == [expected, expected]
-    assert [each["skipped"] for each in values] == [1, 2]
+    assert [{key: each[key] for key in expected} for each in reports] == [expected, expected]
+    assert [each["skipped"] for each in reports] == [1, 2]
 
 
 def test_the_figures_are_sums_over_ranks_since_the_first_report_or_the_begin() -> None:

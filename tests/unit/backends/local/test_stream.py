@@ -194,7 +194,7 @@ def test_a_prepare_that_hangs_is_named_with_batch_rows_and_worker(local: Backend
     (tmp_path / "train.py").write_text("import spotmpi\nfor batch in spotmpi.stream():\n    pass\n")
     values = spec(files=[str(tmp_path / name) for name in ("flow.py", "train.py")])
     values["stream"] = {"source": "flow:rows", "length": 20, "prepare": "flow:prepare", "workers": {"nodes": 2}}
-    values["limits"] = {"failures": 0, "no_progress": "12s"}
+    values["limits"] = {"failures": 0, "no_progress": "30s"}
 
     attempts, _ = finished(local, {**values, "command": [sys.executable, "train.py"]})
 
